@@ -1,0 +1,118 @@
+"""What the cost model says of a table of candidates: named parts whose total is a property, so they always sum."""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Ints
+from primus_search.units import GB
+
+
+class Verdict(IntEnum):
+    """Why a row is feasible or not."""
+
+    FITS = 0
+    HBM = 1  # the worst pipeline rank needs more than the device has, less the margin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on the worst pipeline rank at the worst moment of the step, per candidate, by what holds them."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    recompute_workspace: Floats
+    logits: Floats
+    expert_buffers: Floats
+    collective_buffers: Floats
+    context: Floats
+    allocator_slack: Floats
+
+    @property
+    def total(self) -> Floats:
+        return _sum(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of one optimizer step on the critical path, per candidate, by what takes them.
+
+    Compute parts are those of the busiest pipeline rank over all micro-batches; `bubble` is the rest of the exact
+    pipeline makespan, hops between stages included. Communication parts count only what no compute hides.
+    """
+
+    attention: Floats
+    mlp: Floats
+    experts: Floats
+    routing: Floats
+    norms: Floats
+    embedding_and_head: Floats
+    recompute: Floats
+    launch: Floats
+    tensor_comm: Floats
+    context_comm: Floats
+    expert_comm: Floats
+    shard_comm: Floats
+    bubble: Floats
+    gradient_comm: Floats
+    optimizer: Floats
+
+    @property
+    def total(self) -> Floats:
+        return _sum(self)
+
+
+def _sum(parts: Memory | Step) -> Floats:
+    total: Floats = np.sum([parts.__getattribute__(f.name) for f in fields(parts)], axis=0)
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Memory and step of every candidate, and whether it fits. A row that does not fit is still a row.
+
+    microbatches   per pipeline and step           world             devices
+    tokens_per_step, flops_per_token, peak_flops_per_s  scalars that turn seconds into rates
+    """
+
+    memory: Memory
+    step: Step
+    verdict: Ints
+    headroom_bytes: Floats
+    microbatches: Ints
+    dp: Ints
+    world: int
+    tokens_per_step: float
+    flops_per_token: float
+    peak_flops_per_s: float
+
+    @property
+    def fits(self) -> Bools:
+        fitting: Bools = self.verdict == Verdict.FITS
+        return fitting
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        return self.tokens_per_step / self.step.total
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Floats:
+        return self.tokens_per_s / self.world
+
+    @property
+    def mfu(self) -> Floats:
+        """Model FLOPs (causal, no recompute) over the BF16 dense peak, whatever the precision of the candidate."""
+        return self.tokens_per_s_per_gpu * self.flops_per_token / self.peak_flops_per_s
+
+    @property
+    def bubble_ratio(self) -> Floats:
+        """Pipeline bubble over pipeline makespan (the step without optimizer and exposed gradient traffic)."""
+        pipeline = self.step.total - self.step.optimizer - self.step.gradient_comm
+        return self.step.bubble / pipeline
+
+    @property
+    def memory_GB(self) -> Floats:  # noqa: N802 - GB is the unit
+        return self.memory.total / GB

@@ -1,0 +1,64 @@
+"""Units: base units inside, the source's own units in YAML keys and reports.
+
+Inside the package every quantity is in bytes, bytes per second, FLOPs, FLOP per second, seconds, hertz or watts.
+A YAML key carries its unit as its last word (`hbm_GB`, `nic_GBps`, `latency_us`); `to_base` turns key and value into
+the field name and the base value. Decimal and binary prefixes are both legal, because data sheets use both.
+
+    >>> to_base("hbm_GB", 80)
+    ('hbm_bytes', 80000000000.0)
+    >>> to_base("nic_latency_us", 4)
+    ('nic_latency_s', 4e-06)
+"""
+
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+KIB, MIB, GIB = 1024.0, 1024.0**2, 1024.0**3
+
+BITS_PER_BYTE = 8.0
+
+# YAML suffix -> (suffix of the field, factor to the base unit)
+SUFFIXES: dict[str, tuple[str, float]] = {
+    "B": ("bytes", 1.0),
+    "KB": ("bytes", KB),
+    "MB": ("bytes", MB),
+    "GB": ("bytes", GB),
+    "TB": ("bytes", TB),
+    "KiB": ("bytes", KIB),
+    "MiB": ("bytes", MIB),
+    "GiB": ("bytes", GIB),
+    "MBps": ("bytes_per_s", MB),
+    "GBps": ("bytes_per_s", GB),
+    "TBps": ("bytes_per_s", TB),
+    "Gbps": ("bytes_per_s", GB / BITS_PER_BYTE),
+    "GFLOPS": ("flops_per_s", 1e9),
+    "TFLOPS": ("flops_per_s", 1e12),
+    "ns": ("s", 1e-9),
+    "us": ("s", 1e-6),
+    "ms": ("s", 1e-3),
+    "s": ("s", 1.0),
+    "MHz": ("hz", 1e6),
+    "GHz": ("hz", 1e9),
+    "W": ("w", 1.0),
+}
+
+
+def to_base(key: str, value: float) -> tuple[str, float]:
+    """The field name in base units and the value in base units of one YAML key; a key without a unit is unchanged."""
+    stem, _, suffix = key.rpartition("_")
+    if not stem or suffix not in SUFFIXES:
+        return key, value
+    base, factor = SUFFIXES[suffix]
+    return f"{stem}_{base}", value * factor
+
+
+def yaml_keys(field: str) -> list[str]:
+    """Every YAML key that fills `field`: the field itself, or its stem with each unit that converts to its base.
+
+    >>> yaml_keys("latency_s")
+    ['latency_ns', 'latency_us', 'latency_ms', 'latency_s']
+    """
+    matches = [
+        f"{field.removesuffix('_' + base)}_{suffix}"
+        for suffix, (base, _) in SUFFIXES.items()
+        if field.endswith("_" + base) and not (base == "s" and field.endswith("_per_s"))
+    ]
+    return matches or [field]

@@ -1,0 +1,29 @@
+"""What is trained per step: sequence length, global batch, and how evenly tokens reach the experts."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One optimizer step of the job.
+
+    seq_length         tokens per sample
+    global_batch_size  samples per optimizer step, over the whole cluster
+    routing_imbalance  tokens of the busiest expert-parallel rank over the mean (1.0 = forced balance; natural
+                       routing is above 1; source of a default: the software stack)
+    """
+
+    seq_length: int
+    global_batch_size: int
+    routing_imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.seq_length < 1 or self.global_batch_size < 1:
+            raise ValueError("seq_length and global_batch_size must be at least 1")
+        if self.routing_imbalance < 1.0:
+            raise ValueError("routing_imbalance is a maximum over a mean and cannot be below 1")
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens one optimizer step consumes, over the whole cluster."""
+        return float(self.seq_length) * float(self.global_batch_size)
