@@ -1,1 +1,45 @@
-"""TODO docstring."""
+"""Pipeline schedules: build an order, simulate it exactly, bound what any order could reach.
+
+table = build("zbv", stages=8, microbatches=64, costs=Costs(forward=10, backward=14, weight=6, comm=1))
+simulate(table, costs).makespan
+"""
+
+from primus_search.schedule.costs import Costs, StageCosts
+from primus_search.schedule.registry import (
+    ALIASES,
+    UNIT_COSTS,
+    Algorithm,
+    Request,
+    algorithm,
+    build,
+    names,
+    order_for,
+    peak_activations_for,
+    register,
+    registered,
+)
+from primus_search.schedule.simulate import Timeline, peak_activations, simulate
+from primus_search.schedule.table import Kind, Placement, RankOrder, Table
+
+__all__ = [
+    "ALIASES",
+    "UNIT_COSTS",
+    "Algorithm",
+    "Costs",
+    "Kind",
+    "Placement",
+    "RankOrder",
+    "Request",
+    "StageCosts",
+    "Table",
+    "Timeline",
+    "algorithm",
+    "build",
+    "names",
+    "order_for",
+    "peak_activations",
+    "peak_activations_for",
+    "register",
+    "registered",
+    "simulate",
+]

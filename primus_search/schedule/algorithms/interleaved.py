@@ -1,0 +1,73 @@
+"""Interleaved 1F1B: vpp chunks per rank, micro-batches in groups (Narayanan et al. 2021, arXiv:2104.04473).
+
+The published schedule needs m to be a multiple of p. Here any m works: several ways to cut m into groups are tried,
+each with the shortest warm-up that cannot deadlock, and the fastest that fits the memory limit is kept.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from primus_search.errors import ScheduleError
+from primus_search.schedule.choose import fastest
+from primus_search.schedule.patterns import warm_steady_cool
+from primus_search.schedule.registry import Request, register
+from primus_search.schedule.table import Placement, Table
+
+
+@register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None,
+          memory_aware=True)  # fmt: skip
+def interleaved(request: Request) -> Table:
+    """Bubble (p-1)(F+B+W)/v, peak (v p + p - 1)/v on rank 0, when m is a multiple of p."""
+    return fastest(request, _candidates(request))
+
+
+def _candidates(request: Request) -> Iterator[Table]:
+    p, m, v = request.stages, request.microbatches, request.virtual_stages
+    if v == 1:
+        yield in_groups(request, (m,), [p - 1 - r for r in range(p)])
+        return
+    for sizes in _cuts(m, p):
+        for group in sorted({sizes[0], max(sizes)}):
+            base = (v - 1) * group
+            for extra in (0, p, m * v):
+                table = in_groups(request, sizes, [base + 2 * (p - 1 - r) + extra for r in range(p)])
+                if _runs(table):
+                    yield table
+                    break
+
+
+def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
+    """Ways to cut m micro-batches into groups that travel together; the first is the published one."""
+    whole, rest = divmod(m, p)
+    cuts = [(p,) * whole + ((rest,) if rest else ())]
+    if rest:
+        for rounds in {max(1, whole), whole + 1}:
+            low, more = divmod(m, rounds)
+            cuts.append((low + 1,) * more + (low,) * (rounds - more))
+        if whole:
+            cuts.append((p,) * (whole - 1) + (p + rest,))
+            cuts.append((rest,) + (p,) * whole)
+    return list(dict.fromkeys(cuts))
+
+
+def in_groups(request: Request, sizes: tuple[int, ...], warm_up: list[int]) -> Table:
+    """Groups of micro-batches walk through the chunks of a rank one group and chunk at a time."""
+    p, v = request.stages, request.virtual_stages
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    micro = np.concatenate([np.tile(np.arange(starts[g], starts[g] + n), v) for g, n in enumerate(sizes)])
+    chunk = np.concatenate([np.repeat(np.arange(v), n) for n in sizes])
+    return Table.from_ranks(
+        request.name,
+        [warm_steady_cool(chunk * p + r, micro, (v - 1 - chunk) * p + r, micro, warm_up[r]) for r in range(p)],
+        microbatches=request.microbatches,
+        virtual_stages=v,
+    )
+
+
+def _runs(table: Table) -> bool:
+    try:
+        table.links  # noqa: B018  (asking for the links is what finds a deadlock)
+    except ScheduleError:
+        return False
+    return True

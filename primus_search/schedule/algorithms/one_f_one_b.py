@@ -1,0 +1,19 @@
+"""1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473): one forward, one backward in turn."""
+
+import numpy as np
+
+from primus_search.schedule.patterns import warm_steady_cool
+from primus_search.schedule.registry import Request, register
+from primus_search.schedule.table import Placement, Table
+
+
+@register("1f1b", summary="one forward, one backward in turn", placement=Placement.LOOP)
+def one_f_one_b(request: Request) -> Table:
+    """Bubble (p-1)(F+B+W), peak p - r on rank r (or m if that is less)."""
+    p, m = request.stages, request.microbatches
+    micro = np.arange(m)
+    return Table.from_ranks(
+        request.name,
+        [warm_steady_cool(np.full(m, r), micro, np.full(m, r), micro, p - 1 - r) for r in range(p)],
+        microbatches=m,
+    )

@@ -1,0 +1,241 @@
+"""All pipeline algorithms by name. A new one is a new file in `algorithms/` with one registered function:
+
+    @register("gpipe", placement=Placement.LOOP, virtual_stages=(1,), summary="all forwards, then all backwards")
+    def gpipe(request: Request) -> Table: ...
+
+Being registered, it appears in `build`, in the command line and in the contract tests.
+"""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from primus_search.errors import ScheduleError
+from primus_search.schedule import algorithms
+from primus_search.schedule.costs import Costs, Floats, StageCosts
+from primus_search.schedule.simulate import peak_activations
+from primus_search.schedule.table import Placement, Table
+
+TOLERANCE = 1e-9
+"""Slack when activations are compared with a limit: sums of 1/vpp are not exact in binary."""
+
+UNIT_COSTS = Costs()
+"""F = B = W = 1 and free communication: what an order is generated for when nobody gives costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What an algorithm is asked for; checked, with costs expanded to its own virtual stages.
+
+    `memory_limit`: activations any rank may hold, in micro-batches through one full rank, released at W; infinite
+    when not limited. `group`: micro-batches that travel together (grouped interleaved only).
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    virtual_stages: int
+    placement: Placement
+    costs: StageCosts
+    memory_limit: float
+    group: int | None = None
+
+    @property
+    def limit_chunks(self) -> int:
+        """The memory limit in whole chunks, at most what all micro-batches need."""
+        most = self.microbatches * self.virtual_stages
+        if self.memory_limit * self.virtual_stages >= most:
+            return most
+        return int(self.memory_limit * self.virtual_stages + TOLERANCE)
+
+    def refuse(self, reason: str) -> ScheduleError:
+        """The error that says why this algorithm cannot serve this request."""
+        shape = f"stages={self.stages}, microbatches={self.microbatches}, virtual_stages={self.virtual_stages}"
+        return ScheduleError(f"{self.name} ({shape}): {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """One registered algorithm.
+
+    `virtual_stages`: the values it accepts, None for any. `splits_weight`: runs W apart from B. `cost_aware`: the
+    order depends on the costs. `memory_aware`: it fits itself into a memory limit instead of only being checked.
+    """
+
+    name: str
+    summary: str
+    placement: Placement
+    virtual_stages: tuple[int, ...] | None
+    splits_weight: bool
+    cost_aware: bool
+    memory_aware: bool
+    in_comparison: bool
+    generate: Callable[[Request], Table]
+
+
+_ALGORITHMS: dict[str, Algorithm] = {}
+
+ALIASES: dict[str, str] = {
+    "1f1b-interleaved": "interleaved",
+    "interleaved-1f1b": "interleaved",
+    "zerobubble": "zb-h1",
+    "zerobubble-heuristic": "zb-auto",
+    "seaailab-ilp": "zb-auto",
+    "zbv-formatted": "zbv",
+    "zbv-greedy-half": "v-half",
+    "zbv-greedy-min": "v-min",
+    "auto": "best",
+    "all": "best",
+}
+"""Names of AMD Primus and what they mean here; see docs/schedules.md."""
+
+
+def register(
+    name: str,
+    *,
+    summary: str,
+    placement: Placement,
+    virtual_stages: tuple[int, ...] | None = (1,),
+    splits_weight: bool = False,
+    cost_aware: bool = False,
+    memory_aware: bool = False,
+    in_comparison: bool = True,
+) -> Callable[[Callable[[Request], Table]], Callable[[Request], Table]]:
+    """Make a generator known under a name."""
+
+    def add(generate: Callable[[Request], Table]) -> Callable[[Request], Table]:
+        if name in _ALGORITHMS:
+            raise ValueError(f"two algorithms are called {name!r}")
+        _ALGORITHMS[name] = Algorithm(
+            name=name,
+            summary=summary,
+            placement=placement,
+            virtual_stages=virtual_stages,
+            splits_weight=splits_weight,
+            cost_aware=cost_aware,
+            memory_aware=memory_aware,
+            in_comparison=in_comparison,
+            generate=generate,
+        )
+        return generate
+
+    return add
+
+
+@lru_cache(maxsize=1)
+def _load() -> None:
+    for module in pkgutil.iter_modules(algorithms.__path__):
+        importlib.import_module(f"{algorithms.__name__}.{module.name}")
+
+
+def names() -> tuple[str, ...]:
+    """Every registered algorithm."""
+    _load()
+    return tuple(sorted(_ALGORITHMS))
+
+
+def registered() -> Iterator[Algorithm]:
+    """Every registered algorithm, by name."""
+    return (_ALGORITHMS[name] for name in names())
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of a name or of an alias."""
+    _load()
+    found = _ALGORITHMS.get(ALIASES.get(name, name))
+    if found is None:
+        known = [*names(), *ALIASES]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ScheduleError(f"no schedule is called {name!r}; {hint}known: {', '.join(names())}")
+    return found
+
+
+def make_request(
+    name: str,
+    *,
+    stages: int,
+    microbatches: int,
+    virtual_stages: int = 1,
+    costs: Costs = UNIT_COSTS,
+    memory_limit: float | None = None,
+    group: int | None = None,
+) -> tuple[Algorithm, Request]:
+    """Check what was asked for and expand it. Raises `ScheduleError` with the reason."""
+    chosen = algorithm(name)
+    for label, value in (("stages", stages), ("microbatches", microbatches), ("virtual_stages", virtual_stages)):
+        if value != int(value) or value < 1:
+            raise ScheduleError(f"{name}: {label}={value}; a count is a whole number of at least 1")
+    stages, microbatches, virtual_stages = int(stages), int(microbatches), int(virtual_stages)
+    if chosen.virtual_stages is not None and virtual_stages not in chosen.virtual_stages:
+        if virtual_stages != 1:
+            allowed = " or ".join(str(v) for v in chosen.virtual_stages)
+            raise ScheduleError(f"{name}: virtual_stages={virtual_stages}; this schedule is defined for {allowed}")
+        virtual_stages = chosen.virtual_stages[0]
+    if memory_limit is not None and not memory_limit > 0:
+        raise ScheduleError(f"{name}: memory_limit={memory_limit}; no pass can start without activations")
+    request = Request(
+        name=chosen.name,
+        stages=stages,
+        microbatches=microbatches,
+        virtual_stages=virtual_stages,
+        placement=chosen.placement,
+        costs=costs.per_stage(chosen.placement, stages, virtual_stages),
+        memory_limit=np.inf if memory_limit is None else float(memory_limit),
+        group=group,
+    )
+    return chosen, request
+
+
+def build(
+    name: str,
+    *,
+    stages: int,
+    microbatches: int,
+    virtual_stages: int = 1,
+    costs: Costs = UNIT_COSTS,
+    memory_limit: float | None = None,
+    group: int | None = None,
+) -> Table:
+    """The order of one algorithm. Raises `ScheduleError` with the reason when there is none.
+
+    `virtual_stages=1` means "what the schedule is defined for", so V schedules need not be told their 2.
+    `memory_limit` is in micro-batches through one full rank stage, activations released at W.
+    """
+    chosen, request = make_request(
+        name,
+        stages=stages,
+        microbatches=microbatches,
+        virtual_stages=virtual_stages,
+        costs=costs,
+        memory_limit=memory_limit,
+        group=group,
+    )
+    table = chosen.generate(request)
+    if memory_limit is not None:
+        peak = peak_activations(table, request.costs.activation)
+        worst = int(peak.argmax())
+        if peak[worst] > memory_limit + TOLERANCE:
+            raise request.refuse(
+                f"rank {worst} holds {peak[worst]:g} micro-batches of activations, the memory limit is {memory_limit:g}"
+            )
+    return table
+
+
+@lru_cache(maxsize=256)
+def order_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1) -> Table:
+    """The order at unit costs, kept: the search asks for the same one again and again."""
+    return build(name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages)
+
+
+@lru_cache(maxsize=65536)
+def peak_activations_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1) -> Floats:
+    """Highest activations per rank of the order at unit costs, released at W (read-only), kept."""
+    peak = peak_activations(order_for(name, stages, microbatches, virtual_stages))
+    peak.setflags(write=False)
+    return peak
