@@ -89,7 +89,7 @@ def run(table: Table, costs: StageCosts, blocking: bool = False, pairs: Pairs = 
 def busy_per_rank(table: Table, duration: Floats, overlap: float) -> Floats:
     """Time each rank computes; every micro-batch runs every stage once, fused or not. Hidden time counts once."""
     per_stage = (duration[Kind.F] + duration[Kind.B] + duration[Kind.W]) * table.microbatches_per_copy
-    busy: Floats = np.bincount(table.rank_of_stage, weights=per_stage, minlength=table.stages)
+    busy = np.bincount(table.rank_of_stage, weights=per_stage, minlength=table.stages).astype(np.float64)
     if overlap > 0.0:
         first = np.flatnonzero(table.overlaps_next)
         time = duration[table.kind, table.stage]
