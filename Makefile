@@ -1,0 +1,44 @@
+# `make run` and `make test` do all the set-up on a fresh machine with Python >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check bench bench-gpu clean help
+
+help:
+	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
+	@echo "make test       set up, run the whole test suite"
+	@echo "make check      ruff, mypy --strict, import layers, fast tests"
+	@echo "make bench      benchmarks beside their plain-Python forms (docs/performance.md)"
+	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
+
+# The stamp depends on the files that decide what is installed; a second `make run` installs nothing.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m primus_search.schedule
+	@touch $(READY)
+
+run: $(READY)
+	$(BIN)/primus-search run spaces/mixtral_8x22b_mi355x.yaml --nodes 32
+	$(BIN)/primus-search run spaces/tiny_host.yaml
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not slow" -x
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+bench-gpu: $(READY)
+	$(BIN)/python tests/bench/bench_gpu.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,5 @@
+"""`python -m primus_search` is `primus-search`."""
+
+from primus_search.cli import main
+
+main()

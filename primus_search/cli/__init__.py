@@ -1,0 +1,88 @@
+"""The command line: a table of commands, each loaded when it is called, so that `--help` answers at once.
+
+A command is a function of its own name in its own file: it parses, calls one function of the library, prints, and
+returns an exit code through the type of the error it meets (`errors.PrimusSearchError.exit_code`).
+"""
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from primus_search import __version__
+from primus_search.errors import PrimusSearchError
+
+COMMANDS: dict[str, str] = {
+    "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
+    "project": "Project one candidate: its memory tree and its step, part by part.",
+    "explain": "Why a candidate of a run is fast or slow, what each knob gives, what would help.",
+    "pareto": "The frontier of memory per GPU against tokens per second per GPU of a run.",
+    "compare": "Two runs side by side: what changed, and why.",
+    "schedules": "Every pipeline schedule side by side, with its gap to the lower bound.",
+    "bench": "Measure the top candidates of a run with real torch layers on this machine.",
+    "truth": "Train small models for real on this machine and compare with the projection.",
+    "calibrate": "Fit the efficiencies of an accelerator from measurements, or measure this device.",
+    "validate": "Compare projections with measured training runs of a CSV file.",
+    "nightly": "Run a set of spaces and compare with the committed baselines.",
+    "export": "Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables.",
+    "models": "The model presets and their sizes.",
+    "hardware": "The accelerators and networks, every number with its source.",
+    "schema": "The JSON schema of a space file.",
+    "doctor": "Versions, devices, caches and folders of this installation.",
+}
+
+
+class _LazyGroup(TyperGroup):
+    """A command group that imports a command's file only when that command is called or asked for its own help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        function = import_module(f"primus_search.cli.{cmd_name}").__dict__[cmd_name]
+        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        command.command(name=cmd_name, help=function.__doc__)(function)
+        return typer.main.get_command(command)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text("Choose the training configuration of a large model before the cluster is paid for.")
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+        with formatter.section("Options"):
+            formatter.write_dl(
+                [("--version", "Print the version."), ("--help", "Show this text; also after a command.")]
+            )
+
+
+app = typer.Typer(cls=_LazyGroup, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"primus-search {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True)) -> None:
+    """Choose the training configuration of a large model before the cluster is paid for."""
+
+
+def main() -> None:
+    """Entry point of the `primus-search` command: errors a user can act on end as a message and an exit code."""
+    try:
+        app()
+    except PrimusSearchError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of a pipe (head, less) went away; that is its right, and Python must not complain while closing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
