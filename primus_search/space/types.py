@@ -1,0 +1,150 @@
+"""What a search is asked: axes with their values, the clusters to choose from, constraints, settings.
+
+Values are already typed here: counts are int, switches bool, low-precision recipes `Fp8` and so on, schedules names
+and pipeline layouts `Layout`. `declare` turns a file into this; `enumerate` turns this into candidates.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.cluster import Cluster
+from primus_search.layout import Layout
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+AxisValue = int | bool | str | Layout
+"""One choice. Enums of `candidates` (Fp8, Recompute, ...) are ints; only `schedule` holds strings."""
+
+AXES: tuple[str, ...] = COLUMN_NAMES
+"""Every axis a space has, named as the column of `Candidates` it fills."""
+
+Method = Literal["auto", "exhaustive", "tpe", "nsga2", "nsga3", "gp", "qmc", "random"]
+Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s", "memory_bytes"]
+Device = Literal["auto", "off", "trace", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One knob and the values to try, in the order they were given; duplicates dropped.
+
+    `recompute_num_layers`, `recompute_method`, `shard_group`, `grouped_gemm` and `sequence_parallel` only matter
+    under another knob's value (see `space.rules.ACTIVE`); elsewhere their column holds the neutral value.
+    """
+
+    name: str
+    values: tuple[AxisValue, ...]
+
+    def __post_init__(self) -> None:
+        if self.name not in AXES:
+            raise ValueError(f"no axis is called {self.name!r}; known: {', '.join(AXES)}")
+        if not self.values:
+            raise ValueError(f"axis {self.name} has no values")
+        object.__setattr__(self, "values", tuple(dict.fromkeys(self.values)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """An expression the user wrote, and where; read by `space.constraints.parse`, never by `eval`."""
+
+    text: str
+    where: str = "constraint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """How to search.
+
+    memory_margin      share of device memory kept free, 0.08 = 8 %
+    budget_candidates  evaluations allowed; exhaustive search is chosen while the legal space fits; 0 = no limit
+    budget_seconds     wall seconds allowed; 0 = no limit
+    top_k              rows of the ranking that are re-validated and printed
+    """
+
+    method: Method = "auto"
+    objective: Objective = "tokens_per_s_per_gpu"
+    memory_margin: float = 0.08
+    budget_candidates: int = 0
+    budget_seconds: float = 0.0
+    top_k: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.memory_margin < 1.0:
+            raise ValueError("memory_margin is a share of device memory: at least 0 and below 1")
+        if self.top_k < 1:
+            raise ValueError("top_k is at least 1")
+        if self.budget_candidates < 0 or self.budget_seconds < 0:
+            raise ValueError("a budget cannot be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkSettings:
+    """How the best candidates are re-validated with torch: on which device, how many, for how long (seconds)."""
+
+    device: Device = "auto"
+    top_k: int = 4
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterChoice:
+    """One cluster to plan for, and what distinguishes it: `(("nodes", 32), ("hardware.nic_GBps", 100.0))`.
+
+    price_per_gpu_hour_USD  0 when the hardware file gives no price
+    """
+
+    cluster: Cluster
+    labels: tuple[tuple[str, int | float | str], ...] = ()
+    price_per_gpu_hour_USD: float = 0.0  # noqa: N815 - USD is the unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A value that did not come from the file: which key, what it became, and what won (flag, environment)."""
+
+    key: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """A search space, complete and typed: every axis present once, at least one cluster.
+
+    name      of the space, for reports         source  path of the file it came from, "" when built in Python
+    sha256    of the file's text                clusters  one per combination of `nodes` and hardware axes
+    """
+
+    name: str
+    model: Model
+    workload: Workload
+    clusters: tuple[ClusterChoice, ...]
+    axes: tuple[Axis, ...]
+    constraints: tuple[Constraint, ...] = ()
+    search: SearchSettings = field(default_factory=SearchSettings)
+    benchmark: BenchmarkSettings = field(default_factory=BenchmarkSettings)
+    overrides: tuple[Override, ...] = ()
+    source: str = ""
+    sha256: str = ""
+
+    def __post_init__(self) -> None:
+        names = [axis.name for axis in self.axes]
+        missing, doubled = [n for n in AXES if n not in names], sorted({n for n in names if names.count(n) > 1})
+        if missing or doubled:
+            raise ValueError(f"a space has each axis once; missing {missing}, given twice {doubled}")
+        if not self.clusters:
+            raise ValueError("a space needs at least one cluster")
+
+    @property
+    def cluster(self) -> Cluster:
+        """The first (usually the only) cluster."""
+        return self.clusters[0].cluster
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name."""
+        return next(axis for axis in self.axes if axis.name == name)
+
+    def on(self, choice: ClusterChoice) -> Self:
+        """The same space on one of its clusters."""
+        return replace(self, clusters=(choice,))
