@@ -1,10 +1,114 @@
-"""The software stack: which kernels, fusions, overlaps and overheads a training framework brings to a device."""
+"""The software stack: which kernels, fusions, overlaps and overheads a training framework brings to a device.
+
+A stack is an input like the hardware: `hardware/stacks/*.yaml`, one file per framework generation, every value with
+its source or the date of its fit. Shares lie in 0..1: 0 hides nothing, 1 hides all that there is time to hide behind.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """One framework release on one vendor's libraries. Every value is sourced or fitted, with its date, in YAML."""
+    """One framework release on one vendor's libraries. Every value is sourced or fitted, with its date, in YAML.
+
+    Kernels
+    attention_kernel        kernel family as `cost.attention` knows it: unfused, flash1, flash2, flash3, cudnn, aiter, ck
+    has_fused_norm          norm (and its FP8 cast) in one kernel; otherwise one pass over memory per operation
+    has_fused_activation    gated activation in one kernel
+    has_fused_rope          rotary embedding in one kernel for queries and keys
+    has_fused_residual      bias, dropout and residual add in one kernel
+    has_fused_router        top-k, softmax and auxiliary loss of the router fused
+    has_fused_permute       tokens are permuted by one fused kernel
+    has_fused_optimizer     one multi-tensor optimizer kernel
+    has_fused_fp8_cast      the cast of activations to FP8 is part of the producing kernel where there is one
+    has_gradient_accumulation_fusion  weight-gradient GEMM adds into the main gradient itself
+    caches_fp8_weights      weights are cast once per step, not once per micro-batch
+    has_dropout             residual and attention dropout are applied (GPT-3 era recipes)
+    expert_padding_factor   rows the expert GEMMs work on over rows routed, from padding to a kernel's tile
+
+    Numbers as the framework keeps them, in bytes
+    gradient_bytes          main gradient that accumulates over micro-batches
+    gradient_comm_bytes     gradient as reduced between replicas
+    master_weight_bytes     optimizer's copy of the weights; 0 where the model's own weights are updated
+    moment_bytes            each of the two Adam moments
+    has_fp8_param_gather    weights travel as FP8 when the recipe is FP8
+
+    Communication
+    cp_comm                 context parallel attention: ring of point-to-point, all-to-all over heads, or all-gather
+    tensor_overlap          share of tensor-parallel traffic hidden behind its GEMM
+    context_overlap         share of ring attention's traffic hidden behind attention
+    expert_overlap          share of dispatch and combine hidden by batch-level overlap (0 unless switched on)
+    shared_expert_overlap   shared experts run while tokens travel
+    shard_overlap           share of FSDP gathers and scatters that prefetch hides
+    gradient_overlap        share of gradient reduction hidden where the candidate overlaps it
+    param_gather_overlap    share of the distributed optimizer's weight gather hidden behind the next forward
+    pipeline_overlap        share of a pipeline hop that does not delay the next pass
+    comm_contention         slow-down of compute while traffic runs beside it, per second hidden
+
+    Overheads
+    host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
+    kernel_gap_s            idle device time between two dependent kernels
+    graph_gap_s             the same inside a replayed CUDA / HIP graph
+    cuda_graph              which part of the step is replayed as a graph: none, attention and router, the whole layer
+    step_s                  fixed time per optimizer step: data, logging, clipping, Python
+    microbatch_s            fixed time per micro-batch and pipeline rank
+    straggler_per_doubling  growth of the step per doubling of the number of nodes
+
+    Efficiency against the kernel laws (1.0 = as the microbenchmark)
+    gemm_efficiency, attention_efficiency, grouped_gemm_efficiency, memory_efficiency, fp8_efficiency,
+    network_efficiency
+    """
 
     name: str
+    attention_kernel: str
+    has_fused_norm: bool = True
+    has_fused_activation: bool = True
+    has_fused_rope: bool = True
+    has_fused_residual: bool = True
+    has_fused_router: bool = True
+    has_fused_permute: bool = True
+    has_fused_optimizer: bool = True
+    has_fused_fp8_cast: bool = True
+    has_gradient_accumulation_fusion: bool = True
+    caches_fp8_weights: bool = True
+    has_dropout: bool = False
+    expert_padding_factor: float = 1.0
+
+    gradient_bytes: float = 4.0
+    gradient_comm_bytes: float = 4.0
+    master_weight_bytes: float = 4.0
+    moment_bytes: float = 4.0
+    has_fp8_param_gather: bool = False
+
+    cp_comm: Literal["p2p", "a2a", "all_gather"] = "p2p"
+    tensor_overlap: float = 0.0
+    context_overlap: float = 0.5
+    expert_overlap: float = 0.0
+    shared_expert_overlap: bool = False
+    shard_overlap: float = 0.9
+    gradient_overlap: float = 0.9
+    param_gather_overlap: float = 0.9
+    pipeline_overlap: float = 0.0
+    comm_contention: float = 0.0
+
+    host_launch_s: float = 4e-6
+    kernel_gap_s: float = 1.5e-6
+    graph_gap_s: float = 0.8e-6
+    cuda_graph: Literal["none", "partial", "full"] = "none"
+    step_s: float = 0.0
+    microbatch_s: float = 0.0
+    straggler_per_doubling: float = 0.0
+
+    gemm_efficiency: float = 1.0
+    attention_efficiency: float = 1.0
+    grouped_gemm_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    fp8_efficiency: float = 1.0
+    network_efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        shares = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
+        shares += (self.gradient_overlap, self.param_gather_overlap, self.pipeline_overlap)
+        if not all(0.0 <= share <= 1.0 for share in shares):
+            raise ValueError(f"stack {self.name!r}: every overlap is a share in 0..1")
