@@ -149,3 +149,85 @@ def count_peaks(offsets, kind, stage, weight):  # type: ignore[no-untyped-def]
                 held -= a
                 held_half -= a
     return peak, peak_half
+
+
+@njit(cache=True)
+def weave(offsets, kind, stage, micro_batch, source, hop, p, duration, hops, weight, limit, patience):  # type: ignore[no-untyped-def]
+    """Split every BW of an order into B and W, and put each W where its rank would idle or needs the memory.
+
+    F and B keep their order. Before a forward that would break `limit` (activations per rank, `weight[stage]` each)
+    the oldest W runs; before any pass whose input is late by `patience[rank]` times the next W, that W runs. Gaps
+    are known exactly: nothing on another rank ever waits for a W of this one, so a rank decides only once its input
+    has a time. Returns verdict, the row at fault, the new columns, and the makespan and span of this run.
+    """
+    n = len(kind)
+    new_offsets = np.zeros(p + 1, np.int64)
+    for r in range(p):
+        new_offsets[r + 1] = new_offsets[r] + 3 * (offsets[r + 1] - offsets[r]) // 2
+    total = new_offsets[p]
+    new_kind, new_stage, new_micro = np.empty(total, np.int8), np.empty(total, np.int16), np.empty(total, np.int32)
+    end = np.full(n, -1.0)
+    free, first, held = np.zeros(p), np.full(p, -1.0), np.zeros(p)
+    nxt, out = offsets[:p].copy(), new_offsets[:p].copy()
+    queue = np.empty(n // 2, np.int32)
+    head, tail = offsets[:p] // 2, offsets[:p] // 2
+    left = n
+    moved = True
+    while left > 0 and moved:
+        moved = False
+        for r in range(p):
+            while nxt[r] < offsets[r + 1]:
+                i = nxt[r]
+                s = stage[i]
+                ready = 0.0
+                known = source[i] < 0 or end[source[i]] >= 0.0
+                if known and source[i] >= 0:
+                    ready = end[source[i]] + hops[hop[i]]
+                run_weight = False
+                if head[r] < tail[r]:
+                    w = duration[W, stage[queue[head[r]]]]
+                    if kind[i] == F and held[r] + weight[s] > limit + 1e-9:
+                        run_weight = True
+                    elif not known:
+                        break
+                    elif ready - free[r] >= patience[r] * w and ready > free[r]:
+                        run_weight = True
+                elif kind[i] == F and held[r] + weight[s] > limit + 1e-9:
+                    return DEADLOCK, i, new_offsets, new_kind, new_stage, new_micro, 0.0, 0.0
+                if run_weight:
+                    row = queue[head[r]]
+                    head[r] += 1
+                    free[r] += duration[W, stage[row]]
+                    held[r] -= weight[stage[row]]
+                    new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = W, stage[row], micro_batch[row]
+                    out[r] += 1
+                    continue
+                if not known:
+                    break
+                start = max(free[r], ready)
+                if first[r] < 0.0:
+                    first[r] = start
+                k = F if kind[i] == F else B
+                end[i] = start + duration[k, s]
+                free[r] = end[i]
+                new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = k, s, micro_batch[i]
+                out[r] += 1
+                if k == F:
+                    held[r] += weight[s]
+                else:
+                    queue[tail[r]] = i
+                    tail[r] += 1
+                nxt[r] = i + 1
+                left -= 1
+                moved = True
+    makespan, span = 0.0, 0.0
+    for r in range(p):
+        while head[r] < tail[r]:
+            row = queue[head[r]]
+            head[r] += 1
+            free[r] += duration[W, stage[row]]
+            new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = W, stage[row], micro_batch[row]
+            out[r] += 1
+        makespan = max(makespan, free[r])
+        span = max(span, free[r] - first[r])
+    return GOOD, 0, new_offsets, new_kind, new_stage, new_micro, makespan, span

@@ -1,0 +1,52 @@
+"""ZB-H1 and ZB-H2: 1F1B with B and W split (Qi et al. 2023, arXiv:2401.10241, section 2).
+
+Both run forwards and input gradients in the 1F1B way with a longer warm-up for H2; the weight gradients fill the
+gaps, held back so that no rank keeps more than p (H1) or 2p - 1 (H2) micro-batches.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from primus_search.schedule.patterns import warm_steady_cool
+from primus_search.schedule.registry import Request, register
+from primus_search.schedule.table import Placement, Table
+from primus_search.schedule.weave import fastest_woven, own_limit
+
+
+@register("zb-h1", summary="1F1B with W in the gaps, memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
+          cost_aware=True)  # fmt: skip
+def zb_h1(request: Request) -> Table:
+    """Bubble (p-1)(F+B-W), peak p."""
+    p = request.stages
+    return fastest_woven(request, _warm_ups(request, 1), own_limit(request, p))
+
+
+@register("zb-h2", summary="no steady bubble, twice the memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
+          cost_aware=True)  # fmt: skip
+def zb_h2(request: Request) -> Table:
+    """Span bubble (p-1)(F+B-2W), peak 2p - 1."""
+    p = request.stages
+    return fastest_woven(request, _warm_ups(request, 2), own_limit(request, 2 * p - 1))
+
+
+def _warm_ups(request: Request, depth: int) -> Iterator[Table]:
+    """1F1B with `depth` times the usual warm-up, as published, then a little longer.
+
+    The longer ones help when there are few micro-batches or the hops cost time. Rank 0 stays as published: no rank
+    may hold more than it.
+    """
+    p, m = request.stages, request.microbatches
+    micro = np.arange(m)
+    most = depth * (p - 1)
+    for slope, extra in ((1, 0), (2, 0), (3, 0), (1, 1)):
+        yield Table.from_ranks(
+            request.name,
+            [
+                warm_steady_cool(
+                    np.full(m, r), micro, np.full(m, r), micro, min(most, slope * depth * (p - 1 - r) + extra)
+                )
+                for r in range(p)
+            ],
+            microbatches=m,
+        )
