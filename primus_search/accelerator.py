@@ -1,18 +1,119 @@
-"""One accelerator: its data-sheet rates and the laws that say what its kernels really achieve.
+"""One accelerator: its data-sheet rates and the parameters of the laws that say what its kernels really achieve.
 
 Every number here is read from `hardware/*.yaml`, where it carries its unit and its source. The laws themselves
-(formulas) live in `cost/`; these types only hold their parameters.
+(formulas) live in `cost/`; these types only hold their parameters. Three kinds of numbers stand side by side in YAML:
+data-sheet values, values quoted from a published measurement, and values fitted by `primus_search.calibrate`; the
+last kind says "fitted" in its source, and there are at most twelve of it per accelerator.
+
+All efficiencies are fractions of the dense data-sheet peak at the *sustained* clock: what a device keeps up for
+hours under full load, which is what training sees. A measurement of a few iterations on a cool device is faster by
+1 / `sustained_over_burst`.
 """
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GemmLaw:
+    """Dense matrix products; the formula is in `cost/gemm.py`.
+
+    efficiency        share of peak deep inside a large tile, per precision: BF16, FP8 with one scale per tensor,
+                      per 128-block, per row, MXFP8 and NVFP4 (0 where the device lacks the format)
+    tile_overhead     elements h: a tile of a x b pays 1 + h (1/a + 1/b), the price of loading its edges
+    depth_overhead    elements of K spent on prologue and epilogue of each tile
+    occupancy_power   how much an incomplete last wave costs: 1 all of it, 0 nothing
+    latency_s         time of the smallest GEMM
+    backward_factor   rate of input-gradient and weight-gradient products over forward ones of the same shape
+    fp8_backward_factor  likewise for the FP8 recipes
+    """
+
+    bf16_efficiency: float
+    fp8_tensor_efficiency: float
+    fp8_block_efficiency: float
+    fp8_row_efficiency: float
+    mxfp8_efficiency: float
+    nvfp4_efficiency: float
+    tile_overhead: float
+    depth_overhead: float
+    occupancy_power: float
+    latency_s: float
+    backward_factor: float
+    fp8_backward_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionKernel:
+    """Share of the BF16 peak of one attention kernel family at long sequences and large head dimension.
+
+    A family the device lacks is absent from the table. `latent_backward_factor` multiplies the backward rate for
+    heads whose query/key and value dimensions differ (MLA).
+    """
+
+    forward_efficiency: float
+    backward_efficiency: float
+    latent_backward_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLaw:
+    """Fused attention; the formula is in `cost/attention.py`.
+
+    softmax_dims      head-dimension equivalents d0 of exponentials and rescaling: rate ~ d / (d + d0)
+    ramp_tokens       keys s0 a query block needs before the pipeline is full: rate ~ s / (s + s0)
+    latency_s         time of the smallest call, forward
+    kernels           kernel family -> its rates
+    """
+
+    softmax_dims: float
+    ramp_tokens: float
+    latency_s: float
+    kernels: dict[str, AttentionKernel]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedGemmLaw:
+    """All experts of a rank in one grouped kernel; the formula is in `cost/grouped_gemm.py`.
+
+    factor            rate of the grouped kernel over a dense GEMM with the same tiles
+    backward_factor   likewise for both gradients, relative to the grouped forward
+    fp8_factor, fp8_backward_factor  likewise for FP8 recipes
+    """
+
+    factor: float
+    backward_factor: float
+    fp8_factor: float
+    fp8_backward_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLaw:
+    """Bandwidth-bound kernels: share of the data-sheet bandwidth by kind; the formula is in `cost/memory_bound.py`."""
+
+    stream_efficiency: float
+    norm_efficiency: float
+    norm_backward_efficiency: float
+    softmax_efficiency: float
+    permute_efficiency: float
+    cast_efficiency: float
+    optimizer_efficiency: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchLaw:
+    """Time between two kernels on one stream, launched one by one or replayed from a CUDA/HIP graph."""
+
+    stream_s: float
+    graph_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """Rates of one device. Peaks are dense (no sparsity); 0 where the device has no such format.
 
-    num_compute_units  streaming multiprocessors (NVIDIA) or compute units (AMD)
-    hbm_bytes          usable device memory as the driver reports it
+    num_compute_units     streaming multiprocessors (NVIDIA) or compute units (AMD)
+    hbm_bytes             usable device memory as the driver reports it
+    sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
     """
 
     name: str
@@ -25,3 +126,9 @@ class Accelerator:
     fp4_peak_flops_per_s: float
     hbm_bytes: float
     hbm_bytes_per_s: float
+    sustained_over_burst: float
+    gemm: GemmLaw
+    attention: AttentionLaw
+    grouped_gemm: GroupedGemmLaw
+    memory: MemoryLaw
+    launch: LaunchLaw

@@ -1,0 +1,135 @@
+"""Seconds of one attention call (scores, softmax, values) on one device, forward and backward.
+
+Fused kernels never store the scores. Their rate rises with the head dimension (exponentials and rescaling cost the
+same for every pair of query and key) and with the number of keys (prologue, partly masked blocks):
+
+    rate    = peak * efficiency(kernel) * d / (d + d0) * s / (s + s0),   d = (qk_dim + v_dim) / 2
+    forward = 2 * batch * heads * pairs * (qk_dim + v_dim) / rate
+    pairs   = seq_q * seq_kv - seq_q^2 / 2 under a causal mask, cut by a sliding window
+
+Backward does five products where forward does two: 2.5 times the FLOPs at the kernel's backward rate.
+The `unfused` family stores the scores: two batched GEMMs over the full square and passes of softmax, mask and dropout
+over seq_q x seq_kv elements. Parameters: `accelerator.AttentionLaw`; errors: docs/cost/attention.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.accelerator import Accelerator, AttentionKernel
+from primus_search.candidates import Floats, Fp8
+from primus_search.cost.gemm import GemmPass, tiled_s
+from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s
+
+UNFUSED = "unfused"
+
+# Backward recomputes the scores and forms dV, dP, dQ, dK: five products against two (FlashAttention, arXiv:2205.14135).
+BACKWARD_FLOPS = 2.5
+
+# Bytes per score element an unfused layer moves: forward writes scores, softmax reads and writes, dropout reads, writes
+# and keeps a one-byte mask, the value product reads (BF16); backward the gradient of each (arXiv:2205.05198, section 4).
+UNFUSED_FORWARD_BYTES = 2.0 + 4.0 + 5.0 + 2.0
+UNFUSED_BACKWARD_BYTES = 2.0 + 2.0 + 5.0 + 6.0 + 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardBackward:
+    """Seconds of a call's forward and backward pass."""
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+def attended_pairs(seq_q: Floats, seq_kv: Floats, window: Floats, causal: np.ndarray) -> Floats:
+    """Query-key pairs of one head; queries are the last `seq_q` of `seq_kv` positions when causal.
+
+    A window w (0 = none) limits every query to w keys. For seq_q = seq_kv = S this is S times
+    `Model.attended_tokens`.
+    """
+    keys = np.where(window > 0, np.minimum(window, seq_kv), seq_kv)
+    # Under a causal mask the first queries see fewer than `keys`: the ones before position `keys`.
+    short = np.clip(keys - (seq_kv - seq_q), 0.0, seq_q)
+    return seq_q * keys - np.where(causal, 0.5 * short * short, 0.0)
+
+
+def attention_s(
+    acc: Accelerator,
+    kernel: str,
+    *,
+    batch: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike,
+    qk_dim: ArrayLike,
+    v_dim: ArrayLike,
+    window: ArrayLike = 0,
+    causal: ArrayLike = True,
+) -> ForwardBackward:
+    """Seconds of one call on one device; 0 where batch, heads or a length is 0. `heads` are the device's own.
+
+    `kernel` is a family in the accelerator's table, or `unfused`; KeyError names the families it has.
+    """
+    batch, heads, kv_heads, seq_q, seq_kv, qk_dim, v_dim, window = (
+        np.asarray(x, np.float64) for x in (batch, heads, kv_heads, seq_q, seq_kv, qk_dim, v_dim, window)
+    )
+    if kernel == UNFUSED:
+        return _unfused(acc, batch * heads, seq_q, seq_kv, qk_dim, v_dim)
+    family = kernel_family(acc, kernel)
+    causal = np.asarray(causal, np.bool_)
+    pairs = attended_pairs(seq_q, seq_kv, window, causal)
+    keys = pairs / np.maximum(seq_q, 1.0)
+    dims = 0.5 * (qk_dim + v_dim)
+    law = acc.attention
+    shape = dims / (dims + law.softmax_dims) * keys / (keys + law.ramp_tokens)
+    flops = 4.0 * batch * heads * pairs * dims
+    rate = acc.bf16_peak_flops_per_s * np.where(shape > 0, shape, 1.0)
+    latent = np.where(qk_dim != v_dim, family.latent_backward_factor, 1.0)
+    q_bytes, kv_bytes = (
+        batch * heads * seq_q * (qk_dim + v_dim) * 2.0,
+        batch * kv_heads * seq_kv * (qk_dim + v_dim) * 2.0,
+    )
+    traffic_s = (q_bytes + kv_bytes) / bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE)
+    forward_s = np.maximum(flops / (rate * family.forward_efficiency), traffic_s)
+    backward_s = np.maximum(BACKWARD_FLOPS * flops / (rate * family.backward_efficiency * latent), 2.0 * traffic_s)
+    exists = flops > 0
+    return ForwardBackward(
+        forward_s=np.where(exists, law.latency_s + forward_s, 0.0),
+        backward_s=np.where(exists, 2.0 * law.latency_s + backward_s, 0.0),
+    )
+
+
+def kernel_family(acc: Accelerator, kernel: str) -> AttentionKernel:
+    """The rates of a kernel family on this device."""
+    try:
+        return acc.attention.kernels[kernel]
+    except KeyError:
+        known = ", ".join([*sorted(acc.attention.kernels), UNFUSED])
+        raise KeyError(f"{acc.name} has no attention kernel '{kernel}'; it has: {known}") from None
+
+
+def _unfused(
+    acc: Accelerator, heads: Floats, seq_q: Floats, seq_kv: Floats, qk_dim: Floats, v_dim: Floats
+) -> ForwardBackward:
+    """Attention that stores its scores; the mask hides the upper half but the GEMMs still compute it."""
+    bf16 = np.asarray(Fp8.NONE, np.int64)
+    seq_q, seq_kv, qk_dim, v_dim, heads = np.broadcast_arrays(seq_q, seq_kv, qk_dim, v_dim, heads)
+
+    def product_s(m: Floats, n: Floats, k: Floats, gemm_pass: GemmPass) -> Floats:
+        return tiled_s(acc, m, n, k, heads, bf16, gemm_pass)
+
+    forward, backward = GemmPass.FORWARD, GemmPass.INPUT_GRAD
+    scores_s = product_s(seq_q, seq_kv, qk_dim, forward) + product_s(seq_q, v_dim, seq_kv, forward)
+    gradients_s = (
+        product_s(seq_q, seq_kv, v_dim, backward)
+        + product_s(seq_kv, v_dim, seq_q, backward)
+        + product_s(seq_q, qk_dim, seq_kv, backward)
+        + product_s(seq_kv, qk_dim, seq_q, backward)
+    )
+    per_byte_s = heads * seq_q * seq_kv / bandwidth_bytes_per_s(acc, Stream.SOFTMAX)
+    exists = heads * seq_q * seq_kv > 0
+    return ForwardBackward(
+        forward_s=np.where(exists, 4 * acc.memory.latency_s + scores_s + UNFUSED_FORWARD_BYTES * per_byte_s, 0.0),
+        backward_s=np.where(exists, 6 * acc.memory.latency_s + gradients_s + UNFUSED_BACKWARD_BYTES * per_byte_s, 0.0),
+    )

@@ -1,0 +1,127 @@
+"""Seconds of one dense matrix product on one device, and of bringing its operands to low precision.
+
+A GEMM of (m, n, k) multiplies an m x k by a k x n matrix. Output tiles of a x b are spread over the compute units;
+a library picks the tile that finishes first, and so does the law:
+
+    cost(a, b) = waves(a, b) * a * b * (1 + h (1/a + 1/b)) * (k + k0)
+    compute_s  = 2 * units * min over tiles of cost / (efficiency * peak)
+    waves      = t^(1-p) * max(ceil(t), 1)^p,  t = ceil(m/a) * ceil(n/b) / units
+    time       = latency + max(compute_s, operand bytes / achieved bandwidth)
+
+h prices the edges of a tile (its loads grow with a + b, its work with a * b), k0 prologue and epilogue, and p how much
+of an incomplete last wave is lost (idle units leave power to the busy ones, so less than all of it).
+Parameters: `accelerator.GemmLaw`. Derivation, alternatives and errors: docs/cost/gemm.md.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Floats, Fp8
+from primus_search.cost.memory_bound import Stream, stream_s
+
+
+class GemmPass(IntEnum):
+    """Which of a linear layer's three products: y = x W, dx = dy W^T, dW = x^T dy."""
+
+    FORWARD = 0
+    INPUT_GRAD = 1
+    WEIGHT_GRAD = 2
+
+
+# Output tiles the BLAS libraries choose from (cuBLAS and hipBLASLt kernel names), rows x columns.
+TILE_ROWS: Floats = np.array([256.0, 256.0, 128.0, 128.0, 128.0, 64.0, 64.0])
+TILE_COLUMNS: Floats = np.array([256.0, 128.0, 256.0, 128.0, 64.0, 128.0, 64.0])
+
+BF16_BYTES = 2.0
+
+
+def gemm_s(
+    acc: Accelerator,
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    precision: ArrayLike = Fp8.NONE,
+    gemm_pass: GemmPass = GemmPass.FORWARD,
+) -> Floats:
+    """Seconds of the kernel alone, sustained clocks; 0 where m, n or k is 0. Operands are already in `precision`.
+
+    Casting operands is `quantize_s`. m, n, k are those of the product itself: for the weight gradient of a linear
+    layer with T tokens pass (out, in, T).
+    """
+    m, n, k, code = _columns(m, n, k, precision)
+    seconds = tiled_s(acc, m, n, k, np.float64(1.0), code, gemm_pass)
+    bytes_moved = (m * k + k * n) * operand_bytes(code) + m * n * BF16_BYTES
+    traffic_s = bytes_moved / (acc.hbm_bytes_per_s * acc.memory.stream_efficiency)
+    return np.where(m * n * k > 0, acc.gemm.latency_s + np.maximum(seconds, traffic_s), 0.0)
+
+
+def tiled_s(
+    acc: Accelerator, m: Floats, n: Floats, k: Floats, groups: ArrayLike, code: NDArray[np.int64], gemm_pass: GemmPass
+) -> Floats:
+    """Seconds the compute units are busy with `groups` equal products; no traffic, no latency (module docstring)."""
+    law = acc.gemm
+    tiles = np.ceil(m[..., None] / TILE_ROWS) * np.ceil(n[..., None] / TILE_COLUMNS)
+    waves = np.asarray(groups, np.float64)[..., None] * tiles / acc.num_compute_units
+    whole = np.maximum(np.ceil(waves), 1.0)
+    paid = waves ** (1.0 - law.occupancy_power) * whole**law.occupancy_power
+    area = TILE_ROWS * TILE_COLUMNS + law.tile_overhead * (TILE_ROWS + TILE_COLUMNS)
+    cost = np.min(paid * area, axis=-1) * (k + law.depth_overhead)
+    seconds: Floats = 2.0 * acc.num_compute_units * cost / rate_flops_per_s(acc, code, gemm_pass)
+    return seconds
+
+
+def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmPass) -> Floats:
+    """Sustained FLOP/s deep inside a large tile, per precision code; BF16 where the device lacks the format."""
+    law = acc.gemm
+    bf16 = acc.bf16_peak_flops_per_s * law.bf16_efficiency
+    by_code = np.array(
+        [
+            bf16,
+            acc.fp8_peak_flops_per_s * law.fp8_tensor_efficiency,
+            acc.fp8_peak_flops_per_s * law.fp8_tensor_efficiency,
+            acc.fp8_peak_flops_per_s * law.fp8_block_efficiency,
+            acc.fp8_peak_flops_per_s * law.fp8_row_efficiency,
+            acc.fp8_peak_flops_per_s * law.mxfp8_efficiency,
+            acc.fp4_peak_flops_per_s * law.nvfp4_efficiency,
+        ]
+    )
+    if gemm_pass is not GemmPass.FORWARD:
+        by_code *= np.array([law.backward_factor] + [law.fp8_backward_factor] * (len(Fp8) - 1))
+        bf16 *= law.backward_factor
+    rates: Floats = np.where(by_code > 0, by_code, bf16)[code]
+    return rates
+
+
+# Bytes per element of an operand, per precision code; block formats carry one scale byte per 32 (MX) or 16 (NVFP4).
+_OPERAND_BYTES: Floats = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0 + 1 / 32, 0.5 + 1 / 16])
+
+# HBM bytes per element to cast one BF16 operand, both layouts written because gradients need the transpose:
+# current scaling reads twice (maximum first, then cast); delayed and block scaling read once; row-wise scaling reads
+# once per layout, because rows and columns have different scales.
+_CAST_BYTES: Floats = np.array([0.0, 2 + 2 + 2, 2 + 2, 2 + 2, 2 + 2 + 2, 2 + 2 * (1 + 1 / 32), 2 + 2 * (0.5 + 1 / 16)])
+_CAST_KERNELS: Floats = np.array([0.0, 2, 1, 1, 2, 1, 2])
+
+
+def operand_bytes(code: NDArray[np.int64]) -> Floats:
+    """Bytes per element of a GEMM operand in this precision."""
+    sizes: Floats = _OPERAND_BYTES[code]
+    return sizes
+
+
+def quantize_s(acc: Accelerator, elements: ArrayLike, precision: ArrayLike) -> Floats:
+    """Seconds to cast one BF16 operand to the recipe, both layouts; 0 for BF16. Sources: docs/cost/fp8.md."""
+    code = np.asarray(precision, np.int64)
+    count = np.asarray(elements, np.float64)
+    extra_launches_s = np.maximum(_CAST_KERNELS[code] - 1.0, 0.0) * acc.memory.latency_s
+    seconds = stream_s(acc, count * _CAST_BYTES[code], Stream.CAST)
+    return np.where(seconds > 0, seconds + extra_launches_s, 0.0)
+
+
+def _columns(
+    m: ArrayLike, n: ArrayLike, k: ArrayLike, precision: ArrayLike
+) -> tuple[Floats, Floats, Floats, NDArray[np.int64]]:
+    m, n, k = np.asarray(m, np.float64), np.asarray(n, np.float64), np.asarray(k, np.float64)
+    return m, n, k, np.asarray(precision, np.int64)

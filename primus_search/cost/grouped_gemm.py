@@ -1,0 +1,60 @@
+"""Seconds of the expert products of one rank: `groups` GEMMs with `rows` rows each.
+
+TURBO is one kernel over all experts: its tiles share the waves, so only the last wave of the whole call is incomplete.
+LEGACY is one GEMM after another: each pays its own launch and its own last wave. Parameters:
+`accelerator.GroupedGemmLaw`; formula of the tiles: `cost/gemm.py`; errors: docs/cost/grouped_gemm.md.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Floats, Fp8, GroupedGemm
+from primus_search.cost.gemm import BF16_BYTES, GemmPass, gemm_s, operand_bytes, tiled_s
+
+
+def grouped_gemm_s(
+    acc: Accelerator,
+    rows: ArrayLike,
+    groups: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    precision: ArrayLike = Fp8.NONE,
+    mode: ArrayLike = GroupedGemm.TURBO,
+    gemm_pass: GemmPass = GemmPass.FORWARD,
+) -> Floats:
+    """Seconds of all experts' products on one rank, kernel only; 0 where there are no rows or no groups.
+
+    `rows` is the mean per expert (may be fractional). n and k are those of the forward product (rows x k times
+    k x n); the pass turns them: input gradient (rows, k, n), weight gradient (k, n, rows).
+    """
+    rows, groups = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
+    n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
+    code = np.asarray(precision, np.int64)
+    a, b, depth = turned(rows, n, k, gemm_pass)
+    one_by_one = groups * gemm_s(acc, a, b, depth, code, gemm_pass)
+    is_legacy = np.asarray(mode, np.int64) == GroupedGemm.LEGACY
+    seconds: Floats = np.where(is_legacy, one_by_one, _fused_s(acc, a, b, depth, groups, code, gemm_pass))
+    return seconds
+
+
+def turned(rows: Floats, n: Floats, k: Floats, gemm_pass: GemmPass) -> tuple[Floats, Floats, Floats]:
+    """(m, n, k) of one pass of a linear layer whose forward product is (rows, n, k)."""
+    if gemm_pass is GemmPass.INPUT_GRAD:
+        return rows, k, n
+    if gemm_pass is GemmPass.WEIGHT_GRAD:
+        return k, n, rows
+    return rows, n, k
+
+
+def _fused_s(
+    acc: Accelerator, m: Floats, n: Floats, k: Floats, groups: Floats, code: np.ndarray, gemm_pass: GemmPass
+) -> Floats:
+    law = acc.grouped_gemm
+    is_backward = gemm_pass is not GemmPass.FORWARD
+    bf16 = law.factor * (law.backward_factor if is_backward else 1.0)
+    fp8 = law.fp8_factor * (law.fp8_backward_factor if is_backward else 1.0)
+    busy_s = tiled_s(acc, m, n, k, groups, code, GemmPass.FORWARD) / np.where(code == Fp8.NONE, bf16, fp8)
+    bytes_moved = groups * ((m * k + k * n) * operand_bytes(code) + m * n * BF16_BYTES)
+    traffic_s = bytes_moved / (acc.hbm_bytes_per_s * acc.memory.stream_efficiency)
+    return np.where(m * n * k * groups > 0, acc.gemm.latency_s + np.maximum(busy_s, traffic_s), 0.0)
