@@ -1,1 +1,14 @@
-"""TODO docstring."""
+"""From files to typed values: the only room that sees dictionaries.
+
+Every loader here reads YAML (or JSON) as data, reports every problem of a file at once with file, line and path, and
+returns the frozen types of the rooms below. Nothing outside this package parses YAML or knows what a preset is called.
+
+    load_space("spaces/mixtral_8x22b.yaml")        a search space, with command line and environment applied
+    load_model("deepseek_v3")                      a preset, a Primus/Megatron model YAML, or a HuggingFace config.json
+    load_cluster("mi355x", nodes=32)               accelerator, network and software stack
+"""
+
+from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
+from primus_search.declare.models import load_model
+
+__all__ = ["load_cluster", "load_hardware", "load_model", "load_stack"]

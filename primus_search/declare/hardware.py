@@ -1,0 +1,164 @@
+"""Hardware files: one accelerator and its network per file, one software stack per file, every number sourced.
+
+`load_cluster("mi355x", nodes=32)` joins an accelerator, its network and a software stack (the file's
+`default_stack` unless another is named). A Primus `hardware_config:` file is accepted in place of a hardware file; see
+`primus_hardware`. `host` is the machine itself: its file is written by the calibration in `measure` and read from the
+cache folder like any other.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primus_search.accelerator import Accelerator
+from primus_search.cluster import Cluster
+from primus_search.declare.places import Kind, find
+from primus_search.declare.records import Reading, Sourced, build
+from primus_search.declare.source import Document, did_you_mean, read
+from primus_search.errors import InputError, Problem
+from primus_search.network import Network
+from primus_search.stack import Stack
+
+HOST = "host"
+
+_KEYS = ("name", "vendor", "accelerator", "network", "price_per_gpu_hour_USD", "default_stack")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One hardware file. `sources` lists every number with its source; `notes` says what was read and not used."""
+
+    name: str
+    accelerator: Accelerator
+    network: Network
+    default_stack: str | None
+    price_per_gpu_hour_usd: float | None
+    sources: tuple[Sourced, ...]
+    notes: tuple[str, ...] = ()
+    path: Path
+
+
+def load_hardware(
+    text: str, *, beside: Path | None = None, host_file: Callable[[], Path] | None = None, where: str | None = None
+) -> Hardware:
+    """The hardware a name or path stands for.
+
+    `where` is the place that named it, for messages; `host_file` measures this machine (or finds the cached result)
+    and returns a hardware file, and is only called for `host`.
+    """
+    if text == HOST:
+        path: Path | str = (host_file or _measured_host)()
+    else:
+        path = find(Kind.HARDWARE, text, beside=beside)
+    if isinstance(path, str):
+        raise InputError([Problem(where or "hardware", path)])
+    document = read(path)
+    if isinstance(document.data, dict) and "hardware_config" in document.data:
+        return _from_primus(document, path)
+    return _parse(document, path)
+
+
+def load_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> Stack:
+    """The software stack a name or path stands for."""
+    return read_stack(text, beside=beside, where=where)[0]
+
+
+def read_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> tuple[Stack, tuple[Sourced, ...]]:
+    """The software stack and the source of each of its numbers."""
+    path = find(Kind.STACK, text, beside=beside)
+    if isinstance(path, str):
+        raise InputError([Problem(where or "stack", path)])
+    document = read(path)
+    reading = Reading(document)
+    stack = build(Stack, document.data, (), reading)
+    if reading.problems:
+        raise InputError(reading.problems)
+    assert isinstance(stack, Stack)
+    return stack, tuple(reading.sources)
+
+
+def load_cluster(
+    hardware: str | Hardware, nodes: int, stack: str | Stack | None = None, *, gpus_per_node: int | None = None
+) -> Cluster:
+    """Accelerator, network and stack of `nodes` nodes; the stack defaults to the one the hardware file names."""
+    from dataclasses import replace
+
+    loaded = load_hardware(hardware) if isinstance(hardware, str) else hardware
+    name = stack if stack is not None else loaded.default_stack
+    if name is None:
+        what = "names no default_stack; say which stack to use"
+        raise InputError([Problem(str(loaded.path), what)])
+    network = loaded.network if gpus_per_node is None else replace(loaded.network, gpus_per_node=gpus_per_node)
+    try:
+        return Cluster(
+            accelerator=loaded.accelerator,
+            network=network,
+            stack=load_stack(name) if isinstance(name, str) else name,
+            num_nodes=nodes,
+        )
+    except ValueError as error:
+        raise InputError([Problem("nodes", str(error))]) from None
+
+
+def _parse(document: Document, path: Path) -> Hardware:
+    reading = Reading(document)
+    data = document.data
+    if not isinstance(data, dict):
+        raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
+    for key in data:
+        if key not in _KEYS:
+            reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}")
+    words = {
+        key: _word(reading, data, key, required=key != "default_stack") for key in ("name", "vendor", "default_stack")
+    }
+    price = _price(reading, data)
+    parts: dict[str, Any] = {}
+    given = {"accelerator": {"name": words["name"], "vendor": words["vendor"]}, "network": {}}
+    for section, cls in (("accelerator", Accelerator), ("network", Network)):
+        if section not in data:
+            reading.problem((), f"missing section {section}")
+            continue
+        parts[section] = build(cls, data[section], (section,), reading, given[section])
+    if reading.problems:
+        raise InputError(reading.problems)
+    return Hardware(
+        name=words["name"] or path.stem,
+        default_stack=words["default_stack"],
+        price_per_gpu_hour_usd=price,
+        sources=tuple(reading.sources),
+        path=path,
+        **parts,
+    )
+
+
+def _word(reading: Reading, data: dict[str, Any], key: str, *, required: bool) -> str | None:
+    value = data.get(key)
+    if isinstance(value, str) or (value is None and not required):
+        return value
+    reading.problem((key,) if key in data else (), f"expected a word for {key}")
+    return None
+
+
+def _price(reading: Reading, data: dict[str, Any]) -> float | None:
+    key = "price_per_gpu_hour_USD"
+    if key not in data:
+        return None
+    leaf = data[key]
+    if not isinstance(leaf, dict) or not isinstance(leaf.get("value"), int | float) or not leaf.get("source"):
+        reading.problem((key,), 'expected {value: ..., source: "..."}')
+        return None
+    reading.sources.append(Sourced(key, leaf["value"], leaf["source"]))
+    return float(leaf["value"])
+
+
+def _measured_host() -> Path:
+    """The hardware file of this machine, measured once and cached."""
+    from primus_search.measure.host import host_file
+
+    return host_file(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "primus-search")
+
+
+def _from_primus(document: Document, path: Path) -> Hardware:
+    raise NotImplementedError

@@ -1,0 +1,76 @@
+"""Where named things live: a preset, a hardware file, a software stack, a space.
+
+A name is looked up in these roots, first hit wins:
+    1. the folder in the environment variable PRIMUS_SEARCH_HOME
+    2. the current folder
+    3. the data installed with the package (`primus_search/data/`), or the checkout the package runs from
+
+Each root has the layout of the repository: hardware/*.yaml, hardware/stacks/*.yaml, spaces/*.yaml,
+spaces/models/*.yaml. Anything that looks like a path (has a slash or a YAML/JSON ending) is a path, looked up beside
+the file that names it, then in the current folder, then in the roots.
+"""
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+from primus_search.declare.source import did_you_mean
+
+HOME_VARIABLE = "PRIMUS_SEARCH_HOME"
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class Kind(Enum):
+    """What a name may name: the folder below a root, and the word for messages."""
+
+    MODEL = ("spaces/models", "model preset")
+    HARDWARE = ("hardware", "hardware file")
+    STACK = ("hardware/stacks", "software stack")
+    SPACE = ("spaces", "space file")
+
+    @property
+    def folder(self) -> str:
+        return self.value[0]
+
+    @property
+    def noun(self) -> str:
+        return self.value[1]
+
+
+def roots(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """Every root folder that exists, in order of precedence."""
+    environ = os.environ if environ is None else environ
+    home = environ.get(HOME_VARIABLE, "")
+    candidates = [Path(home)] if home else []
+    candidates += [Path.cwd(), _PACKAGE / "data", _PACKAGE.parent]
+    return [root for root in dict.fromkeys(candidates) if root.is_dir()]
+
+
+def names(kind: Kind, environ: Mapping[str, str] | None = None) -> dict[str, Path]:
+    """Every known name of a kind and the file it stands for, sorted; an earlier root hides a later one."""
+    found: dict[str, Path] = {}
+    for root in roots(environ):
+        for path in sorted((root / kind.folder).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def is_path(text: str) -> bool:
+    return "/" in text or text.endswith((".yaml", ".yml", ".json"))
+
+
+def find(kind: Kind, text: str, *, beside: Path | None = None) -> Path | str:
+    """The file a name or path stands for, or the sentence that says why there is none."""
+    if is_path(text):
+        given = Path(text).expanduser()
+        places = ([beside / given] if beside else []) + [given] + [root / given for root in roots()]
+        for place in places:
+            if place.exists():
+                return place
+        return f"no such file '{text}'"
+    known = names(kind)
+    if text in known:
+        return known[text]
+    return f"unknown {kind.noun} '{text}'{did_you_mean(text, known)} - known: {', '.join(known) or 'none'}"

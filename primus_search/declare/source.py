@@ -1,0 +1,231 @@
+"""YAML (and JSON, which is YAML) read as data, with the line of every value kept for messages.
+
+`read` returns a `Document`: plain dicts, lists and scalars plus the line each path stands on. It refuses what data
+files never need and attackers like: unknown tags, files above `MAX_BYTES`, nesting above `MAX_DEPTH`, and aliases
+that expand to more than `MAX_NODES` values (a "YAML bomb"). Duplicate keys are problems, not overwrites.
+
+    >>> document = parse("a: {b: [1, 2]}", "x.yaml")
+    >>> document.where(("a", "b", 1))
+    'x.yaml:1 @ $.a.b[1]'
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from primus_search.errors import InputError, Problem
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_NODES = 200_000
+MAX_DEPTH = 40
+MAX_DIGITS = 40  # of one number; Python itself refuses integers of more than a few thousand
+
+Keys = tuple[str | int, ...]
+
+_BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_INT = re.compile(r"[-+]?[0-9][0-9_]*\Z")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")
+_BOOLS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The data of one file and where each value stands in it."""
+
+    name: str
+    data: Any
+    lines: dict[Keys, int] = field(default_factory=dict)
+
+    def where(self, keys: Keys = ()) -> str:
+        """`file:line @ $.path` of a value; the line is that of the nearest enclosing value the file really has."""
+        line = None
+        for length in range(len(keys), -1, -1):
+            line = self.lines.get(keys[:length])
+            if line is not None:
+                break
+        place = self.name if line is None else f"{self.name}:{line}"
+        return f"{place} @ {json_path(keys)}"
+
+    def problem(self, keys: Keys, what: str) -> Problem:
+        return Problem(self.where(keys), what)
+
+
+def json_path(keys: Keys) -> str:
+    """`$.space.tp[2]` for ("space", "tp", 2)."""
+    text = "$"
+    for key in keys:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        elif _BARE_KEY.match(key):
+            text += f".{key}"
+        else:
+            text += f"[{key!r}]"
+    return text
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """`; did you mean 'objective'?` for the nearest known name, or the empty string if none is near.
+
+    Case and the signs between words do not count: `Mixtral-8x22B` is near `mixtral_8x22b`.
+    """
+    by_bare: dict[str, str] = {}
+    for name in known:
+        by_bare.setdefault(_bare(name), name)
+    near = difflib.get_close_matches(_bare(given), by_bare, n=1, cutoff=0.6)
+    return f"; did you mean '{by_bare[near[0]]}'?" if near else ""
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def join_words(words: Sequence[object]) -> str:
+    """`1, 2 or 4` for a message."""
+    texts = [str(word) for word in words]
+    if len(texts) < 2:
+        return "".join(texts)
+    return ", ".join(texts[:-1]) + " or " + texts[-1]
+
+
+def read(path: Path) -> Document:
+    """The document in a file; InputError if it is missing, too large, not text, or not YAML."""
+    name = shown(path)
+    try:
+        if path.is_dir():
+            raise InputError([Problem(name, "is a folder; give the path of a YAML file")])
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise InputError([Problem(name, f"has {size:,} bytes; at most {MAX_BYTES:,} are read")])
+        return parse(path.read_text(encoding="utf-8"), name)
+    except FileNotFoundError:
+        raise InputError([Problem(name, "no such file")]) from None
+    except UnicodeDecodeError as error:
+        raise InputError([Problem(name, f"is not UTF-8 text (byte {error.start})")]) from None
+    except OSError as error:
+        raise InputError([Problem(name, f"cannot be read: {error.strerror}")]) from None
+
+
+def shown(path: Path) -> str:
+    """The path as messages show it: relative where it is below the current folder."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links the user did not write
+    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)
+
+
+def parse(text: str, name: str) -> Document:
+    """The document in a text; every duplicate key and unknown tag is reported, a syntax error alone."""
+    # JSON may be indented with tabs, which YAML forbids; outside strings JSON has no other use for them.
+    if name.endswith(".json"):
+        text = text.replace("\t", " ")
+    try:
+        _refuse_depth(text, name)
+        node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise InputError([Problem(f"{name}:{line} @ $", f"is not valid YAML: {error.problem}")]) from None
+    except yaml.YAMLError as error:
+        raise InputError([Problem(name, f"is not valid YAML: {str(error).splitlines()[0]}")]) from None
+    builder = _Builder(name)
+    data = builder.build(node, ()) if node is not None else None
+    if builder.problems:
+        raise InputError(builder.problems)
+    return Document(name, data, builder.lines)
+
+
+def _refuse_depth(text: str, name: str) -> None:
+    """InputError if the text nests too deep; walks events, for composing a deep graph recurses in C."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1
+                raise InputError([Problem(f"{name}:{line} @ $", f"is nested more than {MAX_DEPTH} deep")])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Builder:
+    """Turns a node graph into plain data, counting what aliases expand to."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: dict[Keys, int] = {}
+        self.problems: list[Problem] = []
+        self.num_nodes = 0
+
+    def build(self, node: yaml.Node, keys: Keys) -> Any:
+        self.num_nodes += 1
+        if self.num_nodes > MAX_NODES:
+            what = f"expands to more than {MAX_NODES:,} values; remove the aliases (&name, *name) that multiply it"
+            raise InputError([Problem(self._where(node, keys[:1]), what)])
+        if len(keys) > MAX_DEPTH:
+            raise InputError([Problem(self._where(node, keys[:4]), f"is nested more than {MAX_DEPTH} deep")])
+        self.lines.setdefault(keys, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, keys)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*keys, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, keys)
+
+    def _where(self, node: yaml.Node, keys: Keys) -> str:
+        return f"{self.name}:{node.start_mark.line + 1} @ {json_path(keys)}"
+
+    def _mapping(self, node: yaml.MappingNode, keys: Keys) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self.problems.append(Problem(self._where(key_node, keys), "a key must be a plain word"))
+                continue
+            key = str(key_node.value)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                bases = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+                for base in reversed(bases):
+                    built = self.build(base, keys)
+                    merged |= built if isinstance(built, dict) else {}
+                continue
+            if key in own:
+                line = self.lines[(*keys, key)]
+                what = f"duplicate key, first given on line {line}; keep one"
+                self.problems.append(Problem(self._where(key_node, (*keys, key)), what))
+                continue
+            self.lines[(*keys, key)] = key_node.start_mark.line + 1
+            own[key] = self.build(value_node, (*keys, key))
+        return merged | own
+
+    def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
+        text = str(node.value)
+        if node.tag.startswith("!") or not node.tag.startswith("tag:yaml.org,2002:"):
+            self.problems.append(Problem(self._where(node, keys), f"tag {node.tag} is not data; write a plain value"))
+            return None
+        return text if node.style else plain(text)
+
+
+def plain(text: str) -> Any:
+    """The value of an unquoted scalar: null, bool, int, float or text.
+
+    YAML 1.2 numbers (`1e-05` is a number, `1:30` is not) with YAML 1.1's underscores and yes/no, as our users' files
+    have them.
+    """
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    lowered = text.lower()
+    if lowered in _BOOLS:
+        return _BOOLS[lowered]
+    if len(text) > MAX_DIGITS:
+        return text
+    if _INT.match(text):
+        return int(text.replace("_", ""))
+    if lowered in (".inf", "+.inf", "-.inf"):
+        return float(lowered.replace(".inf", "inf"))
+    if lowered == ".nan":
+        return float("nan")
+    if _FLOAT.match(text):
+        return float(text.replace("_", ""))
+    return text
