@@ -10,6 +10,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
@@ -94,7 +95,7 @@ def _value(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> 
         return _value(choices[0], raw, keys, factor, reading)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return build(hint, raw, keys, reading)
-    if origin is dict or (origin is not None and issubclass(origin, typing.Mapping)):
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         return _table(args[1], raw, keys, factor, reading)
     return _leaf(hint, raw, keys, factor, reading)
 
