@@ -18,7 +18,21 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on the worst pipeline rank at the worst moment of the step, per candidate, by what holds them."""
+    """Bytes on the worst pipeline rank at the worst moment of the step, per candidate, by what holds them.
+
+    weights, gradients, optimizer  as sharded, in the number formats the framework keeps
+    activations          what waits for backward, over all micro-batches in flight on the rank
+    recompute_workspace  what one recomputed layer (or group of layers) brings back while its backward runs
+    logits               logits, their upcasts and gradients while head and loss run
+    workspace            gradients of activations and of weights in flight, gathered sequences, GEMM workspaces
+    expert_buffers       DeepEP communication buffers
+    collective_buffers   gathered weights and unreduced gradients of FSDP, pipeline and context-parallel buffers
+    allocator_slack      reserved by the caching allocator but not allocated at the worst moment
+    context              device context, communicators: what the driver sees and the allocator does not
+
+    Three views that published figures mix up: `allocated` (torch max_memory_allocated), `reserved`
+    (max_memory_reserved) and `driver` (what rocm-smi or nvidia-smi show), which is the total and what has to fit.
+    """
 
     weights: Floats
     gradients: Floats
@@ -26,6 +40,7 @@ class Memory:
     activations: Floats
     recompute_workspace: Floats
     logits: Floats
+    workspace: Floats
     expert_buffers: Floats
     collective_buffers: Floats
     context: Floats
@@ -34,6 +49,21 @@ class Memory:
     @property
     def total(self) -> Floats:
         return _sum(self)
+
+    @property
+    def reserved(self) -> Floats:
+        """What the framework's allocator has taken from the driver (torch max_memory_reserved)."""
+        return self.total - self.context
+
+    @property
+    def allocated(self) -> Floats:
+        """What tensors occupy at the worst moment (torch max_memory_allocated)."""
+        return self.reserved - self.allocator_slack
+
+    @property
+    def driver(self) -> Floats:
+        """What the driver reports in use: everything."""
+        return self.total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
