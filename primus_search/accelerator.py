@@ -108,6 +108,18 @@ class LaunchLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Device memory that is gone before the first tensor; the formula is in `cost/memory/runtime.py`.
+
+    context_bytes           driver context with the kernels a training process loads
+    communicator_bytes      buffers of one NCCL / RCCL communicator
+    """
+
+    context_bytes: float = 0.0
+    communicator_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """Rates of one device. Peaks are dense (no sparsity); 0 where the device has no such format.
 
@@ -132,3 +144,4 @@ class Accelerator:
     grouped_gemm: GroupedGemmLaw
     memory: MemoryLaw
     launch: LaunchLaw
+    footprint: Footprint = Footprint()

@@ -9,6 +9,46 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackMemory:
+    """What a framework keeps on the device beyond what the arithmetic needs; formulas are in `cost/memory`.
+
+    weight_bytes            resident weight (2 where an optimizer keeps FP32 masters, 4 where the weights are the masters)
+    fused_logit_bytes       bytes per logit alive at the worst moment of head and loss with a fused loss
+    unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
+    saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
+    keeps_fused_qkv         values stay a view of the joint QKV product, which keeps it alive beside rotated copies
+    caches_dummy_gradients  one weight-gradient placeholder per distinct linear shape lives for the whole run (TE)
+    expert_copies           permuted copies of the routed tokens kept for backward beyond the expert input, all-to-all
+    deepep_expert_copies    likewise with DeepEP
+    latent_kv_padding       values are padded to the query/key head size for MLA attention
+    shard_gather_layers     layers whose gathered weights FSDP holds at once (current and prefetched)
+    shard_gradient_bytes    bytes per parameter of unreduced gradients while FSDP reduces a layer
+    shard_gradient_layers   layers whose unreduced gradients are held at once
+    optimizer_step_bytes    bytes per local parameter of temporaries while an unfused optimizer steps
+    activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
+    static_share            likewise per byte of weights, gradients and optimizer state
+    fixed_bytes             workspaces that do not grow with anything
+    """
+
+    weight_bytes: float = 2.0
+    fused_logit_bytes: float = 2.0
+    unfused_logit_bytes: float = 10.0
+    saves_fp8_inputs: bool = True
+    keeps_fused_qkv: bool = True
+    caches_dummy_gradients: bool = True
+    expert_copies: float = 1.0
+    deepep_expert_copies: float = 0.0
+    latent_kv_padding: bool = False
+    shard_gather_layers: float = 2.0
+    shard_gradient_bytes: float = 6.0
+    shard_gradient_layers: float = 2.0
+    optimizer_step_bytes: float = 0.0
+    activation_share: float = 0.0
+    static_share: float = 0.0
+    fixed_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """One framework release on one vendor's libraries. Every value is sourced or fitted, with its date, in YAML.
 
@@ -51,6 +91,8 @@ class Stack:
     kernel_gap_s            idle device time between two dependent kernels
     graph_gap_s             the same inside a replayed CUDA / HIP graph
     cuda_graph              which part of the step is replayed as a graph: none, attention and router, the whole layer
+    host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
+    host_sync_s             what one such wait costs: the drained queue has to fill again
     step_s                  fixed time per optimizer step: data, logging, clipping, Python
     microbatch_s            fixed time per micro-batch and pipeline rank
     straggler_per_doubling  growth of the step per doubling of the number of nodes
@@ -58,6 +100,8 @@ class Stack:
     Efficiency against the kernel laws (1.0 = as the microbenchmark)
     gemm_efficiency, attention_efficiency, grouped_gemm_efficiency, memory_efficiency, fp8_efficiency,
     network_efficiency
+
+    memory                  what it keeps on the device
     """
 
     name: str
@@ -96,6 +140,8 @@ class Stack:
     kernel_gap_s: float = 1.5e-6
     graph_gap_s: float = 0.8e-6
     cuda_graph: Literal["none", "partial", "full"] = "none"
+    host_syncs_per_moe_layer: float = 3.0
+    host_sync_s: float = 50e-6
     step_s: float = 0.0
     microbatch_s: float = 0.0
     straggler_per_doubling: float = 0.0
@@ -106,6 +152,8 @@ class Stack:
     memory_efficiency: float = 1.0
     fp8_efficiency: float = 1.0
     network_efficiency: float = 1.0
+
+    memory: StackMemory = StackMemory()
 
     def __post_init__(self) -> None:
         shares = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
