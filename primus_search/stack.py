@@ -77,6 +77,9 @@ class Stack:
     Communication
     cp_comm                 context parallel attention: ring of point-to-point, all-to-all over heads, or all-gather
     tensor_overlap          share of tensor-parallel traffic hidden behind its GEMM
+    tensor_async_overlap    share of the traffic that tensor parallelism starts beside a backward GEMM and that it hides
+    has_fp8_tensor_gather   tensor-parallel gathers move FP8 activations when the recipe is FP8
+    has_fp8_dispatch        tokens travel to their experts as FP8 when the recipe is FP8; they come back as BF16
     context_overlap         share of ring attention's traffic hidden behind attention
     expert_overlap          share of dispatch and combine hidden by batch-level overlap (0 unless switched on)
     shared_expert_overlap   shared experts run while tokens travel
@@ -127,6 +130,9 @@ class Stack:
 
     cp_comm: Literal["p2p", "a2a", "all_gather"] = "p2p"
     tensor_overlap: float = 0.0
+    tensor_async_overlap: float = 0.0
+    has_fp8_tensor_gather: bool = False
+    has_fp8_dispatch: bool = False
     context_overlap: float = 0.5
     expert_overlap: float = 0.0
     shared_expert_overlap: bool = False
@@ -157,6 +163,6 @@ class Stack:
 
     def __post_init__(self) -> None:
         shares = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
-        shares += (self.gradient_overlap, self.param_gather_overlap, self.pipeline_overlap)
+        shares += (self.tensor_async_overlap, self.gradient_overlap, self.param_gather_overlap, self.pipeline_overlap)
         if not all(0.0 <= share <= 1.0 for share in shares):
             raise ValueError(f"stack {self.name!r}: every overlap is a share in 0..1")
