@@ -1,5 +1,8 @@
 """The space of training configurations: axes, legality rules, user constraints, enumeration in chunks."""
 
+from primus_search.space.auto import auto_values, word_values
+from primus_search.space.constraints import ConstraintError, parse
+from primus_search.space.enumerate import Chunk, Enumerator
 from primus_search.space.types import (
     AXES,
     Axis,
@@ -17,9 +20,15 @@ __all__ = [
     "Axis",
     "AxisValue",
     "BenchmarkSettings",
+    "Chunk",
     "ClusterChoice",
     "Constraint",
+    "ConstraintError",
+    "Enumerator",
     "Override",
     "SearchSettings",
     "Space",
+    "auto_values",
+    "parse",
+    "word_values",
 ]

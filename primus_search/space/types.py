@@ -29,7 +29,7 @@ class Axis:
     """One knob and the values to try, in the order they were given; duplicates dropped.
 
     `recompute_num_layers`, `recompute_method`, `shard_group`, `grouped_gemm` and `sequence_parallel` only matter
-    under another knob's value (see `space.rules.ACTIVE`); elsewhere their column holds the neutral value.
+    under another knob's value (see `space.rules.CONDITIONALS`); elsewhere their column holds the neutral value.
     """
 
     name: str

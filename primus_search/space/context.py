@@ -1,0 +1,178 @@
+"""What legality rules see: the job, and columns of axis values for some cells of the grid."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints, degrees
+from primus_search.cluster import Cluster
+from primus_search.layout import EVEN, Layout, StageLayers, layout_string, stage_layers
+from primus_search.model import Model
+from primus_search.schedule import Algorithm, algorithm
+from primus_search.space.types import AXES, Axis
+from primus_search.workload import Workload
+
+Column = NDArray[np.int64] | NDArray[np.bool_]
+
+DERIVED: Mapping[str, tuple[str, ...]] = {
+    "dp": ("tp", "cp", "pp"),
+    "edp": ("etp", "ep", "pp"),
+    "microbatches": ("tp", "cp", "pp", "micro_batch_size"),
+    "layers_per_stage": ("pp", "vpp"),
+    "world": (),
+    "nodes": (),
+    "gpus_per_node": (),
+}
+"""Columns that follow from axes, and from which."""
+
+
+def reads(names: tuple[str, ...]) -> frozenset[str]:
+    """The axes behind a tuple of column names, derived columns resolved."""
+    return frozenset(axis for name in names for axis in DERIVED.get(name, (name,)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on one cluster with one workload, and the values of every axis; what rules may look up."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    axes: tuple[Axis, ...]
+
+    @cached_property
+    def schedules(self) -> tuple[str, ...]:
+        """Names of the schedule axis, aliases resolved and doubles dropped."""
+        return tuple(dict.fromkeys(algorithm(str(value)).name for value in self._values("schedule")))
+
+    @cached_property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        return tuple(algorithm(name) for name in self.schedules)
+
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        return tuple(value for value in self._values("pipeline_layout") if isinstance(value, Layout)) or (EVEN,)
+
+    def column_values(self, axis: str) -> Column:
+        """The values of an axis as its column of `Candidates` holds them: codes for words and layouts."""
+        if axis == "schedule":
+            return np.arange(len(self.schedules))
+        if axis == "pipeline_layout":
+            return np.arange(len(self.layouts))
+        dtype = np.bool_ if isinstance(DEFAULTS[axis], bool) else np.int64
+        values: list[Any] = list(self._values(axis))
+        return np.array(values, dtype=dtype)
+
+    def has(self, axis: str, value: object) -> bool:
+        """Whether the axis offers that value."""
+        return value in self._values(axis)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Number of values per axis."""
+        return {name: len(self.column_values(name)) for name in AXES}
+
+    def _values(self, axis: str) -> tuple[Any, ...]:
+        return next(a for a in self.axes if a.name == axis).values
+
+    # --- tables over the number of virtual stages --------------------------------------------------------------
+
+    @cached_property
+    def _stage_tables(self) -> dict[tuple[int, int], StageLayers | None]:
+        return {}
+
+    def stage_layers(self, stages: int, layout: int) -> StageLayers | None:
+        """Layers per virtual stage of the layout with that code; None where it does not suit."""
+        key = (stages, layout)
+        if key not in self._stage_tables:
+            self._stage_tables[key] = stage_layers(self.model, stages, self.layouts[layout])
+        return self._stage_tables[key]
+
+    def most_layers(self, stages: Ints, layout: Ints) -> Ints:
+        """Layers of the fullest virtual stage per row; 0 where the layout does not suit."""
+        return self._per_pair(stages, layout, self._most_layers)
+
+    def first_to_say_so(self, stages: Ints, layout: Ints) -> Bools:
+        """Whether no earlier layout of the axis deals the layers in the very same way."""
+        return self._per_pair(stages, layout, self._is_first).astype(bool)
+
+    def _most_layers(self, stages: int, layout: int) -> int:
+        found = self.stage_layers(stages, layout)
+        return 0 if found is None else int(found.layers.max())
+
+    def _is_first(self, stages: int, layout: int) -> int:
+        told = [layout_string(self.model, stages, earlier) for earlier in self.layouts[: layout + 1]]
+        return told[-1] not in told[:-1]
+
+    def _per_pair(self, stages: Ints, layout: Ints, ask: Any) -> Ints:
+        key = stages * len(self.layouts) + layout
+        distinct, inverse = np.unique(key, return_inverse=True)
+        answers = [ask(int(k) // len(self.layouts), int(k) % len(self.layouts)) for k in distinct]
+        found: Ints = np.array(answers, dtype=np.int64)[inverse]
+        return found
+
+
+class Cells:
+    """Columns of some cells of the grid: values by axis name, derived columns on demand.
+
+    Axes not expanded yet take their neutral default, which can only make a row more legal, never less.
+    """
+
+    def __init__(self, job: Job, values: Mapping[str, Column], codes: Mapping[str, NDArray[Any]], length: int) -> None:
+        self.job, self.values, self.codes, self.length = job, values, codes, length
+        self._degrees: Degrees | None = None
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, name: str) -> Column:
+        if name in self.values:
+            return self.values[name]
+        if name in DEFAULTS:
+            return np.full(self.length, DEFAULTS[name])
+        return self._derived(name)
+
+    def ints(self, name: str) -> Ints:
+        column: Ints = self[name].astype(np.int64, copy=False)
+        return column
+
+    def is_first_choice(self, axis: str) -> Bools:
+        """Whether the row takes the first value its axis lists."""
+        first: Bools = self.codes[axis] == 0
+        return first
+
+    @property
+    def degrees(self) -> Degrees:
+        if self._degrees is None:
+            names = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size")
+            known: dict[str, Any] = {n: self.values[n] for n in names if n in self.values}
+            table = Candidates.table(**known)
+            if len(table) != self.length:
+                table = table.take(np.zeros(self.length, dtype=np.int64))
+            self._degrees = degrees(
+                table, world=self.job.cluster.world, global_batch_size=self.job.workload.global_batch_size
+            )
+        return self._degrees
+
+    def _derived(self, name: str) -> Column:
+        cluster = self.job.cluster
+        match name:
+            case "dp":
+                return self.degrees.dp
+            case "edp":
+                return self.degrees.edp
+            case "microbatches":
+                return self.degrees.microbatches
+            case "layers_per_stage":
+                return self.job.model.num_layers // (self.ints("pp") * self.ints("vpp"))
+            case "world":
+                return np.full(self.length, cluster.world)
+            case "nodes":
+                return np.full(self.length, cluster.num_nodes)
+            case "gpus_per_node":
+                return np.full(self.length, cluster.network.gpus_per_node)
+        raise KeyError(name)

@@ -1,0 +1,204 @@
+"""Every legal candidate of a space by number: `chunk(start, stop)` builds any range without walking the others.
+
+The grid has two floors. Outer axes decide where layers and ranks go; their legal cells are listed once. Inner axes
+are switches; their legal combinations are listed once per class of outer cells that the rules between the floors treat
+alike. A candidate is (outer cell, position in the list of its class), so that a raw grid of 10^12 with 10^7 legal rows
+costs what its legal rows cost. The order depends on the space alone, hence so do ties.
+
+    enumerator = Enumerator(space)
+    for start in range(0, enumerator.size, 65536):
+        chunk = enumerator.chunk(start, start + 65536)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import Bools, Candidates, Ints
+from primus_search.space.constraints import as_rule
+from primus_search.space.context import Cells, Column, Job, reads
+from primus_search.space.grid import Block, densified, idle_name, legal_block
+from primus_search.space.rules import CONDITIONALS, RULES, Rule
+from primus_search.space.types import AXES, ClusterChoice, Space
+
+OUTER: tuple[str, ...] = (
+    "tp",
+    "sequence_parallel",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "micro_batch_size",
+    "vpp",
+    "schedule",
+    "pipeline_layout",
+)
+INNER: tuple[str, ...] = (
+    "fp8",
+    "recompute",
+    "recompute_num_layers",
+    "recompute_method",
+    "offload_layers",
+    "sharding",
+    "shard_group",
+    "deepep",
+    "grouped_gemm",
+    "sync_free_stage",
+    "loss_fusion",
+    "overlap_grad_reduce",
+)
+assert sorted(OUTER + INNER) == sorted(AXES)
+
+CROSS_LIMIT = 20_000_000  # cells one rule between the floors may be tabulated on; above, it filters rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Legal candidates of one range of numbers; `removed` counts rows that late rules took out of the range."""
+
+    candidates: Candidates
+    indices: Ints
+    removed: dict[str, int]
+
+
+class Enumerator:
+    """Legal candidates of one cluster of a space, in a fixed order.
+
+    size     rows that chunks walk over             raw_size  rows of the whole grid, legal or not
+    removed  raw rows per rule, known at once; rules in `late` are counted by `chunk` as it goes
+    """
+
+    def __init__(self, space: Space, choice: ClusterChoice | None = None) -> None:
+        cluster = (choice or space.clusters[0]).cluster
+        self.job = Job(model=space.model, cluster=cluster, workload=space.workload, axes=space.axes)
+        rules = (*RULES, *(as_rule(constraint, self.job) for constraint in space.constraints))
+        self.reasons = {rule.name: rule.reason for rule in rules} | {
+            idle_name(c.axis): f"{c.axis} has no effect there; one row stands for all (doubles)" for c in CONDITIONALS
+        }
+        self.raw_size = prod(self.job.sizes.values())
+        self.removed: dict[str, int] = {}
+        self._build(rules)
+
+    def _build(self, rules: Sequence[Rule]) -> None:
+        outer_names, inner_names = set(OUTER), set(INNER)
+        outer_rules = [r for r in rules if reads(r.reads) <= outer_names]
+        inner_rules = [r for r in rules if reads(r.reads) and reads(r.reads) <= inner_names]
+        between = [r for r in rules if reads(r.reads) & outer_names and reads(r.reads) & inner_names]
+        raw_inner = prod(self.job.sizes[name] for name in INNER)
+        self._outer = legal_block(self.job, OUTER, outer_rules, CONDITIONALS, raw_inner, self.removed)
+        self._inner = legal_block(self.job, INNER, inner_rules, CONDITIONALS, self._outer.length, self.removed)
+        self._classify(between)
+
+    def _classify(self, between: Sequence[Rule]) -> None:
+        """Group outer cells that see the same inner combinations, list these per class, and number the rows."""
+        patterns: list[tuple[Rule, NDArray[np.bool_]]] = []
+        keys: list[tuple[Ints, int]] = []
+        self._late: list[Rule] = []
+        for rule in between:
+            tabulated = self._tabulated(rule)
+            if tabulated is None:
+                self._late.append(rule)
+                continue
+            table, pattern_of_cell = tabulated
+            patterns.append((rule, table))
+            keys.append((pattern_of_cell, len(table)))
+        class_of_cell, example = densified(keys, self._outer.length)
+        cells_in_class = np.bincount(class_of_cell, minlength=len(example))
+        lists: list[Ints] = []
+        for number, cell in enumerate(example):
+            alive = np.ones(self._inner.length, dtype=np.bool_)
+            for (rule, table), (pattern_of_cell, _) in zip(patterns, keys, strict=True):
+                kept = alive & table[pattern_of_cell[cell]]
+                dropped = int(np.count_nonzero(alive)) - int(np.count_nonzero(kept))
+                if dropped:
+                    removed = self.removed.get(rule.name, 0)
+                    self.removed[rule.name] = removed + dropped * int(cells_in_class[number])
+                alive = kept
+            lists.append(np.flatnonzero(alive))
+        self._number_rows(class_of_cell, lists)
+
+    def _number_rows(self, class_of_cell: Ints, lists: list[Ints]) -> None:
+        lengths = np.array([len(inner_rows) for inner_rows in lists], dtype=np.int64)
+        has_rows = lengths[class_of_cell] > 0
+        self._outer = self._outer.take(has_rows)
+        class_of_cell = class_of_cell[has_rows]
+        ends = np.cumsum(lengths[class_of_cell])
+        self.size = int(ends[-1]) if len(ends) else 0
+        self._starts: Ints = np.concatenate([[0], ends]).astype(np.int64)
+        self._rows_of_classes: Ints = np.concatenate([*lists, np.zeros(0, dtype=np.int64)])
+        self._offset_of_cell: Ints = np.concatenate([[0], np.cumsum(lengths)])[class_of_cell]
+
+    def _tabulated(self, rule: Rule) -> tuple[NDArray[np.bool_], Ints] | None:
+        """One row of inner legality per way the rule treats outer cells, and that way per outer cell.
+
+        None when the rule reads so many combinations that it is cheaper to filter rows.
+        """
+        wanted = reads(rule.reads)
+        outer_number, outer_example = self._distinct(self._outer, wanted)
+        inner_number, inner_example = self._distinct(self._inner, wanted)
+        shape = (len(outer_example), len(inner_example))
+        if shape[0] * shape[1] > CROSS_LIMIT:
+            return None
+        left = self._outer.take(np.repeat(outer_example, shape[1]))
+        right = self._inner.take(np.tile(inner_example, shape[0]))
+        cells = Cells(self.job, left.values | right.values, left.codes | right.codes, left.length)
+        mask = rule.keeps(self.job, cells).reshape(shape)
+        ways, way_of_outer = np.unique(mask, axis=0, return_inverse=True)
+        return ways[:, inner_number], way_of_outer.reshape(-1)[outer_number]
+
+    def _distinct(self, block: Block, wanted: frozenset[str]) -> tuple[Ints, Ints]:
+        keys = [(block.idents[name], self.job.sizes[name] + 1) for name in block.axes if name in wanted]
+        return densified(keys, block.length)
+
+    # --- rows by number --------------------------------------------------------------------------------------------
+
+    def chunk(self, start: int, stop: int) -> Chunk:
+        """The legal candidates numbered from `start` up to `stop` (exclusive, clipped to `size`)."""
+        start, stop = max(start, 0), min(stop, self.size)
+        if start >= stop:
+            nothing = np.zeros(0, dtype=np.int64)
+            return Chunk(candidates=self._table(nothing, nothing), indices=nothing, removed={})
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        last = int(np.searchsorted(self._starts, stop, side="left"))
+        edges = np.clip(self._starts[first : last + 1], start, stop)
+        cells = np.repeat(np.arange(first, last), np.diff(edges))
+        return self._filtered(cells, np.arange(start, stop))
+
+    def rows(self, indices: Ints) -> Candidates:
+        """The candidates with these numbers, in this order."""
+        cells = np.searchsorted(self._starts, indices, side="right") - 1
+        return self._table(cells, np.asarray(indices, dtype=np.int64))
+
+    def _filtered(self, cells: Ints, indices: Ints) -> Chunk:
+        candidates = self._table(cells, indices)
+        removed: dict[str, int] = {}
+        for rule in self._late:
+            keep: Bools = rule.keeps(self.job, self._row_cells(candidates, cells, indices))
+            dropped = len(indices) - int(np.count_nonzero(keep))
+            if dropped:
+                removed[rule.name] = dropped
+                candidates, cells, indices = candidates.take(keep), cells[keep], indices[keep]
+        return Chunk(candidates=candidates, indices=indices, removed=removed)
+
+    def _row_cells(self, candidates: Candidates, cells: Ints, indices: Ints) -> Cells:
+        inner = self._inner_rows(cells, indices)
+        codes = {name: self._outer.codes[name][cells] for name in OUTER}
+        codes |= {name: self._inner.codes[name][inner] for name in INNER}
+        return Cells(self.job, candidates.columns(), codes, len(indices))
+
+    def _inner_rows(self, cells: Ints, indices: Ints) -> Ints:
+        found: Ints = self._rows_of_classes[self._offset_of_cell[cells] + (indices - self._starts[cells])]
+        return found
+
+    def _table(self, cells: Ints, indices: Ints) -> Candidates:
+        inner = self._inner_rows(cells, indices)
+        columns: dict[str, Column] = {name: self._outer.values[name].take(cells) for name in OUTER}
+        columns |= {name: self._inner.values[name].take(inner) for name in INNER}
+        for column in columns.values():
+            column.setflags(write=False)
+        frozen: dict[str, Any] = dict(columns)
+        return Candidates(schedules=self.job.schedules, layouts=self.job.layouts, **frozen)
