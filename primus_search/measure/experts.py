@@ -1,0 +1,85 @@
+"""The routed experts of one rank under balanced routing: router, permutation, grouped GEMMs, un-permutation."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own idiom
+from torch import Tensor, nn
+
+from primus_search.candidates import Fp8, GroupedGemm, Recompute
+from primus_search.measure.fused import swiglu
+from primus_search.measure.linear import fp8_grouped
+from primus_search.measure.recompute import DiscardedOutput
+from primus_search.measure.shard import Shard
+from primus_search.model import Model
+
+
+class ExpertMlp(nn.Module):
+    """Router, top-k, dispatch to this rank's experts, their MLPs, combine.
+
+    Each rank of an expert-parallel group receives as many token copies as it sends when routing is balanced, so one
+    rank alone can stand for the group: it feeds its own t*K permuted copies (once per expert-tensor-parallel rank) to
+    its own experts. Rows that do not divide by the experts are dropped or repeated, as a capacity would.
+    """
+
+    def __init__(self, model: Model, shard: Shard) -> None:
+        super().__init__()
+        assert model.moe is not None
+        self.moe, self.is_gated, self.etp = model.moe, model.is_gated, shard.etp
+        self.num_local, self.rows = shard.local_experts(model), shard.rows_per_expert(model)
+        self.is_looped = shard.grouped_gemm == GroupedGemm.LEGACY
+        self.discards = bool(shard.recompute & Recompute.MOE_ACTIVATION)
+        self.fp8 = shard.fp8
+        ffn = max(1, -(-model.moe.expert_ffn_hidden // shard.etp))
+        hidden, width = model.hidden, ffn * (2 if model.is_gated else 1)
+        self.router = nn.Parameter(torch.randn(model.moe.num_experts, hidden) * hidden**-0.5)
+        self.up = nn.Parameter(torch.randn(self.num_local, hidden, width) * hidden**-0.5)
+        self.down = nn.Parameter(torch.randn(self.num_local, ffn, hidden) * ffn**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)
+        weights, _ = self._route(tokens)
+        order = self._balanced_order(tokens)
+        copies = tokens.index_select(0, order).view(self.num_local, self.rows, -1)
+        row_weights = weights.flatten().index_select(0, self._balanced_slots(weights.numel(), x.device))
+        out = self._experts(copies, row_weights.view(self.num_local, self.rows, 1))
+        combined = torch.zeros_like(tokens).index_add(0, order, out.flatten(0, 1))
+        return combined.view(x.shape)
+
+    def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Routing weights (fp32, [tokens, K]) and the experts chosen."""
+        scores = torch.softmax(F.linear(tokens, self.router).float(), dim=-1)
+        chosen, experts = scores.topk(self.moe.top_k, dim=-1)
+        return chosen / chosen.sum(-1, keepdim=True), experts
+
+    def _balanced_slots(self, slots: int, device: torch.device) -> Tensor:
+        """Which of the tokens x K routing slots each expert row takes: round robin, as many for every expert."""
+        return torch.arange(self.num_local * self.rows, device=device) % slots
+
+    def _balanced_order(self, tokens: Tensor) -> Tensor:
+        return self._balanced_slots(tokens.shape[0] * self.moe.top_k, tokens.device) // self.moe.top_k
+
+    def _experts(self, copies: Tensor, weights: Tensor) -> Tensor:
+        if self.is_looped:
+            parts = [
+                self._one(copies[i : i + 1], self.up[i : i + 1], self.down[i : i + 1], weights[i : i + 1])
+                for i in range(self.num_local)
+            ]
+            return torch.cat(parts)
+        return self._one(copies, self.up, self.down, weights)
+
+    def _one(self, copies: Tensor, up: Tensor, down: Tensor, weights: Tensor) -> Tensor:
+        wide = self._product(copies, up)
+        if not self.discards:
+            return self._product(self._activate(wide, weights), down)
+        owner = DiscardedOutput()
+        hidden = owner.run(self._activate, wide, weights)
+        out = self._product(hidden, down)
+        owner.discard_until_backward_of(out)
+        return out
+
+    def _product(self, rows: Tensor, weights: Tensor) -> Tensor:
+        if self.fp8 == Fp8.NONE:
+            return torch.bmm(rows, weights)
+        return fp8_grouped(rows, weights, self.fp8)
+
+    def _activate(self, wide: Tensor, weights: Tensor) -> Tensor:
+        return swiglu(wide, weights) if self.is_gated else F.gelu(wide) * weights.to(wide.dtype)

@@ -1,0 +1,223 @@
+"""The memory-bound operations of a layer, keeping for backward only what the fused kernels of a framework keep.
+
+Written in eager torch, an RMSNorm or a SwiGLU saves three or four intermediate tensors; the fused kernels that
+Megatron-Core, Transformer Engine and Primus-Turbo train with save one. Traced memory is only worth something if the
+traced module holds the same tensors, so each operation here is an autograd function with an explicit save list:
+
+    operation        saved for backward (besides parameters)
+    rms_norm         its input, one fp32 reciprocal deviation per row
+    swiglu           the fused gate|up projection (and the routing weights where it applies them)
+    split_rope       nothing: the rotation is inverted
+    gathered_linear  the sequence shard of its input; the full input is gathered again in backward
+    fused_loss       the gradient of the logits, written over the logits
+    plain_loss       fp32 softmax of the logits
+
+Source of the save lists: Megatron-Core `fusions/`, Transformer Engine `LayerNormLinear` and Triton cross entropy,
+as released in 2025; the same lists as Korthikanti et al. (arXiv:2205.05198) without dropout.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+EPSILON = 1e-5
+
+
+class _RmsNorm(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        deviation = torch.rsqrt(x.float().square().mean(-1, keepdim=True).add_(EPSILON))
+        ctx.save_for_backward(x, deviation, weight)
+        return (x * deviation.to(x.dtype)).mul_(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, deviation, weight = ctx.saved_tensors
+        grad = grads[0]
+        inverse = deviation.to(x.dtype)
+        scaled = grad * weight
+        projection = (scaled * x).float().mean(-1, keepdim=True) * deviation.square()
+        grad_x = scaled.addcmul_(x, projection.to(x.dtype), value=-1.0).mul_(inverse)
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad * x).mul_(inverse).flatten(0, -2).sum(0)
+        return grad_x, grad_weight
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm over the last dimension; Zhang and Sennrich 2019 (arXiv:1910.07467)."""
+    y: Tensor = _RmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _SwiGlu(Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor, weights: Tensor | None) -> Tensor:
+        ctx.save_for_backward(gate_up, weights)
+        gate, up = gate_up.chunk(2, dim=-1)
+        y = torch.nn.functional.silu(gate).mul_(up)
+        return y if weights is None else y.mul_(weights.to(y.dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        gate_up, weights = ctx.saved_tensors
+        grad = grads[0]
+        gate, up = gate_up.chunk(2, dim=-1)
+        gate_sigmoid = torch.sigmoid(gate)
+        activated = gate * gate_sigmoid
+        grad_weights = None
+        if weights is not None:
+            grad_weights = (grad * activated).mul_(up).sum(-1, keepdim=True).to(weights.dtype)
+            grad = grad * weights.to(grad.dtype)
+        # d silu(g) / dg = sigmoid(g) + silu(g) * (1 - sigmoid(g))
+        slope = activated * gate_sigmoid
+        slope.neg_().add_(gate_sigmoid).add_(activated)
+        grad_gate_up = torch.empty_like(gate_up)
+        grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
+        torch.mul(slope.mul_(up), grad, out=grad_gate)
+        torch.mul(activated, grad, out=grad_up)
+        return grad_gate_up, grad_weights
+
+
+def swiglu(gate_up: Tensor, weights: Tensor | None = None) -> Tensor:
+    """silu(gate) * up of a fused [.., 2F] projection, times one routing weight per row where given."""
+    y: Tensor = _SwiGlu.apply(gate_up, weights)  # type: ignore[no-untyped-call]
+    return y
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotary embedding of [batch, heads, seq, dim] with tables [seq, dim/2]; a negated sine undoes it.
+
+    Source: Su et al. 2021 (arXiv:2104.09864), halves rotated as in GPT-NeoX.
+    """
+    first, second = x.chunk(2, dim=-1)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    left, right = out.chunk(2, dim=-1)
+    torch.mul(first, cosine, out=left)
+    left.addcmul_(second, sine, value=-1.0)
+    torch.mul(second, cosine, out=right)
+    right.addcmul_(first, sine)
+    return out
+
+
+class _SplitRope(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.tables, ctx.heads = (cosine, sine), (heads, kv_heads)
+        q, k, v = _heads(qkv, heads, kv_heads)
+        return rotate(q, cosine, sine), rotate(k, cosine, sine), v.contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        cosine, sine = ctx.tables
+        q, k, v = grads
+        parts = [rotate(q, cosine, -sine), rotate(k, cosine, -sine), v]
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=2).flatten(2), None, None, None, None
+
+
+def _heads(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """[batch, seq, (A + 2G) d] as queries, keys and values of [batch, heads, seq, d], views."""
+    per_head = qkv.view(*qkv.shape[:-1], heads + 2 * kv_heads, -1).transpose(1, 2)
+    q, k, v = torch.split(per_head, [heads, kv_heads, kv_heads], dim=1)
+    return q, k, v
+
+
+def split_rope(qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries, rotated keys and values from the fused projection [batch, seq, (heads + 2 kv_heads) d]."""
+    q, k, v = _SplitRope.apply(qkv, cosine, sine, heads, kv_heads)  # type: ignore[no-untyped-call]
+    return q, k, v
+
+
+class _GatheredLinear(Function):
+    """A column-parallel linear under sequence parallelism: keeps its shard, gathers again in backward.
+
+    On one device the gather is a repetition of the shard: same shapes, same bytes, no traffic.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, shard: Tensor, weight: Tensor, ranks: int) -> Tensor:
+        ctx.save_for_backward(shard, weight)
+        ctx.ranks = ranks
+        return torch.nn.functional.linear(gather(shard, ranks), weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        shard, weight = ctx.saved_tensors
+        grad = grads[0]
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = grad.flatten(0, -2).t() @ gather(shard, ctx.ranks).flatten(0, -2)
+        return scatter(grad @ weight, ctx.ranks), grad_weight, None
+
+
+def gathered_linear(shard: Tensor, weight: Tensor, ranks: int) -> Tensor:
+    """x W^T where x is the all-gather of `shard` over `ranks` sequence-parallel ranks, along the sequence."""
+    y: Tensor = _GatheredLinear.apply(shard, weight, ranks)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Scatter(Function):
+    @staticmethod
+    def forward(ctx: Any, full: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return full[:, : full.shape[1] // ranks].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return gather(grads[0], ctx.ranks), None
+
+
+def gather(shard: Tensor, ranks: int) -> Tensor:
+    """The shape an all-gather along the sequence returns, on one device."""
+    return shard.repeat(1, ranks, *([1] * (shard.dim() - 2))) if ranks > 1 else shard
+
+
+def scatter(full: Tensor, ranks: int) -> Tensor:
+    """The shape a reduce-scatter along the sequence returns, on one device: a copy, so that `full` can go.
+
+    Its backward is the all-gather of the gradient, as the framework's is.
+    """
+    if ranks == 1:
+        return full
+    shard: Tensor = _Scatter.apply(full, ranks)  # type: ignore[no-untyped-call]
+    return shard
+
+
+class _FusedLoss(Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        rows = logits.flatten(0, -2)
+        losses = torch.empty(rows.shape[0], dtype=torch.float32, device=rows.device)
+        block = max(1, _LOSS_BLOCK_ELEMENTS // rows.shape[1])
+        for start in range(0, rows.shape[0], block):
+            part, wanted = rows[start : start + block], targets.flatten()[start : start + block, None]
+            log_probability = torch.log_softmax(part.float(), dim=-1)
+            losses[start : start + block] = -log_probability.gather(1, wanted)[:, 0]
+            minus_one = torch.full_like(wanted, -1.0, dtype=torch.float32)
+            gradient = log_probability.exp_().scatter_add_(1, wanted, minus_one)
+            part.copy_(gradient.mul_(1.0 / rows.shape[0]))
+        ctx.save_for_backward(logits)
+        return losses.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient.mul_(grads[0]), None
+
+
+_LOSS_BLOCK_ELEMENTS = 1 << 25  # rows go through fp32 in blocks of at most 128 MiB, as a kernel works row by row
+
+
+def fused_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy whose backward needs only the logits' own memory: they are overwritten by their gradient."""
+    loss: Tensor = _FusedLoss.apply(logits, targets)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy as frameworks compute it unfused: logits cast to fp32, fp32 softmax kept for backward."""
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())

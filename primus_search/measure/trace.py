@@ -1,0 +1,168 @@
+"""The traced rung of evidence: activation bytes and FLOPs of a layer at its true size, with no memory allocated.
+
+The layer's modules run forward and backward under `FakeTensorMode`: shapes and dtypes are real, storage is not. Every
+storage an operation creates is watched; what is still alive when forward has returned is what backward needs, and the
+highest sum on the way is the working set. FLOPs come from `torch.utils.flop_counter`, attention's from
+`attention.attended_pairs` (causal).
+
+    traced = trace_layer(model, Shard(micro_batch_size=1, seq_length=8192, tp=8, sequence_parallel=True), kind)
+    traced.activation_bytes, traced.forward_flops
+
+Conventions: the layer's input counts, its output does not (it is the next layer's input); parameters, their gradients
+and rotary tables do not count.
+"""
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from primus_search.candidates import GroupedGemm
+from primus_search.measure.layers import Embedding, Head, Layer
+from primus_search.measure.shard import Shard
+from primus_search.model import LayerKind, Model
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedLayer:
+    """What torch says of one layer (or embedding, or head) for one micro-batch on one device.
+
+    activation_bytes   held from forward to backward, the layer's input included, its output not
+    forward_peak_bytes, backward_peak_bytes  highest sum of live activations in that pass, input and output included
+    forward_flops, backward_flops  backward includes what recomputation runs again
+    """
+
+    activation_bytes: float
+    forward_peak_bytes: float
+    backward_peak_bytes: float
+    forward_flops: float
+    backward_flops: float
+
+    @property
+    def workspace_bytes(self) -> float:
+        """What the worse pass needs on top of the activations kept."""
+        return max(self.forward_peak_bytes, self.backward_peak_bytes) - self.activation_bytes
+
+
+class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows every storage that an operation returns: which are alive, how large they are, how high they stood."""
+
+    def __init__(self, *, ignored: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ignored = {tensor.untyped_storage()._cdata for tensor in ignored}
+        self._live: dict[int, StorageWeakRef] = {}
+        self.peak_bytes = 0.0
+
+    def watch(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._ignored and storage._cdata not in self._live:
+            self._live[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self.watch(leaf)
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes())
+        return out
+
+    def live_bytes(self) -> float:
+        """Bytes of all watched storages that somebody still holds; a storage resized to nothing counts as nothing."""
+        total = 0.0
+        for key, weak in list(self._live.items()):
+            # _new_with_weak_ptr is how torch itself turns a weak storage reference back into a storage.
+            storage = torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+            if storage is None:
+                del self._live[key]
+            else:
+                total += storage.nbytes()
+        return total
+
+
+@lru_cache(maxsize=4096)
+def trace_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:
+    """One decoder layer of that kind; looped experts hold the same tensors as grouped ones, which trace faster."""
+    shard = replace(shard, grouped_gemm=GroupedGemm.TURBO)
+    return _trace(lambda: Layer(model, shard, kind), lambda: (_hidden(model, shard),), shard)
+
+
+@lru_cache(maxsize=1024)
+def trace_embedding(model: Model, shard: Shard) -> TracedLayer:
+    """The token embedding; its input is token numbers, so there is no input gradient."""
+    return _trace(lambda: Embedding(model, shard), lambda: (_tokens(shard),), shard)
+
+
+@lru_cache(maxsize=1024)
+def trace_head(model: Model, shard: Shard) -> TracedLayer:
+    """Final norm, output projection and loss."""
+    return _trace(lambda: Head(model, shard), lambda: (_hidden(model, shard), _tokens(shard)), shard)
+
+
+def _hidden(model: Model, shard: Shard) -> Tensor:
+    return torch.empty(shard.micro_batch_size, shard.resident_seq, model.hidden, requires_grad=True)
+
+
+def _tokens(shard: Shard) -> Tensor:
+    return torch.empty(shard.micro_batch_size, shard.context_seq, dtype=torch.int64)
+
+
+def _trace(build: Callable[[], nn.Module], inputs: Callable[[], tuple[Tensor, ...]], shard: Shard) -> TracedLayer:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[shard.dtype])
+    # A collection in the middle of a pass would free cycles at random points and move the peak.
+    gc.collect()
+    try:
+        with FakeTensorMode():
+            module = build()
+            activations, forward_peak, backward_peak = _bytes(module, inputs())
+            forward_flops, backward_flops = _flops(module, inputs())
+    finally:
+        torch.set_default_dtype(default)
+    return TracedLayer(
+        activation_bytes=activations,
+        forward_peak_bytes=forward_peak,
+        backward_peak_bytes=backward_peak,
+        forward_flops=forward_flops,
+        backward_flops=backward_flops,
+    )
+
+
+def _bytes(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[float, float, float]:
+    """Bytes kept for backward, highest live sum in forward, highest in backward.
+
+    Backward asks for the input's gradient only: gradients of parameters are accumulated in place by the frameworks
+    and belong to another account than activations.
+    """
+    with StorageWatch(ignored=[*module.parameters(), *module.buffers()]) as watch:
+        for tensor in inputs:
+            watch.watch(tensor)
+        out = module(*inputs)
+        activations, forward_peak = watch.live_bytes() - out.untyped_storage().nbytes(), watch.peak_bytes
+        grad = torch.empty_like(out)
+        watch.peak_bytes = watch.live_bytes()
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        if wanted:
+            torch.autograd.backward(out, grad, inputs=wanted)
+    return activations, forward_peak, watch.peak_bytes
+
+
+def _flops(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[float, float]:
+    """FLOPs of forward and of the whole backward."""
+    with FlopCounterMode(display=False) as counter:
+        out = module(*inputs)
+        forward = counter.get_total_flops()
+        out.backward(torch.empty_like(out))
+        return float(forward), float(counter.get_total_flops() - forward)
