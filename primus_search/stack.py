@@ -12,7 +12,7 @@ from typing import Literal
 class StackMemory:
     """What a framework keeps on the device beyond what the arithmetic needs; formulas are in `cost/memory`.
 
-    weight_bytes            resident weight (2 where an optimizer keeps FP32 masters, 4 where the weights are the masters)
+    weight_bytes            resident weight (2 beside FP32 masters, 4 where weights are the masters)
     fused_logit_bytes       bytes per logit alive at the worst moment of head and loss with a fused loss
     unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
     saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
@@ -24,7 +24,7 @@ class StackMemory:
     shard_gather_layers     layers whose gathered weights FSDP holds at once (current and prefetched)
     shard_gradient_bytes    bytes per parameter of unreduced gradients while FSDP reduces a layer
     shard_gradient_layers   layers whose unreduced gradients are held at once
-    optimizer_step_bytes    bytes per local parameter of temporaries while an unfused optimizer steps
+    deepep_buffer_bytes     largest communication buffer DeepEP is configured with
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
     static_share            likewise per byte of weights, gradients and optimizer state
     fixed_bytes             workspaces that do not grow with anything
@@ -42,7 +42,7 @@ class StackMemory:
     shard_gather_layers: float = 2.0
     shard_gradient_bytes: float = 6.0
     shard_gradient_layers: float = 2.0
-    optimizer_step_bytes: float = 0.0
+    deepep_buffer_bytes: float = 2e9
     activation_share: float = 0.0
     static_share: float = 0.0
     fixed_bytes: float = 0.0
@@ -84,6 +84,7 @@ class Stack:
     expert_overlap          share of dispatch and combine hidden by batch-level overlap (0 unless switched on)
     shared_expert_overlap   shared experts run while tokens travel
     shard_overlap           share of FSDP gathers and scatters that prefetch hides
+    gradient_bucket_params  parameters whose gradients travel together; the last bucket of a step hides behind nothing
     gradient_overlap        share of gradient reduction hidden where the candidate overlaps it
     param_gather_overlap    share of the distributed optimizer's weight gather hidden behind the next forward
     pipeline_overlap        share of a pipeline hop that does not delay the next pass
@@ -137,6 +138,7 @@ class Stack:
     expert_overlap: float = 0.0
     shared_expert_overlap: bool = False
     shard_overlap: float = 0.9
+    gradient_bucket_params: float = 40e6
     gradient_overlap: float = 0.9
     param_gather_overlap: float = 0.9
     pipeline_overlap: float = 0.0
@@ -162,7 +164,7 @@ class Stack:
     memory: StackMemory = StackMemory()
 
     def __post_init__(self) -> None:
-        shares = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
+        shares: tuple[float, ...] = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
         shares += (self.tensor_async_overlap, self.gradient_overlap, self.param_gather_overlap, self.pipeline_overlap)
         if not all(0.0 <= share <= 1.0 for share in shares):
             raise ValueError(f"stack {self.name!r}: every overlap is a share in 0..1")

@@ -17,6 +17,7 @@ algorithms libraries choose between: NCCL (github.com/NVIDIA/nccl, src/graph/tun
 Valid: docs/cost/collectives.md compares them with measured sweeps per accelerator.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,6 +208,33 @@ def all_to_all_s(network: Network, message_bytes: ArrayLike, group: Group) -> Fl
     direct = direct + (reach.members - reach.local) * reach.nic_hop_s
     railed = _ramped_s(near + far, link, network.link_half_speed_bytes) + out + (reach.domains - 1.0) * reach.nic_hop_s
     return reach.is_group * (_start_s(network, reach) + near_hops + np.minimum(direct, railed))
+
+
+def dispatch_s(
+    network: Network, token_bytes: ArrayLike, group: Group, *, destinations: Callable[[Floats], Floats]
+) -> Floats:
+    """Seconds of a fused expert dispatch (or combine) that sends a token once per node and once per rank in need.
+
+    token_bytes   all tokens of one rank, once
+    destinations  mean number of parts a token needs when the experts lie in that many parts
+
+    Formula: max(NIC, links) + latency, since the kernels forward while they receive
+        NIC    token_bytes * destinations(domains) * (domains-1)/domains
+        links  token_bytes * destinations(members) * (local-1)/local: every copy reaches its rank over the links of
+               the node it entered
+    Source: what travels, and which rates are reached: DeepEP README (V1), rates per accelerator in `hardware/*.yaml`.
+    """
+    reach = _reach(network, group)
+    bytes_ = np.asarray(token_bytes, dtype=np.float64)
+    far = bytes_ * destinations(reach.domains) * (reach.domains - 1.0) / reach.domains
+    near = bytes_ * destinations(reach.members) * (reach.local - 1.0) / reach.local
+    nic = reach.nic_bytes_per_s * network.nic_dispatch_efficiency
+    link = network.link_bytes_per_s * network.dispatch_efficiency * reach.link_share
+    wire = np.maximum(
+        _ramped_s(far, nic, network.nic_half_speed_bytes), _ramped_s(near, link, network.link_half_speed_bytes)
+    )
+    hops = (reach.local - 1.0) * network.link_hop_latency_s + (reach.domains - 1.0) * reach.nic_hop_s
+    return reach.is_group * (_start_s(network, reach) + hops + wire)
 
 
 def send_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:

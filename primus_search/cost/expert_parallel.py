@@ -1,0 +1,131 @@
+"""Expert-parallel traffic of one MoE layer: tokens go to their experts (dispatch) and come back (combine).
+
+    all-to-all   every routed copy of a token travels: tokens * top-k rows
+    DeepEP       a token travels once to each node and once to each rank that needs it, however many of its experts
+                 are there; between nodes over the NICs, then over the fast links (DeepEP, MORI, HybridEP kernels)
+
+Where an expert itself is split (etp > 1), its ranks gather the tokens they received and scatter the results.
+Backward mirrors forward: the gradient of a combine is dispatched, and the other way round.
+
+What the sync-free stages save on the device and the host (router, permutation, waits for token counts) is in
+`cost/layer.py`; here is only what crosses a link.
+
+Source: DeepEP README (github.com/deepseek-ai/DeepEP) for what travels; Megatron-LM core/transformer/moe
+token_dispatcher.py for the order of exchanges; MoE parallel folding, arXiv:2504.14960, for the groups.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Fp8, Ints
+from primus_search.cost.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
+from primus_search.cost.traffic import Comm, comm, exposed_s
+from primus_search.model import MixtureOfExperts, Model
+from primus_search.network import Network
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+BF16_BYTES, FP8_BYTES = 2.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertParallel:
+    """Traffic of one MoE layer and micro-batch."""
+
+    forward: Comm
+    backward: Comm
+
+
+def expert_parallel(
+    model: Model,
+    workload: Workload,
+    network: Network,
+    stack: Stack,
+    c: Candidates,
+    *,
+    shared_expert_s: Floats | float = 0.0,
+    shared_expert_backward_s: Floats | float = 0.0,
+    forward_s: Floats | float = 0.0,
+    backward_s: Floats | float = 0.0,
+) -> ExpertParallel:
+    """Dispatch and combine of one MoE layer, given seconds of compute they may hide behind.
+
+    shared_expert_s  compute of the shared experts, which runs beside the traffic where the stack can
+    forward_s        the rest of the layer's compute, which hides traffic of another batch (`stack.expert_overlap`)
+
+    Formula: rows = tokens / (cp tp) * top-k (all-to-all), or distinct destinations (DeepEP); bytes = rows * H * dtype
+        seconds * routing imbalance: the exchange ends when the busiest rank has all its tokens
+        exposed = comm - shared - overlap * min(comm - shared, compute): a second of compute hides one second once
+    """
+    moe = model.moe
+    if moe is None:
+        nothing = np.zeros(np.shape(c.ep))
+        empty = comm("expert-parallel", 0.0, 0.0, nothing)
+        return ExpertParallel(forward=empty, backward=empty)
+    tokens = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
+    row = model.hidden * BF16_BYTES
+    out_row = model.hidden * np.where((c.fp8 != Fp8.NONE) & stack.has_fp8_dispatch, FP8_BYTES, BF16_BYTES)
+    dispatch = exchange_s(network, moe, tokens, out_row, c)
+    combine = exchange_s(network, moe, tokens, row, c)
+    inside = split_expert_s(network, moe, tokens, row, c)
+    scale = workload.routing_imbalance / stack.network_efficiency
+    there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
+    count = 2 * (c.ep > 1) + 2 * (c.etp > 1)
+    message = tokens * moe.top_k * row
+    return ExpertParallel(
+        forward=comm(
+            "dispatch and combine forward", message, count, there, _exposed_s(stack, there, shared_expert_s, forward_s)
+        ),
+        backward=comm(
+            "dispatch and combine backward",
+            message,
+            count,
+            back,
+            _exposed_s(stack, back, shared_expert_backward_s, backward_s),
+        ),
+    )
+
+
+def _exposed_s(stack: Stack, comm_s: Floats, shared_s: Floats | float, compute_s: Floats | float) -> Floats:
+    shared = 1.0 if stack.shared_expert_overlap else 0.0
+    left = exposed_s(comm_s, shared_s, overlap=shared, contention=stack.comm_contention)
+    return exposed_s(left, compute_s, overlap=stack.expert_overlap, contention=stack.comm_contention)
+
+
+def exchange_s(
+    network: Network, moe: MixtureOfExperts, tokens: Floats, row_bytes: Floats | float, c: Candidates
+) -> Floats:
+    """Seconds of one dispatch or combine of `tokens` tokens per rank, `row_bytes` each, balanced routing."""
+    group = Group(c.ep, c.etp)
+    plain = all_to_all_s(network, tokens * moe.top_k * row_bytes, group)
+    fused = dispatch_s(
+        network,
+        tokens * row_bytes,
+        group,
+        destinations=lambda parts: distinct_destinations(moe.num_experts, moe.top_k, parts),
+    )
+    return np.where(c.deepep, fused, plain)
+
+
+def split_expert_s(
+    network: Network, moe: MixtureOfExperts, tokens: Floats, row_bytes: Floats | float, c: Candidates
+) -> Floats:
+    """Seconds to gather received tokens over the ranks of a split expert, and to scatter their results."""
+    group = Group(c.etp, np.ones_like(c.etp))
+    rows = tokens * moe.top_k * c.etp * row_bytes
+    return all_gather_s(network, rows, group) + reduce_scatter_s(network, rows, group)
+
+
+def distinct_destinations(num_experts: int, top_k: int, parts: Ints | Floats) -> Floats:
+    """Mean number of the `parts` equal shares of the experts that a token with `top_k` different experts needs.
+
+    Formula: parts * (1 - C(E - E/parts, K) / C(E, K)), the product written out; experts are chosen evenly and without
+    replacement. Group-limited routing (DeepSeek-V3) reaches fewer nodes and is not modelled.
+    """
+    parts = np.asarray(parts, dtype=np.float64)
+    share = num_experts / parts
+    miss = np.ones_like(parts)
+    for drawn in range(top_k):
+        miss = miss * np.maximum(num_experts - share - drawn, 0.0) / (num_experts - drawn)
+    return parts * (1.0 - miss)
