@@ -57,6 +57,26 @@ CROSS_LIMIT = 20_000_000  # cells one rule between the floors may be tabulated o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Legal candidates before their columns are built: outer cell, inner row and number of each.
+
+    `removed` counts rows that late rules took out of the range.
+    """
+
+    cells: Ints
+    inner: Ints
+    indices: Ints
+    removed: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def take(self, rows: Bools | Ints) -> "Lines":
+        """The lines a mask or an index selects."""
+        return Lines(cells=self.cells[rows], inner=self.inner[rows], indices=self.indices[rows], removed=self.removed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Legal candidates of one range of numbers; `removed` counts rows that late rules took out of the range."""
 
@@ -81,6 +101,7 @@ class Enumerator:
         }
         self.raw_size = prod(self.job.sizes.values())
         self.removed: dict[str, int] = {}
+        self._kinds: dict[frozenset[str], tuple[Ints, Ints]] = {}
         self._build(rules)
 
     def _build(self, rules: Sequence[Rule]) -> None:
@@ -158,47 +179,77 @@ class Enumerator:
 
     def chunk(self, start: int, stop: int) -> Chunk:
         """The legal candidates numbered from `start` up to `stop` (exclusive, clipped to `size`)."""
+        lines = self.lines(start, stop)
+        return Chunk(candidates=self.table(lines), indices=lines.indices, removed=lines.removed)
+
+    def rows(self, indices: Ints) -> Candidates:
+        """The candidates with these numbers, in this order; numbers must come from a chunk."""
+        return self.table(self._located(np.asarray(indices, dtype=np.int64)))
+
+    def lines(self, start: int, stop: int) -> Lines:
+        """As `chunk`, without building columns."""
         start, stop = max(start, 0), min(stop, self.size)
         if start >= stop:
-            nothing = np.zeros(0, dtype=np.int64)
-            return Chunk(candidates=self._table(nothing, nothing), indices=nothing, removed={})
+            return Lines(cells=_NONE, inner=_NONE, indices=_NONE, removed={})
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         last = int(np.searchsorted(self._starts, stop, side="left"))
         edges = np.clip(self._starts[first : last + 1], start, stop)
-        cells = np.repeat(np.arange(first, last), np.diff(edges))
-        return self._filtered(cells, np.arange(start, stop))
+        return self._filtered(self._placed(np.repeat(np.arange(first, last), np.diff(edges)), np.arange(start, stop)))
 
-    def rows(self, indices: Ints) -> Candidates:
-        """The candidates with these numbers, in this order."""
-        cells = np.searchsorted(self._starts, indices, side="right") - 1
-        return self._table(cells, np.asarray(indices, dtype=np.int64))
+    def lines_at(self, indices: Ints) -> Lines:
+        """The lines with these numbers, less those that late rules take out."""
+        return self._filtered(self._located(np.asarray(indices, dtype=np.int64)))
 
-    def _filtered(self, cells: Ints, indices: Ints) -> Chunk:
-        candidates = self._table(cells, indices)
-        removed: dict[str, int] = {}
-        for rule in self._late:
-            keep: Bools = rule.keeps(self.job, self._row_cells(candidates, cells, indices))
-            dropped = len(indices) - int(np.count_nonzero(keep))
-            if dropped:
-                removed[rule.name] = dropped
-                candidates, cells, indices = candidates.take(keep), cells[keep], indices[keep]
-        return Chunk(candidates=candidates, indices=indices, removed=removed)
-
-    def _row_cells(self, candidates: Candidates, cells: Ints, indices: Ints) -> Cells:
-        inner = self._inner_rows(cells, indices)
-        codes = {name: self._outer.codes[name][cells] for name in OUTER}
-        codes |= {name: self._inner.codes[name][inner] for name in INNER}
-        return Cells(self.job, candidates.columns(), codes, len(indices))
-
-    def _inner_rows(self, cells: Ints, indices: Ints) -> Ints:
-        found: Ints = self._rows_of_classes[self._offset_of_cell[cells] + (indices - self._starts[cells])]
-        return found
-
-    def _table(self, cells: Ints, indices: Ints) -> Candidates:
-        inner = self._inner_rows(cells, indices)
-        columns: dict[str, Column] = {name: self._outer.values[name].take(cells) for name in OUTER}
-        columns |= {name: self._inner.values[name].take(inner) for name in INNER}
+    def table(self, lines: Lines) -> Candidates:
+        """The columns of some lines."""
+        columns: dict[str, Column] = {name: self._outer.values[name].take(lines.cells) for name in OUTER}
+        columns |= {name: self._inner.values[name].take(lines.inner) for name in INNER}
         for column in columns.values():
             column.setflags(write=False)
         frozen: dict[str, Any] = dict(columns)
         return Candidates(schedules=self.job.schedules, layouts=self.job.layouts, **frozen)
+
+    def distinct(self, lines: Lines, columns: frozenset[str]) -> tuple[Lines, Ints]:
+        """One line per combination of outer cell and the inner `columns`, and the position among them of every line.
+
+        What depends only on outer axes and on `columns` is computed on the few and gathered for the many.
+        """
+        kinds, _ = self._inner_kinds(columns)
+        if not len(lines):
+            return lines, _NONE
+        first = int(lines.cells.min())
+        keys = [(lines.cells - first, int(lines.cells.max()) - first + 1), (kinds[lines.inner], self._inner.length)]
+        number, example = densified(keys, len(lines))
+        return lines.take(example), number
+
+    def _inner_kinds(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
+        if columns not in self._kinds:
+            self._kinds[columns] = self._distinct(self._inner, columns)
+        return self._kinds[columns]
+
+    def _filtered(self, lines: Lines) -> Lines:
+        removed: dict[str, int] = {}
+        for rule in self._late:
+            keep: Bools = rule.keeps(self.job, self._row_cells(lines))
+            dropped = len(lines) - int(np.count_nonzero(keep))
+            if dropped:
+                removed[rule.name] = dropped
+                lines = lines.take(keep)
+        return Lines(cells=lines.cells, inner=lines.inner, indices=lines.indices, removed=removed)
+
+    def _row_cells(self, lines: Lines) -> Cells:
+        values = {name: self._outer.values[name][lines.cells] for name in OUTER}
+        values |= {name: self._inner.values[name][lines.inner] for name in INNER}
+        codes = {name: self._outer.codes[name][lines.cells] for name in OUTER}
+        codes |= {name: self._inner.codes[name][lines.inner] for name in INNER}
+        return Cells(self.job, values, codes, len(lines))
+
+    def _located(self, indices: Ints) -> Lines:
+        return self._placed(np.searchsorted(self._starts, indices, side="right") - 1, indices)
+
+    def _placed(self, cells: Ints, indices: Ints) -> Lines:
+        inner = self._rows_of_classes[self._offset_of_cell[cells] + (indices - self._starts[cells])]
+        return Lines(cells=cells, inner=inner, indices=indices, removed={})
+
+
+_NONE: Ints = np.zeros(0, dtype=np.int64)
