@@ -4,6 +4,7 @@ table = build("zbv", stages=8, microbatches=64, costs=Costs(forward=10, backward
 simulate(table, costs).makespan
 """
 
+from primus_search.schedule.batch import BatchTimes, CostColumns, simulate_many
 from primus_search.schedule.costs import Costs, StageCosts
 from primus_search.schedule.registry import (
     ALIASES,
@@ -25,6 +26,8 @@ __all__ = [
     "ALIASES",
     "UNIT_COSTS",
     "Algorithm",
+    "BatchTimes",
+    "CostColumns",
     "Costs",
     "Kind",
     "Placement",
@@ -42,4 +45,5 @@ __all__ = [
     "register",
     "registered",
     "simulate",
+    "simulate_many",
 ]
