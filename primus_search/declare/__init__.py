@@ -10,5 +10,6 @@ returns the frozen types of the rooms below. Nothing outside this package parses
 
 from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
 from primus_search.declare.models import load_model
+from primus_search.declare.space import load_space, make_space
 
-__all__ = ["load_cluster", "load_hardware", "load_model", "load_stack"]
+__all__ = ["load_cluster", "load_hardware", "load_model", "load_space", "load_stack", "make_space"]

@@ -8,7 +8,7 @@ cache folder like any other.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,13 @@ def load_cluster(
     hardware: str | Hardware, nodes: int, stack: str | Stack | None = None, *, gpus_per_node: int | None = None
 ) -> Cluster:
     """Accelerator, network and stack of `nodes` nodes; the stack defaults to the one the hardware file names."""
-    from dataclasses import replace
-
     loaded = load_hardware(hardware) if isinstance(hardware, str) else hardware
     name = stack if stack is not None else loaded.default_stack
     if name is None:
         what = "names no default_stack; say which stack to use"
         raise InputError([Problem(str(loaded.path), what)])
-    network = loaded.network if gpus_per_node is None else replace(loaded.network, gpus_per_node=gpus_per_node)
     try:
+        network = on_fewer_gpus(loaded.network, gpus_per_node)
         return Cluster(
             accelerator=loaded.accelerator,
             network=network,
@@ -100,6 +98,21 @@ def load_cluster(
         )
     except ValueError as error:
         raise InputError([Problem("nodes", str(error))]) from None
+
+
+def on_fewer_gpus(network: Network, gpus: int | None) -> Network:
+    """The network with only `gpus` devices of each node in use: the fast domain shrinks with a node it ends at.
+
+    The NICs stay in proportion, so that each device keeps its share. ValueError for more than there are.
+    """
+    if gpus is None or gpus == network.gpus_per_node:
+        return network
+    if gpus > network.gpus_per_node:
+        raise ValueError(f"the hardware has {network.gpus_per_node} devices per node")
+    ends_at_node = network.domain_size == network.gpus_per_node
+    nics = max(network.nics_per_node * gpus // network.gpus_per_node, 1)
+    domain = gpus if ends_at_node else network.domain_size
+    return replace(network, gpus_per_node=gpus, domain_size=domain, nics_per_node=nics)
 
 
 def _parse(document: Document, path: Path) -> Hardware:

@@ -109,7 +109,8 @@ def _table(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> 
 
 def _leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
     """A leaf `{value, source}`; words and switches may be bare."""
-    value, source = raw, ""
+    value: Any = raw
+    source: Any = ""
     if isinstance(raw, dict):
         for key in raw:
             if key not in ("value", "source"):

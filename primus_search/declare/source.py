@@ -36,16 +36,22 @@ _BOOLS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "o
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The data of one file and where each value stands in it."""
+    """The data of one file and where each value stands in it.
+
+    `origins` names the flag or variable behind a value that did not come from the file; messages then point there.
+    """
 
     name: str
     data: Any
     lines: dict[Keys, int] = field(default_factory=dict)
+    origins: dict[Keys, str] = field(default_factory=dict)
 
     def where(self, keys: Keys = ()) -> str:
         """`file:line @ $.path` of a value; the line is that of the nearest enclosing value the file really has."""
         line = None
         for length in range(len(keys), -1, -1):
+            if keys[:length] in self.origins:
+                return f"{self.origins[keys[:length]]} @ {json_path(keys)}"
             line = self.lines.get(keys[:length])
             if line is not None:
                 break
@@ -144,7 +150,7 @@ def _refuse_depth(text: str, name: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                line = event.start_mark.line + 1
+                line = event.start_mark.line + 1 if event.start_mark else 1
                 raise InputError([Problem(f"{name}:{line} @ $", f"is nested more than {MAX_DEPTH} deep")])
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
@@ -204,7 +210,8 @@ class _Builder:
         if node.tag.startswith("!") or not node.tag.startswith("tag:yaml.org,2002:"):
             self.problems.append(Problem(self._where(node, keys), f"tag {node.tag} is not data; write a plain value"))
             return None
-        return text if node.style else plain(text)
+        is_quoted = isinstance(node, yaml.ScalarNode) and bool(node.style)
+        return text if is_quoted else plain(text)
 
 
 def plain(text: str) -> Any:

@@ -1,0 +1,113 @@
+"""Values from the command line and the environment, laid over a space file before it is checked.
+
+Flags win over the environment, the environment over the file. An overridden value keeps its origin, so that a message
+about it points at the flag or variable, and the run can record what won.
+
+    --nodes 32   --set tp=8   --set micro_batch_size=[1,2]   --set search.method=tpe   --set hardware.nic_GBps=100
+    PRIMUS_TP  PRIMUS_PP  PRIMUS_EP  NNODES  GPUS_PER_NODE
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from primus_search.declare.axes import AXIS
+from primus_search.declare.schema import SearchFile, SpaceFile, WorkloadFile
+from primus_search.declare.source import Document, Keys, did_you_mean, parse, plain
+from primus_search.errors import InputError, Problem
+from primus_search.space import Override
+
+ENVIRONMENT: Mapping[str, Keys] = {
+    "PRIMUS_TP": ("space", "tp"),
+    "PRIMUS_PP": ("space", "pp"),
+    "PRIMUS_EP": ("space", "ep"),
+    "NNODES": ("nodes",),
+    "GPUS_PER_NODE": ("gpus_per_node",),
+}
+"""The variables AMD Primus reads, and the key of a space file each stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    keys: Keys
+    value: Any
+    text: str
+    origin: str
+
+
+def applied(
+    document: Document, *, nodes: int | None, sets: Sequence[str], environ: Mapping[str, str]
+) -> tuple[Document, tuple[Override, ...]]:
+    """The document with overrides laid over it, and which of them won; InputError for one that cannot be read."""
+    problems: list[Problem] = []
+    given = [*_from_environment(environ), *_from_sets(sets, problems)]
+    if nodes is not None:
+        given.append(_Given(("nodes",), nodes, str(nodes), "--nodes"))
+    if problems:
+        raise InputError(problems)
+    if not isinstance(document.data, dict) or not given:
+        return document, ()
+    data, origins = dict(document.data), dict(document.origins)
+    winners: dict[Keys, Override] = {}
+    for one in given:
+        _put(data, one.keys, one.value)
+        origins[one.keys] = one.origin
+        winners.pop(one.keys, None)
+        winners[one.keys] = Override(key=".".join(str(k) for k in one.keys), value=one.text, origin=one.origin)
+    return Document(document.name, data, document.lines, origins), tuple(winners.values())
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    for variable, keys in ENVIRONMENT.items():
+        text = environ.get(variable, "").strip()
+        if text:
+            yield _Given(keys, plain(text), text, f"${variable}")
+
+
+def _from_sets(sets: Sequence[str], problems: list[Problem]) -> Iterator[_Given]:
+    for text in sets:
+        name, equals, value = text.partition("=")
+        origin = f"--set {text}"
+        keys = key_path(name.strip())
+        if not equals or not name.strip() or not value.strip():
+            problems.append(Problem(origin, "write --set key=value, for example --set tp=8"))
+        elif keys is None:
+            what = f"unknown key '{name.strip()}'{did_you_mean(name.strip(), _bare_names())}"
+            problems.append(Problem(origin, what))
+        else:
+            try:
+                yield _Given(keys, parse(value, origin).data, value.strip(), origin)
+            except InputError as error:
+                problems.extend(error.problems)
+
+
+def key_path(name: str) -> Keys | None:
+    """The key of a space file that a dotted name or a bare axis, workload or search name stands for."""
+    if name.startswith(("hardware.", "stack.")):
+        return ("space", name)
+    first, _, rest = name.partition(".")
+    if first == "space" and rest:
+        return ("space", rest)
+    if first in SpaceFile.model_fields:
+        return tuple(name.split("."))
+    if name in AXIS:
+        return ("space", name)
+    if name in WorkloadFile.model_fields:
+        return ("workload", name)
+    if name in SearchFile.model_fields:
+        return ("search", name)
+    return None
+
+
+def _bare_names() -> list[str]:
+    return [*AXIS, *SpaceFile.model_fields, *WorkloadFile.model_fields, *SearchFile.model_fields]
+
+
+def _put(data: dict[str, Any], keys: Keys, value: Any) -> None:
+    """Set a nested value, copying every mapping on the way; a scalar in the way is replaced."""
+    for key in keys[:-1]:
+        inner = data.get(str(key))
+        copied = dict(inner) if isinstance(inner, dict) else {}
+        data[str(key)] = copied
+        data = copied
+    data[str(keys[-1])] = value

@@ -1,0 +1,176 @@
+"""The shape of a space file as pydantic models, and the JSON schema they publish for editors.
+
+Structure and simple ranges are checked here; axes are read by `axes`, names are looked up by `space`. Every message is
+ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from primus_search.declare.axes import AXIS, shown
+from primus_search.declare.source import Document, Keys, did_you_mean, join_words
+from primus_search.errors import Problem
+from primus_search.space.types import Device, Method, Objective
+
+SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class WorkloadFile(_Strict):
+    """What is trained per optimizer step."""
+
+    seq_length: int = Field(ge=1)
+    """Tokens per sample."""
+    global_batch_size: int = Field(ge=1)
+    """Samples per optimizer step, over the whole cluster."""
+    routing_imbalance: float = Field(default=1.0, ge=1.0)
+    """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
+
+
+class BudgetFile(_Strict):
+    """How much a search may spend."""
+
+    candidates: int = Field(default=0, ge=0)
+    """Candidates that may be projected; the search is exhaustive while the legal space fits. 0: no limit."""
+    seconds: float = Field(default=0.0, ge=0.0)
+    """Wall seconds the search may take. 0: no limit."""
+
+
+class SearchFile(_Strict):
+    """How the space is searched and ranked."""
+
+    method: Method = "auto"
+    """`exhaustive` proves the optimum of the model; `auto` takes it while the space fits the budget."""
+    objective: Objective = "tokens_per_s_per_gpu"
+    """What the ranking sorts by."""
+    memory_margin: float = Field(default=0.08, ge=0.0, lt=1.0)
+    """Share of device memory that stays free."""
+    budget: BudgetFile = Field(default_factory=BudgetFile)
+    top_k: int = Field(default=8, ge=1)
+    """Rows of the ranking."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of samplers; same seed, same ranking."""
+
+
+class BenchmarkFile(_Strict):
+    """How the best candidates are re-validated with torch."""
+
+    device: Device = "auto"
+    """Where layers are run: traced without a device, on this CPU, or on a CUDA/HIP device."""
+    top_k: int = Field(default=4, ge=1)
+    """Candidates that are re-validated."""
+    seconds: float = Field(default=60.0, ge=0.0)
+    """Wall seconds for all of them together."""
+
+
+def _axes_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "The axes: a value, a list of values, or a word. An axis that is left out is `auto`.",
+        "properties": {name: spec.json_schema() for name, spec in AXIS.items()},
+        "patternProperties": {
+            r"^(hardware|stack)\.": {
+                "description": "A number of the hardware or stack file as an axis, e.g. hardware.nic_GBps: [50, 100].",
+            }
+        },
+        "additionalProperties": False,
+    }
+
+
+class SpaceFile(_Strict):
+    """A search space: a model, a cluster, a workload, and what may vary. Only these three are required."""
+
+    name: str | None = None
+    """Title for reports."""
+    model: str
+    """A preset (`primus-search models`), a Primus/Megatron model YAML, or a HuggingFace config.json."""
+    hardware: str | list[str]
+    """A hardware file by name (`primus-search hardware`) or path, a Primus hardware_config file, or `host`."""
+    nodes: int | list[int] = 1
+    """Number of nodes; a list makes the cluster's size an axis."""
+    gpus_per_node: int | None = Field(default=None, ge=1)
+    """Devices used per node, if not all."""
+    stack: str | list[str] | None = None
+    """Software stack by name; the hardware file's default if left out."""
+    workload: WorkloadFile
+    space: Annotated[dict[str, Any], WithJsonSchema(_axes_schema())] = Field(default_factory=dict)
+    constraints: list[str] = Field(default_factory=list)
+    """Expressions every candidate must satisfy, e.g. `tp * ep <= 16`."""
+    search: SearchFile = Field(default_factory=SearchFile)
+    benchmark: BenchmarkFile = Field(default_factory=BenchmarkFile)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a space file (draft 2020-12)."""
+    return {"$schema": SCHEMA_ID, "title": "primus-search space file"} | SpaceFile.model_json_schema()
+
+
+def validate(document: Document) -> tuple[SpaceFile | None, list[Problem]]:
+    """The file's structure, or None and every problem found in it."""
+    if not isinstance(document.data, dict):
+        what = "expected a mapping with model, hardware and workload"
+        return None, [document.problem((), f"{what}; got {shown(document.data)}")]
+    try:
+        return SpaceFile.model_validate(document.data), []
+    except ValidationError as error:
+        return None, _problems(document, error)
+
+
+def _problems(document: Document, error: ValidationError) -> list[Problem]:
+    """Pydantic's findings in our words, one per place: of a union's branches the last (the list) says most."""
+    found: dict[Keys, str] = {}
+    for detail in error.errors(include_url=False):
+        keys = _path(document, detail["loc"])
+        found[keys] = _sentence(keys, dict(detail))
+    return [document.problem(keys, what) for keys, what in found.items()]
+
+
+_BRANCHES = ("str", "int", "list[str]", "list[int]")
+
+
+def _path(document: Document, loc: tuple[str | int, ...]) -> Keys:
+    """Pydantic's location without the names of union branches."""
+    return tuple(key for key in loc if key not in _BRANCHES)
+
+
+def _known_keys(keys: Keys) -> list[str]:
+    """The keys the mapping around `keys` may have."""
+    model: type[BaseModel] = SpaceFile
+    for key in keys[:-1]:
+        annotation = model.model_fields[str(key)].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)
+
+
+def _sentence(keys: Keys, detail: dict[str, Any]) -> str:
+    kind, given, context = detail["type"], detail.get("input"), detail.get("ctx", {})
+    if kind == "missing":
+        return "missing key; a space needs model, hardware and workload with seq_length and global_batch_size"
+    if kind == "extra_forbidden":
+        known = _known_keys(keys)
+        return f"unknown key{did_you_mean(str(keys[-1]), known)} - allowed: {', '.join(known)}"
+    if kind == "literal_error":
+        words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return f"{shown(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"
+    limits = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"), "greater_than": ("above", "gt")}
+    if kind in limits:
+        words_, key = limits[kind]
+        return f"must be {words_} {context[key]}, got {shown(given)}"
+    expected = {
+        "int_type": "a whole number",
+        "int_from_float": "a whole number",
+        "float_type": "a number",
+        "string_type": "a word",
+        "list_type": "a list",
+        "dict_type": "a mapping",
+        "model_type": "a mapping",
+        "model_attributes_type": "a mapping",
+    }
+    if kind in expected:
+        return f"expected {expected[kind]}, got {shown(given)}"
+    return str(detail["msg"])
