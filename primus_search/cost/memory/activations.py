@@ -1,0 +1,264 @@
+"""Activations that wait for backward: every tensor one layer saves on one device, in bytes per micro-batch.
+
+A layer is a list of saved tensors. Each says which recompute setting drops it, and whether it is the input of a
+linear layer: that is what a weight gradient put off (zero-bubble schedules) keeps waiting, together with the gradient
+of the linear's output. For GPT (F = 4H, no gating, dropout, no tensor parallelism) the list adds up to the
+34 s b H + 5 a s^2 b of Korthikanti 2022 (arXiv:2205.05198) equation 1, to which a test holds it.
+
+Symbols: t tokens, u tokens split by sequence parallelism, R routed rows (see `share`), H hidden, A heads, G key/value
+heads, d head size, F inner size of an MLP, 2 bytes per BF16 element.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.candidates import Floats, Recompute
+from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
+from primus_search.model import LayerKind, Model
+from primus_search.stack import Stack
+
+UNFUSED = "unfused"
+"""The attention kernel that stores its scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Saved:
+    """One tensor kept from forward to backward. `weight_input`: a weight gradient needs it."""
+
+    name: str
+    bytes: Floats
+    dropped_by: Recompute = Recompute.NONE
+    weight_input: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerActivations:
+    """Bytes of one layer on one device, per micro-batch.
+
+    kept        from forward to backward, recompute of modules considered, recompute of whole layers not
+    waiting     from input gradient to weight gradient, where a schedule splits them
+    recomputed  brought back in backward by the recompute of modules
+    whole       kept if nothing were recomputed
+    layer_input what full recompute keeps
+    backward    gradients of activations at the worst moment of the layer's backward
+    """
+
+    kept: Floats
+    waiting: Floats
+    recomputed: Floats
+    whole: Floats
+    layer_input: Floats
+    backward: Floats
+
+
+def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> LayerActivations:
+    """The sums that the pipeline needs, from the list of saved tensors."""
+    tensors = saved_tensors(model, stack, kind, s, seq_length)
+    whole = _total([tensor.bytes for tensor in tensors])
+    kept = _total([np.where(_is_dropped(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
+    kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, kind, s), kept)
+    inputs = _total([tensor.bytes for tensor in tensors if tensor.weight_input])
+    return LayerActivations(
+        kept=kept,
+        waiting=inputs + output_gradients(model, kind, s),
+        recomputed=whole - kept,
+        whole=whole,
+        layer_input=s.split_tokens * model.hidden * BF16_BYTES,
+        backward=backward_transients(model, kind, s),
+    )
+
+
+def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
+    """Every tensor one layer of that kind saves, in the order it is made."""
+    tensors = residual_stream(model, stack, s)
+    tensors += latent_attention(model, stack, s) if model.latent else grouped_query_attention(model, stack, s)
+    tensors += core_attention(model, stack, kind, s, seq_length)
+    if not kind.is_moe:
+        return tensors + mlp(model, stack, s, model.ffn_hidden, "mlp", Recompute.MLP)
+    return tensors + experts(model, stack, s)
+
+
+def residual_stream(model: Model, stack: Stack, s: Share) -> list[Saved]:
+    """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks."""
+    stream = s.split_tokens * model.hidden
+    out = linear_input_bytes(stack, s) * stream
+    mask = MASK_BYTES * stream * (1.0 if stack.has_dropout else 0.0)
+    tensors = [
+        Saved(name="layer input", bytes=BF16_BYTES * stream),
+        Saved(name="attention norm output", bytes=out, dropped_by=Recompute.LAYERNORM, weight_input=True),
+        Saved(name="attention residual", bytes=BF16_BYTES * stream),
+        Saved(name="MLP norm output", bytes=out, dropped_by=Recompute.LAYERNORM, weight_input=True),
+        Saved(name="dropout masks", bytes=2.0 * mask),
+    ]
+    extra = model.num_norms - 2
+    if extra > 0:
+        tensors.append(Saved(name="outputs of blocks before their norm", bytes=extra * BF16_BYTES * stream))
+    return tensors
+
+
+def grouped_query_attention(model: Model, stack: Stack, s: Share) -> list[Saved]:
+    """Queries, keys and values as attention saves them: 2 t (A + 2 G) d / tp bytes.
+
+    Where values stay a view of the joint product, it lives on beside the rotated copies: its query and key part is a
+    second copy. Norms of queries and keys save their inputs.
+    """
+    queries = s.tokens * model.num_heads / s.tp * model.head_dim
+    keys = s.tokens * s.kv_heads * model.head_dim
+    tensors = [
+        Saved(name="queries", bytes=BF16_BYTES * queries),
+        Saved(name="keys and values", bytes=BF16_BYTES * 2.0 * keys),
+    ]
+    if stack.memory.keeps_fused_qkv and not model.learned_positions:
+        tensors.append(Saved(name="joint QKV beside its rotated copies", bytes=BF16_BYTES * (queries + keys)))
+    if model.has_qk_norm:
+        tensors.append(Saved(name="queries and keys before their norm", bytes=BF16_BYTES * (queries + keys)))
+    return tensors
+
+
+def latent_attention(model: Model, stack: Stack, s: Share) -> list[Saved]:
+    """MLA: the two latents before and after their norms, queries and keys assembled per head, values.
+
+    Values are a view of the up-projection, so its key half stays alive beside the assembled keys. Down-projections
+    and latents are not split by tp. Source: DeepSeek-V2 (arXiv:2405.04434) equations 9-19 for the shapes.
+    """
+    a = model.latent
+    assert a is not None
+    heads = model.num_heads / s.tp
+    low = linear_input_bytes(stack, s)
+    queries = s.tokens * heads * a.qk_head_dim
+    up = s.tokens * heads * (a.qk_nope_head_dim + a.v_head_dim)
+    padding = s.tokens * heads * (a.qk_head_dim - a.v_head_dim) * (1.0 if stack.memory.latent_kv_padding else 0.0)
+    latents = s.tokens * (a.q_lora_rank + a.kv_lora_rank)
+    return [
+        Saved(name="latents before their norm", bytes=BF16_BYTES * (latents + s.tokens * a.qk_rope_head_dim)),
+        Saved(name="latents", bytes=low * latents, weight_input=True),
+        Saved(name="queries", bytes=BF16_BYTES * queries, dropped_by=Recompute.MLA_UP_PROJ),
+        Saved(name="keys", bytes=BF16_BYTES * queries, dropped_by=Recompute.MLA_UP_PROJ),
+        Saved(name="values and keys as up-projected", bytes=BF16_BYTES * up, dropped_by=Recompute.MLA_UP_PROJ),
+        Saved(name="padded values", bytes=BF16_BYTES * padding, dropped_by=Recompute.CORE_ATTENTION),
+    ]
+
+
+def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
+    """Attention output (input of the output projection) and what the kernel keeps of the scores.
+
+    A flash kernel keeps one FP32 log-sum-exp per query and head; without one, softmax output, dropout mask and
+    dropout output are 2, 1 and 2 bytes per query, key and head (Korthikanti 2022: 5 a s^2 b).
+    """
+    heads = model.num_heads / s.tp
+    out = s.tokens * heads * model.v_head_dim
+    copy = np.where(linear_input_bytes(stack, s) < BF16_BYTES, FP8_BYTES, 0.0) * out
+    tensors = [
+        Saved(name="attention output", bytes=BF16_BYTES * out, weight_input=True),
+        Saved(name="attention output in FP8", bytes=copy),
+    ]
+    if stack.attention_kernel == UNFUSED:
+        per_score = BF16_BYTES + ((MASK_BYTES + BF16_BYTES) if stack.has_dropout else 0.0)
+        scores = s.tokens * heads * float(seq_length)
+        return [*tensors, Saved(name="scores", bytes=per_score * scores, dropped_by=Recompute.CORE_ATTENTION)]
+    return [
+        *tensors,
+        Saved(name="log-sum-exp", bytes=FP32_BYTES * s.tokens * heads, dropped_by=Recompute.CORE_ATTENTION),
+    ]
+
+
+def mlp(model: Model, stack: Stack, s: Share, inner: float, name: str, dropped_by: Recompute) -> list[Saved]:
+    """A dense MLP: what enters the activation function (gate and up, or up) and what leaves it."""
+    width = s.tokens * inner / s.tp
+    matrices = model.num_mlp_matrices - 1
+    tensors = [
+        Saved(name=f"{name} inner", bytes=BF16_BYTES * matrices * width, dropped_by=dropped_by),
+        Saved(name=f"{name} activated", bytes=linear_input_bytes(stack, s) * width, dropped_by=dropped_by,
+              weight_input=True),
+    ]  # fmt: skip
+    if model.is_gated and not stack.has_fused_activation:
+        tensors.append(Saved(name=f"{name} gate activated", bytes=BF16_BYTES * width, dropped_by=dropped_by))
+    return tensors
+
+
+def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
+    """A MoE layer after its norm: router, token copies as dispatched and permuted, expert MLPs, shared experts.
+
+    The rows that enter the experts are a permuted copy of their own (R H), as are the copies that dispatch and
+    combine keep for the gradient of the routing weights; how many depends on dispatcher and stack.
+    """
+    moe = model.moe
+    assert moe is not None
+    low = linear_input_bytes(stack, s)
+    inner = s.routed_rows * moe.expert_ffn_hidden / s.etp
+    copies = np.where(s.deepep, stack.memory.deepep_expert_copies, stack.memory.expert_copies)
+    router = s.split_tokens * moe.num_experts * (FP32_BYTES + FP32_BYTES + MASK_BYTES)
+    tensors = [
+        Saved(name="router", bytes=router + FP32_BYTES * s.routed_rows),
+        Saved(name="expert input", bytes=low * s.routed_rows * model.hidden, weight_input=True),
+        Saved(name="permuted copies", bytes=BF16_BYTES * copies * s.sent_rows * model.hidden),
+        Saved(name="expert inner", bytes=BF16_BYTES * (model.num_mlp_matrices - 1) * inner),
+        Saved(name="expert activated", bytes=low * inner, dropped_by=Recompute.MOE_ACTIVATION, weight_input=True),
+    ]
+    if moe.shared_ffn_hidden:
+        tensors += mlp(model, stack, s, moe.shared_ffn_hidden, "shared experts", Recompute.NONE)
+    return tensors
+
+
+def linear_input_bytes(stack: Stack, s: Share) -> Floats:
+    """Bytes per element of a saved linear input: one under FP8 where the stack keeps the cast copy, else two."""
+    return np.where(s.is_fp8 & stack.memory.saves_fp8_inputs, FP8_BYTES, BF16_BYTES)
+
+
+def output_gradients(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """Gradients of the outputs of all linears of a layer, which a put-off weight gradient waits with."""
+    stream = 2.0 * s.split_tokens * model.hidden
+    if model.latent is not None:
+        a = model.latent
+        per_head = a.qk_head_dim + a.qk_nope_head_dim + a.v_head_dim
+        whole = a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim
+        attention = s.tokens * (model.num_heads / s.tp * per_head + whole)
+    else:
+        attention = s.tokens * (model.num_heads / s.tp + 2.0 * s.kv_heads) * model.head_dim
+    return BF16_BYTES * (stream + attention + _mlp_inner(model, kind, s))
+
+
+def backward_transients(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """Gradients of activations while the MLP or the experts run backward, and sequences gathered over tp.
+
+    Gradient of the activation's input and output, of the block's input and output; with sequence parallelism the
+    norm output and its gradient exist gathered, over all tokens.
+    """
+    matrices = model.num_mlp_matrices
+    inner = _mlp_inner(model, kind, s) * matrices / (matrices - 1)
+    rows = s.routed_rows + s.split_tokens if kind.is_moe else s.split_tokens
+    gathered = np.where(s.split_tokens < s.tokens, 2.0 * s.tokens * model.hidden, 0.0)
+    return BF16_BYTES * (inner + 2.0 * rows * model.hidden + gathered)
+
+
+def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """Elements of gate and up products of a layer, experts and shared experts included."""
+    matrices = model.num_mlp_matrices - 1
+    if not kind.is_moe:
+        return matrices * s.tokens * model.ffn_hidden / s.tp
+    assert model.moe is not None
+    routed = s.routed_rows * model.moe.expert_ffn_hidden / s.etp
+    return matrices * (routed + s.tokens * model.moe.shared_ffn_hidden / s.tp)
+
+
+def kept_by_operation(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """torchtitan's selective operation checkpointing: layer input, attention output, every second matmul's output.
+
+    Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (2024-12): save list with every second
+    `mm` recomputed.
+    """
+    heads = model.num_heads / s.tp
+    attention = s.tokens * heads * (BF16_BYTES * model.v_head_dim + FP32_BYTES)
+    return BF16_BYTES * s.split_tokens * model.hidden + attention + 0.5 * output_gradients(model, kind, s)
+
+
+def _is_dropped(tensor: Saved, s: Share) -> ArrayLike:
+    return (s.recompute & int(tensor.dropped_by)) != 0
+
+
+def _total(parts: Sequence[Floats]) -> Floats:
+    total: Floats = np.sum(parts, axis=0)
+    return total

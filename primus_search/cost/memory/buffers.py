@@ -1,0 +1,77 @@
+"""Buffers of collectives on one device, in bytes: FSDP's gathered layers, pipeline hops, context rings, DeepEP."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from primus_search.candidates import Floats
+from primus_search.cost.memory.share import BF16_BYTES, Share, shards_weights
+from primus_search.model import Model
+from primus_search.stack import Stack
+
+RING_DEPTH = 2.0
+"""Key/value blocks a ring holds beside its own: the one attended to and the one arriving."""
+HOP_TENSORS = 2.0
+"""Activations and gradients each have one tensor on its way over a pipeline hop."""
+
+
+def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
+    """FSDP while one layer runs backward: BF16 weights of the layers gathered, and gradients not yet reduced.
+
+    Formula: P_layer (2 gathered layers * 2 bytes + layers in reduction * bytes per gradient), the counts from the
+    stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction.
+    """
+    m = stack.memory
+    per_param = BF16_BYTES * m.shard_gather_layers + m.shard_gradient_bytes * m.shard_gradient_layers
+    return np.where(shards_weights(s), per_param * layer_params, 0.0)
+
+
+def weight_gradient_bytes(stack: Stack, s: Share, shapes: Sequence[Floats]) -> Floats:
+    """Weight gradients beside the main gradient while a layer runs backward, without FSDP.
+
+    shapes: parameters of the distinct weight matrices of a layer. Where gradients are accumulated by the GEMM,
+    Transformer Engine hands autograd one BF16 placeholder per distinct shape and keeps it for good; otherwise the
+    largest gradient exists in BF16 until it is added.
+    Source: Transformer Engine pytorch/module/base.py `get_dummy_wgrad`.
+    """
+    stacked = np.array(np.broadcast_arrays(*shapes), dtype=np.float64)
+    if stack.memory.caches_dummy_gradients:
+        return np.where(shards_weights(s), 0.0, BF16_BYTES * stacked.sum(axis=0))
+    if stack.has_gradient_accumulation_fusion:
+        return np.zeros_like(s.tp)
+    return np.where(shards_weights(s), 0.0, BF16_BYTES * stacked.max(axis=0))
+
+
+def pipeline_buffer(model: Model, s: Share) -> Floats:
+    """Tensors on their way between stages; zero where the pipeline has one stage."""
+    return np.where(s.pp > 1, HOP_TENSORS * BF16_BYTES * s.split_tokens * model.hidden, 0.0)
+
+
+def context_buffer(model: Model, stack: Stack, s: Share) -> Floats:
+    """Key/value blocks travelling round a ring, or copies on both sides of an all-to-all, or all keys gathered."""
+    if model.latent is not None:
+        width = model.num_heads / s.tp * (model.latent.qk_head_dim + model.latent.v_head_dim)
+    else:
+        width = 2.0 * s.kv_heads * model.head_dim
+    block = BF16_BYTES * s.tokens * width
+    if stack.cp_comm == "all_gather":
+        size = block * s.cp
+    elif stack.cp_comm == "a2a":
+        queries = BF16_BYTES * s.tokens * model.num_heads / s.tp * (model.qk_head_dim + model.v_head_dim)
+        size = block + queries
+    else:
+        size = RING_DEPTH * block
+    return np.where(s.cp > 1, size, 0.0)
+
+
+def expert_buffer(model: Model, stack: Stack, s: Share) -> Floats:
+    """Communication buffers of DeepEP, one set per process: what its configuration reserves for dispatch and combine.
+
+    Formula: 2 * tokens * top_k * H * 2 bytes, bounded by the stack's largest buffer.
+    Source: AMD-AGI/Primus memory projection (two buffers of the routed tokens), checked against the DeepSeek-V2-Lite
+    sweep of examples/moe_package, where the buffers do not grow beyond `deepep_buffer_bytes`.
+    """
+    uses = s.deepep & (s.ep > 1)
+    return np.where(
+        uses, np.minimum(2.0 * BF16_BYTES * s.sent_rows * model.hidden, stack.memory.deepep_buffer_bytes), 0.0
+    )

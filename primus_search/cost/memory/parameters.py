@@ -1,0 +1,114 @@
+"""Weights, gradients and optimizer state of one layer, of the embedding and of the head on one device, in bytes.
+
+Each family of parameters is divided by what really divides it: attention and dense MLP by tp, experts by ep and etp,
+norms and router by nothing; then, by the sharding of the candidate, over the ranks that hold the same parameters
+(dp*cp for dense ones, edp for experts). Number formats are the stack's: BF16 weights, FP32 gradients, masters and
+moments in Megatron (2 + 4 + 12 bytes per parameter), FP32 throughout in torch FSDP2 (4 + 4 + 8).
+Source: Rajbhandari 2020 (arXiv:1910.02054) section 3 for what each stage of ZeRO shards; Megatron-Core's distributed
+optimizer and docs/source/api-guide/dist_optimizer.md for 6 + 12/d bytes; PyTorch FSDP2 (fully_shard).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Sharding
+from primus_search.cost.memory.share import FP8_BYTES, Share, shards_weights
+from primus_search.model import LayerKind, Model
+from primus_search.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class State:
+    """Bytes of weights, gradients and optimizer state; `count` is parameters on the device before sharding."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    count: Floats
+
+    def plus(self, other: "State") -> "State":
+        return State(
+            weights=self.weights + other.weights,
+            gradients=self.gradients + other.gradients,
+            optimizer=self.optimizer + other.optimizer,
+            count=self.count + other.count,
+        )
+
+
+def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> State:
+    """One decoder layer of that kind on one device."""
+    dense = state(stack, s, layer_dense_params(model, kind, s), s.shards)
+    if not kind.is_moe:
+        return dense
+    return dense.plus(state(stack, s, layer_expert_params(model, s), s.expert_shards))
+
+
+def embedding_state(model: Model, stack: Stack, s: Share) -> State:
+    """Token embedding, split over tp by vocabulary, and a learned position table, not split."""
+    positions = model.learned_positions * model.hidden
+    return state(stack, s, (model.embedding_params - positions) / s.tp + positions, s.shards, is_linear=False)
+
+
+def head_state(model: Model, stack: Stack, s: Share, *, is_shared: bool) -> State:
+    """Final norm and output matrix; `is_shared`: the matrix is the embedding's, on the same device."""
+    matrix = 0.0 if is_shared else model.head_params / s.tp
+    return state(stack, s, matrix + model.norm_params + np.zeros_like(s.tp), s.shards, is_linear=False)
+
+
+def mtp_state(model: Model, stack: Stack, s: Share) -> State:
+    """What a multi-token-prediction module has beyond a decoder layer: the 2H x H join and three norms.
+
+    Source: DeepSeek-V3 (arXiv:2412.19437) section 2.2; embedding and head are shared with the main model.
+    """
+    count = 2.0 * model.hidden**2 / s.tp + 3.0 * model.norm_params
+    return state(stack, s, count, s.shards)
+
+
+def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """Parameters of one layer on one device, experts apart."""
+    count = attention_params(model, s) + model.num_norms * model.norm_params
+    if not kind.is_moe:
+        return count + model.dense_mlp_params / s.tp
+    return count + model.router_params + model.shared_expert_params / s.tp
+
+
+def layer_expert_params(model: Model, s: Share) -> Floats:
+    """Parameters of one MoE layer's routed experts on one device: num_experts / ep of them, each split by etp."""
+    assert model.moe is not None
+    return model.moe.num_experts / s.ep * model.expert_params / s.etp
+
+
+def attention_params(model: Model, s: Share) -> Floats:
+    """Attention parameters on one device.
+
+    The down-projections of MLA are not split by tp (Megatron: parallel_mode "duplicated"); key and value heads are
+    replicated where tp exceeds their number.
+    """
+    if model.latent is not None:
+        m = model.latent
+        whole = model.hidden * (m.q_lora_rank + m.kv_lora_rank + m.qk_rope_head_dim) + m.q_lora_rank + m.kv_lora_rank
+        return whole + (model.attention_params - whole) / s.tp
+    keys_values = 2.0 * model.hidden * model.num_kv_heads * model.head_dim
+    replicated = 2.0 * model.hidden * s.kv_heads * model.head_dim
+    return replicated + (model.attention_params - keys_values) / s.tp
+
+
+def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> State:
+    """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
+
+    ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three. Under FP8 with weights cast once per step,
+    linear weights have a second copy in FP8 beside the BF16 one.
+    """
+    optimizer = stack.master_weight_bytes + 2.0 * stack.moment_bytes
+    cached_bytes = np.where(s.is_fp8 & _caches_fp8(stack, is_linear), FP8_BYTES, 0.0)
+    return State(
+        weights=count * stack.memory.weight_bytes / np.where(shards_weights(s), shards, 1.0) + count * cached_bytes,
+        gradients=count * stack.gradient_bytes / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
+        optimizer=count * optimizer / np.where(s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER, shards, 1.0),
+        count=count,
+    )
+
+
+def _caches_fp8(stack: Stack, is_linear: bool) -> Bools:
+    return np.asarray(is_linear and stack.caches_fp8_weights and not stack.has_fp8_param_gather)

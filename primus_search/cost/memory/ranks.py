@@ -1,0 +1,246 @@
+"""What each pipeline rank holds at its worst moments, in units: layers of each kind, micro-batches times layers, ...
+
+Memory of a rank at a moment is a sum of products, units times bytes per unit. The units follow from schedule, layout
+and recompute (this module); the bytes from degrees, precision and micro-batch (`parameters`, `activations`, ...). All
+bytes are at least 0, so a moment whose units another moment equals or exceeds everywhere can never be the worst: it
+is dropped here, once per pipeline shape, and a handful of moments per shape remain however many stages there are.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import RecomputeMethod
+from primus_search.cost.memory.live import RankMoments, moments
+from primus_search.layout import BALANCED, EVEN, Layout, StageLayers, stage_layers
+from primus_search.model import Model
+from primus_search.schedule import algorithm
+from primus_search.schedule.table import rank_of_stage
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Columns of a moment, by name, for a model with `kinds` kinds of layers.
+
+    layers      layers of each kind on the rank              present    1 where the rank has attention, MLP, experts
+    working     layer of each kind that runs backward        live       micro-batches times layers kept, by kind
+    waiting     likewise between input and weight gradient   again      layers brought back by full recompute, by kind
+    inputs      micro-batches times layer inputs kept by full recompute
+    head_live   micro-batches the head's stage holds         head_runs  1 while head and loss run
+    """
+
+    kinds: int
+
+    @property
+    def width(self) -> int:
+        return 5 * self.kinds + 11
+
+    def layers(self, k: int) -> int:
+        return k
+
+    def working(self, k: int) -> int:
+        return self.kinds + k
+
+    def live(self, k: int) -> int:
+        return 2 * self.kinds + k
+
+    def waiting(self, k: int) -> int:
+        return 3 * self.kinds + k
+
+    def again(self, k: int) -> int:
+        return 4 * self.kinds + k
+
+    def other(self, name: str) -> int:
+        return 5 * self.kinds + OTHERS.index(name)
+
+
+OTHERS = (
+    "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present",
+    "inputs", "head_live", "head_runs", "hop",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One pipeline shape: everything that decides units. `group`: layers recomputed together, 0 = none."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    microbatches: int
+    layout: Layout
+    is_full: bool
+    method: int
+    num_layers: int
+    offload: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Worst moments of all ranks: (moments,) rank and (moments, units)."""
+
+    rank: NDArray[np.int64]
+    units: Floats
+
+
+@lru_cache(maxsize=1 << 16)
+def rank_moments(model: Model, pipeline: Pipeline) -> Moments:
+    """Moments of every rank, none dropped between ranks."""
+    columns = Units(len(model.kinds))
+    name, vpp = pipeline.schedule, pipeline.vpp
+    layers = _stage_layers(model, pipeline)
+    order = _layer_order(model, layers)
+    placement = rank_of_stage(algorithm(name).placement, pipeline.pp, vpp)
+    ranks, rows = [], []
+    for rank, held in enumerate(moments(name, pipeline.pp, vpp, pipeline.microbatches)):
+        stages = np.flatnonzero(placement == rank) % len(layers.layers)
+        for row in _rank_rows(model, columns, pipeline, layers, order, stages, held):
+            ranks.append(rank)
+            rows.append(row)
+    return Moments(rank=np.array(ranks), units=np.array(rows))
+
+
+@lru_cache(maxsize=1 << 16)
+def worst_moments(model: Model, pipeline: Pipeline) -> Moments:
+    """The moments that could be the worst of the whole pipeline: no other equals or exceeds them everywhere."""
+    every = rank_moments(model, pipeline)
+    units, first = np.unique(every.units, axis=0, return_index=True)
+    covers = (units[:, None, :] >= units[None, :, :]).all(axis=2)
+    np.fill_diagonal(covers, False)
+    keep = ~covers.any(axis=0)
+    return Moments(rank=every.rank[first[keep]], units=units[keep])
+
+
+def _stage_layers(model: Model, pipeline: Pipeline) -> StageLayers:
+    """Layers per virtual stage; a layout that does not suit the number of stages is replaced by the balanced one.
+
+    Rows with such a layout are illegal and never reach a ranking; they still need a finite number.
+    """
+    stages = pipeline.pp * pipeline.vpp
+    for layout in (pipeline.layout, BALANCED, EVEN):
+        found = stage_layers(model, stages, layout)
+        if found is not None:
+            return found
+    return stage_layers(model, 1, EVEN)  # type: ignore[return-value]
+
+
+def _layer_order(model: Model, layers: StageLayers) -> list[list[int]]:
+    """Kinds of the layers of every virtual stage, in order; MTP modules hold a layer of the last kind."""
+    index = {kind: k for k, kind in enumerate(model.kinds)}
+    order, start = [], 0
+    for number, extra in zip(layers.layers.astype(int), layers.mtp.astype(int), strict=True):
+        kinds = [index[kind] for kind in model.layers[start : start + number]]
+        order.append(kinds + [index[model.layers[-1]]] * int(extra))
+        start += number
+    return order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Chunk:
+    """Layers of one chunk by kind: kept whole, recomputed, all; inputs: layer inputs recompute keeps."""
+
+    kept: Floats
+    recomputed: Floats
+    every: Floats
+    inputs: float
+    group: float
+    has_head: bool
+
+
+def _chunk(model: Model, pipeline: Pipeline, kinds: list[int], has_head: bool) -> _Chunk:
+    """Split a chunk's layers into kept and recomputed ones.
+
+    UNIFORM recomputes every layer, `num_layers` at a time (0 or 1: one by one), and keeps one input per group; BLOCK
+    recomputes the first `num_layers` (0: all) one by one. Megatron: --recompute-method, --recompute-num-layers.
+    Offloaded layers, the first of the kept ones, leave the device.
+    """
+    number = len(kinds)
+    if not pipeline.is_full:
+        first, group = 0, 0.0
+    elif pipeline.method == RecomputeMethod.UNIFORM:
+        first, group = number, float(max(pipeline.num_layers, 1))
+    else:
+        first, group = min(pipeline.num_layers or number, number), 1.0
+    away = min(first + pipeline.offload, number)
+    width = len(model.kinds)
+    every, recomputed = np.bincount(kinds, minlength=width), np.bincount(kinds[:first], minlength=width)
+    return _Chunk(
+        kept=np.bincount(kinds[away:], minlength=width).astype(float),
+        recomputed=recomputed.astype(float),
+        every=every.astype(float),
+        inputs=float(np.ceil(first / group)) if group else 0.0,
+        group=group,
+        has_head=has_head,
+    )
+
+
+def _rank_rows(
+    model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, order: list[list[int]],
+    stages: NDArray[np.int64], held: RankMoments,
+) -> list[Floats]:  # fmt: skip
+    """Units of one rank: what stays, then one row per moment and thing that runs at that moment."""
+    chunks = [_chunk(model, pipeline, order[s], bool(layers.has_head[s])) for s in stages]
+    base = _resident(model, columns, pipeline, layers, stages, chunks)
+    rows = []
+    for live, waiting, backward in zip(held.live, held.waiting, held.backward, strict=True):
+        row = base.copy()
+        for chunk, here, late in zip(chunks, live, waiting, strict=True):
+            for k in range(columns.kinds):
+                row[columns.live(k)] += here * chunk.kept[k]
+                row[columns.waiting(k)] += late * chunk.every[k]
+            row[columns.other("inputs")] += here * chunk.inputs
+            row[columns.other("head_live")] += here * chunk.has_head
+        rows.extend(_running(columns, row, chunks[backward]) if backward >= 0 else [row])
+    return rows
+
+
+def _resident(
+    model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, stages: NDArray[np.int64],
+    chunks: list[_Chunk],
+) -> Floats:  # fmt: skip
+    """Units that do not change during a step."""
+    row = np.zeros(columns.width)
+    every = np.sum([chunk.every for chunk in chunks], axis=0)
+    row[: columns.kinds] = every
+    has_embedding, has_head = float(layers.has_embedding[stages].sum()), float(layers.has_head[stages].sum())
+    is_shared = model.is_tied and has_embedding > 0
+    row[columns.other("embedding")] = has_embedding
+    row[columns.other("head")] = 0.0 if is_shared else has_head
+    row[columns.other("final_norm")] = has_head
+    row[columns.other("mtp")] = layers.mtp[stages].sum()
+    moe = np.array([kind.is_moe for kind in model.kinds])
+    row[columns.other("attention_present")] = float(every.sum() > 0)
+    row[columns.other("mlp_present")] = float(every[~moe].sum() > 0)
+    row[columns.other("experts_present")] = float(every[moe].sum() > 0)
+    row[columns.other("hop")] = float(pipeline.pp > 1)
+    return row
+
+
+def _running(columns: Units, row: Floats, chunk: _Chunk) -> list[Floats]:
+    """One row per thing that may run backward in the chunk: its head, a kept layer, a recomputed layer.
+
+    Backward goes from the last layer to the first, so when recomputed layers (the first ones) run, the kept layers
+    of the same micro-batch are already released.
+    """
+    rows = []
+    for k in range(columns.kinds):
+        if chunk.every[k] > chunk.recomputed[k]:
+            kept = row.copy()
+            kept[columns.working(k)] = 1.0
+            rows.append(kept)
+        if chunk.recomputed[k] > 0:
+            again = row.copy()
+            for other in range(columns.kinds):
+                again[columns.live(other)] -= chunk.kept[other]
+            again[columns.working(k)] = 1.0
+            again[columns.again(k)] = min(chunk.group, chunk.recomputed[k])
+            rows.append(again)
+    if chunk.has_head:
+        head = row.copy()
+        head[columns.other("head_runs")] = 1.0
+        rows.append(head)
+    return rows or [row]

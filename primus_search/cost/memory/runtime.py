@@ -1,0 +1,34 @@
+"""Memory that no tensor of the model explains: device context, communicators, allocator slack. In bytes.
+
+The driver counts context and communicator buffers; torch's `max_memory_reserved` does not, and
+`max_memory_allocated` leaves out allocator slack as well. Published figures are of all three kinds.
+"""
+
+import numpy as np
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Floats
+from primus_search.cost.memory.share import Share
+from primus_search.stack import Stack
+
+
+def context_bytes(accelerator: Accelerator, s: Share) -> Floats:
+    """Device context, and buffers of one communicator per group with more than one member.
+
+    Groups: world, tensor, context, pipeline, data, expert and expert-data parallel. The world's own communicator is
+    there as soon as there is more than one device.
+    """
+    groups = [s.tp > 1, s.cp > 1, s.pp > 1, s.dp > 1, s.ep > 1, (s.ep > 1) & (s.edp > 1)]
+    devices = s.tp * s.cp * s.dp * s.pp
+    number = np.sum(groups, axis=0) + (devices > 1)
+    footprint = accelerator.footprint
+    return footprint.context_bytes + footprint.communicator_bytes * number
+
+
+def slack_shares(stack: Stack) -> tuple[float, float]:
+    """Allocator slack per byte that comes and goes (activations, workspaces) and per byte that stays.
+
+    A caching allocator keeps freed blocks whose sizes do not fit what is asked for next, so that slack grows with
+    what is allocated and freed in the course of a step.
+    """
+    return stack.memory.activation_share, stack.memory.static_share

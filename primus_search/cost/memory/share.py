@@ -1,0 +1,87 @@
+"""What one device sees of the model and of a micro-batch: the columns every memory formula is written in."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
+from primus_search.model import Model
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+BF16_BYTES, FP32_BYTES, FP8_BYTES, MASK_BYTES = 2.0, 4.0, 1.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Share:
+    """Degrees and sizes, one entry per candidate (or per distinct key of candidates).
+
+    tokens          of one micro-batch on one context-parallel rank
+    split_tokens    the same where sequence parallelism splits the residual stream over tensor-parallel ranks
+    routed_rows     token copies that reach one device's experts: tokens/tp * top_k, times the imbalance of routing,
+                    times etp because every rank of an expert's tensor-parallel group sees its group's tokens
+    sent_rows       token copies a device permutes for sending
+    kv_heads        key/value heads on one device, at least one
+    shards          devices that share what is sharded of a dense parameter; expert_shards of an expert's
+    """
+
+    tp: Floats
+    cp: Floats
+    pp: Floats
+    ep: Floats
+    etp: Floats
+    dp: Floats
+    edp: Floats
+    tokens: Floats
+    split_tokens: Floats
+    routed_rows: Floats
+    sent_rows: Floats
+    kv_heads: Floats
+    shards: Floats
+    expert_shards: Floats
+    sharding: Ints
+    recompute: Ints
+    is_fp8: Bools
+    deepep: Bools
+    loss_fusion: Bools
+
+
+def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: int) -> Share:
+    """The columns of `c`. Experts work on tokens split over tp whether or not the dense part is sequence parallel."""
+    d = degrees(c, world=world, global_batch_size=workload.global_batch_size)
+    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
+    sent = np.zeros_like(tokens)
+    if model.moe is not None:
+        sent = tokens / c.tp * model.moe.top_k
+    replicas = d.dp * c.cp
+    group = np.where(c.shard_group > 0, np.minimum(c.shard_group, replicas), replicas)
+    return Share(
+        tp=_floats(c.tp),
+        cp=_floats(c.cp),
+        pp=_floats(c.pp),
+        ep=_floats(c.ep),
+        etp=_floats(c.etp),
+        dp=_floats(d.dp),
+        edp=_floats(d.edp),
+        tokens=tokens,
+        split_tokens=np.where(c.sequence_parallel, tokens / c.tp, tokens),
+        routed_rows=sent * c.etp * workload.routing_imbalance * stack.expert_padding_factor,
+        sent_rows=sent,
+        kv_heads=np.maximum(model.num_kv_heads / c.tp, 1.0),
+        shards=_floats(group),
+        expert_shards=np.maximum(d.edp * group / replicas, 1.0),
+        sharding=c.sharding,
+        recompute=c.recompute,
+        is_fp8=c.fp8 != Fp8.NONE,
+        deepep=c.deepep,
+        loss_fusion=c.loss_fusion,
+    )
+
+
+def shards_weights(s: Share) -> Bools:
+    """Whether weights are gathered layer by layer: FSDP2 and HSDP."""
+    return (s.sharding == Sharding.FSDP2) | (s.sharding == Sharding.HSDP)
+
+
+def _floats(column: Ints) -> Floats:
+    return column.astype(np.float64)
