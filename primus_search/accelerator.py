@@ -20,7 +20,8 @@ class GemmLaw:
     efficiency        share of peak deep inside a large tile, per precision: BF16, FP8 with one scale per tensor,
                       per 128-block, per row, MXFP8 and NVFP4 (0 where the device lacks the format)
     tile_overhead     elements h: a tile of a x b pays 1 + h (1/a + 1/b), the price of loading its edges
-    depth_overhead    elements of K spent on prologue and epilogue of each tile
+    depth_overhead    elements of K spent on prologue and epilogue of each BF16 tile
+    fp8_depth_overhead  likewise for FP8 and FP4 tiles, whose main loop is faster and so hides less
     occupancy_power   how much an incomplete last wave costs: 1 all of it, 0 nothing
     latency_s         time of the smallest GEMM
     backward_factor   rate of input-gradient and weight-gradient products over forward ones of the same shape
@@ -35,6 +36,7 @@ class GemmLaw:
     nvfp4_efficiency: float
     tile_overhead: float
     depth_overhead: float
+    fp8_depth_overhead: float
     occupancy_power: float
     latency_s: float
     backward_factor: float
@@ -60,12 +62,14 @@ class AttentionLaw:
 
     softmax_dims      head-dimension equivalents d0 of exponentials and rescaling: rate ~ d / (d + d0)
     ramp_tokens       keys s0 a query block needs before the pipeline is full: rate ~ s / (s + s0)
+    causal_tokens     keys c0 a causal mask adds: the masked half of the last blocks, and uneven work per block
     latency_s         time of the smallest call, forward
-    kernels           kernel family -> its rates
+    kernels           kernel family -> its rates: flash1, flash2, flash3, flash4, cudnn, aiter, ck, triton, sdpa
     """
 
     softmax_dims: float
     ramp_tokens: float
+    causal_tokens: float
     latency_s: float
     kernels: dict[str, AttentionKernel]
 

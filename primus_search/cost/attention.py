@@ -3,9 +3,11 @@
 Fused kernels never store the scores. Their rate rises with the head dimension (exponentials and rescaling cost the
 same for every pair of query and key) and with the number of keys (prologue, partly masked blocks):
 
-    rate    = peak * efficiency(kernel) * d / (d + d0) * s / (s + s0),   d = (qk_dim + v_dim) / 2
+    rate    = peak * efficiency(kernel) * d / (d + d0) * s / (s + s0 + c0 [causal]) / wave
     forward = 2 * batch * heads * pairs * (qk_dim + v_dim) / rate
     pairs   = seq_q * seq_kv - seq_q^2 / 2 under a causal mask, cut by a sliding window
+    d       = (qk_dim + v_dim) / 2,  s = pairs / seq_q
+    wave    = (max(ceil(u), 1) / u)^p,  u = batch * heads * ceil(seq_q / 128) / units  (last wave, as in `cost/gemm.py`)
 
 Backward does five products where forward does two: 2.5 times the FLOPs at the kernel's backward rate.
 The `unfused` family stores the scores: two batched GEMMs over the full square and passes of softmax, mask and dropout
@@ -28,7 +30,7 @@ UNFUSED = "unfused"
 BACKWARD_FLOPS = 2.5
 
 # Bytes per score element an unfused layer moves: forward writes scores, softmax reads and writes, dropout reads, writes
-# and keeps a one-byte mask, the value product reads (BF16); backward the gradient of each (arXiv:2205.05198, section 4).
+# and keeps a one-byte mask, the value product reads (BF16); backward the gradient of each (arXiv:2205.05198, sec. 4).
 UNFUSED_FORWARD_BYTES = 2.0 + 4.0 + 5.0 + 2.0
 UNFUSED_BACKWARD_BYTES = 2.0 + 2.0 + 5.0 + 6.0 + 4.0
 
@@ -82,7 +84,8 @@ def attention_s(
     keys = pairs / np.maximum(seq_q, 1.0)
     dims = 0.5 * (qk_dim + v_dim)
     law = acc.attention
-    shape = dims / (dims + law.softmax_dims) * keys / (keys + law.ramp_tokens)
+    ramp = law.ramp_tokens + np.where(causal, law.causal_tokens, 0.0)
+    shape = dims / (dims + law.softmax_dims) * keys / (keys + ramp) / _wave_loss(acc, batch * heads, seq_q)
     flops = 4.0 * batch * heads * pairs * dims
     rate = acc.bf16_peak_flops_per_s * np.where(shape > 0, shape, 1.0)
     latent = np.where(qk_dim != v_dim, family.latent_backward_factor, 1.0)
@@ -98,6 +101,17 @@ def attention_s(
         forward_s=np.where(exists, law.latency_s + forward_s, 0.0),
         backward_s=np.where(exists, 2.0 * law.latency_s + backward_s, 0.0),
     )
+
+
+# Query rows one block of a fused kernel works on (FlashAttention-2/3, cuDNN and aiter use 128 for large heads).
+BLOCK_ROWS = 128.0
+
+
+def _wave_loss(acc: Accelerator, heads: Floats, seq_q: Floats) -> Floats:
+    """Factor by which an incomplete last wave of query blocks slows a call down."""
+    waves = np.maximum(heads * np.ceil(seq_q / BLOCK_ROWS), 1.0) / acc.num_compute_units
+    loss: Floats = (np.maximum(np.ceil(waves), 1.0) / waves) ** acc.gemm.occupancy_power
+    return loss
 
 
 def kernel_family(acc: Accelerator, kernel: str) -> AttentionKernel:

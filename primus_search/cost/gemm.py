@@ -68,7 +68,8 @@ def tiled_s(
     whole = np.maximum(np.ceil(waves), 1.0)
     paid = waves ** (1.0 - law.occupancy_power) * whole**law.occupancy_power
     area = TILE_ROWS * TILE_COLUMNS + law.tile_overhead * (TILE_ROWS + TILE_COLUMNS)
-    cost = np.min(paid * area, axis=-1) * (k + law.depth_overhead)
+    overhead = np.where(code == Fp8.NONE, law.depth_overhead, law.fp8_depth_overhead)
+    cost = np.min(paid * area, axis=-1) * (k + overhead)
     seconds: Floats = 2.0 * acc.num_compute_units * cost / rate_flops_per_s(acc, code, gemm_pass)
     return seconds
 
@@ -98,11 +99,11 @@ def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmP
 # Bytes per element of an operand, per precision code; block formats carry one scale byte per 32 (MX) or 16 (NVFP4).
 _OPERAND_BYTES: Floats = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0 + 1 / 32, 0.5 + 1 / 16])
 
-# HBM bytes per element to cast one BF16 operand, both layouts written because gradients need the transpose:
-# current scaling reads twice (maximum first, then cast); delayed and block scaling read once; row-wise scaling reads
-# once per layout, because rows and columns have different scales.
-_CAST_BYTES: Floats = np.array([0.0, 2 + 2 + 2, 2 + 2, 2 + 2, 2 + 2 + 2, 2 + 2 * (1 + 1 / 32), 2 + 2 * (0.5 + 1 / 16)])
-_CAST_KERNELS: Floats = np.array([0.0, 2, 1, 1, 2, 1, 2])
+# HBM bytes per element a cast reads (BF16), and kernels it takes. Current scaling (HYBRID) reads twice, the maximum
+# first and then the cast, with a tiny kernel for the scale between; NVFP4 likewise. Delayed, block and MX scaling know
+# their scale when the element is read. ROWWISE reads once per layout: rows and columns have different scales.
+_CAST_READS: Floats = np.array([0.0, 4.0, 2.0, 2.0, 4.0, 2.0, 4.0])
+_CAST_KERNELS: Floats = np.array([0.0, 3.0, 1.0, 1.0, 2.0, 1.0, 3.0])
 
 
 def operand_bytes(code: NDArray[np.int64]) -> Floats:
@@ -111,13 +112,18 @@ def operand_bytes(code: NDArray[np.int64]) -> Floats:
     return sizes
 
 
-def quantize_s(acc: Accelerator, elements: ArrayLike, precision: ArrayLike) -> Floats:
-    """Seconds to cast one BF16 operand to the recipe, both layouts; 0 for BF16. Sources: docs/cost/fp8.md."""
+def quantize_s(acc: Accelerator, elements: ArrayLike, precision: ArrayLike, layouts: ArrayLike = 2) -> Floats:
+    """Seconds to cast one BF16 operand to the recipe; 0 for BF16. Sources: docs/cost/fp8.md.
+
+    `layouts` is 2 where the transpose is written as well (activations and gradients feed two products), 1 where one
+    product uses the result. Where the cast is part of the producing kernel, do not call this.
+    """
     code = np.asarray(precision, np.int64)
     count = np.asarray(elements, np.float64)
-    extra_launches_s = np.maximum(_CAST_KERNELS[code] - 1.0, 0.0) * acc.memory.latency_s
-    seconds = stream_s(acc, count * _CAST_BYTES[code], Stream.CAST)
-    return np.where(seconds > 0, seconds + extra_launches_s, 0.0)
+    bytes_moved = count * (_CAST_READS[code] + np.asarray(layouts, np.float64) * _OPERAND_BYTES[code])
+    seconds = stream_s(acc, np.where(code == Fp8.NONE, 0.0, bytes_moved), Stream.CAST)
+    extra_kernels = np.maximum(_CAST_KERNELS[code] - 1.0, 0.0)
+    return np.where(seconds > 0, seconds + extra_kernels * acc.memory.latency_s, 0.0)
 
 
 def _columns(
