@@ -72,6 +72,7 @@ class Step:
 
     Compute parts are those of the busiest pipeline rank over all micro-batches; `bubble` is the rest of the exact
     pipeline makespan, hops between stages included. Communication parts count only what no compute hides.
+    `overhead` is the stack's fixed time per step; `stragglers` is what waiting for the slowest of many nodes adds.
     """
 
     attention: Floats
@@ -89,6 +90,8 @@ class Step:
     bubble: Floats
     gradient_comm: Floats
     optimizer: Floats
+    overhead: Floats
+    stragglers: Floats
 
     @property
     def total(self) -> Floats:
@@ -140,7 +143,8 @@ class Projection:
     @property
     def bubble_ratio(self) -> Floats:
         """Pipeline bubble over pipeline makespan (the step without optimizer and exposed gradient traffic)."""
-        pipeline = self.step.total - self.step.optimizer - self.step.gradient_comm
+        after = self.step.optimizer + self.step.gradient_comm + self.step.overhead + self.step.stragglers
+        pipeline = self.step.total - after
         return self.step.bubble / pipeline
 
     @property

@@ -1,0 +1,82 @@
+"""What the first and the last stage run besides layers: embedding, output head with its loss, and MTP modules."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.cost.layer import BF16_BYTES, FP32_BYTES, layer_operations, shapes
+from primus_search.cost.memory_bound import Stream
+from primus_search.cost.work import Linear, Module, Operation, Part, Traffic
+from primus_search.model import Model
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+# Passes over the logits, in bytes per logit. Fused: read BF16 logits for maximum and sum, read again and write the
+# gradient in place. Unfused: cast to FP32, subtract the maximum, exponentiate, sum, divide, gather, and a gradient
+# that is scaled, masked and cast back, each one reading and writing FP32.
+LOSS_BYTES = {True: (2 * BF16_BYTES, 2 * BF16_BYTES), False: (BF16_BYTES + 9 * FP32_BYTES, 5 * FP32_BYTES + BF16_BYTES)}
+LOSS_KERNELS = {True: (3.0, 2.0), False: (10.0, 6.0)}
+
+
+def embedding_operations(model: Model, workload: Workload, stack: Stack, c: Candidates) -> list[Operation]:
+    """Look-up of a row per token, and in backward its scattered addition in FP32 (read, add, write)."""
+    s = shapes(model, workload, stack, c)
+    elements = s.tokens * model.hidden
+    return [
+        Traffic(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.ELEMENTWISE,
+            forward_bytes=elements * 2 * BF16_BYTES,
+            backward_bytes=elements * (BF16_BYTES + 2 * FP32_BYTES),
+            forward_kernels=3.0,
+            backward_kernels=3.0,
+            kind=Stream.PERMUTE,
+            backward_kind=Stream.PERMUTE,
+        )
+    ]
+
+
+def head_operations(model: Model, workload: Workload, stack: Stack, c: Candidates) -> list[Operation]:
+    """Final norm, output matrix (always BF16, split over the vocabulary by tp) and the loss, fused or not."""
+    s = shapes(model, workload, stack, c)
+    vocabulary = model.vocab_size / c.tp
+    logits = s.tokens * vocabulary
+    fused, apart = LOSS_BYTES[True], LOSS_BYTES[False]
+    fused_k, apart_k = LOSS_KERNELS[True], LOSS_KERNELS[False]
+    return [
+        Linear(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.LINEAR,
+            m=s.tokens,
+            n=vocabulary,
+            k=float(model.hidden),
+            precision=Fp8.NONE,
+        ),
+        Traffic(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.ELEMENTWISE,
+            forward_bytes=logits * np.where(c.loss_fusion, fused[0], apart[0]),
+            backward_bytes=logits * np.where(c.loss_fusion, fused[1], apart[1]),
+            forward_kernels=np.where(c.loss_fusion, fused_k[0], apart_k[0]),
+            backward_kernels=np.where(c.loss_fusion, fused_k[1], apart_k[1]),
+            kind=Stream.SOFTMAX,
+            backward_kind=Stream.SOFTMAX,
+        ),
+    ]
+
+
+def mtp_operations(
+    model: Model, workload: Workload, acc: Accelerator, stack: Stack, c: Candidates
+) -> Sequence[Operation]:
+    """One multi-token-prediction module: the 2H x H join, a layer of the last kind, and the head once more."""
+    if not model.num_mtp_layers:
+        return ()
+    s = shapes(model, workload, stack, c)
+    hidden: Floats = np.full(len(c), float(model.hidden))
+    join = Linear(
+        part=Part.MLP, module=Module.LINEAR, m=s.tokens, n=hidden / c.tp, k=2.0 * model.hidden, precision=Fp8.NONE
+    )
+    layer = layer_operations(model, model.layers[-1], workload, acc, stack, c)
+    return [join, *layer, *head_operations(model, workload, stack, c)]

@@ -1,0 +1,62 @@
+"""Gradient and weight traffic of replicas, in the form a table of candidates needs: how much at worst, how little at best.
+
+The exposed seconds fall linearly with the compute they hide behind until only the last bucket is left. Both ends depend
+on few columns and are computed once per distinct key; the compute window is each candidate's own.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, degrees
+from primus_search.cluster import Cluster
+from primus_search.cost.data_parallel import data_parallel
+from primus_search.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GradientTraffic:
+    """Seconds per step with nothing to hide behind (most) and with endless compute (least): gradients and weights."""
+
+    reduce_most_s: Floats
+    reduce_least_s: Floats
+    gather_most_s: Floats
+    gather_least_s: Floats
+
+
+def gradient_traffic(
+    cluster: Cluster, workload: Workload, c: Candidates, dense_params: Floats, expert_params: Floats
+) -> GradientTraffic:
+    """Traffic of the parameters one rank holds after tensor, expert and pipeline parallelism."""
+    d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
+    most, least = (
+        data_parallel(
+            cluster.network,
+            cluster.stack,
+            c,
+            dp=d.dp,
+            edp=d.edp,
+            dense_params=dense_params,
+            expert_params=expert_params,
+            backward_s=window,
+            forward_s=window,
+        )
+        for window in (np.zeros(len(c)), np.full(len(c), 1e9))
+    )
+    return GradientTraffic(
+        reduce_most_s=most.dense_gradients.exposed_s + most.expert_gradients.exposed_s,
+        reduce_least_s=least.dense_gradients.exposed_s + least.expert_gradients.exposed_s,
+        gather_most_s=most.dense_weights.exposed_s + most.expert_weights.exposed_s,
+        gather_least_s=least.dense_weights.exposed_s + least.expert_weights.exposed_s,
+    )
+
+
+def exposed_gradient_s(
+    cluster: Cluster, c: Candidates, t: GradientTraffic, forward_s: Floats, backward_s: Floats
+) -> Floats:
+    """What is left of both behind one micro-batch's backward (gradients) and forward (weights) on the rank."""
+    stack = cluster.stack
+    helps = np.where(c.overlap_grad_reduce, 1.0 - stack.comm_contention, 0.0)
+    reduce_s = t.reduce_most_s - helps * stack.gradient_overlap * backward_s
+    gather_s = t.gather_most_s - helps * stack.param_gather_overlap * forward_s
+    return np.maximum(reduce_s, t.reduce_least_s) + np.maximum(gather_s, t.gather_least_s)

@@ -1,0 +1,343 @@
+"""What one transformer layer runs on one device, per micro-batch: the list of its kernels at their true shapes.
+
+Shapes (t tokens of a micro-batch on a context-parallel rank, u tokens where sequence parallelism splits them by tp):
+QKV (t, (A + 2G) d / tp, H), output (t, H, A d / tp), gate and up in one product (t, 2F / tp, H), down (t, H, F / tp).
+Tensor parallelism therefore narrows N or K, never the tokens. Keys and values are replicated where tp > G.
+Context parallelism splits tokens with the zigzag balance, so each rank owns 1/cp of the causal pairs.
+Bytes of memory-bound steps count every read and write of the kernels the stack has; see docs/cost/layer.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.cost.attention import UNFUSED, attention_s
+from primus_search.cost.memory_bound import Stream
+from primus_search.cost.work import Call, GroupedLinear, Linear, Module, Operation, Part, Traffic
+from primus_search.model import LayerKind, Model
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+BF16_BYTES, FP32_BYTES = 2.0, 4.0
+
+# Reads and writes of one element per kernel, forward and backward. A fused norm reads and writes once, and backward
+# reads input and gradient and writes one; eager code runs one kernel per arithmetic step, in FP32 where the norm is.
+_NORM = {True: (2.0, 3.0, 1, 2), False: (8.0, 14.0, 6, 9)}
+_RESIDUAL = {True: (3.0, 3.0, 1, 1), False: (6.0, 5.0, 2, 2)}
+_GATED = {True: (3.0, 5.0, 1, 1), False: (5.0, 9.0, 2, 4)}
+_PLAIN = {True: (2.0, 3.0, 1, 1), False: (5.0, 6.0, 2, 2)}
+_ROPE = {True: (2.0, 2.0, 1, 1), False: (8.0, 8.0, 6, 6)}
+DROPOUT_BYTES = 1.0 + 2.0
+
+# Launches of the router: one GEMM, then softmax, top-k, mask, auxiliary loss and token counts, fused or one by one.
+ROUTER_KERNELS = {True: (6.0, 8.0), False: (24.0, 30.0)}
+ROUTER_BYTES_PER_LOGIT = 24.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Sizes one device sees, per candidate. tokens t; split_tokens u; expert_rows per local expert."""
+
+    tokens: Floats
+    split_tokens: Floats
+    expert_tokens: Floats
+    expert_rows: Floats
+    local_experts: Floats
+
+
+def shapes(model: Model, workload: Workload, stack: Stack, c: Candidates) -> Shapes:
+    """Tokens and expert rows of one micro-batch on one device."""
+    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
+    split = np.where(c.sequence_parallel, tokens / c.tp, tokens)
+    per_rank = tokens / c.tp
+    if model.moe is None:
+        nothing = np.zeros_like(tokens)
+        return Shapes(
+            tokens=tokens, split_tokens=split, expert_tokens=nothing, expert_rows=nothing, local_experts=nothing
+        )
+    routed = per_rank * c.ep * c.etp * model.moe.top_k / model.moe.num_experts
+    return Shapes(
+        tokens=tokens,
+        split_tokens=split,
+        expert_tokens=per_rank,
+        expert_rows=routed * workload.routing_imbalance * stack.expert_padding_factor,
+        local_experts=model.moe.num_experts / c.ep,
+    )
+
+
+def layer_operations(
+    model: Model, kind: LayerKind, workload: Workload, acc: Accelerator, stack: Stack, c: Candidates
+) -> list[Operation]:
+    """Every kernel of one layer of that kind, collectives apart."""
+    s = shapes(model, workload, stack, c)
+    ops = norm_operations(model, stack, s)
+    ops += latent_projections(model, stack, c, s) if model.latent else projections(model, stack, c, s)
+    ops.append(core_attention(model, kind, workload, acc, stack, c))
+    if kind.is_moe:
+        return ops + expert_operations(model, stack, c, s)
+    return ops + mlp_operations(model, stack, c, s.tokens, model.ffn_hidden, Part.MLP)
+
+
+def norm_operations(model: Model, stack: Stack, s: Shapes) -> list[Operation]:
+    """Norms over the hidden size and residual additions."""
+    elements = s.split_tokens * model.hidden * BF16_BYTES
+    forward, backward, forward_kernels, backward_kernels = _NORM[stack.has_fused_norm]
+    add_forward, add_backward, add_fk, add_bk = _RESIDUAL[stack.has_fused_residual]
+    dropout = s.split_tokens * model.hidden * DROPOUT_BYTES * (1.0 if stack.has_dropout else 0.0)
+    norms = Traffic(
+        part=Part.NORMS,
+        module=Module.NORM,
+        forward_bytes=model.num_norms * forward * elements,
+        backward_bytes=model.num_norms * backward * elements,
+        forward_kernels=model.num_norms * forward_kernels,
+        backward_kernels=model.num_norms * backward_kernels,
+        kind=Stream.NORM,
+        backward_kind=Stream.NORM_BACKWARD,
+    )
+    residuals = Traffic(
+        part=Part.NORMS,
+        module=Module.ELEMENTWISE,
+        forward_bytes=2.0 * (add_forward * elements + dropout),
+        backward_bytes=2.0 * (add_backward * elements + dropout),
+        forward_kernels=2.0 * add_fk,
+        backward_kernels=2.0 * add_bk,
+    )
+    return [norms, residuals]
+
+
+def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:
+    """Key/value heads of one tensor-parallel rank; at least one, so they are replicated where tp is larger."""
+    heads: Floats = np.maximum(model.num_kv_heads / c.tp, 1.0)
+    return heads
+
+
+def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Fused QKV, rotary embedding and the output projection of multi-head or grouped-query attention."""
+    q_out = model.num_heads * model.head_dim / c.tp
+    kv_out = kv_heads_per_rank(model, c) * model.head_dim
+    ops: list[Operation] = [
+        Linear(
+            part=Part.ATTENTION,
+            module=Module.LINEAR,
+            m=s.tokens,
+            n=q_out + 2 * kv_out,
+            k=model.hidden,
+            precision=c.fp8,
+            cast_input=False,
+        ),
+        Linear(part=Part.ATTENTION, module=Module.LINEAR, m=s.tokens, n=model.hidden, k=q_out, precision=c.fp8),
+    ]
+    if not model.learned_positions:
+        ops.append(_rope(stack, s.tokens * (q_out + kv_out)))
+    if model.has_qk_norm:
+        ops.append(_small_norm(stack, s.tokens * (q_out + kv_out)))
+    return ops
+
+
+def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """The low-rank projections of multi-head latent attention; down-projections are not split by tensor parallelism.
+
+    Queries and keys are then assembled from their rotary and plain halves: one copy each.
+    """
+    a = model.latent
+    assert a is not None
+    q_out, v_out = model.num_heads * a.qk_head_dim / c.tp, model.num_heads * a.v_head_dim / c.tp
+    kv_out = model.num_heads * (a.qk_nope_head_dim + a.v_head_dim) / c.tp
+
+    def linear(m: Floats, n: Floats | float, k: Floats | float, module: Module, cast: bool = True) -> Linear:
+        return Linear(part=Part.ATTENTION, module=module, m=m, n=n, k=k, precision=c.fp8, cast_input=cast)
+
+    ops: list[Operation] = []
+    if a.q_lora_rank:
+        ops.append(linear(s.split_tokens, a.q_lora_rank, model.hidden, Module.LINEAR, False))
+        ops.append(_small_norm(stack, s.split_tokens * a.q_lora_rank))
+        ops.append(linear(s.tokens, q_out, a.q_lora_rank, Module.MLA_UP, False))
+    else:
+        ops.append(linear(s.tokens, q_out, model.hidden, Module.LINEAR, False))
+    ops += [
+        linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden, Module.LINEAR),
+        _small_norm(stack, s.split_tokens * a.kv_lora_rank),
+        linear(s.tokens, kv_out, a.kv_lora_rank, Module.MLA_UP, False),
+        linear(s.tokens, model.hidden, v_out, Module.LINEAR),
+        _rope(stack, s.tokens * 2.0 * q_out),
+    ]
+    return ops
+
+
+def _rope(stack: Stack, elements: Floats) -> Traffic:
+    forward, backward, forward_kernels, backward_kernels = _ROPE[stack.has_fused_rope]
+    return Traffic(
+        part=Part.ATTENTION,
+        module=Module.MLA_UP,
+        forward_bytes=forward * elements * BF16_BYTES,
+        backward_bytes=backward * elements * BF16_BYTES,
+        forward_kernels=forward_kernels,
+        backward_kernels=backward_kernels,
+        kind=Stream.NORM,
+        backward_kind=Stream.NORM_BACKWARD,
+    )
+
+
+def _small_norm(stack: Stack, elements: Floats) -> Traffic:
+    forward, backward, forward_kernels, backward_kernels = _NORM[stack.has_fused_norm]
+    return Traffic(
+        part=Part.NORMS,
+        module=Module.NORM,
+        forward_bytes=forward * elements * BF16_BYTES,
+        backward_bytes=backward * elements * BF16_BYTES,
+        forward_kernels=forward_kernels,
+        backward_kernels=backward_kernels,
+        kind=Stream.NORM,
+        backward_kind=Stream.NORM_BACKWARD,
+    )
+
+
+def core_attention(
+    model: Model, kind: LayerKind, workload: Workload, acc: Accelerator, stack: Stack, c: Candidates
+) -> Call:
+    """Scores, softmax and values. Every rank owns 1/cp of the causal pairs: seq/cp queries, each with the mean keys.
+
+    A kernel that stores its scores works on the full square whatever the mask.
+    """
+    seq = float(workload.seq_length)
+    is_unfused = stack.attention_kernel == UNFUSED
+    keys = seq if is_unfused else model.attended_tokens(workload.seq_length, kind.window)
+    times = attention_s(
+        acc,
+        stack.attention_kernel,
+        batch=c.micro_batch_size,
+        heads=model.num_heads / c.tp,
+        kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
+        seq_q=seq / c.cp,
+        seq_kv=keys,
+        qk_dim=model.qk_head_dim,
+        v_dim=model.v_head_dim,
+        causal=False,
+    )
+    return Call(
+        part=Part.ATTENTION,
+        module=Module.CORE,
+        forward_s=times.forward_s / stack.attention_efficiency,
+        backward_s=times.backward_s / stack.attention_efficiency,
+        forward_kernels=6.0 if is_unfused else 1.0,
+        backward_kernels=9.0 if is_unfused else 3.0,
+    )
+
+
+def mlp_operations(
+    model: Model, stack: Stack, c: Candidates, tokens: Floats, ffn_hidden: float, part: Part
+) -> list[Operation]:
+    """A dense MLP (or all shared experts as one) split by tensor parallelism."""
+    inner = ffn_hidden / c.tp
+    gates = model.num_mlp_matrices - 1
+    module = Module.MLP
+    return [
+        Linear(
+            part=part, module=module, m=tokens, n=gates * inner, k=model.hidden, precision=c.fp8, cast_input=False
+        ),
+        _activation(model, stack, tokens * inner, part, Module.ACTIVATION),
+        Linear(part=part, module=module, m=tokens, n=model.hidden, k=inner, precision=c.fp8, cast_input=False),
+    ]
+
+
+def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module: Module) -> Traffic:
+    table = _GATED if model.is_gated else _PLAIN
+    forward, backward, forward_kernels, backward_kernels = table[stack.has_fused_activation]
+    return Traffic(
+        part=part,
+        module=module,
+        forward_bytes=forward * elements * BF16_BYTES,
+        backward_bytes=backward * elements * BF16_BYTES,
+        forward_kernels=forward_kernels,
+        backward_kernels=backward_kernels,
+    )
+
+
+def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Router, permutation, local experts and shared experts of a MoE layer."""
+    moe = model.moe
+    assert moe is not None
+    inner = moe.expert_ffn_hidden / c.etp
+    gates = model.num_mlp_matrices - 1
+    routed = s.expert_rows * s.local_experts
+
+    def grouped(n: Floats, k: Floats, cast: bool) -> GroupedLinear:
+        return GroupedLinear(
+            part=Part.EXPERTS,
+            module=Module.EXPERTS,
+            rows=s.expert_rows,
+            groups=s.local_experts,
+            n=n,
+            k=k,
+            precision=c.fp8,
+            mode=c.grouped_gemm,
+            cast_input=cast,
+        )
+
+    ops = router_operations(model, stack, c, s)
+    ops += [
+        grouped(gates * inner, np.full_like(inner, float(model.hidden)), True),
+        _activation(model, stack, routed * inner, Part.EXPERTS, Module.EXPERT_ACTIVATION),
+        grouped(np.full_like(inner, float(model.hidden)), inner, False),
+    ]
+    if moe.shared_ffn_hidden:
+        ops += mlp_operations(model, stack, c, s.tokens, moe.shared_ffn_hidden, Part.MLP)
+    return ops
+
+
+def router_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Router GEMM in BF16, its small kernels, and the permutation of tokens to experts and back.
+
+    Permutation copies every routed token once before dispatch and once more into expert order where a rank has more
+    than one expert and the dispatcher does not deliver it so; the same on the way back. DeepEP's kernels do the first
+    copy themselves. Synchronisations with the host (token counts) are cut one by one by the sync-free stages.
+    """
+    moe = model.moe
+    assert moe is not None
+    is_fused = np.logical_or(stack.has_fused_router, c.sync_free_stage >= 1)
+    kernels_f = np.where(is_fused, ROUTER_KERNELS[True][0], ROUTER_KERNELS[False][0])
+    kernels_b = np.where(is_fused, ROUTER_KERNELS[True][1], ROUTER_KERNELS[False][1])
+    logits = s.expert_tokens * moe.num_experts
+    routed_bytes = s.expert_rows * s.local_experts * model.hidden * BF16_BYTES
+    is_direct = np.logical_or(c.deepep, c.ep == 1)
+    copies = np.where(is_direct, 1.0, 2.0) * (1.0 if stack.has_fused_permute else 2.0)
+    syncs = np.maximum(stack.host_syncs_per_moe_layer - c.sync_free_stage, 0.0)
+    return [
+        Linear(
+            part=Part.ROUTING,
+            module=Module.ROUTER,
+            m=s.expert_tokens,
+            n=float(moe.num_experts),
+            k=float(model.hidden),
+            precision=Fp8.NONE,
+        ),
+        Traffic(
+            part=Part.ROUTING,
+            module=Module.ROUTER,
+            forward_bytes=ROUTER_BYTES_PER_LOGIT * logits,
+            backward_bytes=ROUTER_BYTES_PER_LOGIT * logits,
+            forward_kernels=kernels_f,
+            backward_kernels=kernels_b,
+            kind=Stream.SOFTMAX,
+            backward_kind=Stream.SOFTMAX,
+        ),
+        Traffic(
+            part=Part.ROUTING,
+            module=Module.ROUTER,
+            forward_bytes=2.0 * copies * 2.0 * routed_bytes,
+            backward_bytes=2.0 * copies * 2.0 * routed_bytes,
+            forward_kernels=4.0,
+            backward_kernels=4.0,
+            kind=Stream.PERMUTE,
+            backward_kind=Stream.PERMUTE,
+        ),
+        Call(
+            part=Part.LAUNCH,
+            module=Module.ROUTER,
+            forward_s=syncs * stack.host_sync_s,
+            backward_s=np.zeros_like(syncs),
+            forward_kernels=0.0,
+        ),
+    ]

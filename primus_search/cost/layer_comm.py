@@ -1,0 +1,115 @@
+"""Adds to a layer's work the traffic that its own compute does not hide; and gives the ends theirs.
+
+The terms themselves are one per file (`tensor_parallel`, `context_parallel`, `expert_parallel`, `sharding`); here they
+meet the compute they may hide behind. A second of compute hides one second of traffic once: tensor-parallel traffic
+has the GEMMs, ring attention the core of attention, dispatch the shared experts and the rest of the layer, weight
+gathers the whole layer.
+"""
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Sharding, degrees
+from primus_search.cluster import Cluster
+from primus_search.cost.collectives import Group, all_gather_s, reduce_scatter_s
+from primus_search.cost.context_parallel import context_parallel
+from primus_search.cost.expert_parallel import expert_parallel
+from primus_search.cost.layer import BF16_BYTES, shapes
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.share import share
+from primus_search.cost.recompute import recompute_s
+from primus_search.cost.sharding import ShardedLayer, sharded_layer
+from primus_search.cost.tensor_parallel import tensor_parallel
+from primus_search.cost.traffic import Comm
+from primus_search.cost.work import Module, Part, Pass, Work
+from primus_search.model import LayerKind, Model
+from primus_search.workload import Workload
+
+
+def layer_traffic(
+    work: Work, kind: LayerKind, model: Model, cluster: Cluster, workload: Workload, c: Candidates
+) -> list[tuple[Part, Pass, Comm]]:
+    """Every kind of traffic of one layer and micro-batch, with what the layer's compute leaves exposed of it."""
+    network, stack = cluster.network, cluster.stack
+    forward, input_grad, weight_grad = (work.pass_s(p) for p in Pass)
+    core_s = work.forward_module_s[Module.CORE]
+    shared_s = work.forward_module_s[Module.MLP] if kind.is_moe else np.zeros(len(c))
+    tensor = tensor_parallel(
+        model,
+        kind,
+        workload,
+        network,
+        stack,
+        c,
+        forward_s=work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP],
+        input_grad_s=work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP],
+        weight_grad_s=weight_grad,
+    )
+    context = context_parallel(
+        model, workload, network, stack, c, forward_s=core_s, backward_s=work.core_backward_s
+    )
+    rows = [
+        (Part.TENSOR_COMM, Pass.FORWARD, tensor.forward),
+        (Part.TENSOR_COMM, Pass.INPUT_GRAD, tensor.backward),
+        (Part.CONTEXT_COMM, Pass.FORWARD, context.forward),
+        (Part.CONTEXT_COMM, Pass.INPUT_GRAD, context.backward),
+    ]
+    if kind.is_moe:
+        expert = expert_parallel(
+            model,
+            workload,
+            network,
+            stack,
+            c,
+            shared_expert_s=shared_s,
+            shared_expert_backward_s=2.0 * shared_s,
+            forward_s=forward,
+            backward_s=input_grad + weight_grad,
+        )
+        rows += [(Part.EXPERT_COMM, Pass.FORWARD, expert.forward), (Part.EXPERT_COMM, Pass.INPUT_GRAD, expert.backward)]
+    return rows
+
+
+def add_traffic(work: Work, kind: LayerKind, model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Work:
+    """The layer's work with its exposed traffic; recompute of a whole layer repeats the forward traffic."""
+    for part, which, traffic in layer_traffic(work, kind, model, cluster, workload, c):
+        work.seconds[which, part] += traffic.exposed_s
+        if which is Pass.FORWARD:
+            work.forward_module_s[Module.COMM] += traffic.exposed_s
+    sharded = sharded_traffic(work, kind, model, cluster, workload, c)
+    if sharded is not None:
+        work.seconds[Pass.FORWARD, Part.SHARD_COMM] += sharded.forward.exposed_s
+        work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += sharded.backward.exposed_s
+    return work
+
+
+def sharded_traffic(
+    work: Work, kind: LayerKind, model: Model, cluster: Cluster, workload: Workload, c: Candidates
+) -> ShardedLayer | None:
+    """Weight gathers and gradient scatters of one layer behind all its compute; None where no row shards weights."""
+    if not np.any(c.sharding >= Sharding.FSDP2):
+        return None
+    s = share(model, workload, cluster.stack, c, cluster.world)
+    d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
+    backward_s = work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD) + recompute_s(work, c.recompute)
+    return sharded_layer(
+        cluster.network,
+        cluster.stack,
+        c,
+        dp=d.dp,
+        edp=d.edp,
+        dense_params=layer_dense_params(model, kind, s),
+        expert_params=layer_expert_params(model, s) if kind.is_moe else 0.0,
+        forward_s=work.pass_s(Pass.FORWARD),
+        backward_s=backward_s,
+    )
+
+
+def end_traffic_s(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:
+    """Seconds of one collective of the residual stream over tensor parallel ranks: scatter of embedded tokens, gather
+    before the head, and their mirror images in backward."""
+    s = shapes(model, workload, cluster.stack, c)
+    group = Group(c.tp, np.ones_like(c.tp))
+    message = s.tokens * model.hidden * BF16_BYTES
+    gather = all_gather_s(cluster.network, message, group)
+    scatter = reduce_scatter_s(cluster.network, message, group)
+    return np.maximum(gather, scatter) / cluster.stack.network_efficiency

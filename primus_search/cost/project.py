@@ -1,0 +1,291 @@
+"""Memory and step time of a table of candidates: the one place where all cost terms meet.
+
+    Projector(model, cluster, workload).project(candidates) -> Projection
+
+A Projector keeps what it computed: layer times per distinct layer key, pipelines per distinct pipeline key, data-
+parallel traffic per distinct replica key (`cost/factor.py`). Rows are gathered from those tables, so a chunk of 10^5
+candidates costs what its new keys cost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding, degrees
+from primus_search.cluster import Cluster
+from primus_search.cost.factor import Rows, Vocabulary
+from primus_search.cost.gradient import GradientTraffic, exposed_gradient_s, gradient_traffic
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.share import share
+from primus_search.cost.optimizer import optimizer_s
+from primus_search.cost.pipeline import hop_seconds, makespan_bound, pipeline_times
+from primus_search.cost.result import Memory, Projection, Step, Verdict
+from primus_search.cost.stage import Pieces, StageSeconds, pieces, stage_seconds
+from primus_search.cost.work import Part, Pass
+from primus_search.errors import ScheduleError
+from primus_search.layout import Layout, StageLayers, stage_layers
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+PARTS = len(Part)
+# Columns of a pipeline row: the parts, then bubble, backward and forward of one micro-batch on the busiest rank.
+BUBBLE, WINDOW_B, WINDOW_F, BOUND = PARTS, PARTS + 1, PARTS + 2, PARTS + 3
+PIPELINE_WIDTH = PARTS + 4
+
+MEMO_LIMIT = 2_000_000
+"""Pipeline rows kept; beyond this the tables start afresh (about 250 MB)."""
+
+
+class Projector:
+    """Projects candidates of one model on one cluster for one workload."""
+
+    def __init__(self, model: Model, cluster: Cluster, workload: Workload, *, memory_margin: float = 0.0) -> None:
+        self.model, self.cluster, self.workload = model, cluster, workload
+        self.memory_margin = memory_margin
+        self._num_pieces = len(model.kinds) + 3
+        self._forget()
+
+    def _forget(self) -> None:
+        kinds = len(self.model.kinds)
+        self._layer_keys, self._pipeline_keys, self._replica_keys = Vocabulary(), Vocabulary(), Vocabulary()
+        self._layers = Rows(self._num_pieces * (len(Pass) + PARTS) + kinds)
+        self._pipelines = Rows(PIPELINE_WIDTH)
+        self._replicas = Rows(5)
+        self._layouts: dict[Layout, int] = {}
+        self._schedules: dict[str, int] = {}
+
+    # --- the public face ------------------------------------------------------------------------------------------
+
+    def project(self, c: Candidates) -> Projection:
+        """Memory, step and verdict of every row; a row that does not fit is still a row."""
+        return self.assemble(c, self.memory(c), self.step(c))
+
+    def memory(self, c: Candidates) -> Memory:
+        """Bytes on the worst pipeline rank."""
+        from primus_search.cost.memory import project_memory  # type: ignore[attr-defined]
+
+        return project_memory(self.model, self.cluster, self.workload, c)
+
+    def step(self, c: Candidates) -> Step:
+        """Seconds of one optimizer step."""
+        rows = self._pipeline_rows(c, exact=True)
+        after = self._after(c, rows[WINDOW_F], rows[WINDOW_B])
+        return self._step(rows, *after)
+
+    def bound(self, c: Candidates) -> Floats:
+        """Seconds no schedule can beat, at most `step(c).total`: same terms, the bubble replaced by its lower bound."""
+        rows = self._pipeline_rows(c, exact=False)
+        gradient, optimizer = self._after(c, rows[WINDOW_F], rows[WINDOW_B])
+        return self._total(rows[BOUND], gradient, optimizer)
+
+    def assemble(self, c: Candidates, memory: Memory, step: Step) -> Projection:
+        """Join memory and step into a projection with its verdict."""
+        hbm = self.cluster.accelerator.hbm_bytes * (1.0 - self.memory_margin)
+        headroom = hbm - memory.total
+        d = self._degrees(c)
+        return Projection(
+            memory=memory,
+            step=step,
+            verdict=np.where(headroom >= 0, int(Verdict.FITS), int(Verdict.HBM)),
+            headroom_bytes=headroom,
+            microbatches=d.microbatches,
+            dp=d.dp,
+            world=self.cluster.world,
+            tokens_per_step=self.workload.tokens_per_step,
+            flops_per_token=self.model.flops_per_token(self.workload.seq_length),
+            peak_flops_per_s=self.cluster.accelerator.bf16_peak_flops_per_s,
+        )
+
+    # --- assembling -----------------------------------------------------------------------------------------------
+
+    def _degrees(self, c: Candidates):  # type: ignore[no-untyped-def]
+        return degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
+
+    def _straggle(self) -> float:
+        stack = self.cluster.stack
+        return stack.straggler_per_doubling * float(np.log2(self.cluster.num_nodes))
+
+    def _total(self, pipeline: Floats, gradient: Floats, optimizer: Floats) -> Floats:
+        stack = self.cluster.stack
+        return (pipeline + gradient + optimizer + stack.step_s) * (1.0 + self._straggle())
+
+    def _step(self, rows: Floats, gradient: Floats, optimizer: Floats) -> Step:
+        stack = self.cluster.stack
+        overhead = np.full(rows.shape[1], stack.step_s)
+        subtotal = rows[: BUBBLE + 1].sum(axis=0) + gradient + optimizer + overhead
+        names = [f.name for f in fields(Step)]
+        parts = {name: rows[Part[name.upper()]] for name in names if name.upper() in Part.__members__}
+        return Step(
+            **parts,
+            bubble=rows[BUBBLE],
+            gradient_comm=gradient,
+            optimizer=optimizer,
+            overhead=overhead,
+            stragglers=subtotal * self._straggle(),
+        )
+
+    def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats]:
+        """Exposed gradient traffic and optimizer seconds of every row."""
+        sharded = c.sharding != Sharding.NONE
+        columns = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding, c.shard_group * sharded, self._layout_codes(c)]
+        columns.append(self._schedule_codes(c))
+        codes, first = self._replica_keys.encode([np.asarray(x, np.int64) for x in columns])
+        if len(first):
+            self._replicas.append(self._replica_terms(c.take(first)))
+        *ends, update_s = self._replicas.data[codes].T
+        traffic = GradientTraffic(
+            reduce_most_s=ends[0], reduce_least_s=ends[1], gather_most_s=ends[2], gather_least_s=ends[3]
+        )
+        return exposed_gradient_s(self.cluster, c, traffic, forward_s, backward_s), update_s
+
+    def _replica_terms(self, c: Candidates) -> Floats:
+        dense, expert = self._params_per_rank(c)
+        t = gradient_traffic(self.cluster, self.workload, c, dense, expert)
+        d = self._degrees(c)
+        replicas = d.dp * c.cp
+        group = np.where(c.shard_group > 0, np.minimum(c.shard_group, replicas), replicas)
+        is_sharded = c.sharding != Sharding.NONE
+        owned = dense / np.where(is_sharded, group, 1)
+        owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
+        update_s = optimizer_s(self.cluster.accelerator, self.cluster.stack, owned)
+        return np.stack([t.reduce_most_s, t.reduce_least_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
+
+    def _params_per_rank(self, c: Candidates) -> tuple[Floats, Floats]:
+        """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
+        model, s = self.model, share(self.model, self.workload, self.cluster.stack, c, self.cluster.world)
+        dense_of = np.array([layer_dense_params(model, kind, s) for kind in model.kinds])
+        expert_of = np.array([layer_expert_params(model, s) if k.is_moe else 0.0 * s.tp for k in model.kinds])
+        mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
+        mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
+        out = np.zeros((2, len(c)))
+        for i in range(len(c)):
+            stages, pp = self._stages(c, i), int(c.pp[i])
+            has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
+            ends = (stages.has_embedding * model.embedding_params + has_matrix * model.head_params) / c.tp[i]
+            dense = stages.counts @ dense_of[:, i] + ends + stages.mtp * mtp[i]
+            expert = stages.counts @ expert_of[:, i] + stages.mtp * mtp_expert[i]
+            ranks = self._ranks(c, i, len(ends))
+            per_rank = np.array([np.bincount(ranks, weights=x, minlength=pp) for x in (dense, expert)])
+            out[:, i] = per_rank[:, int(per_rank.sum(axis=0).argmax())]
+        return out[0], out[1]
+
+    # --- pipelines ------------------------------------------------------------------------------------------------
+
+    def _layout_codes(self, c: Candidates) -> Ints:
+        return np.array([self._layouts.setdefault(x, len(self._layouts)) for x in c.layouts])[c.pipeline_layout]
+
+    def _schedule_codes(self, c: Candidates) -> Ints:
+        return np.array([self._schedules.setdefault(x, len(self._schedules)) for x in c.schedules])[c.schedule]
+
+    def _stages(self, c: Candidates, i: int) -> StageLayers:
+        layout = c.layouts[int(c.pipeline_layout[i])]
+        count = int(c.pp[i] * c.vpp[i])
+        stages = stage_layers(self.model, count, layout)
+        if stages is None:
+            raise ScheduleError(f"layout {layout} does not deal {self.model.num_layers} layers to {count} stages")
+        return stages
+
+    def _ranks(self, c: Candidates, i: int, num_stages: int) -> Ints:
+        """Pipeline rank of every virtual stage of row i."""
+        from primus_search.schedule import algorithm
+        from primus_search.schedule.table import rank_of_stage
+
+        pp, vpp = int(c.pp[i]), int(c.vpp[i])
+        if pp == 1:
+            return np.zeros(num_stages, dtype=np.int64)
+        placement = algorithm(c.schedules[int(c.schedule[i])]).placement
+        return rank_of_stage(placement, pp, vpp)[:num_stages].astype(np.int64)
+
+    def _pipeline_rows(self, c: Candidates, *, exact: bool) -> Floats:
+        """(width, rows) of the pipeline table, gathered."""
+        if self._pipeline_keys.size > MEMO_LIMIT:
+            self._forget()
+        is_fsdp = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+        layer_codes = self._layer_codes(c, is_fsdp)
+        is_block = (c.recompute_method == RecomputeMethod.BLOCK) & ((c.recompute & Recompute.FULL) > 0)
+        block_layers = np.where(is_block, c.recompute_num_layers, 0)
+        has_pipeline = c.pp > 1
+        columns = [layer_codes, c.pp, c.vpp, self._layout_codes(c), block_layers]
+        columns.append(self._schedule_codes(c) * has_pipeline)
+        codes, first = self._pipeline_keys.encode([np.asarray(x, np.int64) for x in columns])
+        if len(first):
+            self._pipelines.append(self._simulate(c.take(first), layer_codes[first], block_layers[first]))
+        return np.ascontiguousarray(self._pipelines.data[codes].T)
+
+    def _layer_codes(self, c: Candidates, is_fsdp: Ints) -> Ints:
+        columns: list[Sequence[int] | Ints] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
+        columns += [c.loss_fusion, np.where(is_fsdp, c.sharding, 0), np.where(is_fsdp, c.shard_group, 0)]
+        columns += [np.where(is_fsdp, c.pp, 0), c.offload_layers]
+        if self.model.is_moe:
+            columns += [c.ep, c.etp, c.grouped_gemm, c.deepep, c.sync_free_stage]
+        codes, first = self._layer_keys.encode([np.asarray(x, np.int64) for x in columns])
+        if len(first):
+            p = pieces(self.model, self.cluster, self.workload, c.take(first))
+            n = len(first)
+            flat = [p.pass_s.reshape(-1, n), p.part_s.reshape(-1, n), p.recompute_s.reshape(-1, n)]
+            self._layers.append(np.concatenate(flat).T)
+        return codes
+
+    def _pieces(self, codes: Ints) -> Pieces:
+        rows = self._layers.data[codes].T
+        n, k = self._num_pieces, self._num_pieces - 3
+        cut = n * len(Pass)
+        return Pieces(
+            pass_s=rows[:cut].reshape(n, len(Pass), -1),
+            part_s=rows[cut : cut + n * PARTS].reshape(n, PARTS, -1),
+            recompute_s=rows[cut + n * PARTS :].reshape(k, -1),
+        )
+
+    def _simulate(self, c: Candidates, layer_codes: Ints, block_layers: Ints) -> Floats:
+        """New rows of the pipeline table: group by order, count out the stages, simulate, break down."""
+        out = np.zeros((len(c), PIPELINE_WIDTH))
+        hop_s = hop_seconds(self.model, self.cluster, self.workload, c)
+        microbatches = self._degrees(c).microbatches
+        keys = np.stack([c.pp, c.vpp, c.schedule * (c.pp > 1), microbatches, c.pipeline_layout, block_layers, c.recompute])
+        _, group = np.unique(keys, axis=1, return_inverse=True)
+        group = group.reshape(-1)
+        order = np.argsort(group, kind="stable")
+        for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
+            out[members] = self._simulate_group(c, members, layer_codes, block_layers, hop_s, microbatches)
+        return out
+
+    def _simulate_group(
+        self, c: Candidates, members: Ints, layer_codes: Ints, block_layers: Ints, hop_s: Floats, microbatches: Ints
+    ) -> Floats:
+        i = int(members[0])
+        pp, vpp, m = int(c.pp[i]), int(c.vpp[i]), int(microbatches[i])
+        p = self._pieces(layer_codes[members])
+        stages = self._stages(c, i)
+        n = int(block_layers[i])
+        s = stage_seconds(p, stages, int(c.recompute[i]), n, n > 0)
+        schedule = c.schedules[int(c.schedule[i])]
+        setting = {"schedule": schedule, "pp": pp, "vpp": vpp, "microbatches": m}
+        times = pipeline_times(s, hop_s[members], **setting)
+        bound = makespan_bound(s, hop_s[members], **setting)
+        return self._break_down(p, s, times, m, bound)
+
+    def _break_down(self, p: Pieces, s: StageSeconds, times, m: int, bound: Floats) -> Floats:  # type: ignore[no-untyped-def]
+        """Parts of the busiest rank over all micro-batches; the bubble is the rest of the makespan."""
+        num_ranks = times.busy.shape[1]
+        counts = np.zeros((num_ranks, s.counts.shape[1]))
+        recomputed = np.zeros((num_ranks, s.recomputed.shape[1]))
+        copies = len(times.rank_of_stage) // len(s.counts)
+        np.add.at(counts, times.rank_of_stage, np.tile(s.counts, (copies, 1)) / copies)
+        np.add.at(recomputed, times.rank_of_stage, np.tile(s.recomputed, (copies, 1)) / copies)
+        busiest = times.busy.argmax(axis=1)
+        parts = m * np.einsum("rp,pqr->rq", counts[busiest], p.part_s)
+        parts[:, Part.RECOMPUTE] += m * (recomputed[busiest].T * p.recompute_s).sum(axis=0)
+        by_pass = np.einsum("rp,pqr->rq", counts[busiest], p.pass_s)
+        window_b = by_pass[:, Pass.INPUT_GRAD] + by_pass[:, Pass.WEIGHT_GRAD] + parts[:, Part.RECOMPUTE] / m
+        rows = np.empty((len(busiest), PIPELINE_WIDTH))
+        rows[:, :PARTS] = parts
+        rows[:, BUBBLE] = times.makespan - parts.sum(axis=1)
+        rows[:, WINDOW_B], rows[:, WINDOW_F] = window_b, by_pass[:, Pass.FORWARD]
+        rows[:, BOUND] = bound
+        return rows
+
+
+def project(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Projection:
+    """Memory and step of every candidate; for many tables keep a `Projector`."""
+    return Projector(model, cluster, workload).project(c)

@@ -1,0 +1,130 @@
+"""Seconds of one micro-batch in every virtual stage: layers, ends, recompute, launches and exposed traffic.
+
+Two tables are enough for any number of candidates. `PieceTable`: one row per distinct layer key, with the seconds of
+one layer of each kind, of the embedding, the head and an MTP module. `stage_seconds`: those pieces counted out over
+the virtual stages of a layout. A stage's time is linear in the pieces it holds, so both are sums and gathers.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Candidates, Floats, Recompute
+from primus_search.cluster import Cluster
+from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
+from primus_search.cost.layer import layer_operations
+from primus_search.cost.layer_comm import add_traffic, end_traffic_s
+from primus_search.cost.recompute import recompute_s
+from primus_search.cost.work import Module, Part, Pass, Work, tally
+from primus_search.layout import StageLayers
+from primus_search.model import Model
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pieces:
+    """Seconds of the pieces a stage is made of, per candidate; pieces are the layer kinds, embedding, head, MTP.
+
+    pass_s       (pieces, passes, rows) all parts together; recompute is not in it
+    part_s       (pieces, parts, rows) all passes together
+    recompute_s  (kinds, rows) forward seconds of one layer repeated in backward, when the layer is recomputed
+    """
+
+    pass_s: Floats
+    part_s: Floats
+    recompute_s: Floats
+
+    @property
+    def num_kinds(self) -> int:
+        """Layer kinds; the embedding, the head and the MTP module follow them."""
+        return self.pass_s.shape[0] - 3
+
+
+def pieces(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Pieces:
+    """Seconds of every piece for every candidate of a (small) table of distinct layer keys."""
+    acc, stack = cluster.accelerator, cluster.stack
+    works = []
+    for kind in model.kinds:
+        work = tally(layer_operations(model, kind, workload, acc, stack, c), acc=acc, stack=stack, rows=len(c))
+        works.append(add_traffic(work, kind, model, cluster, workload, c))
+    for operations in (
+        embedding_operations(model, workload, stack, c),
+        head_operations(model, workload, stack, c),
+        list(mtp_operations(model, workload, acc, stack, c)),
+    ):
+        works.append(tally(operations, acc=acc, stack=stack, rows=len(c)))
+    ends_s = end_traffic_s(model, cluster, workload, c)
+    for work in works[len(model.kinds) :]:
+        work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
+        work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s
+    for i, work in enumerate(works):
+        _add_launches(work, acc, stack, is_layer=i < len(model.kinds))
+    return Pieces(
+        pass_s=np.array([work.seconds.sum(axis=1) for work in works]),
+        part_s=np.array([work.seconds.sum(axis=0) for work in works]),
+        recompute_s=np.array([recompute_s(work, c.recompute) for work in works[: len(model.kinds)]]),
+    )
+
+
+def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, is_layer: bool) -> None:
+    """What a pass waits for its own launches: the host's time for all its kernels beyond the device's time.
+
+    A replayed graph leaves the device's own gap between kernels; a partial graph covers attention and router, about
+    half of the launches.
+    """
+    graphed = {"none": 0.0, "partial": 0.5, "full": 1.0}[stack.cuda_graph] if is_layer else 0.0
+    graphed = 1.0 if stack.cuda_graph == "full" else graphed
+    per_kernel_s = graphed * acc.launch.graph_s + (1.0 - graphed) * stack.host_launch_s
+    for which in Pass:
+        waiting = work.kernels[which] * per_kernel_s - work.pass_s(which)
+        work.seconds[which, Part.LAUNCH] += np.maximum(waiting, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageSeconds:
+    """Seconds of one micro-batch per virtual stage: (rows, stages) each; and pieces per stage, for break-downs.
+
+    counts            (stages, pieces) how many of each piece a stage holds
+    recomputed        (stages, kinds) how many layers of each kind are recomputed
+    """
+
+    forward: Floats
+    input_grad: Floats
+    weight_grad: Floats
+    recompute: Floats
+    counts: Floats
+    recomputed: Floats
+
+    @property
+    def backward(self) -> Floats:
+        """Input gradient and what is recomputed before it."""
+        return self.input_grad + self.recompute
+
+
+def stage_seconds(p: Pieces, stages: StageLayers, recompute: int, recomputed_layers: int, is_block: bool) -> StageSeconds:
+    """Pieces counted out over the virtual stages of one layout, for rows that share layout and recompute setting.
+
+    FULL with the block method recomputes the first `recomputed_layers` of a stage (0: all; kinds in proportion);
+    the uniform method recomputes every layer, whatever the size of its groups. Other settings touch every layer.
+    """
+    counts = np.concatenate(
+        [stages.counts, stages.has_embedding[:, None], stages.has_head[:, None], stages.mtp[:, None]], axis=1
+    )
+    recomputed = stages.counts
+    if recompute & Recompute.FULL and is_block and recomputed_layers:
+        layers = np.maximum(stages.layers, 1.0)
+        recomputed = stages.counts * np.minimum(recomputed_layers / layers, 1.0)[:, None]
+    by_pass = np.einsum("sp,pqr->qrs", counts, p.pass_s)
+    return StageSeconds(
+        forward=by_pass[Pass.FORWARD],
+        input_grad=by_pass[Pass.INPUT_GRAD],
+        weight_grad=by_pass[Pass.WEIGHT_GRAD],
+        recompute=np.einsum("sk,kr->rs", recomputed, p.recompute_s),
+        counts=counts,
+        recomputed=recomputed,
+    )
+
+
+__all__ = ["Module", "Pieces", "StageSeconds", "pieces", "stage_seconds"]

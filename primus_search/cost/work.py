@@ -1,0 +1,246 @@
+"""The kernels a piece of the model runs, as a list of operations, and the seconds they take.
+
+A layer is written down as what it launches (`cost/layer.py`): linear layers, grouped linear layers, streams of bytes
+and calls of known time. Here the list becomes seconds per pass and part, kernels per pass (for launch overhead), and
+forward seconds per module (for recompute). One list serves time, the `explain` table and the tests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Floats, Fp8, GroupedGemm
+from primus_search.cost.gemm import GemmPass, gemm_s, quantize_s
+from primus_search.cost.grouped_gemm import grouped_gemm_s
+from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
+from primus_search.stack import Stack
+
+
+class Pass(IntEnum):
+    """When an operation runs: forward, input gradient or weight gradient."""
+
+    FORWARD = 0
+    INPUT_GRAD = 1
+    WEIGHT_GRAD = 2
+
+
+class Part(IntEnum):
+    """What the seconds of a stage are spent on; the names of `cost.result.Step`."""
+
+    ATTENTION = 0
+    MLP = 1
+    EXPERTS = 2
+    ROUTING = 3
+    NORMS = 4
+    EMBEDDING_AND_HEAD = 5
+    RECOMPUTE = 6
+    LAUNCH = 7
+    TENSOR_COMM = 8
+    CONTEXT_COMM = 9
+    EXPERT_COMM = 10
+    SHARD_COMM = 11
+
+
+class Module(IntEnum):
+    """What a recompute setting names: the piece of a layer an operation belongs to."""
+
+    LINEAR = 0  # attention projections other than the MLA up-projections
+    MLA_UP = 1
+    CORE = 2  # scores, softmax, values
+    NORM = 3
+    MLP = 4
+    ACTIVATION = 5
+    EXPERTS = 6
+    EXPERT_ACTIVATION = 7
+    ROUTER = 8
+    ELEMENTWISE = 9
+    COMM = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """y = x W on m tokens: forward, both gradients, the casts of a low-precision recipe, gradient accumulation.
+
+    `cast_input` False where the producing kernel already wrote the low-precision input.
+    """
+
+    part: Part
+    module: Module
+    m: ArrayLike
+    n: ArrayLike
+    k: ArrayLike
+    precision: ArrayLike = Fp8.NONE
+    cast_input: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedLinear:
+    """The same for `groups` experts with `rows` tokens each."""
+
+    part: Part
+    module: Module
+    rows: ArrayLike
+    groups: ArrayLike
+    n: ArrayLike
+    k: ArrayLike
+    precision: ArrayLike
+    mode: ArrayLike
+    cast_input: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A memory-bound step: bytes read and written, forward and backward, in so many kernels each."""
+
+    part: Part
+    module: Module
+    forward_bytes: ArrayLike
+    backward_bytes: ArrayLike
+    forward_kernels: ArrayLike = 1.0
+    backward_kernels: ArrayLike = 1.0
+    kind: Stream = Stream.ELEMENTWISE
+    backward_kind: Stream = Stream.ELEMENTWISE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Something whose seconds another term knows: attention, a collective, a synchronisation with the host."""
+
+    part: Part
+    module: Module
+    forward_s: ArrayLike
+    backward_s: ArrayLike
+    forward_kernels: float = 1.0
+    backward_kernels: float = 1.0
+
+
+Operation = Linear | GroupedLinear | Traffic | Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """Seconds of a piece of the model, per candidate.
+
+    seconds         (passes, parts, rows)
+    forward_module_s (modules, rows) forward seconds by module, what recompute repeats
+    core_backward_s (rows) backward seconds of attention's core
+    kernels         (passes, rows) launches
+    """
+
+    seconds: Floats
+    forward_module_s: Floats
+    core_backward_s: Floats
+    kernels: Floats
+
+    def pass_s(self, which: Pass) -> Floats:
+        """Seconds of one pass, all parts."""
+        total: Floats = self.seconds[which].sum(axis=0)
+        return total
+
+
+def tally(operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int) -> Work:
+    """Seconds and kernels of a list of operations for `rows` candidates."""
+    work = Work(
+        seconds=np.zeros((len(Pass), len(Part), rows)),
+        forward_module_s=np.zeros((len(Module), rows)),
+        core_backward_s=np.zeros(rows),
+        kernels=np.zeros((len(Pass), rows)),
+    )
+    _linears(work, [o for o in operations if isinstance(o, Linear)], acc, stack)
+    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack)
+    _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
+    for o in operations:
+        if isinstance(o, Call):
+            _add(work, o.part, o.module, Pass.FORWARD, np.asarray(o.forward_s), o.forward_kernels)
+            _add(work, o.part, o.module, Pass.INPUT_GRAD, np.asarray(o.backward_s), o.backward_kernels)
+    return work
+
+
+def _add(work: Work, part: Part, module: Module, which: Pass, seconds: Floats, kernels: ArrayLike) -> None:
+    work.seconds[which, part] += seconds
+    work.kernels[which] += np.asarray(kernels) * (seconds > 0)
+    if which is Pass.FORWARD:
+        work.forward_module_s[module] += seconds
+    elif module is Module.CORE:
+        work.core_backward_s += seconds
+
+
+def _stack(values: Sequence[ArrayLike], rows: int) -> Floats:
+    return np.array([np.broadcast_to(np.asarray(v, np.float64), (rows,)) for v in values])
+
+
+def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack) -> None:
+    if not ops:
+        return
+    rows = work.kernels.shape[1]
+    m, n, k = (_stack(column, rows) for column in ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops]))
+    code = _stack([o.precision for o in ops], rows).astype(np.int64)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency) / stack.gemm_efficiency
+    forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
+    input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
+    weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
+    weight_grad = _accumulated(weight_grad, n * k * (m > 0), acc, stack)
+    casts = np.array([o.cast_input or not stack.has_fused_fp8_cast for o in ops])[:, None]
+    cast_input = quantize_s(acc, m * k, code) / stack.memory_efficiency
+    cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code) / stack.memory_efficiency
+    cast_gradient = quantize_s(acc, m * n, code) / stack.memory_efficiency
+    is_low = (code != Fp8.NONE).astype(np.float64)
+    forward = forward + casts * cast_input + cast_weight
+    input_grad = input_grad + cast_gradient
+    for i, o in enumerate(ops):
+        _add(work, o.part, o.module, Pass.FORWARD, forward[i], 1.0 + is_low[i] * casts[i])
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, input_grad[i], 1.0 + is_low[i])
+        _add(work, o.part, o.module, Pass.WEIGHT_GRAD, weight_grad[i], 1.0)
+
+
+def _accumulated(weight_grad: Floats, elements: Floats, acc: Accelerator, stack: Stack) -> Floats:
+    """Weight-gradient seconds with accumulation into the main gradient.
+
+    Fused: the GEMM's epilogue reads and writes the main gradient, under the GEMM while there is compute to hide it.
+    Else one more kernel reads the BF16 product and reads and writes the main gradient.
+    """
+    rate = bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) * stack.memory_efficiency
+    main_s = elements * 2.0 * stack.gradient_bytes / rate
+    if stack.has_gradient_accumulation_fusion:
+        return np.maximum(weight_grad, main_s)
+    return weight_grad + main_s + elements * 2.0 / rate
+
+
+def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack) -> None:
+    if not ops:
+        return
+    rows = work.kernels.shape[1]
+    tokens, groups, n, k = (
+        _stack(column, rows)
+        for column in ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops])
+    )
+    code, mode = _stack([o.precision for o in ops], rows).astype(np.int64), _stack([o.mode for o in ops], rows)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency) / stack.grouped_gemm_efficiency
+    seconds = [grouped_gemm_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass]
+    seconds[GemmPass.WEIGHT_GRAD] = _accumulated(
+        seconds[GemmPass.WEIGHT_GRAD], groups * n * k * (tokens > 0), acc, stack
+    )
+    casts = np.array([o.cast_input or not stack.has_fused_fp8_cast for o in ops])[:, None]
+    seconds[GemmPass.FORWARD] = (
+        seconds[GemmPass.FORWARD] + casts * quantize_s(acc, tokens * groups * k, code) / stack.memory_efficiency
+    )
+    seconds[GemmPass.INPUT_GRAD] = (
+        seconds[GemmPass.INPUT_GRAD] + quantize_s(acc, tokens * groups * n, code) / stack.memory_efficiency
+    )
+    launches = np.where(mode == GroupedGemm.LEGACY, groups, 1.0)
+    for i, o in enumerate(ops):
+        for p in Pass:
+            _add(work, o.part, o.module, p, seconds[p][i], launches[i])
+
+
+def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
+    for o in ops:
+        forward = stream_s(acc, o.forward_bytes, o.kind) + (np.asarray(o.forward_kernels) - 1.0) * acc.memory.latency_s
+        backward = stream_s(acc, o.backward_bytes, o.backward_kind) + (np.asarray(o.backward_kernels) - 1.0) * acc.memory.latency_s
+        exists = np.asarray(o.forward_bytes) > 0
+        _add(work, o.part, o.module, Pass.FORWARD, exists * forward / stack.memory_efficiency, o.forward_kernels)
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, exists * backward / stack.memory_efficiency, o.backward_kernels)
