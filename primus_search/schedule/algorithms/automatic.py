@@ -1,0 +1,45 @@
+"""Schedules that adapt to costs and memory: ZB-auto (any limit), ZB-1p and ZB-2p (published memory), V-auto.
+
+The zero-bubble paper's ZB-1p and ZB-2p (arXiv:2401.10241, section 3) are a heuristic's best order within the memory
+of p and 2p micro-batches per rank, half of an activation released at B; V-auto is the adaptive schedule of
+arXiv:2405.15362. Here all of them are one search (`schedule.adaptive`).
+"""
+
+from primus_search.schedule.adaptive import adaptive
+from primus_search.schedule.registry import Request, register
+from primus_search.schedule.table import Placement, Table
+
+
+@register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,
+          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+def zb_auto(request: Request) -> Table:
+    """One stage per rank, any memory limit, aware of the costs."""
+    return adaptive(request, (), limit=request.memory_limit)
+
+
+@register("zb-1p", summary="fastest zero-bubble order in the memory of p, half released at B",
+          placement=Placement.LOOP, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+def zb_1p(request: Request) -> Table:
+    """Within p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
+    return _within_multiple(request, 1)
+
+
+@register("zb-2p", summary="fastest zero-bubble order in the memory of 2p, half released at B",
+          placement=Placement.LOOP, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+def zb_2p(request: Request) -> Table:
+    """Within 2p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
+    return _within_multiple(request, 2)
+
+
+def _within_multiple(request: Request, multiple: int) -> Table:
+    published = float(multiple * request.stages)
+    if request.memory_limit < published:
+        return adaptive(request, (), limit=request.memory_limit)
+    return adaptive(request, (), limit=published, half_at_b=True)
+
+
+@register("v-auto", summary="fastest V order within the memory limit", placement=Placement.V, virtual_stages=(2,),
+          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+def v_auto(request: Request) -> Table:
+    """V placement, any memory limit, aware of the costs."""
+    return adaptive(request, (), limit=request.memory_limit)
