@@ -15,7 +15,7 @@ _LAZY = {
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 
-__all__ = ["__version__", *_LAZY]  # noqa: PLE0604 - the names of a table, all strings
+__all__ = ["__version__", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,307 @@
-"""placeholder"""
+"""Models from a HuggingFace `config.json`: one reader per family of architectures, chosen by `model_type`.
 
-from primus_search.declare.source import Document
-from primus_search.model import Model
+Every field that decides a size must be known: a field this reader does not know is a problem when its name speaks of
+a size (layers, heads, experts, dims, windows ...) and it is not null, zero or false. Defaults of absent fields are
+those of the `transformers` configuration class of the family (version 4.57).
+
+Vocabulary: `vocab_size` as published, padded to a multiple of 128 (see `models`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from primus_search.declare.fields import Fields
+from primus_search.declare.models import build_model, padded
+from primus_search.declare.source import Document, did_you_mean
+from primus_search.errors import InputError
+from primus_search.model import LatentAttention, MixtureOfExperts, Model
+
+_SIZE_WORDS = (
+    "hidden", "layer", "head", "expert", "ffn", "intermediate", "dim", "rank", "window", "vocab", "size", "num_",
+    "embd", "inner", "state", "conv", "ssm", "mamba",
+)  # fmt: skip
+_NO_SIZES = (
+    "attention_dropout", "chunk_size_feed_forward", "embd_layer_norm", "emb_pdrop", "embd_pdrop", "ep_size",
+    "experts_per_token", "hidden_act", "hidden_activation", "hidden_dropout", "hidden_dropout_prob",
+    "initial_context_length", "initializer_range", "max_position_embeddings", "max_window_layers", "model_max_length",
+    "n_group", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "original_max_position_embeddings", "output_hidden_states", "query_pre_attn_scalar",
+    "rotary_dim", "sliding_window_pattern", "topk_group",
+)  # fmt: skip
+"""Fields whose names speak of a size and that decide none (or none that is read under another name)."""
+
+Values = dict[str, Any]
 
 
 def from_document(document: Document) -> Model:
-    raise NotImplementedError
+    """The model a config.json describes; InputError with every problem."""
+    data = document.data
+    if isinstance(data.get("text_config"), dict):
+        data = data["text_config"] | {"model_type": data["text_config"].get("model_type", data.get("model_type"))}
+    fields = Fields.of(document, data)
+    family = fields.word("model_type")
+    if family not in FAMILIES:
+        known = sorted(FAMILIES)
+        what = f"unknown model_type '{family}'{did_you_mean(family, known)} - known: {', '.join(known)}"
+        raise InputError([document.problem(("model_type",), what)])
+    values = FAMILIES[family](fields)
+    _refuse_unread_sizes(fields)
+    name = str(data.get("_name_or_path") or family).rstrip("/").rpartition("/")[2]
+    return build_model(fields, name=name, source=document.name, **values)
+
+
+def _refuse_unread_sizes(fields: Fields) -> None:
+    for key, given in fields.entries.items():
+        if (
+            key in fields.read
+            or key in _NO_SIZES
+            or not given.value
+            or key.endswith(("_eps", "_epsilon", "_id", "_ids"))
+        ):
+            continue
+        if any(word in key.lower() for word in _SIZE_WORDS) and isinstance(given.value, int | float | list):
+            fields.problem(key, f"unknown field that may decide a size: {given.value!r}; it cannot be projected")
+
+
+# --- parts shared by families --------------------------------------------------------------------------------------
+
+
+def _decoder(fields: Fields, *, tied: bool = False) -> Values:
+    """What Llama-like configurations have in common."""
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    num_layers = fields.integer("num_hidden_layers")
+    attention_bias = fields.switch("attention_bias", False)
+    mlp_bias = fields.switch("mlp_bias", False)
+    return {
+        "num_layers": num_layers,
+        "hidden": hidden,
+        "ffn_hidden": fields.integer("intermediate_size"),
+        "num_heads": heads,
+        "num_kv_heads": fields.integer("num_key_value_heads", heads),
+        "head_dim": fields.integer("head_dim", max(hidden // heads, 1)),
+        "vocab_size": padded(fields.integer("vocab_size")),
+        "is_tied": fields.switch("tie_word_embeddings", tied),
+        "has_linear_bias": attention_bias and mlp_bias,
+        # Llama's attention_bias also puts a bias on the output projection: H parameters per layer, left out.
+        "has_qkv_bias": attention_bias and not mlp_bias,
+    }
+
+
+def _windows(fields: Fields, num_layers: int, *, every: bool = True) -> tuple[int, ...]:
+    """Attention window per layer from `sliding_window` and `layer_types`; `every`: without types, all layers slide."""
+    window = fields.integer("sliding_window", 0, least=0)
+    types = fields.anything("layer_types")
+    if not fields.switch("use_sliding_window", True):
+        return ()
+    if isinstance(types, list):
+        if len(types) != num_layers:
+            fields.problem("layer_types", f"has {len(types)} entries; the model has {num_layers} layers")
+            return ()
+        known = {"sliding_attention": window, "full_attention": 0}
+        for i, kind in enumerate(types):
+            if kind not in known:
+                fields.problem("layer_types", f"entry {i} is {kind!r} - allowed: {' or '.join(known)}")
+        return tuple(known.get(kind, 0) for kind in types)
+    return (window,) * num_layers if every else ()
+
+
+def _sparse_layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
+    """Qwen's rule: every `decoder_sparse_step`-th layer has experts, but for those in `mlp_only_layers`."""
+    step = fields.integer("decoder_sparse_step", 1)
+    dense = fields.anything("mlp_only_layers") or []
+    return tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
+
+
+# --- families ------------------------------------------------------------------------------------------------------
+
+
+def _llama(fields: Fields) -> Values:
+    return _decoder(fields)
+
+
+def _mistral(fields: Fields) -> Values:
+    values = _decoder(fields)
+    return values | {"windows": _windows(fields, values["num_layers"])}
+
+
+def _mixtral(fields: Fields) -> Values:
+    values = _mistral(fields)
+    experts = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts", 8),
+        top_k=fields.integer("num_experts_per_tok", 2),
+        expert_ffn_hidden=values["ffn_hidden"],
+    )
+    return values | {"moe": experts}
+
+
+def _qwen2(fields: Fields) -> Values:
+    values = _decoder(fields)
+    values["has_qkv_bias"] = True
+    if fields.switch("use_sliding_window", False):
+        first = fields.integer("max_window_layers", 28, least=0)
+        windows = _windows(fields, values["num_layers"])
+        values["windows"] = tuple(window if layer >= first else 0 for layer, window in enumerate(windows))
+    return values
+
+
+def _qwen3(fields: Fields) -> Values:
+    return _qwen2(fields) | {"has_qkv_bias": fields.switch("attention_bias", False), "has_qk_norm": True}
+
+
+def _qwen_experts(fields: Fields, num_layers: int) -> Values:
+    shared = fields.integer("shared_expert_intermediate_size", 0, least=0)
+    experts = MixtureOfExperts(
+        num_experts=fields.integer("num_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        expert_ffn_hidden=fields.integer("moe_intermediate_size"),
+        shared_ffn_hidden=shared,
+        has_shared_gate=shared > 0,
+    )
+    return {"moe": experts, "moe_layers": _sparse_layers(fields, num_layers)}
+
+
+def _qwen2_moe(fields: Fields) -> Values:
+    values = _qwen2(fields)
+    return values | _qwen_experts(fields, values["num_layers"])
+
+
+def _qwen3_moe(fields: Fields) -> Values:
+    values = _qwen3(fields)
+    return values | _qwen_experts(fields, values["num_layers"])
+
+
+def _deepseek(fields: Fields) -> Values:
+    values = _decoder(fields)
+    num_layers, first_dense = values["num_layers"], fields.integer("first_k_dense_replace", 0, least=0)
+    frequency = fields.integer("moe_layer_freq", 1)
+    expert_hidden = fields.integer("moe_intermediate_size")
+    values["latent"] = LatentAttention(
+        q_lora_rank=fields.integer("q_lora_rank", 0, least=0),
+        kv_lora_rank=fields.integer("kv_lora_rank"),
+        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
+        v_head_dim=fields.integer("v_head_dim"),
+    )
+    # transformers' own V2/V3 classes report `head_dim` as the rotary part only; MLA's dims above say it all.
+    values["head_dim"] = values["latent"].qk_nope_head_dim
+    values["num_kv_heads"] = values["num_heads"]
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("n_routed_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=fields.integer("n_shared_experts", 0, least=0) * expert_hidden,
+        has_router_bias=fields.word("topk_method", "") == "noaux_tc",
+    )
+    values["moe_layers"] = tuple(i >= first_dense and i % frequency == 0 for i in range(num_layers))
+    values["num_mtp_layers"] = fields.integer("num_nextn_predict_layers", 0, least=0)
+    return values
+
+
+def _gpt_oss(fields: Fields) -> Values:
+    values = _decoder(fields)
+    alternating = (fields.integer("sliding_window", 128), 0)
+    windows = _windows(fields, values["num_layers"], every=False)
+    values["windows"] = windows or tuple(alternating[i % 2] for i in range(values["num_layers"]))
+    top_k = "num_experts_per_tok" if fields.has("num_experts_per_tok") else "experts_per_token"
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts", 128),
+        top_k=fields.integer(top_k, 4),
+        expert_ffn_hidden=values["ffn_hidden"],
+        has_router_bias=True,
+    )
+    return values | {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
+
+
+def _gemma(fields: Fields) -> Values:
+    return _decoder(fields, tied=True)
+
+
+def _gemma2(fields: Fields) -> Values:
+    values = _decoder(fields, tied=True)
+    windows = _windows(fields, values["num_layers"], every=False)
+    window = fields.integer("sliding_window", 4096)
+    values["windows"] = windows or tuple(window if i % 2 == 0 else 0 for i in range(values["num_layers"]))
+    return values | {"num_norms": 4}
+
+
+def _gemma3(fields: Fields) -> Values:
+    values = _decoder(fields, tied=True)
+    windows = _windows(fields, values["num_layers"], every=False)
+    window, period = fields.integer("sliding_window", 4096), fields.integer("sliding_window_pattern", 6)
+    values["windows"] = windows or tuple(0 if (i + 1) % period == 0 else window for i in range(values["num_layers"]))
+    return values | {"num_norms": 4, "has_qk_norm": True}
+
+
+def _gpt_neox(fields: Fields) -> Values:
+    values = _decoder(fields)
+    return values | {"is_gated": False, "norm": "layernorm", "has_linear_bias": True, "has_qkv_bias": False}
+
+
+def _nemotron(fields: Fields) -> Values:
+    return _decoder(fields) | {"is_gated": False, "norm": "layernorm"}
+
+
+def _gpt2(fields: Fields) -> Values:
+    hidden, heads = fields.integer("n_embd"), fields.integer("n_head")
+    return {
+        "num_layers": fields.integer("n_layer"),
+        "hidden": hidden,
+        "ffn_hidden": fields.integer("n_inner", 4 * hidden),
+        "num_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": max(hidden // heads, 1),
+        "vocab_size": padded(fields.integer("vocab_size")),
+        "is_tied": fields.switch("tie_word_embeddings", True),
+        "is_gated": False,
+        "norm": "layernorm",
+        "has_linear_bias": True,
+        "learned_positions": fields.integer("n_positions", fields.integer("n_ctx", 1024)),
+    }
+
+
+def _mpt(fields: Fields) -> Values:
+    hidden, heads = fields.integer("d_model"), fields.integer("n_heads")
+    given = fields.anything("attn_config")
+    attention = given if isinstance(given, dict) else {}
+    has_bias = not fields.switch("no_bias", True)
+    kv_heads = {"multiquery_attention": 1, "grouped_query_attention": attention.get("kv_n_heads", heads)}
+    ffn = fields.anything("ffn_config") or {}
+    return {
+        "num_layers": fields.integer("n_layers"),
+        "hidden": hidden,
+        "ffn_hidden": int(ffn.get("ffn_hidden_size") or fields.number("expansion_ratio", 4.0) * hidden),
+        "num_heads": heads,
+        "num_kv_heads": kv_heads.get(str(attention.get("attn_type")), heads),
+        "head_dim": max(hidden // heads, 1),
+        "vocab_size": padded(fields.integer("vocab_size")),
+        "is_tied": fields.switch("tie_word_embeddings", True),
+        "is_gated": False,
+        # MPT's norms have no shift without biases: as many parameters as RMSNorm.
+        "norm": "layernorm" if has_bias else "rmsnorm",
+        "has_linear_bias": has_bias,
+        "learned_positions": 0 if attention.get("alibi") or attention.get("rope") else fields.integer("max_seq_len"),
+    }
+
+
+FAMILIES: dict[str, Callable[[Fields], Values]] = {
+    "llama": _llama,
+    "mistral": _mistral,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3": _qwen3,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "gpt_oss": _gpt_oss,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "phi3": _mistral,
+    "gpt_neox": _gpt_neox,
+    "nemotron": _nemotron,
+    "gpt2": _gpt2,
+    "mpt": _mpt,
+}
+"""Reader of each `model_type`."""

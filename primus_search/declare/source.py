@@ -2,7 +2,8 @@
 
 `read` returns a `Document`: plain dicts, lists and scalars plus the line each path stands on. It refuses what data
 files never need and attackers like: unknown tags, files above `MAX_BYTES`, nesting above `MAX_DEPTH`, and aliases
-that expand to more than `MAX_NODES` values (a "YAML bomb"). Duplicate keys are problems, not overwrites.
+that expand to more than `MAX_NODES` values (a "YAML bomb"). A key given twice with different values is a problem, not
+an overwrite.
 
     >>> document = parse("a: {b: [1, 2]}", "x.yaml")
     >>> document.where(("a", "b", 1))
@@ -124,7 +125,7 @@ def shown(path: Path) -> str:
 
 
 def parse(text: str, name: str) -> Document:
-    """The document in a text; every duplicate key and unknown tag is reported, a syntax error alone."""
+    """The document in a text; every contradicting key and unknown tag is reported, a syntax error alone."""
     # JSON may be indented with tabs, which YAML forbids; outside strings JSON has no other use for them.
     if name.endswith(".json"):
         text = text.replace("\t", " ")
@@ -196,13 +197,11 @@ class _Builder:
                     built = self.build(base, keys)
                     merged |= built if isinstance(built, dict) else {}
                 continue
-            if key in own:
-                line = self.lines[(*keys, key)]
-                what = f"duplicate key, first given on line {line}; keep one"
+            line = self.lines.setdefault((*keys, key), key_node.start_mark.line + 1)
+            value = self.build(value_node, (*keys, key))
+            if own.setdefault(key, value) != value:
+                what = f"duplicate key with another value than on line {line}; keep one"
                 self.problems.append(Problem(self._where(key_node, (*keys, key)), what))
-                continue
-            self.lines[(*keys, key)] = key_node.start_mark.line + 1
-            own[key] = self.build(value_node, (*keys, key))
         return merged | own
 
     def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
