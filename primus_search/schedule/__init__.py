@@ -5,6 +5,7 @@ simulate(table, costs).makespan
 """
 
 from primus_search.schedule.batch import BatchTimes, CostColumns, simulate_many
+from primus_search.schedule.bounds import lower_bound
 from primus_search.schedule.costs import Costs, StageCosts
 from primus_search.schedule.registry import (
     ALIASES,
@@ -38,6 +39,7 @@ __all__ = [
     "Timeline",
     "algorithm",
     "build",
+    "lower_bound",
     "names",
     "order_for",
     "peak_activations",
