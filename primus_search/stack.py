@@ -58,6 +58,7 @@ class Stack:
     has_fused_activation    gated activation in one kernel
     has_fused_rope          rotary embedding in one kernel for queries and keys
     has_fused_residual      bias, dropout and residual add in one kernel
+    has_fused_loss          cross-entropy fused with its gradient, unless the candidate says otherwise
     has_fused_router        top-k, softmax and auxiliary loss of the router fused
     has_fused_permute       tokens are permuted by one fused kernel
     has_fused_optimizer     one multi-tensor optimizer kernel
@@ -65,6 +66,7 @@ class Stack:
     has_gradient_accumulation_fusion  weight-gradient GEMM adds into the main gradient itself
     caches_fp8_weights      weights are cast once per step, not once per micro-batch
     has_dropout             residual and attention dropout are applied (GPT-3 era recipes)
+    natural_imbalance       tokens of the busiest expert rank over the mean where routing is not balanced by force
     expert_padding_factor   rows the expert GEMMs work on over rows routed, from padding to a kernel's tile
 
     Numbers as the framework keeps them, in bytes
@@ -81,7 +83,9 @@ class Stack:
     has_fp8_tensor_gather   tensor-parallel gathers move FP8 activations when the recipe is FP8
     has_fp8_dispatch        tokens travel to their experts as FP8 when the recipe is FP8; they come back as BF16
     context_overlap         share of ring attention's traffic hidden behind attention
+    switched_tensor_overlap share hidden where a run switches on user-buffer or asynchronous tensor parallelism
     expert_overlap          share of dispatch and combine hidden by batch-level overlap (0 unless switched on)
+    batch_expert_overlap    that share where a run switches the overlap on
     shared_expert_overlap   shared experts run while tokens travel
     shard_overlap           share of FSDP gathers and scatters that prefetch hides
     gradient_bucket_params  parameters whose gradients travel together; the last bucket of a step hides behind nothing
@@ -92,8 +96,6 @@ class Stack:
 
     Overheads
     host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
-    kernel_gap_s            idle device time between two dependent kernels
-    graph_gap_s             the same inside a replayed CUDA / HIP graph
     cuda_graph              which part of the step is replayed as a graph: none, attention and router, the whole layer
     host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
     host_sync_s             what one such wait costs: the drained queue has to fill again
@@ -114,6 +116,7 @@ class Stack:
     has_fused_activation: bool = True
     has_fused_rope: bool = True
     has_fused_residual: bool = True
+    has_fused_loss: bool = True
     has_fused_router: bool = True
     has_fused_permute: bool = True
     has_fused_optimizer: bool = True
@@ -122,6 +125,7 @@ class Stack:
     caches_fp8_weights: bool = True
     has_dropout: bool = False
     expert_padding_factor: float = 1.0
+    natural_imbalance: float = 1.15
 
     gradient_bytes: float = 4.0
     gradient_comm_bytes: float = 4.0
@@ -135,7 +139,9 @@ class Stack:
     has_fp8_tensor_gather: bool = False
     has_fp8_dispatch: bool = False
     context_overlap: float = 0.5
+    switched_tensor_overlap: float = 0.7
     expert_overlap: float = 0.0
+    batch_expert_overlap: float = 0.7
     shared_expert_overlap: bool = False
     shard_overlap: float = 0.9
     gradient_bucket_params: float = 40e6
@@ -145,8 +151,6 @@ class Stack:
     comm_contention: float = 0.0
 
     host_launch_s: float = 4e-6
-    kernel_gap_s: float = 1.5e-6
-    graph_gap_s: float = 0.8e-6
     cuda_graph: Literal["none", "partial", "full"] = "none"
     host_syncs_per_moe_layer: float = 3.0
     host_sync_s: float = 50e-6
@@ -165,6 +169,7 @@ class Stack:
 
     def __post_init__(self) -> None:
         shares: tuple[float, ...] = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
+        shares += (self.switched_tensor_overlap, self.batch_expert_overlap)
         shares += (self.tensor_async_overlap, self.gradient_overlap, self.param_gather_overlap, self.pipeline_overlap)
         if not all(0.0 <= share <= 1.0 for share in shares):
             raise ValueError(f"stack {self.name!r}: every overlap is a share in 0..1")

@@ -202,11 +202,12 @@ def core_attention(
     A kernel that stores its scores works on the full square whatever the mask.
     """
     seq = float(workload.seq_length)
-    is_unfused = stack.attention_kernel == UNFUSED
+    kernel = attention_family(acc, stack)
+    is_unfused = kernel == UNFUSED
     keys = seq if is_unfused else model.attended_tokens(workload.seq_length, kind.window)
     times = attention_s(
         acc,
-        stack.attention_kernel,
+        kernel,
         batch=c.micro_batch_size,
         heads=model.num_heads / c.tp,
         kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
@@ -224,6 +225,13 @@ def core_attention(
         forward_kernels=6.0 if is_unfused else 1.0,
         backward_kernels=9.0 if is_unfused else 3.0,
     )
+
+
+def attention_family(acc: Accelerator, stack: Stack) -> str:
+    """The kernel family a stack uses on a device: its own, or the device's first where the device has no such family."""
+    if stack.attention_kernel == UNFUSED or stack.attention_kernel in acc.attention.kernels:
+        return stack.attention_kernel
+    return next(iter(acc.attention.kernels))
 
 
 def mlp_operations(

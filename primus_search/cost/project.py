@@ -16,6 +16,7 @@ from primus_search.candidates import Candidates, Floats, Ints, Recompute, Recomp
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Rows, Vocabulary
 from primus_search.cost.gradient import GradientTraffic, exposed_gradient_s, gradient_traffic
+from primus_search.cost.memory import project_memory
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
 from primus_search.cost.optimizer import optimizer_s
@@ -63,8 +64,6 @@ class Projector:
 
     def memory(self, c: Candidates) -> Memory:
         """Bytes on the worst pipeline rank."""
-        from primus_search.cost.memory import project_memory  # type: ignore[attr-defined]
-
         return project_memory(self.model, self.cluster, self.workload, c)
 
     def step(self, c: Candidates) -> Step:

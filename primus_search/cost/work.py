@@ -166,7 +166,7 @@ def _add(work: Work, part: Part, module: Module, which: Pass, seconds: Floats, k
     if which is Pass.FORWARD:
         work.forward_module_s[module] += seconds
     elif module is Module.CORE:
-        work.core_backward_s += seconds
+        work.core_backward_s[:] += seconds
 
 
 def _stack(values: Sequence[ArrayLike], rows: int) -> Floats:

@@ -1,0 +1,167 @@
+"""Project every run of a table and score what comes out."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.candidates import Floats
+from primus_search.cost.project import Projector
+from primus_search.cost.result import Projection
+from primus_search.errors import PrimusSearchError
+from primus_search.units import GB, GIB
+from primus_search.validate.cases import Case, Skipped, build_case
+from primus_search.validate.rows import Run, read_runs
+from primus_search.validate.score import by_key, duplicate_weights, kendall_by_group, score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One projected run."""
+
+    case: Case
+    projection: Projection
+
+    @property
+    def predicted(self) -> float:
+        """Tokens per second and GPU."""
+        return float(self.projection.tokens_per_s_per_gpu[0])
+
+    @property
+    def error(self) -> float:
+        """Signed relative error of the predicted rate."""
+        return self.predicted / self.case.tokens_per_s_per_gpu - 1.0
+
+    @property
+    def memory(self) -> tuple[float, float] | None:
+        """Predicted and measured bytes in the view the run's source reports; None where it reports none."""
+        measured = self.case.run.number("peak_mem_gb")
+        if not measured:
+            return None
+        view, unit = memory_view(self.case.run)
+        memory = self.projection.memory
+        predicted = {"allocated": memory.allocated, "reserved": memory.reserved, "driver": memory.driver}[view]
+        return float(predicted[0]), measured * unit
+
+
+def memory_view(run: Run) -> tuple[str, float]:
+    """Which memory a source prints (allocated, reserved or driver) and its unit in bytes."""
+    text = f"{run.word('source')} {run.word('notes')}".lower()
+    if "simumax" in text:
+        return "allocated", GIB
+    if "max reserved gib" in text:
+        return "reserved", GIB
+    if "reserved" in text and "incl. reserved" not in text:
+        return "reserved", GIB
+    if "zero bubble" in text:
+        return "allocated", GIB
+    return "driver", GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Every projected run, and every run that could not be, with the reason."""
+
+    rows: tuple[Row, ...]
+    skipped: tuple[tuple[Run, str], ...]
+
+    @property
+    def errors(self) -> Floats:
+        return np.array([row.error for row in self.rows])
+
+    @property
+    def weights(self) -> Floats:
+        return duplicate_weights(row.case.duplicate_key for row in self.rows)
+
+
+def validate_file(path: Path) -> Outcome:
+    """Project every complete run of a CSV."""
+    return validate_runs(read_runs(path))
+
+
+def validate_runs(runs: Sequence[Run]) -> Outcome:
+    """Project every run that can be."""
+    rows, skipped = [], []
+    for run in runs:
+        try:
+            case = build_case(run)
+            projector = Projector(case.model, case.cluster, case.workload)
+            rows.append(Row(case=case, projection=projector.project(case.candidates)))
+        except (Skipped, PrimusSearchError, ValueError) as reason:
+            skipped.append((run, str(reason)))
+    return Outcome(rows=tuple(rows), skipped=tuple(skipped))
+
+
+GROUPINGS = {
+    "gpu": lambda r: r.word("gpu"),
+    "precision": lambda r: r.word("precision"),
+    "family": lambda r: "moe" if (r.whole("num_experts", 0) or 0) > 1 else "dense",
+    "source": lambda r: r.word("source"),
+    "gpu x precision x family": lambda r: " ".join(
+        (r.word("gpu"), r.word("precision"), "moe" if (r.whole("num_experts", 0) or 0) > 1 else "dense")
+    ),
+}
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """Everything `validate --json` prints."""
+    rows, errors, weights = outcome.rows, outcome.errors, outcome.weights
+    total = score(errors, weights)
+    runs = [row.case.run for row in rows]
+    ranks = [tuple(r.word(w) for w in ("source", "model", "gpu")) + (r.number("gpus"),) for r in runs]
+    predicted = np.array([row.predicted for row in rows])
+    measured = np.array([row.case.tokens_per_s_per_gpu for row in rows])
+    return {
+        "rows": len(rows),
+        "skipped": len(outcome.skipped),
+        "median_abs_error": total.median_abs_error,
+        "p90_abs_error": total.p90_abs_error,
+        "worst_abs_error": total.worst_abs_error,
+        "bias": total.bias,
+        "kendall": kendall_by_group(ranks, predicted, measured),
+        "coverage_90": float("nan"),
+        "memory": memory_summary(outcome),
+        "groups": groups(outcome),
+        "skipped_reasons": [{"id": run.id, "reason": reason} for run, reason in outcome.skipped],
+        "per_row": [_row(row) for row in rows],
+    }
+
+
+def groups(outcome: Outcome) -> list[dict[str, Any]]:
+    """Scores per GPU, precision, family, source and their combination."""
+    errors, weights = outcome.errors, outcome.weights
+    runs = [row.case.run for row in outcome.rows]
+    found = []
+    for grouping, key in GROUPINGS.items():
+        for name, members in by_key([key(run) for run in runs], lambda x: x).items():
+            found.append({"grouping": grouping, "group": name, **asdict(score(errors[members], weights[members]))})
+    return found
+
+
+def memory_summary(outcome: Outcome) -> dict[str, Any]:
+    """Errors of memory on the rows that report it, and the share of runs that ran but are said not to fit."""
+    pairs = [row.memory for row in outcome.rows]
+    known = [i for i, pair in enumerate(pairs) if pair is not None]
+    errors = np.array([p[0] / p[1] - 1.0 for p in pairs if p is not None])
+    found = score(errors, outcome.weights[known])
+    misses = [not bool(row.projection.fits[0]) for row in outcome.rows]
+    return {
+        "rows": found.rows,
+        "median_abs_error": found.median_abs_error,
+        "p90_abs_error": found.p90_abs_error,
+        "bias": found.bias,
+        "false_oom": float(np.mean(misses)) if misses else float("nan"),
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    memory = row.memory
+    return {
+        "id": row.case.run.id,
+        "predicted_tokens_per_s_per_gpu": row.predicted,
+        "measured_tokens_per_s_per_gpu": row.case.tokens_per_s_per_gpu,
+        "predicted_memory_GB": memory[0] / GB if memory else None,
+        "measured_memory_GB": memory[1] / GB if memory else None,
+    }
