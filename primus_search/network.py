@@ -38,7 +38,7 @@ class Network:
     nic_efficiency             share of the NIC a ring or a send reaches
     nic_all_to_all_efficiency  share of the NIC a direct exchange reaches
     nic_dispatch_efficiency    share of the NIC that fused expert dispatch / combine kernels reach
-    scale_loss                 inter-domain slow-down per doubling of domains beyond two (congestion, stragglers)
+    scale_loss                 slow-down of rings and direct exchanges per doubling of domains beyond two (congestion)
     pod_size                   devices in one pod
     pod_bytes_per_s            one NIC, one direction, for traffic that leaves its pod
     pod_latency_s              what each hop between pods adds

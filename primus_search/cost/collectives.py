@@ -42,7 +42,8 @@ class _Reach:
     members     of a group; local  members per domain; domains  spanned
     is_group    1.0, or 0.0 for a group of one, which then costs nothing
     link_share  of the device's links that lead to members (mesh: one link per member)
-    nic_bytes_per_s  line rate of one member's NIC share, after pods and scale
+    nic_bytes_per_s  line rate of one member's NIC share, after pods
+    congestion  how much longer flows that cross every domain boundary at once take at this many domains
     """
 
     members: Floats
@@ -53,6 +54,7 @@ class _Reach:
     link_share: Floats
     nic_bytes_per_s: Floats
     nic_hop_s: Floats
+    congestion: Floats
 
 
 def _reach(network: Network, group: Group) -> _Reach:
@@ -76,8 +78,9 @@ def _reach(network: Network, group: Group) -> _Reach:
         is_group=(size > 1).astype(np.float64),
         is_remote=(domains > 1).astype(np.float64),
         link_share=link_share(network, local),
-        nic_bytes_per_s=nic / congestion,
+        nic_bytes_per_s=nic.astype(np.float64),
         nic_hop_s=network.nic_hop_latency_s + pod_hop_s,
+        congestion=congestion,
     )
 
 
@@ -98,16 +101,16 @@ def _ramped_s(wire_bytes: Floats, bytes_per_s: Floats, half_speed_bytes: Floats 
     return (wire_bytes + np.sqrt(half_speed_bytes * wire_bytes)) / bytes_per_s
 
 
-def _flow_s(network: Network, wire_bytes: Floats, reach: _Reach) -> Floats:
-    """Seconds for `wire_bytes` to pass every member along rings: the slowest hop counts, in or between domains.
+def _flow_s(network: Network, wire_bytes: Floats, reach: _Reach, *, congestion: Floats | float) -> Floats:
+    """Seconds for `wire_bytes` to pass every member: the slowest hop counts, inside or between domains.
 
-    Between domains all local members' NICs work together, since libraries lay one ring (or tree) per rail.
+    Between domains all local members' NICs work together, since libraries lay one ring or tree per rail.
     """
     link = network.link_bytes_per_s * network.ring_efficiency * reach.link_share
     link = link * (1.0 - network.pair_loss / np.maximum(reach.local, 2.0))
     nic = reach.local * reach.nic_bytes_per_s * network.nic_efficiency
     inside = _ramped_s(wire_bytes, link, network.link_half_speed_bytes) * (reach.local > 1)
-    outside = _ramped_s(wire_bytes, nic, network.nic_half_speed_bytes * reach.local) * reach.is_remote
+    outside = _ramped_s(wire_bytes, nic / congestion, network.nic_half_speed_bytes * reach.local) * reach.is_remote
     flow: Floats = np.maximum(inside, outside)
     return flow
 
@@ -137,8 +140,8 @@ def all_gather_s(network: Network, message_bytes: ArrayLike, group: Group) -> Fl
     """
     reach = _reach(network, group)
     wire = np.asarray(message_bytes, dtype=np.float64) * (reach.members - 1.0) / reach.members
-    seconds = _start_s(network, reach) + _ring_latency_s(network, reach) + _flow_s(network, wire, reach)
-    return reach.is_group * seconds
+    flow = _flow_s(network, wire, reach, congestion=reach.congestion)
+    return reach.is_group * (_start_s(network, reach) + _ring_latency_s(network, reach) + flow)
 
 
 def reduce_scatter_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
@@ -159,9 +162,9 @@ def all_reduce_s(network: Network, message_bytes: ArrayLike, group: Group) -> Fl
     bytes_ = np.asarray(message_bytes, dtype=np.float64)
     around, start = _ring_latency_s(network, reach), _start_s(network, reach)
     turns = 2.0 * (reach.members - 1.0) / reach.members
-    ring = 2.0 * around + _flow_s(network, turns * bytes_, reach)
-    tree = 2.0 * _tree_latency_s(network, reach) + _flow_s(network, 2.0 * bytes_, reach)
-    one_shot = around + _flow_s(network, (reach.members - 1.0) * bytes_, reach)
+    ring = 2.0 * around + _flow_s(network, turns * bytes_, reach, congestion=reach.congestion)
+    tree = 2.0 * _tree_latency_s(network, reach) + _flow_s(network, 2.0 * bytes_, reach, congestion=1.0)
+    one_shot = around + _flow_s(network, (reach.members - 1.0) * bytes_, reach, congestion=1.0)
     stacked = _inside_all_reduce_s(network, bytes_, reach) + _across_all_reduce_s(network, bytes_, reach)
     best = np.minimum(np.minimum(ring, tree), np.minimum(one_shot, stacked))
     return reach.is_group * (start + best)
@@ -185,7 +188,8 @@ def _across_all_reduce_s(network: Network, bytes_: Floats, reach: _Reach) -> Flo
     nic = reach.nic_bytes_per_s * network.nic_efficiency
     mine, steps = bytes_ / reach.local, reach.domains - 1.0
     ring = 2.0 * steps * reach.nic_hop_s
-    ring = ring + _ramped_s(2.0 * mine * steps / reach.domains, nic, network.nic_half_speed_bytes)
+    turns = 2.0 * steps / reach.domains
+    ring = ring + _ramped_s(turns * mine, nic / reach.congestion, network.nic_half_speed_bytes)
     tree = 2.0 * np.log2(reach.domains) * reach.nic_hop_s + _ramped_s(2.0 * mine, nic, network.nic_half_speed_bytes)
     return reach.is_remote * np.minimum(ring, tree)
 
@@ -201,7 +205,7 @@ def all_to_all_s(network: Network, message_bytes: ArrayLike, group: Group) -> Fl
     share = np.asarray(message_bytes, dtype=np.float64) / reach.members
     near, far = share * (reach.local - 1.0), share * (reach.members - reach.local)
     link = network.link_bytes_per_s * network.all_to_all_efficiency * reach.link_share
-    nic = reach.nic_bytes_per_s * network.nic_all_to_all_efficiency
+    nic = reach.nic_bytes_per_s * network.nic_all_to_all_efficiency / reach.congestion
     out = _ramped_s(far, nic, network.nic_half_speed_bytes)
     near_hops = (reach.local - 1.0) * network.link_hop_latency_s
     direct = _ramped_s(near, link, network.link_half_speed_bytes) + out
@@ -218,7 +222,8 @@ def dispatch_s(
     token_bytes   all tokens of one rank, once
     destinations  mean number of parts a token needs when the experts lie in that many parts
 
-    Formula: max(NIC, links) + latency, since the kernels forward while they receive
+    Formula: max(NIC, links) + latency, since the kernels forward while they receive, in chunks of fixed size (no ramp
+    on the NIC)
         NIC    token_bytes * destinations(domains) * (domains-1)/domains
         links  token_bytes * destinations(members) * (local-1)/local: every copy reaches its rank over the links of
                the node it entered
@@ -230,9 +235,7 @@ def dispatch_s(
     near = bytes_ * destinations(reach.members) * (reach.local - 1.0) / reach.local
     nic = reach.nic_bytes_per_s * network.nic_dispatch_efficiency
     link = network.link_bytes_per_s * network.dispatch_efficiency * reach.link_share
-    wire = np.maximum(
-        _ramped_s(far, nic, network.nic_half_speed_bytes), _ramped_s(near, link, network.link_half_speed_bytes)
-    )
+    wire = np.maximum(far / nic, _ramped_s(near, link, network.link_half_speed_bytes))
     hops = (reach.local - 1.0) * network.link_hop_latency_s + (reach.domains - 1.0) * reach.nic_hop_s
     return reach.is_group * (_start_s(network, reach) + hops + wire)
 
@@ -241,15 +244,12 @@ def send_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     """Seconds one pipeline stage needs to send `message_bytes` to the next, over the slowest hop of the group.
 
     A hop stays on the fast links only where the whole group lies inside a domain; in a mesh a pair has one link.
+    Between domains chunks follow each other at the NIC's rate, without the ramp of a collective.
     """
     reach = _reach(network, group)
     bytes_ = np.asarray(message_bytes, dtype=np.float64)
     link = network.link_bytes_per_s * network.p2p_efficiency * link_share(network, 2.0)
     near = network.link_latency_s + _ramped_s(bytes_, link, network.link_half_speed_bytes)
     nic = reach.nic_bytes_per_s * network.nic_efficiency
-    far = (
-        network.nic_latency_s
-        + reach.nic_hop_s
-        + _ramped_s(bytes_, nic, network.nic_half_speed_bytes / network.domain_size)
-    )
+    far = network.nic_latency_s + reach.nic_hop_s + bytes_ / nic
     return reach.is_group * np.where(reach.domains > 1, far, near)
