@@ -6,15 +6,16 @@
 cache folder like any other.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from primus_search import units
 from primus_search.accelerator import Accelerator
 from primus_search.cluster import Cluster
-from primus_search.declare.places import Kind, find
+from primus_search.declare import primus_hardware
+from primus_search.declare.places import Kind, find, names
 from primus_search.declare.records import Reading, Sourced, build
 from primus_search.declare.source import Document, did_you_mean, read
 from primus_search.errors import InputError, Problem
@@ -170,8 +171,17 @@ def _measured_host() -> Path:
     """The hardware file of this machine, measured once and cached."""
     from primus_search.measure.host import host_file
 
-    return host_file(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "primus-search")
+    return host_file()
 
 
 def _from_primus(document: Document, path: Path) -> Hardware:
-    raise NotImplementedError
+    """The hardware a Primus `hardware_config` file describes: its links over the base file's accelerator."""
+    overlay = primus_hardware.read_overlay(document, path, [*names(Kind.HARDWARE)])
+    base = load_hardware(overlay.base)
+    accelerator, network = overlay.on(base.accelerator, base.network)
+    changed = {*overlay.network, *overlay.accelerator}
+    kept = tuple(s for s in base.sources if units.to_base(s.path.rpartition(".")[2], 0.0)[0] not in changed)
+    given = tuple(
+        Sourced(f"hardware_config.{k}", v, document.name) for k, v in document.data["hardware_config"].items()
+    )
+    return replace(base, accelerator=accelerator, network=network, sources=kept + given, notes=overlay.notes, path=path)
