@@ -58,8 +58,8 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
         name, factor = units.to_base(key, 1.0)
         if key in fields:
             name, factor = key, 1.0
-        if name not in fields or key not in units.yaml_keys(name):
-            reading.problem((*keys, key), _unknown_key(key, fields, allowed))
+        if name not in fields or key not in (name, *units.yaml_keys(name)):
+            reading.problem((*keys, key), f"unknown key{did_you_mean(key, allowed)}")
         elif name in filled:
             reading.problem((*keys, key), f"is the same quantity as '{filled[name]}'; keep one")
         else:
@@ -77,12 +77,6 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
     except (ValueError, TypeError) as error:
         reading.problem(keys, str(error))
         return None
-
-
-def _unknown_key(key: str, fields: dict[str, Any], allowed: list[str]) -> str:
-    if key in fields:
-        return f"needs a unit: write {join_words(units.yaml_keys(key))}"
-    return f"unknown key{did_you_mean(key, allowed)}"
 
 
 def _value(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
