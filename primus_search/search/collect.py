@@ -1,0 +1,135 @@
+"""Run tasks on an engine and merge what they find, until all are done, a budget is spent or the user stops."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from primus_search.search.engine import Engine
+from primus_search.search.evaluate import Funnel, Task
+from primus_search.search.findings import Findings
+from primus_search.search.journal import Done, Journal
+from primus_search.search.result import SamplerCheck
+from primus_search.search.shortlist import Cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Rows and wall seconds a search may use; 0 means no limit."""
+
+    candidates: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """Findings per cluster, and whether every row was looked at."""
+
+    findings: tuple[Findings, ...]
+    is_complete: bool
+    notes: tuple[str, ...] = ()
+    sampler_check: SamplerCheck | None = None
+    peak_rss_bytes: float = 0.0
+
+    @property
+    def total(self) -> Findings:
+        """Counts over all clusters; its rows mix clusters and mean nothing."""
+        empty = Findings.none(1)
+        return reduce(lambda left, right: left.plus(right), (one.without_rows() for one in self.findings), empty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Where a search stands, for a progress bar."""
+
+    rows_done: int
+    rows_total: int
+    legal: int
+    feasible: int
+    projected: int
+    best_step_s: float
+
+
+Progress = Callable[[Tick], None]
+
+
+def silent(tick: Tick) -> None:
+    """No progress bar."""
+
+
+OpenJournal = tuple[Journal, Sequence[Done]]
+
+
+def collect(
+    engine: Engine,
+    funnel: Funnel,
+    tasks: Sequence[Task],
+    budget: Budget,
+    opened: OpenJournal | None,
+    progress: Progress,
+) -> Collected:
+    """Findings per cluster of all tasks; tasks that the journal holds are not done again."""
+    gathered = _Gathered(funnel, tasks, progress)
+    journal, known = opened or (None, ())
+    for done in known:
+        gathered.add(done.task, done.findings)
+    left = _until_spent([task for task in tasks if task.number not in gathered.done], budget)
+    notes: list[str] = []
+    try:
+        for task, findings in engine.map(left, gathered.cut_of):
+            gathered.add(task.number, findings)
+            if journal is not None:
+                journal.add(task.number, findings)
+    except KeyboardInterrupt:
+        notes.append("interrupted: these are the best candidates found so far")
+    finally:
+        if journal is not None:
+            journal.close()
+    is_complete = len(gathered.done) == len(tasks)
+    if not is_complete and not notes:
+        notes.append("the budget ran out: these are the best candidates found so far")
+    return Collected(findings=tuple(gathered.findings), is_complete=is_complete, notes=tuple(notes))
+
+
+def _until_spent(tasks: Sequence[Task], budget: Budget) -> Iterator[Task]:
+    """Tasks, for as long as the budget lasts when one is asked for."""
+    started, rows = time.monotonic(), 0
+    for task in tasks:
+        if budget.seconds and time.monotonic() - started >= budget.seconds:
+            return
+        if budget.candidates and rows >= budget.candidates:
+            return
+        rows += task.stop - task.start
+        yield task
+
+
+class _Gathered:
+    """Findings per cluster so far."""
+
+    def __init__(self, funnel: Funnel, tasks: Sequence[Task], progress: Progress) -> None:
+        self.findings = [Findings.none(funnel.keep) for _ in funnel.enumerators]
+        self.done: set[int] = set()
+        self._tasks = {task.number: task for task in tasks}
+        self._total = sum(task.stop - task.start for task in tasks)
+        self._rows, self._progress = 0, progress
+
+    def add(self, number: int, findings: Findings) -> None:
+        task = self._tasks[number]
+        self.done.add(number)
+        self.findings[task.cluster] = self.findings[task.cluster].plus(findings)
+        self._rows += task.stop - task.start
+        self._progress(self._tick())
+
+    def cut_of(self, cluster: int) -> Cut:
+        return self.findings[cluster].shortlist.cut
+
+    def _tick(self) -> Tick:
+        steps = [float(f.shortlist.top.step_s[0]) for f in self.findings if len(f.shortlist.top)]
+        return Tick(
+            rows_done=self._rows,
+            rows_total=self._total,
+            legal=sum(f.legal for f in self.findings),
+            feasible=sum(f.feasible for f in self.findings),
+            projected=sum(f.rows.get("project", 0) for f in self.findings),
+            best_step_s=min(steps, default=0.0),
+        )

@@ -1,0 +1,84 @@
+"""From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+from primus_search.candidates import Ints
+from primus_search.errors import InputError, NothingFits, Problem
+from primus_search.search.collect import Collected
+from primus_search.search.evaluate import Funnel
+from primus_search.search.findings import NO_MISS, Findings, Miss
+from primus_search.search.near_miss import explain_miss
+from primus_search.search.result import ClusterResult, Table
+
+RULES_NAMED = 6
+"""Rules an empty space lists; the others removed less."""
+
+
+def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
+    """Ranking and frontier of every cluster, projected in full."""
+    return tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
+
+
+def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterResult:
+    enumerator = funnel.enumerators[cluster]
+    removed = dict(enumerator.removed)
+    for name, count in found.removed.items():
+        removed[name] = removed.get(name, 0) + count
+    order = list(enumerator.reasons)
+    return ClusterResult(
+        choice=funnel.space.clusters[cluster],
+        raw=enumerator.raw_size,
+        legal=found.legal,
+        feasible=found.feasible,
+        removed={name: removed[name] for name in sorted(removed, key=order.index)},
+        ranking=table(funnel, cluster, found.shortlist.top.indices),
+        frontier=table(funnel, cluster, found.shortlist.frontier.indices),
+    )
+
+
+def table(funnel: Funnel, cluster: int, indices: Ints) -> Table:
+    """The rows with these numbers, in this order, with their full projection."""
+    candidates = funnel.enumerators[cluster].rows(indices)
+    projection = funnel.projectors[cluster].project(candidates)
+    return Table(choice=funnel.space.clusters[cluster], indices=indices, candidates=candidates, projection=projection)
+
+
+def refuse_empty(funnel: Funnel) -> None:
+    """Raise InputError when no row of any cluster is legal, naming the rules that emptied the space."""
+    if any(enumerator.size for enumerator in funnel.enumerators):
+        return
+    enumerator = funnel.enumerators[0]
+    blamed = sorted(enumerator.removed.items(), key=lambda item: -item[1])[:RULES_NAMED]
+    lines = [f"{name} removed {count:,}: {enumerator.reasons[name]}" for name, count in blamed]
+    where = funnel.space.source or funnel.space.name
+    what = f"no legal candidate among {enumerator.raw_size:,}; the rules that emptied the space:"
+    raise InputError([Problem(where, "\n  ".join([what, *lines]))])
+
+
+def refuse_unfit(funnel: Funnel, findings: Sequence[Findings]) -> None:
+    """Raise NothingFits when no legal row fits on any cluster: the nearest miss, and what would make it fit."""
+    if any(found.feasible for found in findings):
+        return
+    misses = [(found.miss, cluster) for cluster, found in enumerate(findings) if found.miss.index >= 0]
+    if not misses:
+        where = funnel.space.source or funnel.space.name
+        raise InputError(
+            [Problem(where, "no candidate was looked at: the budget is too small, or late rules left none")]
+        )
+    miss, cluster = min(misses, key=lambda pair: (pair[0].missing_bytes, pair[1]))
+    raise NothingFits(explain_miss(funnel, cluster, miss))
+
+
+def nearest(findings: Sequence[Findings]) -> Miss:
+    """The nearest miss over all clusters."""
+    return reduce(lambda left, right: left.plus(right), (found.miss for found in findings), NO_MISS)
+
+
+def spread(table: Table, most: int) -> Ints:
+    """Ranks of at most `most` rows, evenly spread over a table, ends included: for plots of long frontiers."""
+    if len(table) <= most:
+        return np.arange(len(table))
+    return np.unique(np.linspace(0, len(table) - 1, most).round().astype(np.int64))

@@ -1,0 +1,215 @@
+"""What a search returns: ranked rows and the frontier per cluster, counts per funnel stage, and how sure it is."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from primus_search.candidates import COLUMN_NAMES, Candidates, Ints
+from primus_search.cost.result import Projection
+from primus_search.search.findings import Stage
+from primus_search.space import ClusterChoice, Space
+
+PROJECTED = "projected"
+"""Evidence of a figure that no device and no trace has seen; the others are `traced` and `measured`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on."""
+
+    choice: ClusterChoice
+    indices: Ints
+    candidates: Candidates
+    projection: Projection
+    time_evidence: tuple[str, ...] = ()
+    memory_evidence: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("time_evidence", "memory_evidence"):
+            if not self.__getattribute__(name):
+                object.__setattr__(self, name, (PROJECTED,) * len(self.indices))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def row(self, rank: int) -> dict[str, Any]:
+        """One row as the columns of `ranking.csv`: axes by name, then degrees and figures. `rank` counts from 0."""
+        p = self.projection
+        knobs = self.candidates.row(rank)
+        return {name: knobs[name] for name in COLUMN_NAMES} | {
+            "dp": int(p.dp[rank]),
+            "microbatches": int(p.microbatches[rank]),
+            "tokens_per_s": float(p.tokens_per_s[rank]),
+            "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[rank]),
+            "step_s": float(p.step.total[rank]),
+            "memory_bytes": float(p.memory.total[rank]),
+            "headroom_bytes": float(p.headroom_bytes[rank]),
+            "bubble_ratio": float(p.bubble_ratio[rank]),
+            "mfu": float(p.mfu[rank]),
+            "time_evidence": self.time_evidence[rank],
+            "memory_evidence": self.memory_evidence[rank],
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every row, in order."""
+        return (self.row(rank) for rank in range(len(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult:
+    """What was found on one cluster.
+
+    raw        size of the grid          legal     rows that no rule removed
+    feasible   rows that fit in memory   removed   rows per rule, in the order rules are asked
+    """
+
+    choice: ClusterChoice
+    raw: int
+    legal: int
+    feasible: int
+    removed: Mapping[str, int]
+    ranking: Table
+    frontier: Table
+
+    @property
+    def best_tokens_per_s_per_gpu(self) -> float:
+        return float(self.ranking.projection.tokens_per_s_per_gpu[0]) if len(self.ranking) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerCheck:
+    """How good the sampler is where the truth is known: an enumerable part of the same space.
+
+    regret         share of tokens/s the sampler's best misses of the true best, on `rows` candidates
+    hypervolume    share of the true frontier's hypervolume that the sampler's frontier covers
+    """
+
+    rows: int
+    evaluations: int
+    regret: float
+    hypervolume: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The answer of one search. `exact`: the ranking is the true optimum of the model over the whole space.
+
+    method, method_reason   how candidates were chosen, and why that way
+    is_complete             False after a budget ran out or an interrupt: the best so far
+    seconds                 wall time of the search
+    """
+
+    space: Space
+    clusters: tuple[ClusterResult, ...]
+    stages: tuple[Stage, ...]
+    reasons: Mapping[str, str]
+    engine: str
+    workers: int
+    method: str
+    method_reason: str
+    exact: bool
+    is_complete: bool
+    seconds: float
+    peak_rss_bytes: float
+    sampler_check: SamplerCheck | None = None
+    notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = field(default=())
+
+    @property
+    def raw(self) -> int:
+        return sum(found.raw for found in self.clusters)
+
+    @property
+    def legal(self) -> int:
+        return sum(found.legal for found in self.clusters)
+
+    @property
+    def feasible(self) -> int:
+        return sum(found.feasible for found in self.clusters)
+
+    @property
+    def removed(self) -> dict[str, int]:
+        """Rows that each rule removed, over all clusters."""
+        names = dict.fromkeys(name for found in self.clusters for name in found.removed)
+        return {name: sum(found.removed.get(name, 0) for found in self.clusters) for name in names}
+
+    @property
+    def best(self) -> ClusterResult:
+        """The cluster with the best candidate by the space's objective; the first among equals."""
+        ranked = [found for found in self.clusters if len(found.ranking)]
+        return max(ranked, key=self._score)
+
+    @property
+    def ranking(self) -> Table:
+        """The ranking on the best cluster."""
+        return self.best.ranking
+
+    @property
+    def frontier(self) -> Table:
+        """The frontier of memory against throughput on the best cluster."""
+        return self.best.frontier
+
+    def with_cluster(self, changed: ClusterResult) -> Self:
+        """This result with one cluster's tables replaced (after re-validation)."""
+        clusters = tuple(changed if found.choice is changed.choice else found for found in self.clusters)
+        return replace(self, clusters=clusters)
+
+    def _score(self, found: ClusterResult) -> float:
+        per_gpu = found.best_tokens_per_s_per_gpu
+        is_total = self.space.search.objective == "tokens_per_s"
+        return per_gpu * (found.choice.cluster.world if is_total else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One line of a scaling table: the best candidate of one cluster.
+
+    efficiency     tokens/s/GPU over that of the smallest cluster of the ladder
+    days, gpu_hours, cost_USD   for the token budget; 0 without a budget or a price
+    """
+
+    labels: tuple[tuple[str, int | float | str], ...]
+    nodes: int
+    world: int
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    efficiency: float
+    days: float
+    gpu_hours: float
+    cost_USD: float  # noqa: N815 - USD is the unit
+
+
+SECONDS_PER_HOUR, HOURS_PER_DAY = 3600.0, 24.0
+
+
+def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
+    """The scaling table of a search over several clusters, smallest first; clusters where nothing fits are left out."""
+    found = sorted((c for c in result.clusters if len(c.ranking)), key=lambda c: c.choice.cluster.world)
+    base = found[0].best_tokens_per_s_per_gpu if found else math.nan
+    rungs = []
+    for one in found:
+        world, per_gpu = one.choice.cluster.world, one.best_tokens_per_s_per_gpu
+        hours = token_budget / (per_gpu * world) / SECONDS_PER_HOUR
+        rungs.append(
+            Rung(
+                labels=one.choice.labels,
+                nodes=one.choice.cluster.num_nodes,
+                world=world,
+                tokens_per_s=per_gpu * world,
+                tokens_per_s_per_gpu=per_gpu,
+                efficiency=per_gpu / base,
+                days=hours / HOURS_PER_DAY,
+                gpu_hours=hours * world,
+                cost_USD=hours * world * one.choice.price_per_gpu_hour_USD,
+            )
+        )
+    return tuple(rungs)
+
+
+def exposed_comm_s(projection: Projection) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Seconds of the step that communication takes on the critical path, hops of the pipeline not included."""
+    step = projection.step
+    return step.tensor_comm + step.context_comm + step.expert_comm + step.shard_comm + step.gradient_comm

@@ -1,0 +1,270 @@
+"""The run folder: what a search leaves behind, each file whole or absent, and what lets a killed run continue.
+
+run.json              inputs, hashes, versions, seed, counts and seconds per stage; written last
+ranking.csv           the best rows          pareto.csv  the frontier          scaling.csv  with several clusters
+candidates.parquet    every row that was kept
+journal.bin           finished tasks, while the search runs; gone when it is complete
+"""
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from primus_search import __version__
+from primus_search.errors import InputError, PrimusSearchError, Problem
+from primus_search.search.collect import OpenJournal
+from primus_search.search.evaluate import CHUNK_ROWS, Funnel
+from primus_search.search.journal import Journal
+from primus_search.search.result import SearchResult, Table, ladder
+from primus_search.space import Space
+
+RANKED_ROWS = 1000
+"""Rows of `ranking.csv`; `candidates.parquet` holds all that were kept."""
+
+PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
+KNOWN = ("run.json", "ranking.csv", "pareto.csv", "candidates.parquet", "journal.bin", ".lock", "study.log")
+
+
+class StoreError(PrimusSearchError):
+    """The run folder could not be written; the message says why and what is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A folder that belongs to one run at a time; the lock goes away with the process, however it ends."""
+
+    path: Path
+    _lock: BinaryIO
+
+    @classmethod
+    def open(cls, path: Path, *, resume: bool) -> Self:
+        """Create or enter the folder and lock it. Raises InputError when it cannot be used."""
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            strangers = [p.name for p in path.iterdir() if p.name not in KNOWN]
+            if strangers and not (path / "run.json").exists() and not (path / "journal.bin").exists():
+                what = f"holds other files ({', '.join(sorted(strangers)[:3])}); choose an empty folder or a run's own"
+                raise InputError([Problem(f"--out {path}", what)])
+            if resume and not (path / "journal.bin").exists() and not (path / "run.json").exists():
+                raise InputError([Problem(f"--resume {path}", "there is no run to continue; leave out --resume")])
+            lock = (path / ".lock").open("ab")
+        except OSError as error:
+            raise InputError([Problem(f"--out {path}", f"cannot be written: {error.strerror}")]) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            what = "another run is writing here; wait for it or choose another folder"
+            raise InputError([Problem(f"--out {path}", what)]) from error
+        return cls(path, lock)
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        self._lock.close()
+
+    # --- while the search runs -------------------------------------------------------------------------------------
+
+    def journal(self, funnel: Funnel, resume: bool) -> OpenJournal:
+        """The journal of this search: continued where it belongs to the same search, else new."""
+        identity = {"search": fingerprint(funnel.space), "keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
+        identity |= {"version": __version__, "numpy": np.__version__}
+        path = self.path / "journal.bin"
+        try:
+            if resume:
+                found = Journal.resume(path, identity, funnel.keep)
+                if found is not None:
+                    return found
+            return Journal.start(path, identity, funnel.keep), ()
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+    # --- at the end ------------------------------------------------------------------------------------------------
+
+    def write(self, result: SearchResult) -> None:
+        """All files of a finished search; `run.json` last, so that a folder with it is complete."""
+        try:
+            self._write("ranking.csv", _csv(_merged(result, "ranking", RANKED_ROWS)))
+            self._write("pareto.csv", _csv(_merged(result, "frontier", None)))
+            if len(result.clusters) > 1:
+                self._write("scaling.csv", _csv([_plain(rung) for rung in ladder(result)]))
+            self._write("candidates.parquet", _parquet(result))
+            self._write("run.json", json.dumps(summary(result), indent=2).encode() + b"\n")
+            if result.is_complete:
+                (self.path / "journal.bin").unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.path}: the run folder is incomplete: {error.strerror}") from error
+
+    def _write(self, name: str, content: bytes) -> None:
+        """One file, whole or not at all."""
+        temporary = self.path / f".{name}.{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+# --- contents ------------------------------------------------------------------------------------------------------
+
+
+def summary(result: SearchResult) -> dict[str, Any]:
+    """The content of `run.json`."""
+    space, best = result.space, result.best
+    return {
+        "space": space.name,
+        "source": space.source,
+        "space_sha256": space.sha256,
+        "search_sha256": fingerprint(space),
+        "overrides": [_plain(override) for override in space.overrides],
+        "model": space.model.name,
+        "hardware": best.choice.cluster.accelerator.name,
+        "stack": best.choice.cluster.stack.name,
+        "nodes": best.choice.cluster.num_nodes,
+        "gpus": best.choice.cluster.world,
+        "workload": _plain(space.workload),
+        "engine": result.engine,
+        "workers": result.workers,
+        "seed": space.search.seed,
+        "method": result.method,
+        "method_reason": result.method_reason,
+        "objective": space.search.objective,
+        "memory_margin": space.search.memory_margin,
+        "exact": result.exact,
+        "complete": result.is_complete,
+        "notes": list(result.notes),
+        "raw": result.raw,
+        "legal": result.legal,
+        "feasible": result.feasible,
+        "removed": [
+            {"rule": name, "rows": count, "reason": result.reasons[name]} for name, count in result.removed.items()
+        ],
+        "stages": [
+            {"name": s.name, "rows": s.rows, "seconds": s.seconds, "rows_per_s": s.rows_per_s} for s in result.stages
+        ],
+        "seconds": result.seconds,
+        "peak_rss_bytes": result.peak_rss_bytes,
+        "sampler": None if result.sampler_check is None else _plain(result.sampler_check),
+        "clusters": [
+            {
+                "labels": dict(found.choice.labels),
+                "nodes": found.choice.cluster.num_nodes,
+                "gpus": found.choice.cluster.world,
+                "legal": found.legal,
+                "feasible": found.feasible,
+                "best_tokens_per_s_per_gpu": found.best_tokens_per_s_per_gpu,
+            }
+            for found in result.clusters
+        ],
+        "best": best.ranking.row(0),
+        "versions": _versions(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def fingerprint(space: Space) -> str:
+    """A hash of everything a search's answer depends on: model, clusters, workload, axes, constraints, settings."""
+    content = repr([space.model, space.workload, space.clusters, space.axes, space.constraints, space.search])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    installed = {d.metadata["Name"].lower() for d in metadata.distributions()}
+    found = {name: metadata.version(name) for name in PACKAGES if name in installed}
+    return {"primus-search": __version__, "python": platform.python_version(), "platform": sys.platform, **found}
+
+
+def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str, Any]]:
+    """Rows of one cluster, or of all clusters with what distinguishes them in front, best first."""
+    tables: list[Table] = [found.__getattribute__(which) for found in result.clusters]
+    if len(tables) == 1:
+        return [tables[0].row(rank) for rank in range(len(tables[0]))[:most]]
+    rows = [
+        dict(one.choice.labels) | {"nodes": one.choice.cluster.num_nodes} | one.row(rank)
+        for one in tables
+        for rank in range(len(one))[:most]
+    ]
+    if which == "ranking":
+        rows.sort(key=lambda row: -row[result.space.search.objective])
+    return rows[:most]
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    """Switches as true and false, floats with every digit that matters."""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else value
+
+
+def _parquet(result: SearchResult) -> bytes:
+    """Every kept row of every cluster: knobs as words, figures as floats."""
+    import pyarrow
+    import pyarrow.parquet
+
+    tables = [_arrow(found.ranking, number) for number, found in enumerate(result.clusters)]
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.concat_tables(tables), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _arrow(table: Table, cluster: int) -> Any:
+    import pyarrow
+
+    p, c = table.projection, table.candidates
+    columns: dict[str, Any] = {"cluster": np.full(len(table), cluster), "index": table.indices}
+    for name, column in c.columns().items():
+        columns[name] = _dictionary(column, name, c) if name in _WORDS else column
+    columns |= {"dp": p.dp, "microbatches": p.microbatches, "tokens_per_s": p.tokens_per_s}
+    columns |= {"tokens_per_s_per_gpu": p.tokens_per_s_per_gpu, "step_s": p.step.total}
+    columns |= {"memory_bytes": p.memory.total, "headroom_bytes": p.headroom_bytes}
+    columns |= {"bubble_ratio": p.bubble_ratio, "mfu": p.mfu}
+    columns |= {f"step_{f.name}_s": p.step.__getattribute__(f.name) for f in fields(p.step)}
+    columns |= {f"memory_{f.name}_bytes": p.memory.__getattribute__(f.name) for f in fields(p.memory)}
+    return pyarrow.table(columns)
+
+
+_WORDS = ("schedule", "pipeline_layout", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm")
+
+
+def _dictionary(column: Any, name: str, candidates: Any) -> Any:
+    """A column of codes as words, one copy of each word."""
+    import pyarrow
+
+    codes, example, inverse = np.unique(column, return_index=True, return_inverse=True)
+    words = [candidates.take(slice(int(at), int(at) + 1)).row(0)[name] for at in example[: len(codes)]]
+    return pyarrow.DictionaryArray.from_arrays(inverse.astype(np.int32), words)
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and tuples as what JSON knows."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(value.__getattribute__(f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
