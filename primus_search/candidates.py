@@ -164,7 +164,28 @@ class Candidates:
             "grouped_gemm": GroupedGemm(values["grouped_gemm"]).name.lower(),
         }
 
+    @classmethod
+    def from_words(cls, row: Mapping[str, Any]) -> Self:
+        """A table of one candidate from what `row` returns; columns left out take `DEFAULTS`.
 
+        Raises KeyError for a word that is none of the enumeration's.
+        """
+        columns = dict(row)
+        schedule, layout = columns.pop("schedule", "1f1b"), columns.pop("pipeline_layout", "even")
+        for name, words in WORDS.items():
+            if name in columns:
+                columns[name] = int(words[str(columns[name]).upper()])
+        if "recompute" in columns:
+            columns["recompute"] = recompute_flags(str(columns["recompute"]))
+        return cls.table(schedules=(schedule,), layouts=(Layout.parse(layout),), **columns)
+
+
+WORDS: Mapping[str, type[IntEnum]] = {
+    "fp8": Fp8,
+    "recompute_method": RecomputeMethod,
+    "sharding": Sharding,
+    "grouped_gemm": GroupedGemm,
+}
 DEFAULTS: Mapping[str, int | bool] = {
     "tp": 1,
     "pp": 1,
@@ -199,6 +220,13 @@ def recompute_word(flags: int) -> str:
     if flags == Recompute.CORE_ATTENTION:
         return "selective"
     return "+".join(flag.name.lower() for flag in Recompute if flag and flag & flags and flag.name)
+
+
+def recompute_flags(word: str) -> int:
+    """The flags of a word that `recompute_word` wrote; raises KeyError for an unknown module."""
+    if word == "selective":
+        return int(Recompute.CORE_ATTENTION)
+    return sum(int(Recompute[part.upper()]) for part in word.split("+"))
 
 
 def _read_only(column: NDArray[Any]) -> NDArray[Any]:

@@ -36,6 +36,18 @@ class Layout:
             return f"first={self.first},last={self.last}"
         return self.kind
 
+    @classmethod
+    def parse(cls, text: str) -> "Layout":
+        """The layout that `str` wrote; raises ValueError where the text is none."""
+        if text in ("even", "balanced"):
+            return cls(text)
+        ends = re.fullmatch(r"first=(\d+|None),last=(\d+|None)", text)
+        if ends:
+            first, last = (None if n == "None" else int(n) for n in ends.groups())
+            return cls("ends", first=first, last=last)
+        expand(text)
+        return cls("string", text=text)
+
 
 EVEN = Layout("even")
 BALANCED = Layout("balanced")
