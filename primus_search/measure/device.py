@@ -1,0 +1,112 @@
+"""The device a measurement runs on: its name, its clock, its software versions, and whether it is the target's own.
+
+One "device" of a CPU host is one thread: `hardware: host` is a node whose devices are its cores, which is what two
+training processes on two cores really are. On CUDA and ROCm a device is a GPU.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+CPU, CUDA = "cpu", "cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """What a measurement must carry to be compared: kind (cpu or cuda), name, architecture, versions of what ran it."""
+
+    kind: str
+    name: str
+    arch: str
+    versions: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({self.versions})"
+
+
+def cpu_name() -> str:
+    """The processor's model name as the kernel prints it, and how many of its cores this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return f"{line.split(':', 1)[1].strip()}, {cores} cores"
+    return f"{platform.processor() or platform.machine()}, {cores} cores"
+
+
+def describe(kind: str) -> DeviceInfo:
+    """The device of that kind on this machine. Raises ValueError where there is none."""
+    if kind == CPU:
+        versions = f"torch {torch.__version__}, python {platform.python_version()}"
+        return DeviceInfo(kind=CPU, name=cpu_name(), arch=platform.machine(), versions=versions)
+    if kind != CUDA or not torch.cuda.is_available():
+        raise ValueError(f"this machine has no device of kind {kind!r}")
+    properties = torch.cuda.get_device_properties(0)
+    is_amd = torch.version.hip is not None
+    arch = properties.gcnArchName.split(":")[0] if is_amd else f"sm_{properties.major}{properties.minor}"
+    runtime = f"rocm {torch.version.hip}" if is_amd else f"cuda {torch.version.cuda}"
+    versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}"
+    return DeviceInfo(kind=CUDA, name=properties.name, arch=arch, versions=versions)
+
+
+def _driver() -> str:
+    for path in (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version")):
+        if path.exists():
+            return path.read_text().strip()
+    return "unknown"
+
+
+def best_kind() -> str:
+    """cuda (also ROCm, which torch calls cuda) where there is such a device, else cpu."""
+    return CUDA if torch.cuda.is_available() else CPU
+
+
+def is_architecture_of(info: DeviceInfo, arch: str, accelerator: str) -> bool:
+    """Whether a time measured here may stand for the target: same architecture, and for the host the machine itself."""
+    if info.kind == CPU:
+        return accelerator == "host"
+    return info.arch.lower() == arch.lower()
+
+
+def clock(kind: str) -> Callable[[Callable[[], object]], float]:
+    """A stopwatch: seconds the device took for one call. Device events on CUDA, a monotonic clock on CPU."""
+    return _cuda_seconds if kind == CUDA else _host_seconds
+
+
+def _host_seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _cuda_seconds(run: Callable[[], object]) -> float:
+    start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3
+
+
+def synchronize(kind: str) -> None:
+    """Wait for the device; nothing to do on CPU."""
+    if kind == CUDA:
+        torch.cuda.synchronize()
+
+
+def cache_bytes(kind: str) -> int:
+    """Size of the last-level cache: what rotation must exceed for data to be cold."""
+    if kind == CUDA:
+        return int(torch.cuda.get_device_properties(0).L2_cache_size)
+    index = Path("/sys/devices/system/cpu/cpu0/cache")
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [path.read_text().strip() for path in index.glob("index*/size")] if index.exists() else []
+    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1] in units), default=32 << 20)

@@ -1,0 +1,148 @@
+"""Runs one function in a process of its own, with a time limit, and turns whatever happens into a value.
+
+A benchmark can run out of memory, hang in a kernel, crash the driver or be killed; none of that may take the search
+down. The function is named as `module:function`, takes JSON and returns JSON; it runs in a fresh interpreter that
+leads its own process group, so that a time limit ends its children too, and that dies with its parent.
+
+    outcome = isolated("primus_search.measure.worker:bench_piece", payload, limit_s=60)
+    outcome.value if outcome.verdict is Verdict.DONE else outcome.cause
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_ERROR_LINES = 3
+_OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "hiperroroutofmemory")
+
+
+class Verdict(Enum):
+    """How a benchmark ended; every value but DONE leaves its candidate projected, with the cause named."""
+
+    DONE = "done"
+    OUT_OF_MEMORY = "out of memory"
+    HANG = "hang"
+    NOT_FINITE = "not finite"
+    MISSING_KERNEL = "missing kernel"
+    CRASH = "crash"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came back: a value when DONE, else the cause in words."""
+
+    verdict: Verdict
+    value: Any = None
+    cause: str = ""
+
+
+def isolated(function: str, payload: Any, *, limit_s: float, environment: dict[str, str] | None = None) -> Outcome:
+    """The function's result from its own process, or the verdict on how it failed."""
+    with tempfile.TemporaryDirectory(prefix="primus-search-") as folder:
+        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        job.write_text(json.dumps({"function": function, "payload": payload, "parent": os.getpid()}))
+        command = [sys.executable, "-m", "primus_search.measure.isolate", str(job), str(result)]
+        paths = [entry for entry in sys.path if entry] + [str(Path.cwd())]
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} | (environment or {}),
+        )
+        try:
+            _, errors = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return Outcome(verdict=Verdict.HANG, cause=f"no result within {limit_s:.0f} s")
+        finally:
+            _end_group(child)
+        return _outcome(child.returncode, result, errors)
+
+
+def _end_group(child: subprocess.Popen[str]) -> None:
+    """Ends the child and everything it started; harmless when all of it is gone."""
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        child.wait()
+        if child.stderr is not None:
+            child.stderr.close()
+
+
+def _outcome(code: int, result: Path, errors: str) -> Outcome:
+    if result.exists():
+        data = json.loads(result.read_text())
+        return Outcome(verdict=Verdict(data["verdict"]), value=data["value"], cause=data["cause"])
+    tail = " | ".join(errors.strip().splitlines()[-_ERROR_LINES:])
+    if code < 0:
+        name = signal.Signals(-code).name
+        # The kernel's out-of-memory killer sends SIGKILL, and nobody else does: our own comes after the result.
+        verdict = Verdict.OUT_OF_MEMORY if -code == signal.SIGKILL else Verdict.CRASH
+        hint = " (the system's out-of-memory killer, or an operator)" if -code == signal.SIGKILL else ""
+        return Outcome(verdict=verdict, cause=f"ended by {name}{hint}; {tail}".rstrip("; "))
+    return Outcome(verdict=Verdict.CRASH, cause=f"exit code {code}; {tail}".rstrip("; "))
+
+
+# --- inside the child ---------------------------------------------------------------------------------------------
+
+
+def _die_with_parent(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(1)
+
+
+def _load(name: str) -> Callable[[Any], Any]:
+    module, _, function = name.partition(":")
+    loaded: Callable[[Any], Any] = importlib.import_module(module).__dict__[function]
+    return loaded
+
+
+def classify(error: BaseException) -> Verdict:
+    """The verdict an exception stands for; unknown ones are ERROR, never swallowed: their text is the cause."""
+    name = type(error).__name__
+    if isinstance(error, MemoryError) or name == "OutOfMemoryError":
+        return Verdict.OUT_OF_MEMORY
+    if any(text in str(error).lower() for text in _OUT_OF_MEMORY_TEXTS):
+        return Verdict.OUT_OF_MEMORY
+    if name == "NotFiniteError":
+        return Verdict.NOT_FINITE
+    if name == "MissingKernelError" or isinstance(error, NotImplementedError):
+        return Verdict.MISSING_KERNEL
+    return Verdict.ERROR
+
+
+def main(job_path: str, result_path: str) -> None:
+    """Entry of the child: run the job, write its outcome atomically."""
+    job = json.loads(Path(job_path).read_text())
+    _die_with_parent(job["parent"])
+    try:
+        outcome = {"verdict": Verdict.DONE.value, "value": _load(job["function"])(job["payload"]), "cause": ""}
+    except Exception as error:  # the boundary: every failure becomes a verdict with its cause
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        cause = f"{type(error).__name__}: {first_line}"
+        outcome = {"verdict": classify(error).value, "value": None, "cause": cause}
+    partial = Path(result_path).with_suffix(".partial")
+    partial.write_text(json.dumps(outcome))
+    partial.replace(result_path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,110 @@
+"""Disciplined timing: warm up, repeat until the interval is tight or the budget is spent, report median and spread.
+
+What spoils a measurement is detected and said, not averaged away:
+- a busy machine: wall time well above the CPU time the call used (CPU devices only). The lower quartile of CPU
+  seconds is then reported, as the best guess of what the call takes alone, and the measurement says so;
+- drift: the last third of the repeats slower than the first third, as a clock that throttles makes them.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from primus_search.measure.device import CPU, clock
+
+TARGET_SPREAD = 0.02  # interquartile range over median at which repeating stops
+MIN_REPEATS, MAX_REPEATS = 5, 200
+BUSY_RATIO = 1.10  # wall over CPU seconds beyond which other work has taken the core
+DRIFT_RATIO = 1.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one call. spread_s is the interquartile range; notes name what disturbed the measurement."""
+
+    median_s: float
+    spread_s: float
+    repeats: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One measured quantity with all that is needed to trust, repeat or refuse it.
+
+    kernel   what ran: gemm, layer, head, optimizer, all_reduce ...
+    shape    its sizes, canonical text
+    seconds  named medians (forward, input_grad, weight_grad ...); spreads_s likewise
+    """
+
+    kernel: str
+    shape: str
+    dtype: str
+    seconds: dict[str, float]
+    spreads_s: dict[str, float]
+    device: str
+    versions: str
+    date: str
+    memory_bytes: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def measure(run: Callable[[], object], *, device: str, budget_s: float, warmup: int = 1, threads: int = 1) -> Timing:
+    """Median seconds of `run` on the device, within about `budget_s` seconds after the warm-up."""
+    return measure_cycle({"run": run}, device=device, budget_s=budget_s, warmup=warmup, threads=threads)["run"]
+
+
+def measure_cycle(
+    passes: Mapping[str, Callable[[], object]], *, device: str, budget_s: float, warmup: int = 1, threads: int = 1
+) -> dict[str, Timing]:
+    """Median seconds of each of several passes that run one after another (a forward, then its backward)."""
+    stopwatch = clock(device)
+    for _ in range(warmup):
+        for run in passes.values():
+            stopwatch(run)
+    walls: dict[str, list[float]] = {name: [] for name in passes}
+    cpus: dict[str, list[float]] = {name: [] for name in passes}
+    started = time.perf_counter()
+    for repeat in range(1, MAX_REPEATS + 1):
+        for name, run in passes.items():
+            before = time.process_time()
+            walls[name].append(stopwatch(run))
+            cpus[name].append((time.process_time() - before) / threads)
+        if _is_enough(walls, repeat, time.perf_counter() - started, budget_s):
+            break
+    return {name: summarize(walls[name], cpus[name] if device == CPU else None) for name in passes}
+
+
+def _is_enough(walls: dict[str, list[float]], repeats: int, spent_s: float, budget_s: float) -> bool:
+    """Tight after twice the least repeats; out of time after the least; far out of time after two."""
+    is_tight = all(_spread(samples) < TARGET_SPREAD * statistics.median(samples) for samples in walls.values())
+    if repeats >= 2 * MIN_REPEATS and is_tight:
+        return True
+    return (spent_s > budget_s and repeats >= MIN_REPEATS) or (spent_s > 2 * budget_s and repeats >= 2)
+
+
+def summarize(walls: list[float], cpus: list[float] | None = None) -> Timing:
+    """Median and spread of repeats; CPU seconds in place of wall seconds where the machine was busy."""
+    notes, samples = [], walls
+    if cpus is not None:
+        ratio = statistics.median(walls) / max(statistics.median(cpus), 1e-9)
+        if ratio > BUSY_RATIO:
+            notes.append(f"busy machine (wall {ratio:.1f} x CPU seconds): lower quartile of CPU seconds reported")
+            lower = statistics.quantiles(cpus, n=4)[0] if len(cpus) > 1 else cpus[0]
+            return Timing(median_s=lower, spread_s=_spread(cpus), repeats=len(cpus), notes=tuple(notes))
+    third = len(samples) // 3
+    if third >= 2:
+        drift = statistics.median(samples[-third:]) / max(statistics.median(samples[:third]), 1e-12)
+        if drift > DRIFT_RATIO:
+            notes.append(f"drift: the last repeats are {drift:.2f} x slower than the first (throttling?)")
+    return Timing(
+        median_s=statistics.median(samples), spread_s=_spread(samples), repeats=len(samples), notes=tuple(notes)
+    )
+
+
+def _spread(samples: list[float]) -> float:
+    if len(samples) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(samples, n=4)
+    return high - low
