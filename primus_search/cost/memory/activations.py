@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from primus_search.candidates import Floats, Recompute
+from primus_search.candidates import Bools, Floats, Recompute
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
@@ -41,16 +40,12 @@ class LayerActivations:
     kept        from forward to backward, recompute of modules considered, recompute of whole layers not
     waiting     from input gradient to weight gradient, where a schedule splits them
     recomputed  brought back in backward by the recompute of modules
-    whole       kept if nothing were recomputed
-    layer_input what full recompute keeps
     backward    gradients of activations at the worst moment of the layer's backward
     """
 
     kept: Floats
     waiting: Floats
     recomputed: Floats
-    whole: Floats
-    layer_input: Floats
     backward: Floats
 
 
@@ -65,8 +60,6 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
         kept=kept,
         waiting=inputs + output_gradients(model, kind, s),
         recomputed=whole - kept,
-        whole=whole,
-        layer_input=s.split_tokens * model.hidden * BF16_BYTES,
         backward=backward_transients(model, kind, s),
     )
 
@@ -102,8 +95,8 @@ def residual_stream(model: Model, stack: Stack, s: Share) -> list[Saved]:
 def grouped_query_attention(model: Model, stack: Stack, s: Share) -> list[Saved]:
     """Queries, keys and values as attention saves them: 2 t (A + 2 G) d / tp bytes.
 
-    Where values stay a view of the joint product, it lives on beside the rotated copies: its query and key part is a
-    second copy. Norms of queries and keys save their inputs.
+    A second copy of queries and keys lives on where values stay a view of the joint product, or where norms of
+    queries and keys save their input (the same joint product).
     """
     queries = s.tokens * model.num_heads / s.tp * model.head_dim
     keys = s.tokens * s.kv_heads * model.head_dim
@@ -111,34 +104,30 @@ def grouped_query_attention(model: Model, stack: Stack, s: Share) -> list[Saved]
         Saved(name="queries", bytes=BF16_BYTES * queries),
         Saved(name="keys and values", bytes=BF16_BYTES * 2.0 * keys),
     ]
-    if stack.memory.keeps_fused_qkv and not model.learned_positions:
+    if model.has_qk_norm or (stack.memory.keeps_fused_qkv and not model.learned_positions):
         tensors.append(Saved(name="joint QKV beside its rotated copies", bytes=BF16_BYTES * (queries + keys)))
-    if model.has_qk_norm:
-        tensors.append(Saved(name="queries and keys before their norm", bytes=BF16_BYTES * (queries + keys)))
     return tensors
 
 
 def latent_attention(model: Model, stack: Stack, s: Share) -> list[Saved]:
-    """MLA: the two latents before and after their norms, queries and keys assembled per head, values.
+    """MLA: the latents before and after their norms, queries and keys assembled per head, values.
 
-    Values are a view of the up-projection, so its key half stays alive beside the assembled keys. Down-projections
-    and latents are not split by tp. Source: DeepSeek-V2 (arXiv:2405.04434) equations 9-19 for the shapes.
+    Down-projections and latents are not split by tp. Values are a tensor of their own: cut out of the up-projection,
+    padded to the query/key size where the attention kernel wants equal sizes.
+    Source: DeepSeek-V2 (arXiv:2405.04434) equations 9-19 for the shapes.
     """
     a = model.latent
     assert a is not None
     heads = model.num_heads / s.tp
-    low = linear_input_bytes(stack, s)
     queries = s.tokens * heads * a.qk_head_dim
-    up = s.tokens * heads * (a.qk_nope_head_dim + a.v_head_dim)
-    padding = s.tokens * heads * (a.qk_head_dim - a.v_head_dim) * (1.0 if stack.memory.latent_kv_padding else 0.0)
+    values = s.tokens * heads * (a.qk_head_dim if stack.memory.latent_kv_padding else a.v_head_dim)
     latents = s.tokens * (a.q_lora_rank + a.kv_lora_rank)
     return [
         Saved(name="latents before their norm", bytes=BF16_BYTES * (latents + s.tokens * a.qk_rope_head_dim)),
-        Saved(name="latents", bytes=low * latents, weight_input=True),
+        Saved(name="latents", bytes=linear_input_bytes(stack, s) * latents, weight_input=True),
         Saved(name="queries", bytes=BF16_BYTES * queries, dropped_by=Recompute.MLA_UP_PROJ),
         Saved(name="keys", bytes=BF16_BYTES * queries, dropped_by=Recompute.MLA_UP_PROJ),
-        Saved(name="values and keys as up-projected", bytes=BF16_BYTES * up, dropped_by=Recompute.MLA_UP_PROJ),
-        Saved(name="padded values", bytes=BF16_BYTES * padding, dropped_by=Recompute.CORE_ATTENTION),
+        Saved(name="values", bytes=BF16_BYTES * values, dropped_by=Recompute.MLA_UP_PROJ),
     ]
 
 
@@ -255,8 +244,9 @@ def kept_by_operation(model: Model, kind: LayerKind, s: Share) -> Floats:
     return BF16_BYTES * s.split_tokens * model.hidden + attention + 0.5 * output_gradients(model, kind, s)
 
 
-def _is_dropped(tensor: Saved, s: Share) -> ArrayLike:
-    return (s.recompute & int(tensor.dropped_by)) != 0
+def _is_dropped(tensor: Saved, s: Share) -> Bools:
+    dropped: Bools = np.not_equal(s.recompute & int(tensor.dropped_by), 0)
+    return dropped
 
 
 def _total(parts: Sequence[Floats]) -> Floats:

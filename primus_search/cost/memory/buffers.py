@@ -1,7 +1,5 @@
 """Buffers of collectives on one device, in bytes: FSDP's gathered layers, pipeline hops, context rings, DeepEP."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from primus_search.candidates import Floats
@@ -18,7 +16,7 @@ HOP_TENSORS = 2.0
 def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
     """FSDP while one layer runs backward: BF16 weights of the layers gathered, and gradients not yet reduced.
 
-    Formula: P_layer (2 gathered layers * 2 bytes + layers in reduction * bytes per gradient), the counts from the
+    Formula: P_layer (gathered layers * 2 bytes + layers in reduction * bytes per gradient), the counts from the
     stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction.
     """
     m = stack.memory
@@ -26,20 +24,21 @@ def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
     return np.where(shards_weights(s), per_param * layer_params, 0.0)
 
 
-def weight_gradient_bytes(stack: Stack, s: Share, shapes: Sequence[Floats]) -> Floats:
-    """Weight gradients beside the main gradient while a layer runs backward, without FSDP.
+def gathered_head_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
+    """FSDP while head and loss run: the output matrix in BF16 and one unreduced gradient of it."""
+    return np.where(shards_weights(s), (BF16_BYTES + stack.memory.shard_gradient_bytes) * params, 0.0)
 
-    shapes: parameters of the distinct weight matrices of a layer. Where gradients are accumulated by the GEMM,
-    Transformer Engine hands autograd one BF16 placeholder per distinct shape and keeps it for good; otherwise the
-    largest gradient exists in BF16 until it is added.
+
+def weight_gradient_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
+    """Weight gradients of a family of weights (attention, MLP, expert) beside the main gradient, without FSDP.
+
+    params: of one layer's attention or MLP, or of one expert. Where gradients are accumulated by the GEMM,
+    Transformer Engine hands autograd one BF16 placeholder per distinct shape and keeps it for good; without fused
+    accumulation a BF16 gradient exists until it is added.
     Source: Transformer Engine pytorch/module/base.py `get_dummy_wgrad`.
     """
-    stacked = np.array(np.broadcast_arrays(*shapes), dtype=np.float64)
-    if stack.memory.caches_dummy_gradients:
-        return np.where(shards_weights(s), 0.0, BF16_BYTES * stacked.sum(axis=0))
-    if stack.has_gradient_accumulation_fusion:
-        return np.zeros_like(s.tp)
-    return np.where(shards_weights(s), 0.0, BF16_BYTES * stacked.max(axis=0))
+    exists = stack.memory.caches_dummy_gradients or not stack.has_gradient_accumulation_fusion
+    return np.where(shards_weights(s), 0.0, BF16_BYTES * params * float(exists))
 
 
 def pipeline_buffer(model: Model, s: Share) -> Floats:

@@ -14,8 +14,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.schedule import Kind, order_for
-
 Floats = NDArray[np.float64]
 
 STEADY_ROUNDS = 4
@@ -39,8 +37,10 @@ class RankMoments:
 def moments(schedule: str, pp: int, vpp: int, microbatches: int) -> tuple[RankMoments, ...]:
     """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
     m = min(microbatches, STEADY_ROUNDS * pp)
-    if schedule == "1f1b" and vpp == 1:
+    if vpp == 1 and (schedule == "1f1b" or pp == 1):
         return tuple(_single(rank, min(pp - rank, m)) for rank in range(pp))
+    from primus_search.schedule import order_for
+
     table = order_for(schedule, pp, m, vpp)
     ranks = []
     for rank in range(pp):
@@ -59,6 +59,8 @@ def _single(rank: int, live: int) -> RankMoments:
 
 def _of_order(stages: NDArray[np.int64], kind: NDArray[np.int8], chunk: NDArray[np.int64]) -> RankMoments:
     """Count forwards, input gradients and weight gradients along the order; a pass holds what it works on."""
+    from primus_search.schedule import Kind
+
     which = np.eye(len(stages))[chunk]
     forward = np.cumsum(which * (kind == Kind.F)[:, None], axis=0)
     done = which * ((kind == Kind.B) | (kind == Kind.BW))[:, None]
@@ -79,9 +81,6 @@ def _dominated(rows: Floats, work: Floats) -> NDArray[np.bool_]:
     """Rows that another distinct row equals or exceeds everywhere, running the same backward or this one none."""
     covers = (rows[:, None, :] >= rows[None, :, :]).all(axis=2)
     covers &= (work[:, None] == work[None, :]) | (work[None, :] < 0)
-    np.fill_diagonal(covers, False)
-    # Of two equal rows only the later one may count as dominated; unique rows differ in `work` at most.
-    both = covers & covers.T
-    covers &= ~np.tril(both)
+    covers &= ~np.eye(len(rows), dtype=np.bool_)
     dominated: NDArray[np.bool_] = covers.any(axis=0)
     return dominated

@@ -1,8 +1,9 @@
-"""Bytes per unit of `ranks`: one row of prices per candidate, split by the part of `Memory` each unit fills."""
+"""Bytes per unit of `ranks`, split by the part of `Memory` each unit fills: one column per (part, unit) that counts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primus_search.candidates import Floats
 from primus_search.cost.memory import buffers
@@ -18,8 +19,8 @@ from primus_search.cost.memory.parameters import (
     mtp_state,
     state,
 )
-from primus_search.cost.memory.ranks import Units
-from primus_search.cost.memory.share import Share
+from primus_search.cost.memory.ranks import Units, memory_kinds
+from primus_search.cost.memory.share import BF16_BYTES, Share
 from primus_search.model import Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -30,78 +31,82 @@ PARTS = (
 )  # fmt: skip
 """Parts that are units times prices; context, expert buffers and allocator slack follow from the rest."""
 
+STATIC_PARTS = ("weights", "gradients", "optimizer")
+"""Parts that stay from step to step."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class Prices:
-    """Bytes per unit by part: (rows, units) each."""
+    """Bytes per unit: a list of (part, unit, bytes per candidate), always in the same order for a model."""
 
-    parts: dict[str, Floats]
+    rows: int
+    part: list[int] = field(default_factory=list)
+    unit: list[int] = field(default_factory=list)
+    columns: list[Floats] = field(default_factory=list)
+
+    def put(self, part: str, unit: int, bytes_per_unit: Floats) -> None:
+        self.part.append(PARTS.index(part))
+        self.unit.append(unit)
+        self.columns.append(np.broadcast_to(bytes_per_unit, (self.rows,)))
+
+    def put_state(self, unit: int, bytes_of: State) -> None:
+        self.put("weights", unit, bytes_of.weights)
+        self.put("gradients", unit, bytes_of.gradients)
+        self.put("optimizer", unit, bytes_of.optimizer)
 
     @property
-    def total(self) -> Floats:
-        total: Floats = np.sum(list(self.parts.values()), axis=0)
+    def array(self) -> Floats:
+        """(rows, entries)"""
+        return np.stack(self.columns, axis=1)
+
+    def per_unit(self, units: range, factor_of_part: NDArray[np.float64]) -> Floats:
+        """(rows, units): all parts of a unit together, each times its factor."""
+        total = np.zeros((self.rows, len(units)))
+        for part, unit, column in zip(self.part, self.unit, self.columns, strict=True):
+            total[:, unit - units.start] += column * factor_of_part[part]
         return total
 
 
 def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     """What follows from parameters: weights, gradients, optimizer, gradients in flight, FSDP's gathered layers."""
-    columns = Units(len(model.kinds))
-    parts = _empty(columns, s)
-    for k, kind in enumerate(model.kinds):
-        _put_state(parts, columns.layers(k), layer_state(model, stack, kind, s))
-        experts = layer_expert_params(model, s) if kind.is_moe else 0.0
-        gathered = buffers.gathered_bytes(stack, s, layer_dense_params(model, kind, s) + experts)
-        parts["collective_buffers"][:, columns.working(k)] = gathered
-    _put_state(parts, columns.other("embedding"), embedding_state(model, stack, s))
-    _put_state(parts, columns.other("head"), state(stack, s, model.head_params / s.tp, s.shards, is_linear=False))
-    norm = np.full_like(s.tp, model.norm_params)
-    _put_state(parts, columns.other("final_norm"), state(stack, s, norm, s.shards, is_linear=False))
-    _put_state(parts, columns.other("mtp"), mtp_state(model, stack, s))
-    _put_gradients(model, stack, s, columns, parts)
-    head = columns.other("head_runs")
-    parts["workspace"][:, head] = head_memory(model, stack, s).weight_gradient
-    parts["collective_buffers"][:, head] = buffers.gathered_bytes(stack, s, model.head_params / s.tp)
-    return Prices(parts=parts)
+    kinds = memory_kinds(model)
+    units, prices = Units(len(kinds)), Prices(rows=len(s.tp))
+    for k, kind in enumerate(kinds):
+        prices.put_state(units.layers(k), layer_state(model, stack, kind, s))
+        count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
+        prices.put("collective_buffers", units.gathers(k), buffers.gathered_bytes(stack, s, count))
+    matrix, norm = model.head_params / s.tp, np.full_like(s.tp, model.norm_params)
+    prices.put_state(units.other("embedding"), embedding_state(model, stack, s))
+    prices.put_state(units.other("head"), state(stack, s, matrix, s.shards, is_linear=False))
+    prices.put_state(units.other("final_norm"), state(stack, s, norm, s.shards, is_linear=False))
+    prices.put_state(units.other("mtp"), mtp_state(model, stack, s))
+    moe, nothing = model.moe, np.zeros_like(s.tp)
+    experts = nothing if moe is None else model.expert_params / s.etp + model.shared_expert_params / s.tp
+    in_flight = {"attention": attention_params(model, s), "mlp": model.dense_mlp_params / s.tp, "experts": experts}
+    for name, shapes in in_flight.items():
+        prices.put("workspace", units.other(f"{name}_present"), buffers.weight_gradient_bytes(stack, s, shapes))
+    head = units.other("head_gathers")
+    prices.put("workspace", head, head_memory(model, stack, s).weight_gradient)
+    prices.put("collective_buffers", head, buffers.gathered_head_bytes(stack, s, matrix))
+    return prices
 
 
 def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) -> Prices:
     """What follows from tokens: saved activations, their gradients, recompute, logits, hops."""
-    columns = Units(len(model.kinds))
-    parts = _empty(columns, s)
-    for k, kind in enumerate(model.kinds):
+    kinds = memory_kinds(model)
+    units, prices = Units(len(kinds)), Prices(rows=len(s.tp))
+    context = buffers.context_buffer(model, stack, s)
+    for k, kind in enumerate(kinds):
         layer = layer_activations(model, stack, kind, s, workload.seq_length)
-        parts["activations"][:, columns.live(k)] = layer.kept
-        parts["activations"][:, columns.waiting(k)] = layer.waiting
-        parts["recompute_workspace"][:, columns.working(k)] = layer.recomputed
-        parts["recompute_workspace"][:, columns.again(k)] = np.maximum(layer.whole - layer.recomputed, 0.0)
-        parts["workspace"][:, columns.working(k)] = layer.backward
-        parts["activations"][:, columns.other("inputs")] = layer.layer_input
-        parts["collective_buffers"][:, columns.working(k)] = buffers.context_buffer(model, stack, s)
+        prices.put("activations", units.live(k), layer.kept)
+        prices.put("activations", units.waiting(k), layer.waiting)
+        prices.put("recompute_workspace", units.working(k), layer.recomputed)
+        prices.put("recompute_workspace", units.again(k), layer.kept)
+        prices.put("workspace", units.working(k), layer.backward)
+        prices.put("collective_buffers", units.working(k), context)
     head = head_memory(model, stack, s)
-    parts["activations"][:, columns.other("head_live")] = head.waiting
-    parts["logits"][:, columns.other("head_runs")] = head.logits
-    parts["collective_buffers"][:, columns.other("hop")] = buffers.pipeline_buffer(model, s)
-    return Prices(parts=parts)
-
-
-def _put_gradients(model: Model, stack: Stack, s: Share, columns: Units, parts: dict[str, Floats]) -> None:
-    """Weight gradients beside the main ones: kept for good with placeholders, else while a layer runs backward."""
-    moe = model.moe
-    attention = attention_params(model, s)
-    mlp = model.dense_mlp_params / s.tp
-    experts = np.zeros_like(s.tp)
-    if moe is not None:
-        experts = model.expert_params / s.etp + model.shared_expert_params / s.tp
-    for name, shapes in (("attention", attention), ("mlp", mlp), ("experts", experts)):
-        bytes_kept = buffers.weight_gradient_bytes(stack, s, [shapes])
-        parts["workspace"][:, columns.other(f"{name}_present")] = bytes_kept
-
-
-def _empty(columns: Units, s: Share) -> dict[str, Floats]:
-    return {part: np.zeros((len(s.tp), columns.width)) for part in PARTS}
-
-
-def _put_state(parts: dict[str, Floats], unit: int, bytes_of: State) -> None:
-    parts["weights"][:, unit] = bytes_of.weights
-    parts["gradients"][:, unit] = bytes_of.gradients
-    parts["optimizer"][:, unit] = bytes_of.optimizer
+    prices.put("activations", units.other("inputs"), s.split_tokens * model.hidden * BF16_BYTES)
+    prices.put("activations", units.other("head_live"), head.waiting)
+    prices.put("logits", units.other("head_runs"), head.logits)
+    prices.put("collective_buffers", units.other("hop"), buffers.pipeline_buffer(model, s))
+    return prices

@@ -14,54 +14,71 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import RecomputeMethod
 from primus_search.cost.memory.live import RankMoments, moments
-from primus_search.layout import BALANCED, EVEN, Layout, StageLayers, stage_layers
-from primus_search.model import Model
-from primus_search.schedule import algorithm
-from primus_search.schedule.table import rank_of_stage
+from primus_search.errors import ScheduleError
+from primus_search.layout import Layout, StageLayers, stage_layers
+from primus_search.model import LayerKind, Model
 
 Floats = NDArray[np.float64]
 
 
+STATE_UNITS = (
+    "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present", "head_gathers",
+)  # fmt: skip
+BATCH_UNITS = ("inputs", "head_live", "head_runs", "hop")
+
+
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Columns of a moment, by name, for a model with `kinds` kinds of layers.
+    """Columns of a moment, by name: first what parameters price, then what a micro-batch prices.
 
-    layers      layers of each kind on the rank              present    1 where the rank has attention, MLP, experts
-    working     layer of each kind that runs backward        live       micro-batches times layers kept, by kind
-    waiting     likewise between input and weight gradient   again      layers brought back by full recompute, by kind
+    layers(k)   layers of a kind on the rank           live(k)     micro-batches times layers kept for backward
+    gathers(k)  1 while a layer of the kind runs       waiting(k)  likewise between input and weight gradient
+    working(k)  the same, for what its tokens need     again(k)    layers brought back by full recompute
+    embedding, head, final_norm, mtp   number on the rank
+    attention_present, ...             1 where the rank has such weights at all
     inputs      micro-batches times layer inputs kept by full recompute
-    head_live   micro-batches the head's stage holds         head_runs  1 while head and loss run
+    head_live   micro-batches the head's stage holds; head_runs, head_gathers: 1 while head and loss run
+    hop         1 where the pipeline has more than one stage
+    Kinds are dense and MoE: an attention window does not change what is stored.
     """
 
     kinds: int
 
     @property
+    def state_width(self) -> int:
+        return 2 * self.kinds + len(STATE_UNITS)
+
+    @property
     def width(self) -> int:
-        return 5 * self.kinds + 11
+        return self.state_width + 4 * self.kinds + len(BATCH_UNITS)
 
     def layers(self, k: int) -> int:
         return k
 
-    def working(self, k: int) -> int:
+    def gathers(self, k: int) -> int:
         return self.kinds + k
 
     def live(self, k: int) -> int:
-        return 2 * self.kinds + k
+        return self.state_width + k
 
     def waiting(self, k: int) -> int:
-        return 3 * self.kinds + k
+        return self.state_width + self.kinds + k
+
+    def working(self, k: int) -> int:
+        return self.state_width + 2 * self.kinds + k
 
     def again(self, k: int) -> int:
-        return 4 * self.kinds + k
+        return self.state_width + 3 * self.kinds + k
 
     def other(self, name: str) -> int:
-        return 5 * self.kinds + OTHERS.index(name)
+        if name in STATE_UNITS:
+            return 2 * self.kinds + STATE_UNITS.index(name)
+        return self.state_width + 4 * self.kinds + BATCH_UNITS.index(name)
 
 
-OTHERS = (
-    "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present",
-    "inputs", "head_live", "head_runs", "hop",
-)  # fmt: skip
+def memory_kinds(model: Model) -> tuple[LayerKind, ...]:
+    """The layer kinds that differ in memory: one per MoE flag, in order of first appearance."""
+    return tuple({kind.is_moe: kind for kind in reversed(model.kinds)}.values())[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +106,13 @@ class Moments:
 
 @lru_cache(maxsize=1 << 16)
 def rank_moments(model: Model, pipeline: Pipeline) -> Moments:
-    """Moments of every rank, none dropped between ranks."""
-    columns = Units(len(model.kinds))
-    name, vpp = pipeline.schedule, pipeline.vpp
+    """Moments of every rank, none dropped between ranks. Raises `ScheduleError` where the shape is impossible."""
+    columns = Units(len(memory_kinds(model)))
     layers = _stage_layers(model, pipeline)
     order = _layer_order(model, layers)
-    placement = rank_of_stage(algorithm(name).placement, pipeline.pp, vpp)
     ranks, rows = [], []
-    for rank, held in enumerate(moments(name, pipeline.pp, vpp, pipeline.microbatches)):
-        stages = np.flatnonzero(placement == rank) % len(layers.layers)
+    for rank, held in enumerate(moments(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)):
+        stages = held.stages % len(layers.layers)
         for row in _rank_rows(model, columns, pipeline, layers, order, stages, held):
             ranks.append(rank)
             rows.append(row)
@@ -110,31 +125,28 @@ def worst_moments(model: Model, pipeline: Pipeline) -> Moments:
     every = rank_moments(model, pipeline)
     units, first = np.unique(every.units, axis=0, return_index=True)
     covers = (units[:, None, :] >= units[None, :, :]).all(axis=2)
-    np.fill_diagonal(covers, False)
+    covers &= ~np.eye(len(units), dtype=np.bool_)
     keep = ~covers.any(axis=0)
     return Moments(rank=every.rank[first[keep]], units=units[keep])
 
 
 def _stage_layers(model: Model, pipeline: Pipeline) -> StageLayers:
-    """Layers per virtual stage; a layout that does not suit the number of stages is replaced by the balanced one.
-
-    Rows with such a layout are illegal and never reach a ranking; they still need a finite number.
-    """
     stages = pipeline.pp * pipeline.vpp
-    for layout in (pipeline.layout, BALANCED, EVEN):
-        found = stage_layers(model, stages, layout)
-        if found is not None:
-            return found
-    return stage_layers(model, 1, EVEN)  # type: ignore[return-value]
+    layers = stage_layers(model, stages, pipeline.layout)
+    if layers is None:
+        raise ScheduleError(
+            f"layout {pipeline.layout} does not deal {model.num_layers} layers to {stages} virtual stages"
+        )
+    return layers
 
 
 def _layer_order(model: Model, layers: StageLayers) -> list[list[int]]:
     """Kinds of the layers of every virtual stage, in order; MTP modules hold a layer of the last kind."""
-    index = {kind: k for k, kind in enumerate(model.kinds)}
+    index = {kind.is_moe: k for k, kind in enumerate(memory_kinds(model))}
     order, start = [], 0
     for number, extra in zip(layers.layers.astype(int), layers.mtp.astype(int), strict=True):
-        kinds = [index[kind] for kind in model.layers[start : start + number]]
-        order.append(kinds + [index[model.layers[-1]]] * int(extra))
+        kinds = [index[kind.is_moe] for kind in model.layers[start : start + number]]
+        order.append(kinds + [index[model.layers[-1].is_moe]] * int(extra))
         start += number
     return order
 
@@ -166,7 +178,7 @@ def _chunk(model: Model, pipeline: Pipeline, kinds: list[int], has_head: bool) -
     else:
         first, group = min(pipeline.num_layers or number, number), 1.0
     away = min(first + pipeline.offload, number)
-    width = len(model.kinds)
+    width = len(memory_kinds(model))
     every, recomputed = np.bincount(kinds, minlength=width), np.bincount(kinds[:first], minlength=width)
     return _Chunk(
         kept=np.bincount(kinds[away:], minlength=width).astype(float),
@@ -212,7 +224,7 @@ def _resident(
     row[columns.other("head")] = 0.0 if is_shared else has_head
     row[columns.other("final_norm")] = has_head
     row[columns.other("mtp")] = layers.mtp[stages].sum()
-    moe = np.array([kind.is_moe for kind in model.kinds])
+    moe = np.array([kind.is_moe for kind in memory_kinds(model)])
     row[columns.other("attention_present")] = float(every.sum() > 0)
     row[columns.other("mlp_present")] = float(every[~moe].sum() > 0)
     row[columns.other("experts_present")] = float(every[moe].sum() > 0)
@@ -230,17 +242,17 @@ def _running(columns: Units, row: Floats, chunk: _Chunk) -> list[Floats]:
     for k in range(columns.kinds):
         if chunk.every[k] > chunk.recomputed[k]:
             kept = row.copy()
-            kept[columns.working(k)] = 1.0
+            kept[[columns.working(k), columns.gathers(k)]] = 1.0
             rows.append(kept)
         if chunk.recomputed[k] > 0:
             again = row.copy()
             for other in range(columns.kinds):
                 again[columns.live(other)] -= chunk.kept[other]
-            again[columns.working(k)] = 1.0
+            again[[columns.working(k), columns.gathers(k)]] = 1.0
             again[columns.again(k)] = min(chunk.group, chunk.recomputed[k])
             rows.append(again)
     if chunk.has_head:
         head = row.copy()
-        head[columns.other("head_runs")] = 1.0
+        head[[columns.other("head_runs"), columns.other("head_gathers")]] = 1.0
         rows.append(head)
     return rows or [row]

@@ -22,7 +22,8 @@ def context_bytes(accelerator: Accelerator, s: Share) -> Floats:
     devices = s.tp * s.cp * s.dp * s.pp
     number = np.sum(groups, axis=0) + (devices > 1)
     footprint = accelerator.footprint
-    return footprint.context_bytes + footprint.communicator_bytes * number
+    total: Floats = footprint.context_bytes + footprint.communicator_bytes * number
+    return total
 
 
 def slack_shares(stack: Stack) -> tuple[float, float]:

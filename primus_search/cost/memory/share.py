@@ -80,7 +80,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
 
 def shards_weights(s: Share) -> Bools:
     """Whether weights are gathered layer by layer: FSDP2 and HSDP."""
-    return (s.sharding == Sharding.FSDP2) | (s.sharding == Sharding.HSDP)
+    return np.greater_equal(s.sharding, Sharding.FSDP2)
 
 
 def _floats(column: Ints) -> Floats:
