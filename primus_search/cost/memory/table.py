@@ -1,0 +1,206 @@
+"""Memory of chunks of candidates, fast: every key once, then a few products per row.
+
+A row needs three keys. Its pipeline (schedule, stages, layout, recompute of whole layers, micro-batches) decides the
+moments and their units. Its state (degrees and sharding) decides the prices of what stays, its micro-batch (tokens,
+precision, recompute of modules) the prices of what comes and goes. `cost.factor.Vocabulary` numbers the keys.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import Candidates, Floats, Ints, Recompute, degrees
+from primus_search.cluster import Cluster
+from primus_search.cost.factor import Vocabulary
+from primus_search.cost.memory import buffers
+from primus_search.cost.memory.live import STEADY_ROUNDS
+from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
+from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst_moments
+from primus_search.cost.memory.runtime import context_bytes, slack_shares
+from primus_search.cost.memory.share import Share, share
+from primus_search.cost.result import Memory
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+KEY_LIMIT = 200_000
+"""Keys of one kind kept before a table starts afresh (about 100 MB)."""
+
+
+class MemoryTable:
+    """Memory of candidates of one model, cluster and workload; remembers every key it has seen."""
+
+    def __init__(self, model: Model, cluster: Cluster, workload: Workload) -> None:
+        self.model, self.cluster, self.workload = model, cluster, workload
+        self._columns = Units(len(memory_kinds(model)))
+        self._forget()
+
+    def _forget(self) -> None:
+        states, batches = range(self._columns.state_width), range(self._columns.state_width, self._columns.width)
+        self._pipeline_keys, self._state_keys, self._batch_keys = Vocabulary(), Vocabulary(), Vocabulary()
+        self._words: dict[object, int] = {}
+        self._shapes: dict[Pipeline, int] = {}
+        self._shape_of = _Grown((), np.int64)
+        self._first = [0]
+        self._units = _Grown((self._columns.width,))
+        self._state, self._batch = _PriceTable(states), _PriceTable(batches)
+        self._context, self._expert_buffer = _Grown(()), _Grown(())
+
+    # --- the public face -------------------------------------------------------------------------------------------
+
+    def total(self, c: Candidates) -> Floats:
+        """Bytes the driver would show on the worst rank, per row: all that rejection needs."""
+        return self._total(c)[0]
+
+    def memory(self, c: Candidates) -> Memory:
+        """Every part, on the worst rank at its worst moment."""
+        from primus_search.cost.memory.kernels import split
+
+        _, moment, state, batch = self._total(c)
+        parts = np.zeros((len(PARTS), len(c)))
+        for key, table in ((state, self._state), (batch, self._batch)):
+            split(moment, key, self._units.data, table.part, table.unit, table.entries.data, parts)
+        named = dict(zip(PARTS, parts, strict=True))
+        return self.complete(named, self._context.data[state], self._expert_buffer.data[batch])
+
+    def complete(self, parts: dict[str, Floats], context: Floats, expert_buffer: Floats) -> Memory:
+        """Add what belongs to the device rather than to a moment: DeepEP buffers, workspaces, context, slack."""
+        comes_and_goes, stays = slack_shares(self.cluster.stack)
+        static = np.sum([parts[part] for part in STATIC_PARTS], axis=0)
+        moving = np.sum([parts[part] for part in PARTS if part not in STATIC_PARTS], axis=0)
+        return Memory(
+            **{part: parts[part] for part in PARTS if part != "workspace"},
+            workspace=parts["workspace"] + self.cluster.stack.memory.fixed_bytes,
+            expert_buffers=expert_buffer,
+            context=context,
+            allocator_slack=comes_and_goes * moving + stays * static,
+        )
+
+    def slack_factors(self) -> Floats:
+        """Reserved over allocated bytes of every part: what a moment is judged by."""
+        comes_and_goes, stays = slack_shares(self.cluster.stack)
+        return np.array([1.0 + (stays if part in STATIC_PARTS else comes_and_goes) for part in PARTS])
+
+    def share(self, c: Candidates) -> Share:
+        """What one device sees of the model and of a micro-batch, per row."""
+        return share(self.model, self.workload, self.cluster.stack, c, self.cluster.world)
+
+    # --- keys ------------------------------------------------------------------------------------------------------
+
+    def _total(self, c: Candidates) -> tuple[Floats, Ints, Ints, Ints]:
+        """Bytes of every row, the moment they are needed at, and the keys of state and micro-batch."""
+        from primus_search.cost.memory.kernels import worst
+
+        if max(self._pipeline_keys.size, self._state_keys.size, self._batch_keys.size) > KEY_LIMIT:
+            self._forget()
+        pipeline, state, batch = self._pipelines(c), self._states(c), self._batches(c)
+        total, moment = np.empty(len(c)), np.empty(len(c), dtype=np.int64)
+        worst(
+            pipeline, state, batch, np.array(self._first), self._units.data,
+            self._state.per_unit.data, self._batch.per_unit.data, total, moment,
+        )  # fmt: skip
+        total += self._context.data[state]
+        total += self._expert_buffer.data[batch]
+        total += self.cluster.stack.memory.fixed_bytes
+        return total, moment, state, batch
+
+    def _pipelines(self, c: Candidates) -> Ints:
+        """Number of the pipeline shape of every row; rows with the same product of tp, cp, micro-batch share m."""
+        is_full = (c.recompute & int(Recompute.FULL)) != 0
+        recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
+        samples = c.tp * c.cp * c.micro_batch_size
+        layout, schedule = self._codes(c.layouts)[c.pipeline_layout], self._codes(c.schedules)[c.schedule]
+        columns = [c.pp, c.vpp, schedule, layout, samples, recompute, c.offload_layers]
+        codes, first = self._pipeline_keys.encode(columns)
+        if len(first):
+            self._shape_of.append(np.array([self._shape(p) for p in self.pipelines(c.take(first))]))
+        shapes: Ints = self._shape_of.data[codes].astype(np.int64, copy=False)
+        return shapes
+
+    def _shape(self, pipeline: Pipeline) -> int:
+        number = self._shapes.get(pipeline)
+        if number is None:
+            number = self._shapes[pipeline] = len(self._shapes)
+            self._units.append(worst_moments(self.model, pipeline).units)
+            self._first.append(self._units.size)
+        return number
+
+    def _states(self, c: Candidates) -> Ints:
+        columns = [c.tp, c.pp, c.cp, c.ep, c.etp, c.sharding, c.shard_group, c.fp8]
+        codes, first = self._state_keys.encode(columns)
+        if len(first):
+            s = self.share(c.take(first))
+            self._state.append(state_prices(self.model, self.cluster.stack, s), self.slack_factors())
+            self._context.append(context_bytes(self.cluster.accelerator, s))
+        return codes
+
+    def _batches(self, c: Candidates) -> Ints:
+        switches = c.sequence_parallel + 2 * c.deepep + 4 * c.loss_fusion
+        columns = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.fp8, c.recompute, switches]
+        codes, first = self._batch_keys.encode(columns)
+        if len(first):
+            s = self.share(c.take(first))
+            prices = activation_prices(self.model, self.cluster.stack, self.workload, s)
+            self._batch.append(prices, self.slack_factors())
+            self._expert_buffer.append(buffers.expert_buffer(self.model, self.cluster.stack, s))
+        return codes
+
+    def pipelines(self, c: Candidates) -> list[Pipeline]:
+        """The pipeline shape of every row; micro-batches beyond what changes a peak are not told apart."""
+        d = degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
+        is_full = (c.recompute & int(Recompute.FULL)) != 0
+        microbatches = np.minimum(d.microbatches, STEADY_ROUNDS * c.pp)
+        return [
+            Pipeline(
+                schedule=c.schedules[int(c.schedule[i])] if c.pp[i] > 1 else "1f1b",
+                pp=int(c.pp[i]),
+                vpp=int(c.vpp[i]),
+                microbatches=int(microbatches[i]),
+                layout=c.layouts[int(c.pipeline_layout[i])],
+                is_full=bool(is_full[i]),
+                method=int(c.recompute_method[i] * is_full[i]),
+                num_layers=int(c.recompute_num_layers[i] * is_full[i]),
+                offload=int(c.offload_layers[i]),
+            )
+            for i in range(len(c))
+        ]
+
+    def _codes(self, words: tuple[object, ...]) -> Ints:
+        """Numbers of schedules or layouts that stay the same from chunk to chunk."""
+        return np.array([self._words.setdefault(word, len(self._words)) for word in words], dtype=np.int64)
+
+
+class _Grown:
+    """An array that grows along its first axis."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: type = np.float64) -> None:
+        self._data: NDArray[np.float64] = np.zeros((64, *shape), dtype=dtype)
+        self.size = 0
+
+    def append(self, rows: NDArray[np.float64] | NDArray[np.int64]) -> None:
+        needed = self.size + len(rows)
+        if needed > len(self._data):
+            grown = np.zeros((max(needed, 2 * len(self._data)), *self._data.shape[1:]), dtype=self._data.dtype)
+            grown[: self.size] = self._data[: self.size]
+            self._data = grown
+        self._data[self.size : needed] = rows
+        self.size = needed
+
+    @property
+    def data(self) -> NDArray[np.float64]:
+        return self._data[: self.size]
+
+
+class _PriceTable:
+    """Prices of every key seen: by entry (part and unit), and by unit with the allocator's slack."""
+
+    def __init__(self, units: range) -> None:
+        self._units = units
+        self.part, self.unit = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self.per_unit = _Grown((len(units),))
+        self.entries = _Grown((0,))
+
+    def append(self, prices: Prices, factors: Floats) -> None:
+        if not len(self.part):
+            self.part, self.unit = np.array(prices.part), np.array(prices.unit)
+            self.entries = _Grown((len(self.part),))
+        self.entries.append(prices.array)
+        self.per_unit.append(prices.per_unit(self._units, factors))
