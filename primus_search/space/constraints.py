@@ -188,11 +188,12 @@ class _Parser:
         return value
 
     def factor(self) -> _Value:
-        start, minus = self.token.position, 0
+        start, signs, minus = self.token.position, 0, 0
         while sign := self.accept("-", "+"):
+            signs += 1
             minus += sign.text == "-"
         value = self.atom()
-        if self.tokens[self.at - 1].position == start:
+        if not signs:
             return value
         number = _number(value)
         factor = -1.0 if minus % 2 else 1.0

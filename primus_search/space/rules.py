@@ -291,7 +291,6 @@ RULES: tuple[Rule, ...] = (
         name="whole_degrees",
         reads=("tp", "pp", "cp", "ep", "etp", "micro_batch_size"),
         keeps=_degrees_whole,
-        is_monotone=True,
         reason="world = tp*cp*dp*pp = etp*ep*edp*pp and global batch = micro_batch_size*dp*microbatches, all whole",
     ),
     Rule(
