@@ -14,7 +14,7 @@ from typing import Any
 from primus_search.candidates import Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
 from primus_search.errors import Problem
-from primus_search.layout import BALANCED, EVEN, Layout, expand
+from primus_search.layout import BALANCED, EVEN, Layout
 from primus_search.schedule.registry import ALIASES
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import AxisValue
@@ -161,13 +161,12 @@ def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[I
         for key in bad:
             reader.problem((*keys, key), f"{shown(raw[key])} is not a number of layers")
         return [] if bad else [Layout("ends", raw.get("first"), raw.get("last"))]
-    if isinstance(raw, str) and "t" in raw and set(raw) <= set("EtmL|,()* 0123456789"):
+    if isinstance(raw, str) and (raw.startswith("first=") or set(raw) <= set("EtmL|,()* 0123456789")):
         try:
-            expand(raw)
+            return [Layout.parse(raw.replace(" ", ""))]
         except ValueError as error:
             reader.problem(keys, str(error))
             return []
-        return [Layout("string", text=raw.replace(" ", ""))]
     return _refuse(reader, spec, raw, keys)
 
 
