@@ -16,7 +16,7 @@ from primus_search.candidates import Candidates, Floats, Ints, Recompute, Recomp
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Rows, Vocabulary
 from primus_search.cost.gradient import GradientTraffic, exposed_gradient_s, gradient_traffic
-from primus_search.cost.memory import project_memory
+from primus_search.cost.memory import MemoryTable
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
 from primus_search.cost.optimizer import optimizer_s
@@ -44,6 +44,7 @@ class Projector:
     def __init__(self, model: Model, cluster: Cluster, workload: Workload, *, memory_margin: float = 0.0) -> None:
         self.model, self.cluster, self.workload = model, cluster, workload
         self.memory_margin = memory_margin
+        self._memory = MemoryTable(model, cluster, workload)
         self._num_pieces = len(model.kinds) + 3
         self._forget()
 
@@ -64,7 +65,11 @@ class Projector:
 
     def memory(self, c: Candidates) -> Memory:
         """Bytes on the worst pipeline rank."""
-        return project_memory(self.model, self.cluster, self.workload, c)
+        return self._memory.memory(c)
+
+    def memory_bytes(self, c: Candidates) -> Floats:
+        """`memory(c).total`, without the parts: all that rejection needs."""
+        return self._memory.total(c)
 
     def step(self, c: Candidates) -> Step:
         """Seconds of one optimizer step."""

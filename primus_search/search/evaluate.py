@@ -99,7 +99,7 @@ class Funnel:
             return np.zeros(0), np.zeros(0, dtype=np.bool_), NO_MISS
         enumerator, projector = self.enumerators[cluster], self.projectors[cluster]
         distinct, number = enumerator.distinct(lines, MEMORY_READS)
-        total = projector.memory(enumerator.table(distinct)).total
+        total = projector.memory_bytes(enumerator.table(distinct))
         accelerator = self.space.clusters[cluster].cluster.accelerator
         headroom = accelerator.hbm_bytes * (1.0 - self.space.search.memory_margin) - total
         fits = headroom >= 0.0

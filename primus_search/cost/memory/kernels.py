@@ -4,7 +4,7 @@
 from numba import njit
 
 
-@njit(cache=True, fastmath=True, nogil=True)
+@njit(cache=True, nogil=True)
 def worst(pipeline, state, batch, first, units, state_price, batch_price, total, moment):
     """Bytes at the worst moment of every row, and which moment that is.
 
@@ -27,7 +27,7 @@ def worst(pipeline, state, batch, first, units, state_price, batch_price, total,
         moment[i] = at
 
 
-@njit(cache=True, fastmath=True, nogil=True)
+@njit(cache=True, nogil=True)
 def split(moment, key, units, part, unit, price, out):
     """Add to `out` (parts, rows) the bytes of every row by part, at its moment. `price` is (keys, entries)."""
     for i in range(len(moment)):
