@@ -2,6 +2,17 @@
 
 from primus_search.search.funnel import Options, run_search
 from primus_search.search.result import ClusterResult, SearchResult, Table, ladder
-from primus_search.search.store import RunFolder, StoreError
+from primus_search.search.store import RunFolder, StoreError, default_folder, summary
 
-__all__ = ["ClusterResult", "Options", "RunFolder", "SearchResult", "StoreError", "Table", "ladder", "run_search"]
+__all__ = [
+    "ClusterResult",
+    "Options",
+    "RunFolder",
+    "SearchResult",
+    "StoreError",
+    "Table",
+    "default_folder",
+    "ladder",
+    "run_search",
+    "summary",
+]

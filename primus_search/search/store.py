@@ -38,6 +38,12 @@ PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 KNOWN = ("run.json", "ranking.csv", "pareto.csv", "candidates.parquet", "journal.bin", ".lock", "study.log")
 
 
+def default_folder(name: str, root: Path = Path("results/runs")) -> Path:
+    """A new folder for a run of the space called `name`: time first, so that a listing is in order."""
+    slug = "-".join("".join(c if c.isalnum() or c in "._" else " " for c in name.lower()).split()) or "space"
+    return root / f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{slug[:60]}"
+
+
 class StoreError(PrimusSearchError):
     """The run folder could not be written; the message says why and what is lost."""
 
@@ -93,13 +99,16 @@ class RunFolder:
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
-    def write(self, result: SearchResult) -> None:
-        """All files of a finished search; `run.json` last, so that a folder with it is complete."""
+    def write(self, result: SearchResult, *, token_budget: float = 0.0) -> None:
+        """All files of a finished search; `run.json` last, so that a folder with it is complete.
+
+        `token_budget`: tokens to train on, for days and cost in `scaling.csv`.
+        """
         try:
             self._write("ranking.csv", _csv(_merged(result, "ranking", RANKED_ROWS)))
             self._write("pareto.csv", _csv(_merged(result, "frontier", None)))
             if len(result.clusters) > 1:
-                self._write("scaling.csv", _csv([_plain(rung) for rung in ladder(result)]))
+                self._write("scaling.csv", _csv([_plain(rung) for rung in ladder(result, token_budget)]))
             self._write("candidates.parquet", _parquet(result))
             self._write("run.json", json.dumps(summary(result), indent=2).encode() + b"\n")
             if result.is_complete:

@@ -1,0 +1,88 @@
+"""`primus-search run`: parse, search, print, write the run folder."""
+
+from dataclasses import replace
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Spaces = Annotated[str, typer.Argument(metavar="SPACE", help="A space file, or the name of one that ships with it.")]
+Nodes = Annotated[str, typer.Option(help="Number of nodes; several make a scaling table: 8,16,32.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")]
+EngineName = Annotated[str, typer.Option("--engine", metavar="auto|local|ray", help="Where candidates are evaluated.")]
+RayAddress = Annotated[str, typer.Option(help="Join this Ray cluster (auto, host:port, ray://host:port).")]
+Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 takes every core.")]
+MethodName = Annotated[
+    str, typer.Option("--method", metavar="auto|exhaustive|tpe|nsga2|nsga3|gp|qmc|random", help="How to search.")
+]
+Top = Annotated[int, typer.Option(min=0, help="Rows of the ranking to print and re-validate; 0 as the space says.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random; -1 as the space says.")]
+Keep = Annotated[int, typer.Option(min=1, help="Best rows kept in candidates.parquet.")]
+Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-validate the top rows with torch.")]
+Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of --out where it stopped.")]
+Tokens = Annotated[float, typer.Option(help="Tokens to train on, for days and cost in the scaling table: 1e12.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
+
+
+def run(
+    space: Spaces,
+    nodes: Nodes = "",
+    sets: Sets = None,
+    engine: EngineName = "auto",
+    ray_address: RayAddress = "",
+    workers: Workers = 0,
+    method: MethodName = "",
+    top: Top = 0,
+    seed: Seed = -1,
+    keep: Keep = 100_000,
+    bench: Bench = "",
+    out: Out = None,
+    resume: Resume = False,
+    tokens: Tokens = 0.0,
+    json: AsJson = False,
+) -> None:
+    """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
+    from primus_search.cli.progress import progress_bar
+    from primus_search.declare import load_space
+    from primus_search.report.html import write_report
+    from primus_search.report.terminal import print_pareto, print_ranking
+    from primus_search.search import Options, RunFolder, default_folder, run_search, summary
+
+    overrides = [*(sets or []), *_as_sets(nodes=nodes, method=method, top=top, seed=seed, bench=bench)]
+    loaded = load_space(space, overrides=overrides)
+    if resume and out is None:
+        _refuse("--resume", "needs the run folder to continue: add --out DIR")
+    folder = RunFolder.open(out or default_folder(loaded.name), resume=resume)
+    try:
+        options = Options(
+            engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume, folder=folder
+        )
+        with progress_bar(is_shown=not json) as progress:
+            result = run_search(loaded, replace(options, progress=progress))
+        if json:
+            typer.echo(dumps(summary(result), indent=2))
+        else:
+            print_ranking(result)
+            print_pareto(result)
+        folder.write(result, token_budget=tokens)
+        write_report(folder.path)
+        typer.echo(f"run folder: {folder.path}", err=True)
+    finally:
+        folder.close()
+
+
+def _as_sets(*, nodes: str, method: str, top: int, seed: int, bench: str) -> list[str]:
+    """Options that are keys of a space file, as overrides: one way in, one set of messages."""
+    found = [f"nodes=[{nodes}]" if "," in nodes else f"nodes={nodes}"] if nodes else []
+    found += [f"search.method={method}"] if method else []
+    found += [f"search.top_k={top}", f"benchmark.top_k={top}"] if top else []
+    found += [f"search.seed={seed}"] if seed >= 0 else []
+    return found + ([f"benchmark.device={bench}"] if bench else [])
+
+
+def _refuse(where: str, what: str) -> None:
+    from primus_search.errors import InputError, Problem
+
+    raise InputError([Problem(where, what)])
