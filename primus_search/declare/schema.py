@@ -106,7 +106,7 @@ class SpaceFile(_Strict):
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a space file (draft 2020-12)."""
-    return {"$schema": SCHEMA_ID, "title": "primus-search space file"} | SpaceFile.model_json_schema()
+    return {"$schema": SCHEMA_ID} | SpaceFile.model_json_schema() | {"title": "primus-search space file"}
 
 
 def validate(document: Document) -> tuple[SpaceFile | None, list[Problem]]:

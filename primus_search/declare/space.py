@@ -111,6 +111,7 @@ class _Assembly:
     beside: Path | None
     host_file: Callable[[], Path] | None
     problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def space(self, shape: SpaceFile) -> Space | None:
         model = self._model(shape)
@@ -134,6 +135,7 @@ class _Assembly:
             axes=tuple(axes),
             constraints=constraints,
             search=_search(shape),
+            notes=tuple(self.notes),
             benchmark=BenchmarkSettings(**shape.benchmark.model_dump()),
         )
 
@@ -200,6 +202,7 @@ class _Assembly:
             where = self.document.where(("hardware", i) if isinstance(shape.hardware, list) else ("hardware",))
             load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
             hardware = self._collect(load)
+            self.notes += hardware.notes if hardware else ()
             machines += [(hardware, stack) for stack in self._stacks(shape, hardware)]
         return [pair for pair in machines if pair[0] is not None]
 

@@ -114,6 +114,7 @@ class Space:
 
     name      of the space, for reports         source  path of the file it came from, "" when built in Python
     sha256    of the file's text                clusters  one per combination of `nodes` and hardware axes
+    notes     what reading the inputs has to say and is no fault (keys read but not used)
     """
 
     name: str
@@ -125,6 +126,7 @@ class Space:
     search: SearchSettings = field(default_factory=SearchSettings)
     benchmark: BenchmarkSettings = field(default_factory=BenchmarkSettings)
     overrides: tuple[Override, ...] = ()
+    notes: tuple[str, ...] = ()
     source: str = ""
     sha256: str = ""
 

@@ -1,0 +1,97 @@
+"""`primus-search hardware [NAME]`: accelerators and networks, every number with its source."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.declare.hardware import Hardware
+
+TERA, GIGA = 1e12, 1e9
+
+
+def hardware(
+    name: Annotated[str | None, typer.Argument(help="A hardware file by name or path, or a software stack.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """The accelerators and networks; with a NAME, every number of one file (or software stack) with its source."""
+    from primus_search.declare.hardware import load_hardware, read_stack
+    from primus_search.declare.places import Kind, names
+
+    stacks = names(Kind.STACK)
+    if name is None:
+        every = {key: load_hardware(key) for key in names(Kind.HARDWARE)}
+        if as_json:
+            typer.echo(json.dumps([_summary(key, one) for key, one in every.items()], indent=2))
+        else:
+            _print_table(every, list(stacks))
+        return
+    if name in stacks:
+        sources = read_stack(name)[1]
+        head: dict[str, Any] = {"name": name}
+    else:
+        loaded = load_hardware(name)
+        sources, head = loaded.sources, _summary(name, loaded) | {"notes": list(loaded.notes)}
+    if as_json:
+        numbers = [{"path": s.path, "value": s.value, "source": s.source} for s in sources]
+        typer.echo(json.dumps(head | {"numbers": numbers}, indent=2))
+        return
+    for note in head.get("notes", []):
+        typer.echo(f"note: {note}")
+    _print_sources([(s.path, str(s.value), s.source) for s in sources])
+
+
+def _summary(name: str, hardware: "Hardware") -> dict[str, Any]:
+    """The figures people ask for first, in base units."""
+    acc, net = hardware.accelerator, hardware.network
+    return {
+        "name": name,
+        "title": hardware.name,
+        "vendor": acc.vendor,
+        "bf16_peak_flops_per_s": acc.bf16_peak_flops_per_s,
+        "fp8_peak_flops_per_s": acc.fp8_peak_flops_per_s,
+        "fp4_peak_flops_per_s": acc.fp4_peak_flops_per_s,
+        "hbm_bytes": acc.hbm_bytes,
+        "hbm_bytes_per_s": acc.hbm_bytes_per_s,
+        "gpus_per_node": net.gpus_per_node,
+        "domain_size": net.domain_size,
+        "topology": net.topology,
+        "link_bytes_per_s": net.link_bytes_per_s,
+        "nics_per_node": net.nics_per_node,
+        "nic_bytes_per_s": net.nic_bytes_per_s,
+        "default_stack": hardware.default_stack,
+        "price_per_gpu_hour_USD": hardware.price_per_gpu_hour_usd,
+    }
+
+
+def _print_table(every: dict[str, "Hardware"], stacks: list[str]) -> None:
+    from primus_search.cli._tables import print_table
+
+    rows = []
+    for name, one in every.items():
+        acc, net = one.accelerator, one.network
+        fp8 = f"{acc.fp8_peak_flops_per_s / TERA:,.0f}" if acc.fp8_peak_flops_per_s else "-"
+        rows.append(
+            (
+                name,
+                f"{acc.bf16_peak_flops_per_s / TERA:,.0f}",
+                fp8,
+                f"{acc.hbm_bytes / GIGA:,.0f}",
+                f"{acc.hbm_bytes_per_s / GIGA:,.0f}",
+                f"{net.domain_size} {net.topology}",
+                f"{net.link_bytes_per_s / GIGA:,.0f}",
+                f"{net.nics_per_node}x{net.nic_bytes_per_s / GIGA:,.0f}",
+            )
+        )
+    header = ("hardware", "BF16 TF", "FP8 TF", "HBM GB", "GB/s", "domain", "link GB/s", "NICs GB/s")
+    print_table(header, rows, numbers=(1, 2, 3, 4, 6, 7))
+    typer.echo("TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.")
+    typer.echo(f"Software stacks: {', '.join(stacks)}")
+    typer.echo("Every number with its source: primus-search hardware NAME")
+
+
+def _print_sources(rows: list[tuple[str, str, str]]) -> None:
+    from primus_search.cli._tables import print_table
+
+    print_table(("number", "value", "source"), rows, numbers=(1,))

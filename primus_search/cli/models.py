@@ -1,0 +1,102 @@
+"""`primus-search models [NAME]`: the presets, their sizes and what is published about them."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.declare.models import Preset
+
+BILLION = 1e9
+
+
+def models(
+    name: Annotated[str | None, typer.Argument(help="A preset, a Primus/Megatron YAML or a config.json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """The model presets and their sizes; with a NAME, everything about one model."""
+    from primus_search.declare.models import presets
+
+    if name is None:
+        known = presets()
+        if as_json:
+            typer.echo(json.dumps([_summary(key, preset) for key, preset in known.items()], indent=2))
+        else:
+            _print_table(known)
+        return
+    details = _details(name)
+    if as_json:
+        typer.echo(json.dumps(details, indent=2))
+    else:
+        _print_details(details)
+
+
+def _summary(name: str, preset: "Preset") -> dict[str, Any]:
+    """Sizes of a preset; active parameters in its publisher's convention."""
+    model, published = preset.model, preset.published
+    return {
+        "name": name,
+        "title": preset.title,
+        "layers": model.num_layers,
+        "hidden": model.hidden,
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "experts": model.moe.num_experts if model.moe else 0,
+        "vocab_size": model.vocab_size,
+        "total_params": model.total_params,
+        "active_params": preset.active_params,
+        "published_total_params": published.total_params if published else None,
+        "published_active_params": (published.active_params or None) if published else None,
+        "published_source": published.source if published else None,
+        "source": model.source,
+    }
+
+
+def _details(name: str) -> dict[str, Any]:
+    """Every field and count of one model, preset or imported."""
+    import dataclasses
+
+    from primus_search.declare.models import load_model, load_preset, presets
+
+    known = presets()
+    head: dict[str, Any] = _summary(name, load_preset(name)) if name in known else {}
+    model = known[name].model if name in known else load_model(name)
+    kinds = [{"is_moe": k.is_moe, "window": k.window, "layers": model.layers.count(k)} for k in model.kinds]
+    fields = {f.name: model.__getattribute__(f.name) for f in dataclasses.fields(model)}
+    fields |= {"latent": model.latent and dataclasses.asdict(model.latent)}
+    fields |= {"moe": model.moe and dataclasses.asdict(model.moe)}
+    for listed in ("moe_layers", "windows"):
+        del fields[listed]
+    counts = {
+        "total_params": model.total_params,
+        "active_params": head.get("active_params", model.active_params),
+        "active_params_with_embedding": model.active_params,
+        "embedding_params": model.embedding_params,
+        "attention_params_per_layer": model.attention_params,
+        "dense_mlp_params_per_layer": model.dense_mlp_params,
+        "expert_params": model.expert_params,
+        "mtp_params": model.mtp_params * model.num_mtp_layers,
+    }
+    return head | fields | {"layer_kinds": kinds} | counts
+
+
+def _print_table(known: dict[str, "Preset"]) -> None:
+    from primus_search.cli._tables import print_table
+
+    rows = []
+    for name, preset in known.items():
+        model = preset.model
+        attention = "MLA" if model.latent else f"{model.num_heads}/{model.num_kv_heads}"
+        experts = f"{model.moe.num_experts} top {model.moe.top_k}" if model.moe else "-"
+        total, active = f"{model.total_params / BILLION:,.2f}", f"{preset.active_params / BILLION:,.2f}"
+        rows.append((name, total, active, str(model.num_layers), str(model.hidden), attention, experts))
+    print_table(("model", "total B", "active B", "layers", "hidden", "heads/kv", "experts"), rows, numbers=(1, 2, 3, 4))
+    typer.echo("B: 10^9 parameters; active as its publisher counts. Sources: primus-search models NAME")
+
+
+def _print_details(details: dict[str, Any]) -> None:
+    width = max(len(key) for key in details)
+    for key, value in details.items():
+        if value not in (None, ""):
+            typer.echo(f"{key:<{width}}  {f'{value:,}' if isinstance(value, int) and value > 9999 else value}")

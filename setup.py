@@ -1,0 +1,14 @@
+"""Ships hardware/ and spaces/ inside the installed package, as primus_search/data/; all else is in pyproject.toml."""
+
+from setuptools import find_namespace_packages, setup
+
+DATA = {
+    f"primus_search.data.{folder.replace('/', '.')}": folder
+    for folder in ("hardware", "hardware/stacks", "spaces", "spaces/models")
+}
+
+setup(
+    packages=[*find_namespace_packages(include=["primus_search*"]), *DATA],
+    package_dir=DATA,
+    package_data={name: ["*.yaml"] for name in DATA} | {"primus_search": ["py.typed"]},
+)
