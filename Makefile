@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Their configuration parsers read our launch files in a test; what they need to train is not needed for that.
+PARSERS := megatron-core torchtitan
 
 .PHONY: run test check bench bench-gpu clean help
 
@@ -18,6 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(PARSERS)
 	$(BIN)/python -m primus_search.schedule
 	@touch $(READY)
 
