@@ -13,6 +13,7 @@ class StackMemory:
     """What a framework keeps on the device beyond what the arithmetic needs; formulas are in `cost/memory`.
 
     weight_bytes            resident weight (2 beside FP32 masters, 4 where weights are the masters)
+    element_bytes           an activation element, and a weight or gradient in flight (4 where trained in FP32)
     fused_logit_bytes       bytes per logit alive at the worst moment of head and loss with a fused loss
     unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
     saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
@@ -31,6 +32,7 @@ class StackMemory:
     """
 
     weight_bytes: float = 2.0
+    element_bytes: float = 2.0
     fused_logit_bytes: float = 2.0
     unfused_logit_bytes: float = 10.0
     saves_fp8_inputs: bool = True
@@ -100,7 +102,7 @@ class Stack:
     host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
     host_sync_s             what one such wait costs: the drained queue has to fill again
     step_s                  fixed time per optimizer step: data, logging, clipping, Python
-    microbatch_s            fixed time per micro-batch and pipeline rank
+    broadcast_s             where owners of ZeRO-1 shards broadcast their weights one after the other: time of each
     straggler_per_doubling  growth of the step per doubling of the number of nodes
 
     Efficiency against the kernel laws (1.0 = as the microbenchmark)
@@ -155,7 +157,7 @@ class Stack:
     host_syncs_per_moe_layer: float = 3.0
     host_sync_s: float = 50e-6
     step_s: float = 0.0
-    microbatch_s: float = 0.0
+    broadcast_s: float = 0.0
     straggler_per_doubling: float = 0.0
 
     gemm_efficiency: float = 1.0

@@ -34,12 +34,19 @@ PARTS = (
 STATIC_PARTS = ("weights", "gradients", "optimizer")
 """Parts that stay from step to step."""
 
+EXPLICIT_PARTS = (*STATIC_PARTS, "logits")
+"""Parts whose bytes per element the stack states; the others count activations at two bytes."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Prices:
-    """Bytes per unit: a list of (part, unit, bytes per candidate), always in the same order for a model."""
+    """Bytes per unit: a list of (part, unit, bytes per candidate), always in the same order for a model.
+
+    element_scale  bytes of an activation element over the two that the formulas count (FP32 training: 2)
+    """
 
     rows: int
+    element_scale: float = 1.0
     part: list[int] = field(default_factory=list)
     unit: list[int] = field(default_factory=list)
     columns: list[Floats] = field(default_factory=list)
@@ -47,7 +54,8 @@ class Prices:
     def put(self, part: str, unit: int, bytes_per_unit: Floats) -> None:
         self.part.append(PARTS.index(part))
         self.unit.append(unit)
-        self.columns.append(np.broadcast_to(bytes_per_unit, (self.rows,)))
+        scale = 1.0 if part in EXPLICIT_PARTS else self.element_scale
+        self.columns.append(np.broadcast_to(bytes_per_unit * scale, (self.rows,)))
 
     def put_state(self, unit: int, bytes_of: State) -> None:
         self.put("weights", unit, bytes_of.weights)
@@ -67,10 +75,15 @@ class Prices:
         return total
 
 
+def element_scale(stack: Stack) -> float:
+    """Bytes of an activation element over the BF16 ones that the formulas count."""
+    return stack.memory.element_bytes / BF16_BYTES
+
+
 def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     """What follows from parameters: weights, gradients, optimizer, gradients in flight, FSDP's gathered layers."""
     kinds = memory_kinds(model)
-    units, prices = Units(len(kinds)), Prices(rows=len(s.tp))
+    units, prices = Units(len(kinds)), Prices(rows=len(s.tp), element_scale=element_scale(stack))
     for k, kind in enumerate(kinds):
         prices.put_state(units.layers(k), layer_state(model, stack, kind, s))
         count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
@@ -94,7 +107,7 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
 def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) -> Prices:
     """What follows from tokens: saved activations, their gradients, recompute, logits, hops."""
     kinds = memory_kinds(model)
-    units, prices = Units(len(kinds)), Prices(rows=len(s.tp))
+    units, prices = Units(len(kinds)), Prices(rows=len(s.tp), element_scale=element_scale(stack))
     context = buffers.context_buffer(model, stack, s)
     for k, kind in enumerate(kinds):
         layer = layer_activations(model, stack, kind, s, workload.seq_length)

@@ -1,0 +1,158 @@
+"""What each rank of the host calibration measures: kernels while all cores work, then the links between them.
+
+Every figure is in seconds for a stated amount of work; `host.py` turns them into the laws of the cost model.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812 - torch's own idiom
+
+from primus_search.measure.fused import fused_loss, rms_norm, swiglu
+from primus_search.measure.ranks import join, leave
+
+GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
+ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension
+ROWS, HIDDEN = 2048, 512  # streams
+VOCABULARY = 8192
+EXPERTS = (8, 128, 256, 768)  # groups, rows, k, n
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 23)  # bytes
+OPTIMIZER_PARAMS = 2_000_000
+
+
+def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
+    """All figures of one rank."""
+    torch.set_num_threads(payload["threads"])
+    torch.manual_seed(payload["rank"])
+    baseline = _resident_bytes()
+    join(payload)
+    figures: dict[str, Any] = {"gemm_s": [_gemm(*shape) for shape in GEMMS]}
+    figures["attention_s"] = [_attention(*shape) for shape in ATTENTION]
+    figures |= _streams()
+    figures["small_kernel_s"] = _small_kernel()
+    figures["experts_s"] = _experts()
+    figures["optimizer_s"] = _optimizer()
+    figures["links"] = _links(payload["ranks"]) if payload["ranks"] > 1 else {}
+    figures["baseline_bytes"], figures["joined_bytes"] = baseline, _resident_bytes()
+    leave()
+    return figures
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process now; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    line = next(text for text in status.read_text().splitlines() if text.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def _seconds(run: Callable[[], object], repeats: int = 7) -> float:
+    """Lower quartile of CPU seconds, or of wall seconds where they are smaller: what the call takes undisturbed."""
+    run()
+    samples = []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        samples.append(min(time.perf_counter() - wall, time.process_time() - cpu))
+    return statistics.quantiles(samples, n=4)[0]
+
+
+def _gemm(m: int, n: int, k: int) -> dict[str, float]:
+    x, w, g = torch.randn(m, k), torch.randn(n, k), torch.randn(m, n)
+    forward = _seconds(lambda: x @ w.t())
+    return {"forward": forward, "input_grad": _seconds(lambda: g @ w), "weight_grad": _seconds(lambda: g.t() @ x)}
+
+
+def _both(run: Callable[[], torch.Tensor]) -> dict[str, float]:
+    """Forward and backward seconds of a differentiable call."""
+    forward = _seconds(run)
+    out = run()
+    grad = torch.ones_like(out)
+    whole = _seconds(lambda: torch.autograd.backward(run(), grad))
+    return {"forward": forward, "backward": max(whole - forward, 0.0)}
+
+
+def _attention(batch: int, heads: int, seq: int, dim: int) -> dict[str, float]:
+    q, k, v = (torch.randn(batch, heads, seq, dim, requires_grad=True) for _ in range(3))
+    return _both(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+def _streams() -> dict[str, Any]:
+    x = torch.randn(ROWS, HIDDEN, requires_grad=True)
+    wide = torch.randn(ROWS, 2 * HIDDEN, requires_grad=True)
+    weight = torch.ones(HIDDEN, requires_grad=True)
+    logits, targets = torch.randn(ROWS // 4, VOCABULARY), torch.randint(0, VOCABULARY, (ROWS // 4,))
+    order = torch.randperm(ROWS)
+    return {
+        "add_s": _seconds(lambda: x.detach() + x.detach()),
+        "swiglu_s": _both(lambda: swiglu(wide)),
+        "norm_s": _both(lambda: rms_norm(x, weight)),
+        "loss_s": _seconds(lambda: fused_loss(logits.clone(), targets)),
+        "permute_s": _both(lambda: x.index_select(0, order)),
+        "copy_s": _seconds(lambda: logits.clone()),
+    }
+
+
+def _small_kernel() -> float:
+    x = torch.randn(8)
+
+    def hundred() -> None:
+        for _ in range(100):
+            x.add(1.0)
+
+    return _seconds(hundred) / 100
+
+
+def _experts() -> dict[str, float]:
+    groups, rows, k, n = EXPERTS
+    x, w = torch.randn(groups, rows, k), torch.randn(groups, k, n)
+    return {"forward": _seconds(lambda: torch.bmm(x, w))}
+
+
+def _optimizer() -> float:
+    weight = torch.nn.Parameter(torch.randn(OPTIMIZER_PARAMS))
+    weight.grad = torch.randn_like(weight)
+    step = torch.optim.AdamW([weight], fused=True).step
+    return _seconds(step, repeats=5)
+
+
+def _links(ranks: int) -> dict[str, list[float]]:
+    """Seconds of each collective at each message size; both ranks' cores take part, so wall time is what counts."""
+    out: dict[str, list[float]] = {"all_reduce": [], "all_gather": [], "all_to_all": [], "send": []}
+    for size in MESSAGES:
+        whole = torch.zeros(size // 4)
+        part = torch.zeros(size // 4 // ranks)
+        other = torch.empty_like(whole)
+        out["all_reduce"].append(_wall(partial(dist.all_reduce, whole)))
+        out["all_gather"].append(_wall(partial(dist.all_gather_into_tensor, whole, part)))
+        out["all_to_all"].append(_wall(partial(dist.all_to_all_single, other, whole)))
+        out["send"].append(_wall(partial(_ring_send, whole)) / 2)
+    return out
+
+
+def _ring_send(tensor: torch.Tensor) -> None:
+    """There and back between ranks 0 and 1."""
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.send(tensor, 1)
+        dist.recv(tensor, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        dist.send(tensor, 0)
+
+
+def _wall(run: Callable[[], object], repeats: int = 9) -> float:
+    samples = []
+    for _ in range(repeats):
+        dist.barrier()
+        start = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - start)
+    return statistics.quantiles(samples, n=4)[0]
