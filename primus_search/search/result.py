@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ PROJECTED = "projected"
 """Evidence of a figure that no device and no trace has seen; the others are `traced` and `measured`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on."""
 
@@ -35,23 +36,29 @@ class Table:
     def __len__(self) -> int:
         return len(self.indices)
 
+    @cached_property
+    def figures(self) -> dict[str, list[int] | list[float]]:
+        """Degrees and figures of every row, by column of `ranking.csv`."""
+        p = self.projection
+        columns = {
+            "dp": p.dp,
+            "microbatches": p.microbatches,
+            "tokens_per_s": p.tokens_per_s,
+            "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
+            "step_s": p.step.total,
+            "memory_bytes": p.memory.total,
+            "headroom_bytes": p.headroom_bytes,
+            "bubble_ratio": p.bubble_ratio,
+            "mfu": p.mfu,
+        }
+        return {name: column.tolist() for name, column in columns.items()}
+
     def row(self, rank: int) -> dict[str, Any]:
         """One row as the columns of `ranking.csv`: axes by name, then degrees and figures. `rank` counts from 0."""
-        p = self.projection
         knobs = self.candidates.row(rank)
-        return {name: knobs[name] for name in COLUMN_NAMES} | {
-            "dp": int(p.dp[rank]),
-            "microbatches": int(p.microbatches[rank]),
-            "tokens_per_s": float(p.tokens_per_s[rank]),
-            "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[rank]),
-            "step_s": float(p.step.total[rank]),
-            "memory_bytes": float(p.memory.total[rank]),
-            "headroom_bytes": float(p.headroom_bytes[rank]),
-            "bubble_ratio": float(p.bubble_ratio[rank]),
-            "mfu": float(p.mfu[rank]),
-            "time_evidence": self.time_evidence[rank],
-            "memory_evidence": self.memory_evidence[rank],
-        }
+        row: dict[str, Any] = {name: knobs[name] for name in COLUMN_NAMES}
+        row |= {name: column[rank] for name, column in self.figures.items()}
+        return row | {"time_evidence": self.time_evidence[rank], "memory_evidence": self.memory_evidence[rank]}
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every row, in order."""
