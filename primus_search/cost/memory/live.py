@@ -10,6 +10,7 @@ that is one per rank: p - r micro-batches.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 STEADY_ROUNDS = 4
-"""Micro-batches per stage after which no order here holds more than before; longer orders repeat themselves."""
+"""Micro-batches per stage after which a fixed pattern holds no more than before: it repeats itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,14 +35,30 @@ class RankMoments:
 
 
 @lru_cache(maxsize=65536)
+def telling_microbatches(schedule: str, pp: int, vpp: int, microbatches: int) -> int:
+    """The fewest micro-batches with the same peaks: what tells pipelines apart in memory.
+
+    A fixed pattern repeats itself after a few rounds, unless it holds all micro-batches at once (GPipe). An order that
+    is searched for may differ with every number, so none is left out.
+    """
+    from primus_search.schedule import algorithm, peak_activations_for
+
+    few = min(microbatches, STEADY_ROUNDS * pp)
+    if pp == 1 or few == microbatches or schedule == "1f1b":
+        return 1 if pp == 1 else few
+    if algorithm(schedule).cost_aware or float(peak_activations_for(schedule, pp, few, vpp).max()) >= few:
+        return microbatches
+    return few
+
+
+@lru_cache(maxsize=65536)
 def moments(schedule: str, pp: int, vpp: int, microbatches: int) -> tuple[RankMoments, ...]:
     """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
-    m = min(microbatches, STEADY_ROUNDS * pp)
-    if vpp == 1 and (schedule == "1f1b" or pp == 1):
-        return tuple(_single(rank, min(pp - rank, m)) for rank in range(pp))
     from primus_search.schedule import order_for
 
-    table = order_for(schedule, pp, m, vpp)
+    if pp == 1 or (schedule == "1f1b" and vpp == 1):
+        return tuple(_single(rank, min(pp - rank, microbatches)) for rank in range(pp))
+    table = order_for(schedule, pp, microbatches, vpp)
     ranks = []
     for rank in range(pp):
         rows = slice(int(table.offsets[rank]), int(table.offsets[rank + 1]))
@@ -69,12 +86,21 @@ def _of_order(stages: NDArray[np.int64], kind: NDArray[np.int8], chunk: NDArray[
     live = forward - np.cumsum(done, axis=0) + done
     waiting = np.cumsum(split, axis=0) - split - np.cumsum(late, axis=0) + late
     backward = np.where((kind == Kind.B) | (kind == Kind.BW), chunk, -1)
-    table = np.unique(np.column_stack([live, waiting, backward]), axis=0)
+    table = distinct_rows(np.column_stack([live, waiting, backward]).astype(np.int32)).astype(np.float64)
     table = table[~_dominated(table[:, :-1], table[:, -1])]
     v = len(stages)
     return RankMoments(
         stages=stages, live=table[:, :v], waiting=table[:, v : 2 * v], backward=table[:, -1].astype(np.int64)
     )
+
+
+def distinct_rows(rows: NDArray[Any]) -> NDArray[Any]:
+    """Each different row once, in order of first appearance."""
+    rows = np.ascontiguousarray(rows)
+    width = rows.shape[1] * rows.dtype.itemsize
+    data = rows.tobytes()
+    seen = dict.fromkeys(data[i : i + width] for i in range(0, len(data), width))
+    return np.frombuffer(b"".join(seen), dtype=rows.dtype).reshape(len(seen), rows.shape[1])
 
 
 def _dominated(rows: Floats, work: Floats) -> NDArray[np.bool_]:

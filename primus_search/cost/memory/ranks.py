@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import RecomputeMethod
-from primus_search.cost.memory.live import RankMoments, moments
+from primus_search.cost.memory.live import RankMoments, distinct_rows, moments
 from primus_search.errors import ScheduleError
 from primus_search.layout import Layout, StageLayers, stage_layers
 from primus_search.model import LayerKind, Model
@@ -113,21 +113,22 @@ def rank_moments(model: Model, pipeline: Pipeline) -> Moments:
     ranks, rows = [], []
     for rank, held in enumerate(moments(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)):
         stages = held.stages % len(layers.layers)
-        for row in _rank_rows(model, columns, pipeline, layers, order, stages, held):
-            ranks.append(rank)
-            rows.append(row)
-    return Moments(rank=np.array(ranks), units=np.array(rows))
+        units = _rank_rows(model, columns, pipeline, layers, order, stages, held)
+        ranks.append(np.full(len(units), rank))
+        rows.append(units)
+    return Moments(rank=np.concatenate(ranks), units=np.concatenate(rows))
 
 
 @lru_cache(maxsize=1 << 16)
 def worst_moments(model: Model, pipeline: Pipeline) -> Moments:
     """The moments that could be the worst of the whole pipeline: no other equals or exceeds them everywhere."""
     every = rank_moments(model, pipeline)
-    units, first = np.unique(every.units, axis=0, return_index=True)
+    rank, units = every.rank, every.units
     covers = (units[:, None, :] >= units[None, :, :]).all(axis=2)
-    covers &= ~np.eye(len(units), dtype=np.bool_)
+    # Of equal rows the first stays.
+    covers &= ~(covers & covers.T & np.tri(len(units), dtype=np.bool_))
     keep = ~covers.any(axis=0)
-    return Moments(rank=every.rank[first[keep]], units=units[keep])
+    return Moments(rank=rank[keep], units=units[keep])
 
 
 def _stage_layers(model: Model, pipeline: Pipeline) -> StageLayers:
@@ -193,21 +194,20 @@ def _chunk(model: Model, pipeline: Pipeline, kinds: list[int], has_head: bool) -
 def _rank_rows(
     model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, order: list[list[int]],
     stages: NDArray[np.int64], held: RankMoments,
-) -> list[Floats]:  # fmt: skip
+) -> Floats:  # fmt: skip
     """Units of one rank: what stays, then one row per moment and thing that runs at that moment."""
     chunks = [_chunk(model, pipeline, order[s], bool(layers.has_head[s])) for s in stages]
-    base = _resident(model, columns, pipeline, layers, stages, chunks)
-    rows = []
-    for live, waiting, backward in zip(held.live, held.waiting, held.backward, strict=True):
-        row = base.copy()
-        for chunk, here, late in zip(chunks, live, waiting, strict=True):
-            for k in range(columns.kinds):
-                row[columns.live(k)] += here * chunk.kept[k]
-                row[columns.waiting(k)] += late * chunk.every[k]
-            row[columns.other("inputs")] += here * chunk.inputs
-            row[columns.other("head_live")] += here * chunk.has_head
-        rows.extend(_running(columns, row, chunks[backward]) if backward >= 0 else [row])
-    return rows
+    rows = np.repeat(_resident(model, columns, pipeline, layers, stages, chunks)[None], len(held.live), axis=0)
+    rows[:, columns.live(0) : columns.live(0) + columns.kinds] = held.live @ np.array([c.kept for c in chunks])
+    waiting = columns.waiting(0)
+    rows[:, waiting : waiting + columns.kinds] = held.waiting @ np.array([c.every for c in chunks])
+    rows[:, columns.other("inputs")] = held.live @ np.array([c.inputs for c in chunks])
+    rows[:, columns.other("head_live")] = held.live @ np.array([float(c.has_head) for c in chunks])
+    out = [rows[held.backward < 0]]
+    for number, chunk in enumerate(chunks):
+        mine = rows[held.backward == number]
+        out += _running(columns, mine, chunk) if len(mine) else []
+    return distinct_rows(np.concatenate(out))
 
 
 def _resident(
@@ -232,27 +232,26 @@ def _resident(
     return row
 
 
-def _running(columns: Units, row: Floats, chunk: _Chunk) -> list[Floats]:
-    """One row per thing that may run backward in the chunk: its head, a kept layer, a recomputed layer.
+def _running(columns: Units, rows: Floats, chunk: _Chunk) -> list[Floats]:
+    """The rows once per thing that may run backward in the chunk: its head, a kept layer, a recomputed layer.
 
     Backward goes from the last layer to the first, so when recomputed layers (the first ones) run, the kept layers
     of the same micro-batch are already released.
     """
-    rows = []
+    out = []
     for k in range(columns.kinds):
         if chunk.every[k] > chunk.recomputed[k]:
-            kept = row.copy()
-            kept[[columns.working(k), columns.gathers(k)]] = 1.0
-            rows.append(kept)
+            kept = rows.copy()
+            kept[:, [columns.working(k), columns.gathers(k)]] = 1.0
+            out.append(kept)
         if chunk.recomputed[k] > 0:
-            again = row.copy()
-            for other in range(columns.kinds):
-                again[columns.live(other)] -= chunk.kept[other]
-            again[[columns.working(k), columns.gathers(k)]] = 1.0
-            again[columns.again(k)] = min(chunk.group, chunk.recomputed[k])
-            rows.append(again)
+            again = rows.copy()
+            again[:, columns.live(0) : columns.live(0) + columns.kinds] -= chunk.kept
+            again[:, [columns.working(k), columns.gathers(k)]] = 1.0
+            again[:, columns.again(k)] = min(chunk.group, chunk.recomputed[k])
+            out.append(again)
     if chunk.has_head:
-        head = row.copy()
-        head[[columns.other("head_runs"), columns.other("head_gathers")]] = 1.0
-        rows.append(head)
-    return rows or [row]
+        head = rows.copy()
+        head[:, [columns.other("head_runs"), columns.other("head_gathers")]] = 1.0
+        out.append(head)
+    return out or [rows]

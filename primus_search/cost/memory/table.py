@@ -12,7 +12,7 @@ from primus_search.candidates import Candidates, Floats, Ints, Recompute, degree
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Vocabulary
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.live import STEADY_ROUNDS
+from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst_moments
 from primus_search.cost.memory.runtime import context_bytes, slack_shares
@@ -147,21 +147,22 @@ class MemoryTable:
         """The pipeline shape of every row; micro-batches beyond what changes a peak are not told apart."""
         d = degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
         is_full = (c.recompute & int(Recompute.FULL)) != 0
-        microbatches = np.minimum(d.microbatches, STEADY_ROUNDS * c.pp)
-        return [
-            Pipeline(
-                schedule=c.schedules[int(c.schedule[i])] if c.pp[i] > 1 else "1f1b",
-                pp=int(c.pp[i]),
-                vpp=int(c.vpp[i]),
-                microbatches=int(microbatches[i]),
-                layout=c.layouts[int(c.pipeline_layout[i])],
-                is_full=bool(is_full[i]),
-                method=int(c.recompute_method[i] * is_full[i]),
-                num_layers=int(c.recompute_num_layers[i] * is_full[i]),
-                offload=int(c.offload_layers[i]),
-            )
-            for i in range(len(c))
-        ]
+        return [self._pipeline(c, i, int(d.microbatches[i]), bool(is_full[i])) for i in range(len(c))]
+
+    def _pipeline(self, c: Candidates, i: int, microbatches: int, is_full: bool) -> Pipeline:
+        pp, vpp = int(c.pp[i]), int(c.vpp[i])
+        schedule = c.schedules[int(c.schedule[i])] if pp > 1 else "1f1b"
+        return Pipeline(
+            schedule=schedule,
+            pp=pp,
+            vpp=vpp,
+            microbatches=telling_microbatches(schedule, pp, vpp, microbatches),
+            layout=c.layouts[int(c.pipeline_layout[i])],
+            is_full=is_full,
+            method=int(c.recompute_method[i]) * is_full,
+            num_layers=int(c.recompute_num_layers[i]) * is_full,
+            offload=int(c.offload_layers[i]),
+        )
 
     def _codes(self, words: tuple[object, ...]) -> Ints:
         """Numbers of schedules or layouts that stay the same from chunk to chunk."""
