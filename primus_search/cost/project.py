@@ -16,6 +16,7 @@ from primus_search.candidates import Candidates, Floats, Ints, Recompute, Recomp
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Rows, Vocabulary
 from primus_search.cost.gradient import GradientTraffic, exposed_gradient_s, gradient_traffic
+from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memory import MemoryTable
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
@@ -41,9 +42,17 @@ MEMO_LIMIT = 2_000_000
 class Projector:
     """Projects candidates of one model on one cluster for one workload."""
 
-    def __init__(self, model: Model, cluster: Cluster, workload: Workload, *, memory_margin: float = 0.0) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cluster: Cluster,
+        workload: Workload,
+        *,
+        memory_margin: float = 0.0,
+        measured: MeasuredLayers | None = None,
+    ) -> None:
         self.model, self.cluster, self.workload = model, cluster, workload
-        self.memory_margin = memory_margin
+        self.memory_margin, self.measured = memory_margin, measured
         self._memory = MemoryTable(model, cluster, workload)
         self._num_pieces = len(model.kinds) + 3
         self._forget()
@@ -153,6 +162,10 @@ class Projector:
         owned = dense / np.where(is_sharded, group, 1)
         owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
         update_s = optimizer_s(self.cluster.accelerator, self.cluster.stack, owned)
+        if self.measured is not None and self.measured.optimizer_s_per_param > 0:
+            update_s = owned * self.measured.optimizer_s_per_param
+        is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
+        update_s = update_s + is_zero1 * group * self.cluster.stack.broadcast_s
         return np.stack([t.reduce_most_s, t.reduce_least_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
 
     def _params_per_rank(self, c: Candidates) -> tuple[Floats, Floats]:
@@ -225,7 +238,7 @@ class Projector:
             columns += [c.ep, c.etp, c.grouped_gemm, c.deepep, c.sync_free_stage]
         codes, first = self._layer_keys.encode([np.asarray(x, np.int64) for x in columns])
         if len(first):
-            p = pieces(self.model, self.cluster, self.workload, c.take(first))
+            p = pieces(self.model, self.cluster, self.workload, c.take(first), self.measured)
             n = len(first)
             flat = [p.pass_s.reshape(-1, n), p.part_s.reshape(-1, n), p.recompute_s.reshape(-1, n)]
             self._layers.append(np.concatenate(flat).T)

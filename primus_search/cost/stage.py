@@ -15,6 +15,7 @@ from primus_search.cluster import Cluster
 from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.layer import layer_operations
 from primus_search.cost.layer_comm import add_traffic, end_traffic_s
+from primus_search.cost.measured import MeasuredLayers, put_measured, put_recompute
 from primus_search.cost.recompute import recompute_s
 from primus_search.cost.work import Module, Part, Pass, Work, tally
 from primus_search.layout import StageLayers
@@ -42,19 +43,28 @@ class Pieces:
         return self.pass_s.shape[0] - 3
 
 
-def pieces(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Pieces:
-    """Seconds of every piece for every candidate of a (small) table of distinct layer keys."""
+def pieces(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates, measured: MeasuredLayers | None = None
+) -> Pieces:
+    """Seconds of every piece for every candidate of a (small) table of distinct layer keys.
+
+    `measured` replaces the compute of the pieces it knows; their traffic is added as for any other.
+    """
     acc, stack = cluster.accelerator, cluster.stack
-    works = []
+    measured = measured or MeasuredLayers()
+    works: list[Work] = []
     for kind in model.kinds:
         work = tally(layer_operations(model, kind, workload, acc, stack, c), acc=acc, stack=stack, rows=len(c))
+        put_measured(work, measured, len(works), c)
         works.append(add_traffic(work, kind, model, cluster, workload, c))
     for operations in (
         embedding_operations(model, workload, stack, c),
         head_operations(model, workload, stack, c),
         list(mtp_operations(model, workload, acc, stack, c)),
     ):
-        works.append(tally(operations, acc=acc, stack=stack, rows=len(c)))
+        work = tally(operations, acc=acc, stack=stack, rows=len(c))
+        put_measured(work, measured, len(works), c)
+        works.append(work)
     ends_s = end_traffic_s(model, cluster, workload, c)
     for work in works[len(model.kinds) :]:
         work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
@@ -64,7 +74,12 @@ def pieces(model: Model, cluster: Cluster, workload: Workload, c: Candidates) ->
     return Pieces(
         pass_s=np.array([work.seconds.sum(axis=1) for work in works]),
         part_s=np.array([work.seconds.sum(axis=0) for work in works]),
-        recompute_s=np.array([recompute_s(work, c.recompute) for work in works[: len(model.kinds)]]),
+        recompute_s=np.array(
+            [
+                put_recompute(recompute_s(work, c.recompute), measured, i, c)
+                for i, work in enumerate(works[: len(model.kinds)])
+            ]
+        ),
     )
 
 

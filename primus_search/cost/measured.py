@@ -1,0 +1,90 @@
+"""Seconds measured on a device, in place of the kernel laws, for the layers of a few candidates.
+
+One physics for every rung of evidence: what was measured replaces the compute of a piece (a layer of each kind, the
+embedding, the head), everything else - collectives, pipeline, gradient traffic - is the same code. Measured seconds
+contain no communication. A piece that was not measured keeps its law.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.work import Pass, Work
+
+KEY_COLUMNS = (
+    "tp", "cp", "ep", "etp", "micro_batch_size", "fp8", "sequence_parallel", "recompute", "loss_fusion", "grouped_gemm",
+)  # fmt: skip
+"""Columns that change what one device computes in a layer."""
+
+Key = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceSeconds:
+    """One piece of the model for one micro-batch on one device, compute only; `recompute` is its extra backward time.
+
+    None where nothing was measured.
+    """
+
+    forward: float
+    input_grad: float
+    weight_grad: float
+    recompute: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLayers:
+    """Measured pieces by candidate key: (layer kinds, embedding, head) in the order of `stage.pieces`.
+
+    optimizer_s_per_param  seconds to update one parameter, 0 where not measured
+    """
+
+    pieces: Mapping[Key, tuple[PieceSeconds | None, ...]] = field(default_factory=dict)
+    optimizer_s_per_param: float = 0.0
+
+    def of(self, c: Candidates, row: int, piece: int) -> PieceSeconds | None:
+        """What was measured of one piece of one row."""
+        found = self.pieces.get(key_of(c, row))
+        return found[piece] if found is not None and piece < len(found) else None
+
+
+def key_of(c: Candidates, row: int) -> Key:
+    """What a measurement of a layer depends on, of one row."""
+    columns = c.columns()
+    return tuple(int(columns[name][row]) for name in KEY_COLUMNS)
+
+
+def put_measured(work: Work, measured: MeasuredLayers, piece: int, c: Candidates) -> None:
+    """Scale the compute of a piece, part by part, so that each pass adds up to what was measured; traffic comes later.
+
+    Launches are inside the measurement, so none are counted again.
+    """
+    for row in range(len(c)) if measured.pieces else ():
+        seconds = measured.of(c, row, piece)
+        if seconds is None:
+            continue
+        targets = {
+            Pass.FORWARD: seconds.forward,
+            Pass.INPUT_GRAD: seconds.input_grad,
+            Pass.WEIGHT_GRAD: seconds.weight_grad,
+        }
+        for which, target in targets.items():
+            modelled = float(work.seconds[which, :, row].sum())
+            scale = target / modelled if modelled > 0 else 0.0
+            work.seconds[which, :, row] *= scale
+            if which is Pass.FORWARD:
+                work.forward_module_s[:, row] *= scale
+            elif which is Pass.INPUT_GRAD:
+                work.core_backward_s[row] *= scale
+        work.kernels[:, row] = 0.0
+
+
+def put_recompute(seconds: Floats, measured: MeasuredLayers, piece: int, c: Candidates) -> Floats:
+    """Recompute seconds per row of one layer kind, measured where they were."""
+    if not measured.pieces:
+        return seconds
+    found = [measured.of(c, row, piece) for row in range(len(c))]
+    given = [np.nan if one is None or one.recompute is None else one.recompute for one in found]
+    return np.where(np.isnan(given), seconds, np.nan_to_num(given))
