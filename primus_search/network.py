@@ -12,6 +12,16 @@ study of a faster NIC changes one number. Parameters come from `hardware/*.yaml`
 from dataclasses import dataclass
 from typing import Literal
 
+_EFFICIENCIES = (
+    "ring_efficiency",
+    "all_to_all_efficiency",
+    "p2p_efficiency",
+    "dispatch_efficiency",
+    "nic_efficiency",
+    "nic_all_to_all_efficiency",
+    "nic_dispatch_efficiency",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
@@ -74,6 +84,11 @@ class Network:
         for name in ("gpus_per_node", "domain_size", "nics_per_node", "pod_size"):
             if self.__getattribute__(name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        for name in ("link_bytes_per_s", "nic_bytes_per_s", "pod_bytes_per_s", *_EFFICIENCIES):
+            if self.__getattribute__(name) <= 0.0:
+                raise ValueError(f"{name} must be above 0; a link that is not there belongs to no group")
+        if any(self.__getattribute__(name) > 1.0 for name in (*_EFFICIENCIES, "pair_loss", "in_network_efficiency")):
+            raise ValueError("an efficiency is a share of the line rate and cannot exceed 1")
 
     @property
     def nic_bytes_per_s_per_gpu(self) -> float:
