@@ -104,7 +104,8 @@ def load_cluster(
 def on_fewer_gpus(network: Network, gpus: int | None) -> Network:
     """The network with only `gpus` devices of each node in use: the fast domain shrinks with a node it ends at.
 
-    The NICs stay in proportion, so that each device keeps its share. ValueError for more than there are.
+    The NICs stay in proportion, so that each device keeps its share; of a mesh, the links to unused devices carry
+    nothing. ValueError for more than there are.
     """
     if gpus is None or gpus == network.gpus_per_node:
         return network
@@ -113,7 +114,10 @@ def on_fewer_gpus(network: Network, gpus: int | None) -> Network:
     ends_at_node = network.domain_size == network.gpus_per_node
     nics = max(network.nics_per_node * gpus // network.gpus_per_node, 1)
     domain = gpus if ends_at_node else network.domain_size
-    return replace(network, gpus_per_node=gpus, domain_size=domain, nics_per_node=nics)
+    links = network.link_bytes_per_s
+    if network.topology == "mesh":
+        links *= max(domain - 1, 1) / max(network.domain_size - 1, 1)
+    return replace(network, gpus_per_node=gpus, domain_size=domain, nics_per_node=nics, link_bytes_per_s=links)
 
 
 def _parse(document: Document, path: Path) -> Hardware:

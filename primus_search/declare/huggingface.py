@@ -137,9 +137,9 @@ def _mixtral(fields: Fields) -> Values:
 def _qwen2(fields: Fields) -> Values:
     values = _decoder(fields)
     values["has_qkv_bias"] = True
+    windows = _windows(fields, values["num_layers"])
     if fields.switch("use_sliding_window", False):
         first = fields.integer("max_window_layers", 28, least=0)
-        windows = _windows(fields, values["num_layers"])
         values["windows"] = tuple(window if layer >= first else 0 for layer, window in enumerate(windows))
     return values
 

@@ -4,6 +4,7 @@ Structure and simple ranges are checked here; axes are read by `axes`, names are
 ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`.
 """
 
+import copy
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -109,22 +110,47 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": SCHEMA_ID} | SpaceFile.model_json_schema() | {"title": "primus-search space file"}
 
 
-def validate(document: Document) -> tuple[SpaceFile | None, list[Problem]]:
-    """The file's structure, or None and every problem found in it."""
-    if not isinstance(document.data, dict):
+def validate(document: Document) -> tuple[SpaceFile | None, frozenset[str], list[Problem]]:
+    """The file's structure, the top-level keys it cannot be judged on, and every problem found in it.
+
+    Where the structure is wrong, the faulty places are cut out and the rest is returned, so that names and axes are
+    checked in the same go. None where the file is no mapping at all.
+    """
+    data = document.data
+    if not isinstance(data, dict):
         what = "expected a mapping with model, hardware and workload"
-        return None, [document.problem((), f"{what}; got {shown(document.data)}")]
+        return None, frozenset(), [document.problem((), f"{what}; got {shown(data)}")]
     try:
-        return SpaceFile.model_validate(document.data), []
+        return SpaceFile.model_validate(data), frozenset(), []
     except ValidationError as error:
-        return None, _problems(document, error)
+        problems = _problems(document, error)
+        places = [_path(detail["loc"]) for detail in error.errors(include_url=False)]
+    rest = copy.deepcopy(data)
+    for keys in sorted(places, key=len):
+        _cut(rest, keys)
+    unknown = frozenset(str(keys[0]) for keys in places)
+    filler = {"model": "", "hardware": [], "workload": {"seq_length": 1, "global_batch_size": 1}}
+    if "workload" in unknown:
+        rest["workload"] = filler["workload"]
+    return SpaceFile.model_validate(filler | rest), unknown, problems
+
+
+def _cut(data: Any, keys: Keys) -> None:
+    """Remove the value at `keys` if it is there; from a list, the whole list."""
+    for key in keys[:-1]:
+        inner = data.get(key) if isinstance(data, dict) else None
+        if not isinstance(inner, dict):
+            break
+        data, keys = inner, keys[1:]
+    if isinstance(data, dict):
+        data.pop(keys[0], None)
 
 
 def _problems(document: Document, error: ValidationError) -> list[Problem]:
     """Pydantic's findings in our words, one per place: of a union's branches the last (the list) says most."""
     found: dict[Keys, str] = {}
     for detail in error.errors(include_url=False):
-        keys = _path(document, detail["loc"])
+        keys = _path(detail["loc"])
         found[keys] = _sentence(keys, dict(detail))
     return [document.problem(keys, what) for keys, what in found.items()]
 
@@ -132,7 +158,7 @@ def _problems(document: Document, error: ValidationError) -> list[Problem]:
 _BRANCHES = ("str", "int", "list[str]", "list[int]")
 
 
-def _path(document: Document, loc: tuple[str | int, ...]) -> Keys:
+def _path(loc: tuple[str | int, ...]) -> Keys:
     """Pydantic's location without the names of union branches."""
     return tuple(key for key in loc if key not in _BRANCHES)
 
@@ -147,13 +173,26 @@ def _known_keys(keys: Keys) -> list[str]:
     return list(model.model_fields)
 
 
+def _elsewhere(key: str) -> str:
+    """A hint for a key that belongs into another section."""
+    sections: dict[str, list[str]] = {"space": list(AXIS)}
+    for name, model in (("search", SearchFile), ("workload", WorkloadFile), ("benchmark", BenchmarkFile)):
+        sections[name] = list(model.model_fields)
+    for section, names in sections.items():
+        near = did_you_mean(key, names)
+        if near:
+            return near.replace("'", f"'{section}.", 1)
+    return ""
+
+
 def _sentence(keys: Keys, detail: dict[str, Any]) -> str:
     kind, given, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if kind == "missing":
         return "missing key; a space needs model, hardware and workload with seq_length and global_batch_size"
     if kind == "extra_forbidden":
         known = _known_keys(keys)
-        return f"unknown key{did_you_mean(str(keys[-1]), known)} - allowed: {', '.join(known)}"
+        hint = did_you_mean(str(keys[-1]), known) or _elsewhere(str(keys[-1]))
+        return f"unknown key{hint} - allowed: {', '.join(known)}"
     if kind == "literal_error":
         words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
         return f"{shown(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"

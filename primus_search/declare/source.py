@@ -32,6 +32,10 @@ Keys = tuple[str | int, ...]
 _BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _INT = re.compile(r"[-+]?[0-9][0-9_]*\Z")
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")
+_PLAIN_TAGS = tuple(
+    f"tag:yaml.org,2002:{kind}"
+    for kind in ("null", "bool", "int", "float", "str", "seq", "map", "merge", "timestamp", "value")
+)
 _BOOLS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
 
@@ -174,11 +178,14 @@ class _Builder:
         if len(keys) > MAX_DEPTH:
             raise InputError([Problem(self._where(node, keys[:4]), f"is nested more than {MAX_DEPTH} deep")])
         self.lines.setdefault(keys, node.start_mark.line + 1)
+        if not node.tag.startswith(_PLAIN_TAGS):
+            self.problems.append(Problem(self._where(node, keys), f"tag {node.tag} is not data; write a plain value"))
+            return None
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, keys)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*keys, index)) for index, item in enumerate(node.value)]
-        return self._scalar(node, keys)
+        return self._scalar(node)
 
     def _where(self, node: yaml.Node, keys: Keys) -> str:
         return f"{self.name}:{node.start_mark.line + 1} @ {json_path(keys)}"
@@ -204,11 +211,8 @@ class _Builder:
                 self.problems.append(Problem(self._where(key_node, (*keys, key)), what))
         return merged | own
 
-    def _scalar(self, node: yaml.Node, keys: Keys) -> Any:
+    def _scalar(self, node: yaml.Node) -> Any:
         text = str(node.value)
-        if node.tag.startswith("!") or not node.tag.startswith("tag:yaml.org,2002:"):
-            self.problems.append(Problem(self._where(node, keys), f"tag {node.tag} is not data; write a plain value"))
-            return None
         is_quoted = isinstance(node, yaml.ScalarNode) and bool(node.style)
         return text if is_quoted else plain(text)
 

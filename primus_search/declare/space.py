@@ -7,6 +7,7 @@ make_space({"model": "llama3_8b", "hardware": "mi300x", "workload": {...}})     
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -93,33 +94,37 @@ def _from_document(
 ) -> Space:
     environment = os.environ if environ is None else environ
     document, won = applied(document, nodes=nodes, sets=overrides, environ=environment)
-    shape, problems = validate(document)
+    shape, skip, problems = validate(document)
     if shape is None:
-        raise InputError(problems + _Assembly(document, beside, host_file).problems_of_axes())
-    assembly = _Assembly(document, beside, host_file)
+        raise InputError(problems)
+    assembly = _Assembly(document, beside, host_file, skip, problems)
     space = assembly.space(shape)
     if assembly.problems or space is None:
-        raise InputError(assembly.problems)
+        raise InputError(sorted(assembly.problems, key=_line))
     return replace(space, overrides=won, source=document.name if beside else "", sha256=digest)
 
 
 @dataclass(slots=True)
 class _Assembly:
-    """Builds one space from one checked document, collecting what is wrong on the way."""
+    """Builds one space from one checked document, collecting what is wrong on the way.
+
+    `skip` names top-level keys whose structure is already known to be wrong.
+    """
 
     document: Document
     beside: Path | None
     host_file: Callable[[], Path] | None
-    problems: list[Problem] = field(default_factory=list)
+    skip: frozenset[str]
+    problems: list[Problem]
     notes: list[str] = field(default_factory=list)
 
     def space(self, shape: SpaceFile) -> Space | None:
         model = self._model(shape)
-        workload = self._workload(shape)
-        items, hardware_axes = self._axes_as_written(self.document.data.get("space") or {})
+        workload = Workload(**shape.workload.model_dump())
+        items, hardware_axes = self._axes_as_written(shape.space)
         choices = self._clusters(shape, hardware_axes)
         constraints = self._constraints(shape)
-        if model is None or workload is None or not choices:
+        if model is None or not choices or "workload" in self.skip:
             return None
         axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
         if self.problems:
@@ -139,14 +144,6 @@ class _Assembly:
             benchmark=BenchmarkSettings(**shape.benchmark.model_dump()),
         )
 
-    def problems_of_axes(self) -> list[Problem]:
-        """What is wrong with the axes alone, for files whose structure is already wrong elsewhere."""
-        data = self.document.data
-        section = data.get("space") if isinstance(data, dict) else None
-        if isinstance(section, dict):
-            self._axes_as_written(section)
-        return self.problems
-
     def _collect(self, load: Callable[[], Any]) -> Any:
         """What `load` returns, or None after noting its problems."""
         try:
@@ -158,13 +155,12 @@ class _Assembly:
     # --- model, workload, clusters ---------------------------------------------------------------------------------
 
     def _model(self, shape: SpaceFile) -> Model | None:
+        if "model" in self.skip:
+            return None
         where = self.document.where(("model",))
         model = self._collect(partial(load_model, shape.model, beside=self.beside, where=where))
         assert model is None or isinstance(model, Model)
         return model
-
-    def _workload(self, shape: SpaceFile) -> Workload | None:
-        return Workload(**shape.workload.model_dump())
 
     def _clusters(self, shape: SpaceFile, axes: list[variants.HardwareAxis]) -> list[ClusterChoice]:
         before = len(self.problems)
@@ -195,7 +191,7 @@ class _Assembly:
     def _machines(self, shape: SpaceFile) -> list[tuple[Hardware, Stack]]:
         """Every pair of hardware and stack the file asks for."""
         given = shape.hardware if isinstance(shape.hardware, list) else [shape.hardware]
-        if not given:
+        if not given and "hardware" not in self.skip:
             self.problems.append(self.document.problem(("hardware",), "is an empty list; give at least one name"))
         machines: list[tuple[Hardware, Stack]] = []
         for i, text in enumerate(given):
@@ -315,6 +311,12 @@ class _Assembly:
             what = f"{batch} samples do not split into whole micro-batches: dp * micro_batch_size is "
             what += f"{_few(sorted(steps))} in this space; use {join_words(list(near))}, or change nodes or these axes"
             self.problems.append(self.document.problem(("workload", "global_batch_size"), what))
+
+
+def _line(problem: Problem) -> int:
+    """The line a problem is on; those of flags and variables come first."""
+    found = re.search(r":(\d+) @ ", problem.where)
+    return int(found.group(1)) if found else 0
 
 
 def _few(numbers: list[int], most: int = 6) -> str:
