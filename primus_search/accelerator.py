@@ -81,12 +81,14 @@ class GroupedGemmLaw:
     factor            rate of the grouped kernel over a dense GEMM with the same tiles
     backward_factor   likewise for both gradients, relative to the grouped forward
     fp8_factor, fp8_backward_factor  likewise for FP8 recipes
+    gradient_depth_overhead  rows a group's weight gradient pays on top of a dense one: its depth differs per group
     """
 
     factor: float
     backward_factor: float
     fp8_factor: float
     fp8_backward_factor: float
+    gradient_depth_overhead: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,8 @@ class Accelerator:
     num_compute_units     streaming multiprocessors (NVIDIA) or compute units (AMD)
     hbm_bytes             usable device memory as the driver reports it
     sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
+    training_rate         compute rate inside a training step over that of the kernel laws: power, caches and links are
+                          shared with everything else; fitted to training runs, 1 where there are none
     """
 
     name: str
@@ -149,3 +153,4 @@ class Accelerator:
     memory: MemoryLaw
     launch: LaunchLaw
     footprint: Footprint = Footprint()
+    training_rate: float = 1.0

@@ -59,7 +59,14 @@ def gemm_s(
 
 
 def tiled_s(
-    acc: Accelerator, m: Floats, n: Floats, k: Floats, groups: ArrayLike, code: NDArray[np.int64], gemm_pass: GemmPass
+    acc: Accelerator,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    groups: ArrayLike,
+    code: NDArray[np.int64],
+    gemm_pass: GemmPass,
+    extra_depth: float = 0.0,
 ) -> Floats:
     """Seconds the compute units are busy with `groups` equal products; no traffic, no latency (module docstring)."""
     law = acc.gemm
@@ -68,7 +75,7 @@ def tiled_s(
     whole = np.maximum(np.ceil(waves), 1.0)
     paid = waves ** (1.0 - law.occupancy_power) * whole**law.occupancy_power
     area = TILE_ROWS * TILE_COLUMNS + law.tile_overhead * (TILE_ROWS + TILE_COLUMNS)
-    overhead = np.where(code == Fp8.NONE, law.depth_overhead, law.fp8_depth_overhead)
+    overhead = np.where(code == Fp8.NONE, law.depth_overhead, law.fp8_depth_overhead) + extra_depth
     cost = np.min(paid * area, axis=-1) * (k + overhead)
     seconds: Floats = 2.0 * acc.num_compute_units * cost / rate_flops_per_s(acc, code, gemm_pass)
     return seconds

@@ -54,7 +54,9 @@ def _fused_s(
     is_backward = gemm_pass is not GemmPass.FORWARD
     bf16 = law.factor * (law.backward_factor if is_backward else 1.0)
     fp8 = law.fp8_factor * (law.fp8_backward_factor if is_backward else 1.0)
-    busy_s = tiled_s(acc, m, n, k, groups, code, GemmPass.FORWARD) / np.where(code == Fp8.NONE, bf16, fp8)
+    extra_depth = law.gradient_depth_overhead if gemm_pass is GemmPass.WEIGHT_GRAD else 0.0
+    busy_s = tiled_s(acc, m, n, k, groups, code, GemmPass.FORWARD, extra_depth)
+    busy_s /= np.where(code == Fp8.NONE, bf16, fp8)
     bytes_moved = groups * ((m * k + k * n) * operand_bytes(code) + m * n * BF16_BYTES)
     traffic_s = bytes_moved / (acc.hbm_bytes_per_s * acc.memory.stream_efficiency)
     return np.where(m * n * k * groups > 0, acc.gemm.latency_s + np.maximum(busy_s, traffic_s), 0.0)

@@ -1,0 +1,281 @@
+"""Measured kernels as typed points: one row of a CSV is one call of one kernel on one device, and its seconds.
+
+The columns of the CSV are kind, gpu, dtype, op, m, n, k, seq, head_dim, heads, batch, causal, value, unit, source,
+notes. What a benchmark includes (clocks settled or not, casts or not, forward or both gradients) stands in free text
+there and becomes fields here; rows that state a threshold, an average or a best shape are not points and are left out.
+"""
+
+import csv
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from primus_search.candidates import Fp8
+from primus_search.units import TB
+
+
+class Kind(IntEnum):
+    """What kind of call was timed. MOE_LAYER is permute, two grouped products, activation and unpermute together."""
+
+    GEMM = 0
+    GROUPED_GEMM = 1
+    MOE_LAYER = 2
+    ATTENTION = 3
+
+
+class Direction(IntEnum):
+    """FORWARD, BACKWARD (both gradients) or BOTH timed together."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    BOTH = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One measured call.
+
+    casts        operands cast to low precision inside the timed call: 0, 1 (the activation) or 2
+    is_burst     short run on a cool device; False: clocks settled under load
+    group        points of one group are left out together when the fit is judged
+    """
+
+    kind: Kind
+    gpu: str
+    code: Fp8
+    direction: Direction
+    is_burst: bool
+    casts: int
+    seconds: float
+    group: str
+    source: str
+    m: float = 0.0
+    n: float = 0.0
+    k: float = 0.0
+    groups: float = 1.0
+    top_k: float = 1.0
+    family: str = ""
+    batch: float = 1.0
+    heads: float = 1.0
+    kv_heads: float = 1.0
+    seq: float = 0.0
+    qk_dim: float = 0.0
+    v_dim: float = 0.0
+    window: float = 0.0
+    is_causal: bool = True
+
+
+# dtype word of the CSV -> recipe. FP16 runs at the rate of BF16 on all of these devices.
+_CODES = {
+    "bf16": Fp8.NONE,
+    "fp16": Fp8.NONE,
+    "fp8": Fp8.HYBRID,
+    "fp8_tensorwise": Fp8.HYBRID,
+    "fp8_blockwise": Fp8.BLOCKWISE,
+    "mxfp8": Fp8.MXFP8,
+    "nvfp4": Fp8.NVFP4,
+    "fp4": Fp8.NVFP4,
+}
+
+# Timers of single GEMMs that are kernels of the libraries a training framework calls. Python timings of shapes below
+# `_HOST_BOUND_ROWS` are bound by the host; thresholds, averages and best-of-sweep rows are no points.
+_GEMM_OPS = {"fwd", "bwd", "cublaslt", "hipblaslt", "hipkittens", "aiter", "pytorch", "pytorch_hipblaslt"}
+_PYTHON_OPS = {"aiter", "pytorch", "pytorch_hipblaslt"}
+_HOST_BOUND_ROWS = 4096.0
+_GROUPED_OPS = {"fwd", "bwd", "fwd_contiguous"}
+
+# Attention timers -> kernel family of the accelerator's table; None: no family of a training stack.
+_FAMILIES = {
+    "fwd_fa3": "flash3",
+    "fwd_fa2": "flash2",
+    "fwd_bwd_fa2": "flash2",
+    "fwd_cudnn": "cudnn",
+    "fwd_aiter": "aiter",
+    "bwd_aiter": "aiter",
+    "fwd_ck": "ck",
+    "bwd_ck": "ck",
+    "fwd_triton": "triton",
+    "fwd_torch_sdpa": "sdpa",
+    "bwd_torch_sdpa": "sdpa",
+    "bwd_a16": "aiter",
+}
+
+# Whole data sets that measure something else, by a part of their source.
+EXCLUDED_SOURCES = {
+    "systems/data/gb200/gemm/vllm": "one throttled node: rate falls to 0.43 of peak at 32,768 rows",
+    "/attention/trtllm": "prefill call of an inference server with RoPE and cache write, not attention alone",
+    "mi355x_d64_": "aiter had no kernel for head size 64 on gfx950 at that revision",
+}
+
+
+def read_points(path: Path) -> list[Point]:
+    """Every usable point of a measurement CSV, in file order."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [point for row in csv.DictReader(file) if (point := _point(row)) is not None]
+
+
+def of_gpu(points: Iterable[Point], gpu: str) -> list[Point]:
+    """The points of one device."""
+    return [point for point in points if point.gpu == gpu]
+
+
+def _point(row: dict[str, str]) -> Point | None:
+    if row["unit"] != "TFLOP/s" or row["dtype"] not in _CODES:
+        return None
+    if any(part in row["source"] for part in EXCLUDED_SOURCES):
+        return None
+    if row["kind"] == "gemm":
+        return _gemm(row)
+    if row["kind"] == "grouped_gemm":
+        return _moe_layer(row) if row["op"] == "moe_layer_fwd" else _grouped(row)
+    return _attention(row) if row["kind"] == "attention" else None
+
+
+def _is_burst(row: dict[str, str]) -> bool:
+    short_runs = ("ai-dynamo/aiconfigurator", "cudnn-frontend", "FlashAttention-2", "FlashAttention-3")
+    return "burst" in row["notes"] or any(part in row["source"] for part in short_runs)
+
+
+def _casts(row: dict[str, str]) -> int:
+    if "on-the-fly quantisation" in row["notes"]:
+        return 2
+    return 1 if "includes activation quantisation" in row["notes"] else 0
+
+
+def _rate(row: dict[str, str]) -> float:
+    return float(row["value"]) * TB  # TFLOP/s: the same factor of 10^12
+
+
+def _gemm(row: dict[str, str]) -> Point | None:
+    if row["op"] not in _GEMM_OPS or not (row["m"] and row["n"] and row["k"]):
+        return None
+    m, n, k = (float(row[name]) for name in ("m", "n", "k"))
+    if row["op"] in _PYTHON_OPS and m < _HOST_BOUND_ROWS:
+        return None
+    is_backward = row["op"] == "bwd"
+    return Point(
+        kind=Kind.GEMM,
+        gpu=row["gpu"],
+        code=_CODES[row["dtype"]],
+        direction=Direction.BACKWARD if is_backward else Direction.FORWARD,
+        is_burst=_is_burst(row),
+        casts=_casts(row),
+        seconds=(4.0 if is_backward else 2.0) * m * n * k / _rate(row),
+        group=f"{n:.0f}x{k:.0f}",
+        source=row["source"],
+        m=m,
+        n=n,
+        k=k,
+    )
+
+
+def _grouped(row: dict[str, str]) -> Point | None:
+    if row["op"] not in _GROUPED_OPS or not (row["m"] and row["n"] and row["k"] and row["batch"]):
+        return None
+    m, n, k, groups = (float(row[name]) for name in ("m", "n", "k", "batch"))
+    is_backward = row["op"] == "bwd"
+    return Point(
+        kind=Kind.GROUPED_GEMM,
+        gpu=row["gpu"],
+        code=_CODES[row["dtype"]],
+        direction=Direction.BACKWARD if is_backward else Direction.FORWARD,
+        is_burst=_is_burst(row),
+        casts=_casts(row),
+        seconds=(4.0 if is_backward else 2.0) * m * n * k * groups / _rate(row),
+        group=f"{n:.0f}x{k:.0f}",
+        source=row["source"],
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+    )
+
+
+# TensorRT-LLM's block-scaled MoE layer on Hopper spends up to 60 % outside its products (0.22 PFLOP/s where the
+# per-tensor layer reaches 0.42 and DeepGEMM's grouped kernel 1.1): it says nothing about the products.
+_UNFUSED_BLOCK_MOE = {"H100", "H200"}
+
+
+def _moe_layer(row: dict[str, str]) -> Point | None:
+    """Balanced routing only: a skewed one measures its skew. The A100 sweep has skewed rows alone and keeps them."""
+    routing = re.search(r"top(\d+)/(\d+) experts, (\w+)", row["notes"])
+    if row["dtype"] == "fp8_blockwise" and row["gpu"] in _UNFUSED_BLOCK_MOE:
+        return None
+    if routing is None or (routing[3] != "balanced" and row["gpu"] != "A100"):
+        return None
+    tokens, inner, hidden, top_k = float(row["m"]), float(row["n"]), float(row["k"]), float(routing[1])
+    return Point(
+        kind=Kind.MOE_LAYER,
+        gpu=row["gpu"],
+        code=_CODES[row["dtype"]],
+        direction=Direction.FORWARD,
+        is_burst=_is_burst(row),
+        casts=0 if _CODES[row["dtype"]] == Fp8.NONE else 1,
+        seconds=6.0 * tokens * top_k * inner * hidden / _rate(row),
+        group=f"{inner:.0f}x{hidden:.0f}",
+        source=row["source"],
+        m=tokens,
+        n=inner,
+        k=hidden,
+        groups=float(routing[2]),
+        top_k=top_k,
+    )
+
+
+def _family(row: dict[str, str]) -> str | None:
+    if "cudnn-frontend" in row["source"]:
+        return None if "deterministic" in row["notes"] and row["gpu"] != "H200" else "cudnn"
+    if row["op"] in ("fwd", "bwd"):
+        if "ROCm/aiter" in row["source"]:
+            return "aiter"
+        return "turbo" if "flash_attn (aiter/CK)" in row["notes"] else None
+    return _FAMILIES.get(row["op"])
+
+
+def _attention(row: dict[str, str]) -> Point | None:
+    family = _family(row)
+    if family is None or row["dtype"] not in ("bf16", "fp16") or not (row["seq"] and row["heads"]):
+        return None
+    heads, _, kv_heads = row["heads"].partition("/")
+    qk_dim, _, v_dim = row["head_dim"].partition("/")
+    window = re.search(r"sliding window (\d+)", row["notes"])
+    direction = (
+        Direction.BOTH
+        if row["op"].startswith("fwd_bwd")
+        else (Direction.BACKWARD if row["op"].startswith("bwd") else Direction.FORWARD)
+    )
+    shape = {
+        "batch": float(row["batch"] or 1),
+        "heads": float(heads),
+        "seq": float(row["seq"]),
+        "qk_dim": float(qk_dim),
+        "v_dim": float(v_dim or qk_dim),
+        "window": float(window[1]) if window else 0.0,
+    }
+    is_causal = row["causal"] == "True"
+    return Point(
+        kind=Kind.ATTENTION,
+        gpu=row["gpu"],
+        code=Fp8.NONE,
+        direction=direction,
+        is_burst=_is_burst(row),
+        casts=0,
+        seconds=_attention_flops(is_causal=is_causal, **shape) * (1.0, 2.5, 3.5)[direction] / _rate(row),
+        group=f"{row['head_dim']}:{row['heads']}:{row['seq']}",
+        source=row["source"],
+        family=family,
+        kv_heads=float(kv_heads or heads),
+        is_causal=is_causal,
+        **shape,
+    )
+
+
+def _attention_flops(
+    *, batch: float, heads: float, seq: float, qk_dim: float, v_dim: float, window: float, is_causal: bool
+) -> float:
+    """FLOPs as the benchmarks count them: causal halved, a window counted as what it leaves."""
+    keys = min(window, seq) if window else seq
+    pairs = seq * keys - (0.5 * keys * keys if is_causal else 0.0)
+    return 2.0 * batch * heads * pairs * (qk_dim + v_dim)

@@ -1,0 +1,45 @@
+"""Calibrate a named hardware file from points: which device of the CSV it is, and what came out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from primus_search.calibrate.fit import Calibration, calibrate
+from primus_search.calibrate.points import Point, of_gpu
+from primus_search.declare.hardware import load_hardware
+from primus_search.declare.places import Kind, names
+from primus_search.errors import InputError, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One calibrated hardware file."""
+
+    name: str
+    gpu: str
+    path: Path
+    num_points: int
+    calibration: Calibration
+
+
+def hardware_names(points: Sequence[Point]) -> list[str]:
+    """Hardware files whose name is a device of the points, ignoring case."""
+    timed = {point.gpu.lower() for point in points}
+    return [name for name in names(Kind.HARDWARE) if name in timed]
+
+
+def calibrate_hardware(name: str, points: Sequence[Point], gpu: str | None = None) -> Result:
+    """Fit one hardware file. The device's name in the points is the file's own name, or its part before the dash.
+
+    Raises InputError when the points hold nothing of that device.
+    """
+    hardware = load_hardware(name, where="--hardware")
+    known = sorted({point.gpu for point in points})
+    wanted = [gpu] if gpu else [hardware.name, hardware.name.partition("-")[0]]
+    found = next((other for other in wanted if other in known), None)
+    if found is None:
+        what = f"no points of {wanted[0]}; the file has {', '.join(known) or 'none'}"
+        raise InputError([Problem("--measurements", what)])
+    chosen = of_gpu(points, found)
+    calibration = calibrate(hardware.accelerator, chosen)
+    return Result(name=name, gpu=found, path=hardware.path, num_points=len(chosen), calibration=calibration)

@@ -1,0 +1,83 @@
+"""`primus-search calibrate`: fit an accelerator's efficiencies to a CSV of measured kernels."""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def calibrate(
+    measurements: Annotated[Path, typer.Option(help="CSV of measured kernels (docs/cost/calibrate.md).")],
+    hardware: Annotated[
+        str | None, typer.Option(help="Hardware file to fit; default: every one the CSV has points of.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="Device name in the CSV; default: the hardware file's name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the hardware file with the fitted numbers here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable results.")] = False,
+) -> None:
+    """Fit the efficiencies of an accelerator from measurements.
+
+    Prints, per stage, the error of points left out of the fit, the numbers found, and the numbers the data does not
+    identify with the reason. With --out it writes the hardware file with every fitted number and its provenance.
+    """
+    import datetime
+
+    from primus_search.calibrate.points import read_points
+    from primus_search.calibrate.provenance import with_fitted
+    from primus_search.calibrate.run import calibrate_hardware, hardware_names
+    from primus_search.errors import InputError, Problem
+
+    if not measurements.is_file():
+        raise InputError([Problem("--measurements", f"no such file '{measurements}'")])
+    points = read_points(measurements)
+    names = [hardware] if hardware else hardware_names(points)
+    if not names:
+        raise InputError([Problem("--measurements", "no usable point of a device that has a hardware file")])
+    if out is not None and len(names) != 1:
+        raise InputError([Problem("--out", "needs --hardware: one file is written")])
+    results = [calibrate_hardware(name, points, gpu) for name in names]
+    if as_json:
+        typer.echo(json.dumps([_plain(asdict_result(result)) for result in results], indent=2))
+    else:
+        for result in results:
+            _print(result)
+    if out is not None:
+        text = results[0].path.read_text(encoding="utf-8")
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        out.write_text(with_fitted(text, results[0].calibration, today, str(results[0].path)), encoding="utf-8")
+
+
+def asdict_result(result: Any) -> dict[str, Any]:
+    """One calibrated device as plain data, without the accelerator itself."""
+    return {
+        "hardware": result.name,
+        "gpu": result.gpu,
+        "points": result.num_points,
+        "stages": [asdict(stage) for stage in result.calibration.stages],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The same data with NaN as null, which JSON has no word for."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _print(result: Any) -> None:
+    typer.echo(f"{result.name}: {result.num_points} points of {result.gpu}")
+    for stage in result.calibration.stages:
+        if stage.num_points:
+            typer.echo(
+                f"  {stage.name}: {stage.num_points} points; left out: median error {stage.median_error:.1%}, "
+                f"90th percentile {stage.p90_error:.1%}, bias {stage.bias:+.1%}"
+            )
+        for fitted in stage.fitted:
+            typer.echo(f"    {fitted.path} = {fitted.value:.4g}  (standard error {fitted.standard_error:.1%})")
+        for refused in stage.refused:
+            typer.echo(f"    {refused.path}: not fitted, {refused.reason}")
