@@ -147,12 +147,11 @@ def _cut(data: Any, keys: Keys) -> None:
 
 
 def _problems(document: Document, error: ValidationError) -> list[Problem]:
-    """Pydantic's findings in our words, one per place: of a union's branches the last (the list) says most."""
-    found: dict[Keys, str] = {}
+    """Pydantic's findings in our words, one per place; what the branches of a union expect is said together."""
+    found: dict[Keys, list[dict[str, Any]]] = {}
     for detail in error.errors(include_url=False):
-        keys = _path(detail["loc"])
-        found[keys] = _sentence(keys, dict(detail))
-    return [document.problem(keys, what) for keys, what in found.items()]
+        found.setdefault(_path(detail["loc"]), []).append(dict(detail))
+    return [document.problem(keys, _sentence(keys, details)) for keys, details in found.items()]
 
 
 _BRANCHES = ("str", "int", "list[str]", "list[int]")
@@ -185,7 +184,21 @@ def _elsewhere(key: str) -> str:
     return ""
 
 
-def _sentence(keys: Keys, detail: dict[str, Any]) -> str:
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a word",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_LIMITS = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"), "greater_than": ("above", "gt")}
+
+
+def _sentence(keys: Keys, details: list[dict[str, Any]]) -> str:
+    detail = details[-1]
     kind, given, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if kind == "missing":
         return "missing key; a space needs model, hardware and workload with seq_length and global_batch_size"
@@ -196,20 +209,10 @@ def _sentence(keys: Keys, detail: dict[str, Any]) -> str:
     if kind == "literal_error":
         words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
         return f"{shown(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"
-    limits = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"), "greater_than": ("above", "gt")}
-    if kind in limits:
-        words_, key = limits[kind]
-        return f"must be {words_} {context[key]}, got {shown(given)}"
-    expected = {
-        "int_type": "a whole number",
-        "int_from_float": "a whole number",
-        "float_type": "a number",
-        "string_type": "a word",
-        "list_type": "a list",
-        "dict_type": "a mapping",
-        "model_type": "a mapping",
-        "model_attributes_type": "a mapping",
-    }
-    if kind in expected:
-        return f"expected {expected[kind]}, got {shown(given)}"
+    if kind in _LIMITS:
+        relation, key = _LIMITS[kind]
+        return f"must be {relation} {context[key]}, got {shown(given)}"
+    expected = [_EXPECTED[one["type"]] for one in details if one["type"] in _EXPECTED]
+    if expected:
+        return f"expected {join_words(expected)}, got {shown(given)}"
     return str(detail["msg"])
