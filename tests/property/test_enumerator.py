@@ -1,0 +1,268 @@
+"""The enumerator against a plain loop over the whole grid with legality written a second time, row by row."""
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from primus_search.candidates import Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.declare import make_space
+from primus_search.layout import BALANCED, EVEN, Layout, layout_string
+from primus_search.space import AXES, Axis, Constraint, Enumerator, Space
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 3, 4, 8, 16),
+    "sequence_parallel": (True, False),
+    "pp": (1, 2, 4, 8),
+    "cp": (1, 2, 4),
+    "ep": (1, 2, 4, 8, 3),
+    "etp": (1, 2, 4),
+    "micro_batch_size": (1, 2, 3, 4),
+    "vpp": (1, 2, 3, 4),
+    "schedule": ("1f1b", "gpipe", "interleaved", "zb-h1", "dualpipev"),
+    "pipeline_layout": (EVEN, BALANCED, Layout("ends", first=1, last=1), Layout("ends", first=2)),
+    "fp8": (Fp8.NONE, Fp8.HYBRID, Fp8.MXFP8, Fp8.NVFP4),
+    "recompute": (Recompute.NONE, Recompute.CORE_ATTENTION, Recompute.FULL, Recompute.MLA_UP_PROJ),
+    "recompute_num_layers": (0, 1, 2, 4),
+    "recompute_method": (RecomputeMethod.UNIFORM, RecomputeMethod.BLOCK),
+    "offload_layers": (0, 1, 4),
+    "sharding": tuple(Sharding),
+    "shard_group": (0, 2, 4),
+    "deepep": (False, True),
+    "grouped_gemm": tuple(GroupedGemm),
+    "sync_free_stage": (0, 1, 2, 3),
+    "loss_fusion": (True, False),
+    "overlap_grad_reduce": (True, False),
+}
+ROWS_OF_GRID = 20_000
+
+
+def random_space(seed: int) -> Space:
+    """A space of at most ROWS_OF_GRID raw rows around one plain legal row: values legal or not, in any order."""
+    rng = random.Random(seed)
+    model = rng.choice(["tiny", "tiny_moe"])
+    data = {"model": model, "hardware": rng.choice(["mi355x", "h100", "a100_80"]), "nodes": rng.choice([1, 2, 4])}
+    space = make_space(data | {"workload": {"seq_length": 256, "global_batch_size": rng.choice([16, 48, 64])}})
+    base = {name: choices[0] for name, choices in CHOICES.items()} | {"sharding": Sharding.DISTRIBUTED_OPTIMIZER}
+    axes, rows = {name: [base[name]] for name in AXES}, 1
+    for name in rng.sample(AXES, len(AXES)):
+        others = [choice for choice in CHOICES[name] if choice != base[name]]
+        wanted = [base[name], *rng.sample(others, rng.randint(0, len(others)))]
+        if rows * len(wanted) <= ROWS_OF_GRID:
+            axes[name], rows = rng.sample(wanted, len(wanted)), rows * len(wanted)
+    constraints = rng.choice([(), ("tp * ep <= 8",), ("not (fp8 == 'hybrid' and micro_batch_size == 1)", "dp >= 2")])
+    return Space(
+        name="random",
+        model=space.model,
+        workload=space.workload,
+        clusters=space.clusters,
+        axes=tuple(Axis(name=name, values=tuple(values)) for name, values in axes.items()),
+        constraints=tuple(Constraint(text=text) for text in constraints),
+        search=space.search,
+    )
+
+
+def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
+    """The rules of Megatron-LM, Primus and torchtitan for one row, in plain Python; `first` = first values of axes."""
+    m, w, cluster = space.model, space.workload, space.cluster
+    world = cluster.world
+    experts = m.moe.num_experts if m.moe else 1
+    if m.num_heads % r["tp"] or m.hidden % r["tp"] or m.ffn_hidden % r["tp"]:
+        return False
+    if m.moe and m.moe.shared_ffn_hidden % r["tp"]:
+        return False
+    if m.num_kv_heads % r["tp"] and r["tp"] % m.num_kv_heads:
+        return False
+    if experts % r["ep"] or (m.moe.expert_ffn_hidden if m.moe else 1) % r["etp"]:
+        return False
+    if r["cp"] > 1 and w.seq_length % (2 * r["cp"]):
+        return False
+    if r["sequence_parallel"] and w.seq_length % (r["tp"] * r["cp"]):
+        return False
+    if m.moe and r["tp"] > 1 and not r["sequence_parallel"]:
+        return False
+    if world % (r["tp"] * r["cp"] * r["pp"]) or world % (r["etp"] * r["ep"] * r["pp"]):
+        return False
+    dp, edp = world // (r["tp"] * r["cp"] * r["pp"]), world // (r["etp"] * r["ep"] * r["pp"])
+    if w.global_batch_size % (r["micro_batch_size"] * dp):
+        return False
+    microbatches = w.global_batch_size // (r["micro_batch_size"] * dp)
+    return (
+        _pipeline_is_legal(space, r, microbatches)
+        and _recompute_is_legal(space, r)
+        and _experts_are_legal(space, r)
+        and _sharding_is_legal(r, first, dp, edp)
+        and _format_exists(cluster.accelerator, r["fp8"])
+        and _constraints_hold(space, r, dp)
+    )
+
+
+def _pipeline_is_legal(space: Space, r: dict[str, Any], microbatches: int) -> bool:
+    plain = [s for s in space.axis("schedule").values if s in ("1f1b", "gpipe", "zb-h1")]
+    if r["pp"] == 1 and (r["vpp"] != 1 or not plain or r["schedule"] != plain[0]):
+        return False
+    if r["schedule"] == "interleaved" and (r["vpp"] < 2 or microbatches % r["pp"]):
+        return False
+    if r["schedule"] == "dualpipev" and r["vpp"] != 2:
+        return False
+    if r["schedule"] in ("1f1b", "gpipe", "zb-h1") and r["vpp"] != 1:
+        return False
+    layouts = space.axis("pipeline_layout").values
+    told = [layout_string(space.model, r["pp"] * r["vpp"], one) for one in layouts]
+    mine = told[layouts.index(r["pipeline_layout"])]
+    return mine is not None and told.index(mine) == layouts.index(r["pipeline_layout"])
+
+
+def _fullest(space: Space, r: dict[str, Any]) -> int:
+    text = layout_string(space.model, r["pp"] * r["vpp"], r["pipeline_layout"])
+    assert text is not None
+    return max(part.count("t") for part in text.split("|"))
+
+
+def _recompute_is_legal(space: Space, r: dict[str, Any]) -> bool:
+    if r["recompute"] == Recompute.MLA_UP_PROJ and space.model.latent is None:
+        return False
+    if r["recompute"] != Recompute.NONE and r["schedule"] in ("zb-h1", "dualpipev"):
+        return False
+    most, count = _fullest(space, r), r["recompute_num_layers"]
+    if count > most or r["offload_layers"] > most:
+        return False
+    is_double = r["recompute_method"] == RecomputeMethod.BLOCK and count == most
+    return not (count > 0 and is_double and 0 in space.axis("recompute_num_layers").values)
+
+
+def _experts_are_legal(space: Space, r: dict[str, Any]) -> bool:
+    has_traffic = space.model.is_moe and r["ep"] > 1
+    if (r["deepep"] or r["sync_free_stage"]) and not has_traffic:
+        return False
+    return r["sync_free_stage"] < 2 or (r["deepep"] and r["grouped_gemm"] == GroupedGemm.TURBO)
+
+
+def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: int) -> bool:
+    if r["sharding"] >= Sharding.ZERO2 and r["pp"] > 1:
+        return False
+    replicas = dp * r["cp"]
+    if r["sharding"] == Sharding.HSDP and (
+        r["shard_group"] < 2 or r["shard_group"] >= replicas or replicas % r["shard_group"]
+    ):
+        return False
+    if replicas == 1 and edp == 1:
+        return bool(r["sharding"] == first["sharding"] and r["overlap_grad_reduce"] == first["overlap_grad_reduce"])
+    return True
+
+
+def _format_exists(accelerator: Any, fp8: Fp8) -> bool:
+    if fp8 == Fp8.NONE:
+        return True
+    if fp8 == Fp8.MXFP8:
+        return bool(accelerator.fp4_peak_flops_per_s)
+    if fp8 == Fp8.NVFP4:
+        return bool(accelerator.fp4_peak_flops_per_s) and accelerator.vendor.lower() == "nvidia"
+    return bool(accelerator.fp8_peak_flops_per_s)
+
+
+def _constraints_hold(space: Space, r: dict[str, Any], dp: int) -> bool:
+    held = {
+        "tp * ep <= 8": r["tp"] * r["ep"] <= 8,
+        "not (fp8 == 'hybrid' and micro_batch_size == 1)": not (r["fp8"] == Fp8.HYBRID and r["micro_batch_size"] == 1),
+        "dp >= 2": dp >= 2,
+    }
+    return all(held[constraint.text] for constraint in space.constraints)
+
+
+def _with_idle_axes(space: Space, r: dict[str, Any], first: dict[str, Any]) -> dict[str, Any] | None:
+    """The row with axes that have no effect at rest; None when it is not the one row that stands for all of these."""
+    row = dict(r)
+    full = r["recompute"] == Recompute.FULL
+    idle = {
+        "recompute_num_layers": (not full, 0),
+        "recompute_method": (not full or r["recompute_num_layers"] == 0, RecomputeMethod.UNIFORM),
+        "shard_group": (r["sharding"] != Sharding.HSDP, 0),
+        "grouped_gemm": (not space.model.is_moe, GroupedGemm.TURBO),
+        "sequence_parallel": (r["tp"] == 1, False),
+    }
+    for name, (is_idle, neutral) in idle.items():
+        if is_idle:
+            if r[name] != first[name]:
+                return None
+            row[name] = neutral
+    return row
+
+
+def brute_force(space: Space) -> set[tuple[Any, ...]]:
+    axes = {axis.name: axis.values for axis in space.axes}
+    first = {name: values[0] for name, values in axes.items()}
+    found = set()
+    for values in itertools.product(*(axes[name] for name in AXES)):
+        row = _with_idle_axes(space, dict(zip(AXES, values, strict=True)), first)
+        if row is not None and is_legal(space, row, first):
+            found.add(tuple(row[name] for name in AXES))
+    return found
+
+
+def enumerated(space: Space, rows: int) -> list[tuple[Any, ...]]:
+    enumerator, found = Enumerator(space), []
+    for start in range(0, enumerator.size, rows):
+        c = enumerator.chunk(start, start + rows).candidates
+        words = {"schedule": c.schedules, "pipeline_layout": c.layouts}
+        for i in range(len(c)):
+            row = {name: column[i].item() for name, column in c.columns().items()}
+            row |= {name: vocabulary[row[name]] for name, vocabulary in words.items()}
+            found.append(tuple(row[name] for name in AXES))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_legal_row_is_listed_once_and_no_other(seed: int) -> None:
+    space = random_space(seed)
+    found = enumerated(space, rows=997)
+    assert len(found) == len(set(found)) > 0
+    assert set(found) == brute_force(space)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_raw_row_is_either_legal_or_counted_under_one_rule(seed: int) -> None:
+    enumerator = Enumerator(random_space(seed))
+    assert enumerator.raw_size == enumerator.size + sum(enumerator.removed.values())
+    assert set(enumerator.removed) <= set(enumerator.reasons)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_do_not_depend_on_the_size_of_chunks_and_can_be_fetched_by_number(seed: int) -> None:
+    space = random_space(seed)
+    assert enumerated(space, 1) == enumerated(space, 64) == enumerated(space, 10**9)
+    enumerator = Enumerator(space)
+    if enumerator.size:
+        numbers = np.random.default_rng(seed).integers(0, enumerator.size, 20)
+        whole = enumerator.chunk(0, enumerator.size).candidates
+        for name, column in enumerator.rows(numbers).columns().items():
+            assert (column == whole.columns()[name][numbers]).all()
+
+
+def test_a_constraint_over_very_many_combinations_filters_rows_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = random_space(3)
+    text = "tp * micro_batch_size + recompute_num_layers * offload_layers + sync_free_stage <= 6"
+    limited = Space(
+        **{f: space.__getattribute__(f) for f in ("name", "model", "workload", "clusters", "axes")},
+        constraints=(Constraint(text=text),),
+    )
+    tabulated = enumerated(limited, 100)
+    monkeypatch.setattr("primus_search.space.enumerate.CROSS_LIMIT", 0)
+    enumerator = Enumerator(limited)
+    removed = [sum(enumerator.chunk(start, start + 100).removed.values()) for start in range(0, enumerator.size, 100)]
+    assert enumerated(limited, 100) == tabulated
+    assert enumerator.size - sum(removed) == len(tabulated)
+
+
+def test_a_grid_of_ten_thousand_million_rows_costs_what_its_legal_rows_cost() -> None:
+    data = {"model": "mixtral_8x22b", "hardware": "mi355x", "nodes": 32}
+    space = make_space(data | {"workload": {"seq_length": 8192, "global_batch_size": 1024}})
+    wide = {"recompute_num_layers": tuple(range(32)), "offload_layers": (0, 1, 2, 3)}
+    axes = tuple(Axis(name=a.name, values=wide.get(a.name, a.values)) for a in space.axes)
+    enumerator = Enumerator(
+        Space(name="wide", model=space.model, workload=space.workload, clusters=space.clusters, axes=axes)
+    )
+    assert enumerator.raw_size > 10**10
+    assert 10**6 < enumerator.size < enumerator.raw_size // 50
