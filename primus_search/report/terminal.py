@@ -1,0 +1,143 @@
+"""What `run` prints: the funnel, the ranking, and the frontier of memory against throughput.
+
+Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figure what it stands on.
+"""
+
+import shutil
+import sys
+from typing import TextIO
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from primus_search.report.words import short
+from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
+from primus_search.units import GB
+
+MOST_RULES = 12
+PLOT_HEIGHT = 18
+
+
+def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
+    """The question, the funnel, and the best candidates."""
+    console = Console(file=stream or sys.stdout, highlight=False)
+    space = result.space
+    cluster = result.best.choice.cluster
+    console.print(
+        f"[bold]{space.name}[/bold]: {cluster.num_nodes} nodes x {cluster.network.gpus_per_node} "
+        f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence {space.workload.seq_length}, "
+        f"global batch {space.workload.global_batch_size}"
+    )
+    console.print(_funnel(result))
+    console.print(_removed(result))
+    console.print(_ranking(result.ranking, result.space.search.top_k))
+    console.print(_evidence(result))
+    if len(result.clusters) > 1:
+        console.print(_ladder(result))
+
+
+def print_pareto(result: SearchResult, stream: TextIO | None = None) -> None:
+    """The frontier as a plot, the winner marked, the device's memory as a line; then its points as a table."""
+    stream = stream or sys.stdout
+    frontier = result.frontier
+    if len(frontier) == 0:
+        return
+    width = shutil.get_terminal_size((80, 24)).columns
+    stream.write(plot(result, min(width, 100)) + "\n")
+    console = Console(file=stream, highlight=False)
+    console.print(_frontier(frontier))
+
+
+def plot(result: SearchResult, width: int) -> str:
+    """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
+    import plotext
+
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, PLOT_HEIGHT)
+    memory = result.frontier.projection.memory.total / GB
+    speed = result.frontier.projection.tokens_per_s_per_gpu
+    figure.draw(figure.signal(memory.tolist(), speed.tolist(), marker="."))
+    best = result.ranking.projection
+    figure.draw(figure.signal([best.memory.total[0] / GB], [best.tokens_per_s_per_gpu[0]], marker="#"))
+    figure.title("frontier: . non-dominated  # chosen")
+    figure.label("memory per GPU, GB", axis="x")
+    figure.label("tokens/s/GPU", axis="y")
+    return plotext.uncolorize(str(figure.build()))
+
+
+def _funnel(result: SearchResult) -> RichTable:
+    table = _table("stage", "rows", "seconds", "rows/s/core")
+    for stage in result.stages:
+        table.add_row(stage.name, f"{stage.rows:,}", f"{stage.seconds:.2f}", f"{stage.rows_per_s:,.0f}")
+    return table
+
+
+def _removed(result: SearchResult) -> str:
+    removed = sorted(((n, name) for name, n in result.removed.items() if n), key=lambda pair: (-pair[0], pair[1]))
+    said = ", ".join(f"{name} {n:,}" for n, name in removed[:MOST_RULES])
+    more = f", and {len(removed) - MOST_RULES} rules more" if len(removed) > MOST_RULES else ""
+    counts = f"{result.raw:,} in the grid, {result.legal:,} legal, {result.feasible:,} fit in memory."
+    return f"{counts}\nRemoved by rule: {said or 'none'}{more}."
+
+
+def _ranking(ranking: Table, top: int) -> RichTable:
+    table = _table("#", "configuration", "tok/s/GPU", "GB", "spare", "bubble", "comm", "MFU", "T/M")
+    p = ranking.projection
+    comm = exposed_comm_s(p) / p.step.total
+    for rank in range(min(top, len(ranking))):
+        row = ranking.row(rank)
+        table.add_row(
+            str(rank + 1), short(row), f"{row['tokens_per_s_per_gpu']:,.0f}", f"{row['memory_bytes'] / GB:.0f}",
+            f"{row['headroom_bytes'] / GB:.0f}", f"{row['bubble_ratio']:.1%}", f"{comm[rank]:.1%}",
+            f"{row['mfu']:.1%}", f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
+        )  # fmt: skip
+    return table
+
+
+def _evidence(result: SearchResult) -> str:
+    kind = "the exact optimum of the model" if result.exact else "the best found"
+    lines = [
+        "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device).",
+        f"This is {kind} ({result.method}: {result.method_reason}).",
+    ]
+    if not result.is_complete:
+        lines.append("The search stopped before the whole space was seen.")
+    return "\n".join([*lines, *result.notes])
+
+
+def _frontier(frontier: Table) -> RichTable:
+    table = _table("GB", "tok/s/GPU", "configuration")
+    order = np.argsort(frontier.projection.memory.total, kind="stable")
+    for rank in order[:: max(1, -(-len(order) // 12))]:
+        row = frontier.row(int(rank))
+        table.add_row(f"{row['memory_bytes'] / GB:.1f}", f"{row['tokens_per_s_per_gpu']:,.0f}", short(row))
+    return table
+
+
+def _ladder(result: SearchResult) -> RichTable:
+    table = _table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency")
+    for rung in ladder(result):
+        name = ", ".join(f"{key}={value}" for key, value in rung.labels)
+        table.add_row(
+            name, f"{rung.world:,}", f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}",
+            f"{rung.efficiency:.1%}",
+        )  # fmt: skip
+    return table
+
+
+def _table(*columns: str) -> RichTable:
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        is_text = name in ("configuration", "stage", "cluster", "T/M")
+        # A configuration is words and may wrap; figures may not.
+        table.add_column(
+            name,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=name != "configuration",
+            min_width=24 if name == "configuration" else None,
+        )
+    return table

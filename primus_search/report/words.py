@@ -1,0 +1,35 @@
+"""A candidate in one short line, the way engineers write it: `TP2 PP4x2 EP8 mbs1 zbv deepep sf3 fp8 full(4)`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# Knobs left out of the line at their usual value, in the order they are written.
+_USUAL: Mapping[str, Any] = {"ep": 1, "etp": 1, "cp": 1}
+
+
+def short(row: Mapping[str, Any]) -> str:
+    """The knobs that distinguish a candidate; what is at its usual value is left out."""
+    pipeline = f"PP{row['pp']}" + (f"x{row['vpp']}" if row["vpp"] > 1 else "")
+    words = [f"TP{row['tp']}", pipeline, f"DP{row['dp']}"] if "dp" in row else [f"TP{row['tp']}", pipeline]
+    words += [f"{name.upper()}{row[name]}" for name, usual in _USUAL.items() if row[name] != usual]
+    words.append(f"mbs{row['micro_batch_size']}")
+    if row["pp"] > 1:
+        words.append(row["schedule"])
+    if row["pipeline_layout"] != "even":
+        words.append(f"layout:{row['pipeline_layout']}")
+    words += ["deepep"] if row["deepep"] else []
+    words += [f"sf{row['sync_free_stage']}"] if row["sync_free_stage"] else []
+    words += [f"fp8:{row['fp8']}"] if row["fp8"] != "none" else []
+    words += [_recompute(row)] if row["recompute"] != "none" else []
+    words += [row["sharding"].replace("distributed_optimizer", "zero1")] if row["sharding"] != "none" else []
+    words += ["legacy-gemm"] if row["grouped_gemm"] == "legacy" else []
+    words += [] if row["loss_fusion"] else ["unfused-loss"]
+    words += [] if row["overlap_grad_reduce"] else ["no-grad-overlap"]
+    words += [f"offload{row['offload_layers']}"] if row["offload_layers"] else []
+    return " ".join(words)
+
+
+def _recompute(row: Mapping[str, Any]) -> str:
+    if row["recompute"] != "full":
+        return f"recompute:{row['recompute']}"
+    return f"full({row['recompute_num_layers']})" if row["recompute_num_layers"] else "full"
