@@ -61,6 +61,9 @@ def data_parallel(
     dense_params, expert_params  of one rank after tensor, expert and pipeline parallelism
     backward_s, forward_s        of one micro-batch on that rank: the last backward and the next first forward
 
+    Optimizer state sharded inside groups of `shard_group` ranks only: gradients are all-reduced over all replicas,
+    weights gathered inside the group.
+
     Formula: exposed = max(total - overlap * min(total, compute), one bucket) where the candidate overlaps, else the
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
     """
@@ -68,13 +71,15 @@ def data_parallel(
     replicates = is_sharded | (c.sharding == Sharding.NONE)
     weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
     dense, experts = Group(dp * c.cp, c.tp), Group(edp, c.etp * c.ep)
+    shard = np.where(c.shard_group > 0, np.minimum(c.shard_group, dp * c.cp), dp * c.cp)
+    scatters = is_sharded & (shard == dp * c.cp)
     reduced = [
-        _reduce(network, stack, group, params * replicates, is_sharded)
+        _reduce(network, stack, group, params * replicates, scatters)
         for group, params in ((dense, dense_params), (experts, expert_params))
     ]
     gathered = [
         _buckets(network, stack, all_gather_s, group, params * is_sharded, weight_bytes)
-        for group, params in ((dense, dense_params), (experts, expert_params))
+        for group, params in ((Group(shard, c.tp), dense_params), (experts, expert_params))
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.gradient_overlap, 0.0)
     gather_overlap = np.where(c.overlap_grad_reduce, stack.param_gather_overlap, 0.0)
@@ -101,8 +106,8 @@ def _buckets(
     """All parameters in equal buckets of at most the stack's bucket size, one collective each."""
     count = np.maximum(np.ceil(params / stack.gradient_bucket_params), 1.0)
     message = params / count * element_bytes
-    seconds = count * collective(network, message, group) / stack.network_efficiency
-    return _Buckets(message_bytes=message, count=count * (message > 0), seconds=seconds * (message > 0))
+    seconds = (message > 0) * count * collective(network, message, group) / stack.network_efficiency
+    return _Buckets(message_bytes=message, count=count * (seconds > 0), seconds=seconds)
 
 
 def _reduce(network: Network, stack: Stack, group: Group, params: Floats, is_sharded: Bools) -> _Buckets:

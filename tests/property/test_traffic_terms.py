@@ -1,0 +1,174 @@
+"""What every communication term promises for any table: rows are independent, finite, and degrees of one are free."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primus_search.candidates import Candidates, Sharding
+from primus_search.cost.context_parallel import context_parallel
+from primus_search.cost.data_parallel import data_parallel
+from primus_search.cost.expert_parallel import expert_parallel
+from primus_search.cost.sharding import sharded_layer
+from primus_search.cost.tensor_parallel import tensor_parallel
+from primus_search.cost.traffic import Comm
+from primus_search.declare.hardware import load_hardware
+from primus_search.model import LayerKind, MixtureOfExperts, Model
+from primus_search.network import Network
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+MODEL = Model(
+    name="any",
+    num_layers=2,
+    hidden=1024,
+    ffn_hidden=4096,
+    num_heads=64,
+    num_kv_heads=8,
+    head_dim=64,
+    vocab_size=32000,
+    moe=MixtureOfExperts(num_experts=64, top_k=4, expert_ffn_hidden=512, shared_ffn_hidden=512),
+)
+WORKLOAD = Workload(seq_length=4096, global_batch_size=1024)
+STACK = Stack(
+    name="any",
+    attention_kernel="flash3",
+    tensor_overlap=0.3,
+    tensor_async_overlap=0.8,
+    expert_overlap=0.5,
+    comm_contention=0.1,
+    shared_expert_overlap=True,
+)
+NETWORKS = [load_hardware(name).network for name in ("h100", "gb200", "mi355x")]
+POWERS = st.sampled_from([1, 2, 4, 8, 16, 64])
+COMPUTE_S = 1e-3
+
+
+def tensor(network: Network, c: Candidates) -> list[Comm]:
+    got = tensor_parallel(
+        MODEL,
+        LayerKind(True, 0),
+        WORKLOAD,
+        network,
+        STACK,
+        c,
+        forward_s=COMPUTE_S,
+        input_grad_s=COMPUTE_S,
+        weight_grad_s=COMPUTE_S,
+    )
+    return [got.forward, got.backward]
+
+
+def context(network: Network, c: Candidates, comm: str = "p2p") -> list[Comm]:
+    stack = replace(STACK, cp_comm=comm)
+    got = context_parallel(MODEL, WORKLOAD, network, stack, c, forward_s=COMPUTE_S, backward_s=2 * COMPUTE_S)
+    return [got.forward, got.backward]
+
+
+def context_all_to_all(network: Network, c: Candidates) -> list[Comm]:
+    return context(network, c, "a2a")
+
+
+def experts(network: Network, c: Candidates) -> list[Comm]:
+    got = expert_parallel(
+        MODEL,
+        WORKLOAD,
+        network,
+        STACK,
+        c,
+        shared_expert_s=COMPUTE_S,
+        shared_expert_backward_s=COMPUTE_S,
+        forward_s=COMPUTE_S,
+        backward_s=COMPUTE_S,
+    )
+    return [got.forward, got.backward]
+
+
+def gradients(network: Network, c: Candidates) -> list[Comm]:
+    params = 1e9 / c.tp
+    got = data_parallel(
+        network,
+        STACK,
+        c,
+        dp=c.micro_batch_size,
+        edp=c.micro_batch_size,
+        dense_params=params,
+        expert_params=params,
+        backward_s=COMPUTE_S,
+        forward_s=COMPUTE_S,
+    )
+    return [got.dense_gradients, got.expert_gradients, got.dense_weights, got.expert_weights]
+
+
+def shards(network: Network, c: Candidates) -> list[Comm]:
+    params = 1e8 / c.tp
+    got = sharded_layer(
+        network,
+        STACK,
+        c,
+        dp=c.micro_batch_size,
+        edp=c.micro_batch_size,
+        dense_params=params,
+        expert_params=params,
+        forward_s=COMPUTE_S,
+        backward_s=COMPUTE_S,
+    )
+    return [got.forward, got.backward]
+
+
+Term = Callable[[Network, Candidates], list[Comm]]
+TERMS: list[Term] = [tensor, context, context_all_to_all, experts, gradients, shards]
+each_term = pytest.mark.parametrize("term", TERMS)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Candidates:
+    """Rows of any degrees; the micro-batch column stands in for replicas where a term asks for them."""
+    rows = draw(st.integers(1, 5))
+
+    def column(values: st.SearchStrategy[int]) -> list[int]:
+        return draw(st.lists(values, min_size=rows, max_size=rows))
+
+    return Candidates.table(
+        tp=column(POWERS),
+        cp=column(POWERS),
+        ep=column(POWERS),
+        etp=column(st.sampled_from([1, 2])),
+        micro_batch_size=column(st.sampled_from([1, 2, 8, 256, 4096])),
+        deepep=[bool(x) for x in column(st.integers(0, 1))],
+        sharding=column(st.sampled_from([int(s) for s in Sharding])),
+        shard_group=column(st.sampled_from([0, 8])),
+    )
+
+
+@each_term
+@given(network=st.sampled_from(NETWORKS), c=tables())
+@settings(max_examples=40)
+def test_a_row_sends_the_same_alone_as_in_a_table(term: Term, network: Network, c: Candidates) -> None:
+    whole = term(network, c)
+    for i in range(len(c)):
+        for alone, together in zip(term(network, c.take(slice(i, i + 1))), whole, strict=True):
+            assert alone.exposed_s[0] == together.exposed_s[i]
+            assert alone.seconds[0] == together.seconds[i]
+
+
+@each_term
+@given(network=st.sampled_from(NETWORKS), c=tables())
+@settings(max_examples=40)
+def test_what_shows_lies_between_nothing_and_everything(term: Term, network: Network, c: Candidates) -> None:
+    for sent in term(network, c):
+        assert np.isfinite(sent.seconds).all()
+        assert (sent.exposed_s >= -1e-15).all()
+        assert (sent.exposed_s <= sent.seconds * (1 + 1e-12)).all()
+        assert ((sent.seconds > 0) == (sent.count > 0)).all(), "time is spent where something is sent"
+
+
+@each_term
+@given(network=st.sampled_from(NETWORKS), sharding=st.sampled_from([int(s) for s in Sharding]))
+@settings(max_examples=20)
+def test_one_rank_of_everything_sends_nothing(term: Term, network: Network, sharding: int) -> None:
+    for sent in term(network, Candidates.table(sharding=sharding)):
+        assert sent.seconds.tolist() == [0.0]
