@@ -1,0 +1,113 @@
+"""Top lists and frontiers against brute force, in any order and any division into parts, with ties on purpose."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primus_search.search.findings import Findings, Miss
+from primus_search.search.shortlist import OPEN, Collector, Cut, Rows, Shortlist, fastest, frontier
+
+figures = st.integers(1, 6).map(float)  # few values, so that ties are common
+tables = st.lists(st.tuples(figures, figures), max_size=40)
+
+
+def rows_of(pairs: list[tuple[float, float]], numbers: list[int] | None = None) -> Rows:
+    return Rows(
+        indices=np.array(range(len(pairs)) if numbers is None else numbers, dtype=np.int64),
+        step_s=np.array([step for step, _ in pairs], dtype=np.float64),
+        memory_bytes=np.array([memory for _, memory in pairs], dtype=np.float64),
+    )
+
+
+def best_by_hand(pairs: list[tuple[float, float]], most: int) -> list[int]:
+    return sorted(range(len(pairs)), key=lambda i: (pairs[i][0], i))[:most]
+
+
+def frontier_by_hand(pairs: list[tuple[float, float]]) -> list[int]:
+    """Rows no other row dominates; of equal rows the first; by rising memory."""
+    kept = []
+    for i, (step, memory) in enumerate(pairs):
+        beaten = any(
+            (s <= step and m <= memory) and (s < step or m < memory or j < i)
+            for j, (s, m) in enumerate(pairs)
+            if j != i
+        )
+        if not beaten:
+            kept.append(i)
+    return sorted(kept, key=lambda i: pairs[i][1])
+
+
+@given(tables, st.integers(1, 12))
+def test_the_list_and_the_frontier_are_those_of_brute_force(pairs: list[tuple[float, float]], most: int) -> None:
+    rows = rows_of(pairs)
+    assert fastest(rows, most).indices.tolist() == best_by_hand(pairs, most)
+    assert frontier(rows).indices.tolist() == frontier_by_hand(pairs)
+
+
+@given(tables, st.integers(1, 12), st.randoms(use_true_random=False), st.integers(1, 6))
+def test_merging_parts_in_any_order_gives_the_whole(
+    pairs: list[tuple[float, float]], most: int, rng, num_parts: int
+) -> None:
+    owner = [rng.randrange(num_parts) for _ in pairs]
+    parts = [[i for i, part in enumerate(owner) if part == p] for p in range(num_parts)]
+    rng.shuffle(parts)
+    merged = Shortlist.empty(most)
+    for numbers in parts:
+        merged = merged.plus(Shortlist.empty(most).with_rows(rows_of([pairs[i] for i in numbers], numbers)))
+    assert merged.top.indices.tolist() == best_by_hand(pairs, most)
+    assert merged.frontier.indices.tolist() == frontier_by_hand(pairs)
+
+
+@given(tables, st.integers(1, 8), st.integers(0, 40), st.randoms(use_true_random=False))
+def test_a_cut_of_rows_found_elsewhere_never_loses_a_row_that_matters(
+    pairs: list[tuple[float, float]], most: int, split: int, rng
+) -> None:
+    """Two workers, the second pruned by what the first found: bounds may be loose, never above the step."""
+    order = list(range(len(pairs)))
+    rng.shuffle(order)
+    left, right = order[:split], order[split:]
+    first = Shortlist.empty(most).with_rows(rows_of([pairs[i] for i in left], left))
+    collector = Collector(most, first.cut)
+    for at in range(0, len(right), 5):
+        numbers = right[at : at + 5]
+        rows = rows_of([pairs[i] for i in numbers], numbers)
+        bound = rows.step_s - rng.choice([0.0, 0.5, 2.0])
+        collector.add(rows.take(collector.cut.admits(bound, rows.memory_bytes)))
+    merged = first.plus(collector.shortlist)
+    assert merged.top.indices.tolist() == best_by_hand(pairs, most)
+    assert merged.frontier.indices.tolist() == frontier_by_hand(pairs)
+
+
+@given(tables, st.integers(1, 8))
+def test_a_full_list_refuses_only_what_is_strictly_slower(pairs: list[tuple[float, float]], most: int) -> None:
+    cut: Cut = Shortlist.empty(most).with_rows(rows_of(pairs)).cut
+    for step, memory in pairs[:most]:
+        would_tie = step <= cut.step_s
+        assert not would_tie or bool(cut.admits(np.array([step]), np.array([memory]))[0])
+    assert OPEN.admits(np.array([np.finfo(float).max]), np.array([0.0])).all()
+
+
+counts = st.dictionaries(st.sampled_from(["enumerate", "memory"]), st.integers(0, 9))
+parts = st.builds(
+    lambda pairs, rows, missing: Findings(
+        shortlist=Shortlist.empty(3).with_rows(rows_of(pairs)),
+        legal=len(pairs),
+        feasible=len(pairs),
+        removed=rows,
+        rows=rows,
+        seconds={},
+        miss=Miss(index=int(missing), missing_bytes=missing),
+    ),
+    tables,
+    counts,
+    st.integers(0, 9).map(float),
+)
+
+
+@given(parts, parts)
+@settings(max_examples=50)
+def test_counts_and_the_nearest_miss_merge_in_any_order(left: Findings, right: Findings) -> None:
+    one, other = left.plus(right), right.plus(left)
+    assert (one.legal, one.feasible, one.miss) == (other.legal, other.feasible, other.miss)
+    assert dict(one.rows) == dict(other.rows)
+    assert one.miss.missing_bytes == min(left.miss.missing_bytes, right.miss.missing_bytes)
