@@ -28,6 +28,7 @@ class StackMemory:
     deepep_buffer_bytes     largest communication buffer DeepEP is configured with
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
     static_share            likewise per byte of weights, gradients and optimizer state
+    tight_slack             share of that slack that stays when the device is full and the allocator frees its cache
     fixed_bytes             workspaces that do not grow with anything
     """
 
@@ -47,6 +48,7 @@ class StackMemory:
     deepep_buffer_bytes: float = 2e9
     activation_share: float = 0.0
     static_share: float = 0.0
+    tight_slack: float = 0.1
     fixed_bytes: float = 0.0
 
 

@@ -321,7 +321,7 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
         recompute_method=int(RecomputeMethod.BLOCK if layers else RecomputeMethod.UNIFORM),
         sharding=int(sharding),
         shard_group=_shard_group(run, sharding),
-        loss_fusion=stack.has_fused_loss or "loss fusion" in rungs,
+        loss_fusion=words.fused_loss(run.word("source"), run.word("model"), run.word("flags"), stack.has_fused_loss),
         overlap_grad_reduce="no tp/p2p/grad overlap" not in text,
         grouped_gemm=int(GroupedGemm.LEGACY if "legacy grouped" in text else GroupedGemm.TURBO),
         sequence_parallel=run.word("sequence_parallel").lower() == "yes" and tp > 1,
@@ -380,8 +380,12 @@ def _layout(run: Run, model: Model, stages: int) -> Layout:
     text = words.setting(run.word("flags"), "pp_layout")
     if text:
         return Layout("string", text=text)
-    if stages == 1 or (model.num_layers % stages == 0):
+    if stages == 1 or model.num_layers % stages == 0:
         return EVEN
+    if (model.num_layers + 2) % stages == 0:
+        # Megatron's account_for_embedding_in_pipeline_split and its twin for the loss: each end counts as a layer.
+        at_ends = (model.num_layers + 2) // stages - 1
+        return Layout("ends", first=at_ends, last=at_ends)
     return BALANCED
 
 

@@ -155,6 +155,23 @@ def ladder(flags: str) -> set[str]:
     return set()
 
 
+_UNFUSED = (("primus", "llama-3.2-1b"),)
+"""Source and model of runs whose published configuration leaves the fused loss commented out."""
+
+
+def fused_loss(source: str, model: str, flags: str, by_default: bool) -> bool:
+    """Whether the loss is fused: as a rung of a ladder says, as the published configuration says, or as the stack does.
+
+    torchtitan compiles its loss since 2025; runs before wrote every step of it to memory.
+    """
+    text, name = source.lower(), model.lower()
+    if flags.lower().startswith(("baseline", "+")):
+        return "loss fusion" in ladder(flags)
+    if any(a in text and b in name for a, b in _UNFUSED):
+        return False
+    return by_default or bool(re.search(r"torchtitan.*_2025", text))
+
+
 def setting(flags: str, key: str) -> str | None:
     """The value of `key=value` in a flag text; None when absent or the text says None."""
     match = re.search(rf"\b{re.escape(key)}=([^;]*)", flags)

@@ -135,14 +135,17 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
     """Attention output (input of the output projection) and what the kernel keeps of the scores.
 
     A flash kernel keeps one FP32 log-sum-exp per query and head; without one, softmax output, dropout mask and
-    dropout output are 2, 1 and 2 bytes per query, key and head (Korthikanti 2022: 5 a s^2 b).
+    dropout output are 2, 1 and 2 bytes per query, key and head (Korthikanti 2022: 5 a s^2 b). All-to-all context
+    parallelism keeps the output on both sides of its exchange: by heads for the kernel, by tokens for the projection.
     """
     heads = model.num_heads / s.tp
     out = s.tokens * heads * model.v_head_dim
     copy = np.where(linear_input_bytes(stack, s) < BF16_BYTES, FP8_BYTES, 0.0) * out
+    exchanged = np.where((s.cp > 1) & (stack.cp_comm == "a2a"), BF16_BYTES * out, 0.0)
     tensors = [
         Saved(name="attention output", bytes=BF16_BYTES * out, weight_input=True),
         Saved(name="attention output in FP8", bytes=copy),
+        Saved(name="attention output before its all-to-all", bytes=exchanged),
     ]
     if stack.attention_kernel == UNFUSED:
         per_score = BF16_BYTES + ((MASK_BYTES + BF16_BYTES) if stack.has_dropout else 0.0)

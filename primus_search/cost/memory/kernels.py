@@ -5,11 +5,13 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def worst(pipeline, state, batch, first, units, state_price, batch_price, total, moment):
-    """Bytes at the worst moment of every row, and which moment that is.
+def worst(
+    pipeline, state, batch, first, units, state_price, batch_price, state_loose, batch_loose, total, loose, moment
+):
+    """Bytes at the worst moment of every row, tight and with loose allocation, and which moment that is.
 
     pipeline, state, batch: row numbers into `first` (moments of a pipeline: first[p] .. first[p + 1]) and into the
-    bytes per unit, allocator slack included. `units` has the columns of `state_price`, then those of `batch_price`.
+    bytes per unit. `units` has the columns of `state_price`, then those of `batch_price`.
     """
     num_state, num_batch = state_price.shape[1], batch_price.shape[1]
     for i in range(len(pipeline)):
@@ -25,6 +27,12 @@ def worst(pipeline, state, batch, first, units, state_price, batch_price, total,
                 best, at = here, j
         total[i] = best
         moment[i] = at
+        more = 0.0
+        for d in range(num_state):
+            more += units[at, d] * state_loose[s, d]
+        for d in range(num_batch):
+            more += units[at, num_state + d] * batch_loose[b, d]
+        loose[i] = more
 
 
 @njit(cache=True, nogil=True)

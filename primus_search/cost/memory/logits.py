@@ -18,11 +18,16 @@ from primus_search.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Head:
-    """Bytes of the head on one device. waiting: per micro-batch in flight; logits and gradients: while it runs."""
+    """Bytes of the head on one device.
+
+    waiting: per micro-batch in flight. While it runs: logits, weight_gradient, and gathered: input and gradient over
+    all tokens where sequence parallelism had split them.
+    """
 
     waiting: Floats
     logits: Floats
     weight_gradient: Floats
+    gathered: Floats
 
 
 def head_memory(model: Model, stack: Stack, s: Share) -> Head:
@@ -34,4 +39,5 @@ def head_memory(model: Model, stack: Stack, s: Share) -> Head:
         waiting=BF16_BYTES * 2.0 * stream * num_losses,
         logits=per_logit * s.tokens * model.vocab_size / s.tp * num_losses,
         weight_gradient=np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp),
+        gathered=np.where(s.split_tokens < s.tokens, 2.0 * BF16_BYTES * s.tokens * model.hidden, 0.0),
     )

@@ -98,10 +98,11 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three. Under FP8 with weights cast once per step,
-    linear weights have a second copy in FP8 beside the BF16 one.
+    linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time.
     """
     optimizer = stack.master_weight_bytes + 2.0 * stack.moment_bytes
-    cached_bytes = np.where(s.is_fp8 & _caches_fp8(stack, is_linear), FP8_BYTES, 0.0)
+    is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
+    cached_bytes = np.where(is_cached, FP8_BYTES, 0.0)
     return State(
         weights=count * stack.memory.weight_bytes / np.where(shards_weights(s), shards, 1.0) + count * cached_bytes,
         gradients=count * stack.gradient_bytes / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),

@@ -121,5 +121,6 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
     prices.put("activations", units.other("inputs"), s.split_tokens * model.hidden * BF16_BYTES)
     prices.put("activations", units.other("head_live"), head.waiting)
     prices.put("logits", units.other("head_runs"), head.logits)
+    prices.put("workspace", units.other("head_runs"), head.gathered)
     prices.put("collective_buffers", units.other("hop"), buffers.pipeline_buffer(model, s))
     return prices

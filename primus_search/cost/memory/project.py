@@ -32,7 +32,7 @@ def memory_by_rank(model: Model, cluster: Cluster, workload: Workload, c: Candid
     bytes_of = np.zeros((len(PARTS), len(every.rank)))
     for prices in both:
         np.add.at(bytes_of, prices.part, (every.units[:, prices.unit] * prices.array[0]).T)
-    totals = table.slack_factors() @ bytes_of
+    totals = table.slack_factors()[0] @ bytes_of
     ranks = range(int(one.pp[0]))
     worst = [max(np.flatnonzero(every.rank == rank).tolist(), key=lambda i: float(totals[i])) for rank in ranks]
     parts = dict(zip(PARTS, bytes_of[:, worst], strict=True))

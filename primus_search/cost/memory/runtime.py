@@ -1,7 +1,7 @@
-"""Memory that no tensor of the model explains: device context, communicators, allocator slack. In bytes.
+"""Memory that no tensor of the model explains: device context and communicators. In bytes.
 
 The driver counts context and communicator buffers; torch's `max_memory_reserved` does not, and
-`max_memory_allocated` leaves out allocator slack as well. Published figures are of all three kinds.
+`max_memory_allocated` leaves out allocator slack as well (see `table`). Published figures are of all three kinds.
 """
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats
 from primus_search.cost.memory.share import Share
-from primus_search.stack import Stack
 
 
 def context_bytes(accelerator: Accelerator, s: Share) -> Floats:
@@ -24,12 +23,3 @@ def context_bytes(accelerator: Accelerator, s: Share) -> Floats:
     footprint = accelerator.footprint
     total: Floats = footprint.context_bytes + footprint.communicator_bytes * number
     return total
-
-
-def slack_shares(stack: Stack) -> tuple[float, float]:
-    """Allocator slack per byte that comes and goes (activations, workspaces) and per byte that stays.
-
-    A caching allocator keeps freed blocks whose sizes do not fit what is asked for next, so that slack grows with
-    what is allocated and freed in the course of a step.
-    """
-    return stack.memory.activation_share, stack.memory.static_share

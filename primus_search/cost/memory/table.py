@@ -15,7 +15,7 @@ from primus_search.cost.memory import buffers
 from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst_moments
-from primus_search.cost.memory.runtime import context_bytes, slack_shares
+from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.memory.share import Share, share
 from primus_search.cost.result import Memory
 from primus_search.model import Model
@@ -63,21 +63,31 @@ class MemoryTable:
 
     def complete(self, parts: dict[str, Floats], context: Floats, expert_buffer: Floats) -> Memory:
         """Add what belongs to the device rather than to a moment: DeepEP buffers, workspaces, context, slack."""
-        comes_and_goes, stays = slack_shares(self.cluster.stack)
-        static = np.sum([parts[part] for part in STATIC_PARTS], axis=0)
-        moving = np.sum([parts[part] for part in PARTS if part not in STATIC_PARTS], axis=0)
+        allocated = np.array([parts[part] for part in PARTS])
+        fixed = self.cluster.stack.memory.fixed_bytes + expert_buffer + context
+        tight, loose = (factors @ allocated + fixed for factors in self.slack_factors())
         return Memory(
             **{part: parts[part] for part in PARTS if part != "workspace"},
             workspace=parts["workspace"] + self.cluster.stack.memory.fixed_bytes,
             expert_buffers=expert_buffer,
             context=context,
-            allocator_slack=comes_and_goes * moving + stays * static,
+            allocator_slack=self._reserved(tight, loose) - allocated.sum(axis=0) - fixed,
         )
 
-    def slack_factors(self) -> Floats:
-        """Reserved over allocated bytes of every part: what a moment is judged by."""
-        comes_and_goes, stays = slack_shares(self.cluster.stack)
-        return np.array([1.0 + (stays if part in STATIC_PARTS else comes_and_goes) for part in PARTS])
+    def _reserved(self, tight: Floats, loose: Floats) -> Floats:
+        """What the driver shows: loose while the device has room; tight where it must, for torch frees what is cached.
+
+        Source: PyTorch notes on CUDA memory management: cached blocks are released and the allocation is retried
+        before an out-of-memory error.
+        """
+        shown: Floats = np.maximum(tight, np.minimum(loose, self.cluster.accelerator.hbm_bytes))
+        return shown
+
+    def slack_factors(self) -> tuple[Floats, Floats]:
+        """Reserved over allocated bytes of every part, when memory is short and when it is not."""
+        memory = self.cluster.stack.memory
+        shares = np.array([memory.static_share if part in STATIC_PARTS else memory.activation_share for part in PARTS])
+        return 1.0 + memory.tight_slack * shares, 1.0 + shares
 
     def share(self, c: Candidates) -> Share:
         """What one device sees of the model and of a micro-batch, per row."""
@@ -92,15 +102,14 @@ class MemoryTable:
         if max(self._pipeline_keys.size, self._state_keys.size, self._batch_keys.size) > KEY_LIMIT:
             self._forget()
         pipeline, state, batch = self._pipelines(c), self._states(c), self._batches(c)
-        total, moment = np.empty(len(c)), np.empty(len(c), dtype=np.int64)
+        tight, loose, moment = np.empty(len(c)), np.empty(len(c)), np.empty(len(c), dtype=np.int64)
         worst(
             pipeline, state, batch, np.array(self._first), self._units.data,
-            self._state.per_unit.data, self._batch.per_unit.data, total, moment,
+            self._state.tight.data, self._batch.tight.data, self._state.loose.data, self._batch.loose.data,
+            tight, loose, moment,
         )  # fmt: skip
-        total += self._context.data[state]
-        total += self._expert_buffer.data[batch]
-        total += self.cluster.stack.memory.fixed_bytes
-        return total, moment, state, batch
+        fixed = self._context.data[state] + self._expert_buffer.data[batch] + self.cluster.stack.memory.fixed_bytes
+        return self._reserved(tight + fixed, loose + fixed), moment, state, batch
 
     def _pipelines(self, c: Candidates) -> Ints:
         """Number of the pipeline shape of every row; rows with the same product of tp, cp, micro-batch share m."""
@@ -191,17 +200,18 @@ class _Grown:
 
 
 class _PriceTable:
-    """Prices of every key seen: by entry (part and unit), and by unit with the allocator's slack."""
+    """Prices of every key seen: by entry (part and unit), and by unit with the allocator's slack, tight and loose."""
 
     def __init__(self, units: range) -> None:
         self._units = units
         self.part, self.unit = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        self.per_unit = _Grown((len(units),))
+        self.tight, self.loose = _Grown((len(units),)), _Grown((len(units),))
         self.entries = _Grown((0,))
 
-    def append(self, prices: Prices, factors: Floats) -> None:
+    def append(self, prices: Prices, factors: tuple[Floats, Floats]) -> None:
         if not len(self.part):
             self.part, self.unit = np.array(prices.part), np.array(prices.unit)
             self.entries = _Grown((len(self.part),))
         self.entries.append(prices.array)
-        self.per_unit.append(prices.per_unit(self._units, factors))
+        self.tight.append(prices.per_unit(self._units, factors[0]))
+        self.loose.append(prices.per_unit(self._units, factors[1]))
