@@ -92,7 +92,8 @@ def _print_table(known: dict[str, "Preset"]) -> None:
         total, active = f"{model.total_params / BILLION:,.2f}", f"{preset.active_params / BILLION:,.2f}"
         rows.append((name, total, active, str(model.num_layers), str(model.hidden), attention, experts))
     print_table(("model", "total B", "active B", "layers", "hidden", "heads/kv", "experts"), rows, numbers=(1, 2, 3, 4))
-    typer.echo("B: 10^9 parameters; active as its publisher counts. Sources: primus-search models NAME")
+    typer.echo("B: 10^9 parameters; active as the publisher counts them.")
+    typer.echo("Every size and its source: primus-search models NAME")
 
 
 def _print_details(details: dict[str, Any]) -> None:
