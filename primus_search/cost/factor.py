@@ -85,6 +85,12 @@ class Vocabulary:
             return self._dense(packed, small)
         return self._by_sorting(packed, small)
 
+    def number(self, rows: int) -> tuple[Ints, Ints]:
+        """New numbers for so many rows, shared with nobody."""
+        codes = np.arange(self.size, self.size + rows, dtype=np.int64)
+        self.size += rows
+        return codes, np.arange(rows, dtype=np.int64)
+
     def _fit_radix(self) -> None:
         """Make room for every value seen; a change of radix renumbers the packed keys, never the rows."""
         needed = [len(column.values) for column in self._columns]

@@ -13,6 +13,9 @@ from primus_search.cluster import Cluster
 from primus_search.cost.data_parallel import data_parallel
 from primus_search.workload import Workload
 
+ENDLESS_S = 1e9
+"""A window no traffic fills."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GradientTraffic:
@@ -29,25 +32,22 @@ def gradient_traffic(
 ) -> GradientTraffic:
     """Traffic of the parameters one rank holds after tensor, expert and pipeline parallelism."""
     d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
-    most, least = (
-        data_parallel(
-            cluster.network,
-            cluster.stack,
-            c,
-            dp=d.dp,
-            edp=d.edp,
-            dense_params=dense_params,
-            expert_params=expert_params,
-            backward_s=window,
-            forward_s=window,
-        )
-        for window in (np.zeros(len(c)), np.full(len(c), 1e9))
+    window = np.stack([np.zeros(len(c)), np.full(len(c), ENDLESS_S)])
+    found = data_parallel(
+        cluster.network,
+        cluster.stack,
+        c,
+        dp=d.dp,
+        edp=d.edp,
+        dense_params=dense_params,
+        expert_params=expert_params,
+        backward_s=window,
+        forward_s=window,
     )
+    reduce_s = found.dense_gradients.exposed_s + found.expert_gradients.exposed_s
+    gather_s = found.dense_weights.exposed_s + found.expert_weights.exposed_s
     return GradientTraffic(
-        reduce_most_s=most.dense_gradients.exposed_s + most.expert_gradients.exposed_s,
-        reduce_least_s=least.dense_gradients.exposed_s + least.expert_gradients.exposed_s,
-        gather_most_s=most.dense_weights.exposed_s + most.expert_weights.exposed_s,
-        gather_least_s=least.dense_weights.exposed_s + least.expert_weights.exposed_s,
+        reduce_most_s=reduce_s[0], reduce_least_s=reduce_s[1], gather_most_s=gather_s[0], gather_least_s=gather_s[1]
     )
 
 

@@ -31,8 +31,9 @@ _PLAIN = {True: (2.0, 3.0, 1, 1), False: (5.0, 6.0, 2, 2)}
 _ROPE = {True: (2.0, 2.0, 1, 1), False: (8.0, 8.0, 6, 6)}
 DROPOUT_BYTES = 1.0 + 2.0
 
-# Launches of the router: one GEMM, then softmax, top-k, mask, auxiliary loss and token counts, fused or one by one.
-ROUTER_KERNELS = {True: (6.0, 8.0), False: (24.0, 30.0)}
+# Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, token counts,
+# splits, sorts, reshapes; fused or one by one.
+ROUTER_KERNELS = {True: (16.0, 20.0), False: (60.0, 70.0)}
 ROUTER_BYTES_PER_LOGIT = 24.0
 
 
@@ -217,11 +218,12 @@ def core_attention(
         v_dim=model.v_head_dim,
         causal=False,
     )
+    rate = stack.attention_efficiency * acc.training_rate
     return Call(
         part=Part.ATTENTION,
         module=Module.CORE,
-        forward_s=times.forward_s / stack.attention_efficiency,
-        backward_s=times.backward_s / stack.attention_efficiency,
+        forward_s=times.forward_s / rate,
+        backward_s=times.backward_s / rate,
         forward_kernels=6.0 if is_unfused else 1.0,
         backward_kernels=9.0 if is_unfused else 3.0,
     )

@@ -29,44 +29,60 @@ def layer_traffic(
     work: Work, kind: LayerKind, model: Model, cluster: Cluster, workload: Workload, c: Candidates
 ) -> list[tuple[Part, Pass, Comm]]:
     """Every kind of traffic of one layer and micro-batch, with what the layer's compute leaves exposed of it."""
-    network, stack = cluster.network, cluster.stack
-    forward, input_grad, weight_grad = (work.pass_s(p) for p in Pass)
-    core_s = work.forward_module_s[Module.CORE]
-    shared_s = work.forward_module_s[Module.MLP] if kind.is_moe else np.zeros(len(c))
+    rows: list[tuple[Part, Pass, Comm]] = []
+    if np.any(c.tp > 1):
+        rows += _tensor(work, kind, model, cluster, workload, c)
+    if np.any(c.cp > 1):
+        context = context_parallel(
+            model,
+            workload,
+            cluster.network,
+            cluster.stack,
+            c,
+            forward_s=work.forward_module_s[Module.CORE],
+            backward_s=work.core_backward_s,
+        )
+        rows += [(Part.CONTEXT_COMM, Pass.FORWARD, context.forward)]
+        rows += [(Part.CONTEXT_COMM, Pass.INPUT_GRAD, context.backward)]
+    if kind.is_moe and np.any(c.ep * c.etp > 1):
+        rows += _expert(work, model, cluster, workload, c)
+    return rows
+
+
+def _tensor(
+    work: Work, kind: LayerKind, model: Model, cluster: Cluster, workload: Workload, c: Candidates
+) -> list[tuple[Part, Pass, Comm]]:
+    gemms_s = work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP]
     tensor = tensor_parallel(
         model,
         kind,
         workload,
-        network,
-        stack,
+        cluster.network,
+        cluster.stack,
         c,
-        forward_s=work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP],
-        input_grad_s=work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP],
-        weight_grad_s=weight_grad,
+        forward_s=gemms_s,
+        input_grad_s=gemms_s,
+        weight_grad_s=gemms_s,
     )
-    context = context_parallel(
-        model, workload, network, stack, c, forward_s=core_s, backward_s=work.core_backward_s
+    return [(Part.TENSOR_COMM, Pass.FORWARD, tensor.forward), (Part.TENSOR_COMM, Pass.INPUT_GRAD, tensor.backward)]
+
+
+def _expert(
+    work: Work, model: Model, cluster: Cluster, workload: Workload, c: Candidates
+) -> list[tuple[Part, Pass, Comm]]:
+    shared_s = work.forward_module_s[Module.MLP]
+    expert = expert_parallel(
+        model,
+        workload,
+        cluster.network,
+        cluster.stack,
+        c,
+        shared_expert_s=shared_s,
+        shared_expert_backward_s=2.0 * shared_s,
+        forward_s=work.pass_s(Pass.FORWARD),
+        backward_s=work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD),
     )
-    rows = [
-        (Part.TENSOR_COMM, Pass.FORWARD, tensor.forward),
-        (Part.TENSOR_COMM, Pass.INPUT_GRAD, tensor.backward),
-        (Part.CONTEXT_COMM, Pass.FORWARD, context.forward),
-        (Part.CONTEXT_COMM, Pass.INPUT_GRAD, context.backward),
-    ]
-    if kind.is_moe:
-        expert = expert_parallel(
-            model,
-            workload,
-            network,
-            stack,
-            c,
-            shared_expert_s=shared_s,
-            shared_expert_backward_s=2.0 * shared_s,
-            forward_s=forward,
-            backward_s=input_grad + weight_grad,
-        )
-        rows += [(Part.EXPERT_COMM, Pass.FORWARD, expert.forward), (Part.EXPERT_COMM, Pass.INPUT_GRAD, expert.backward)]
-    return rows
+    return [(Part.EXPERT_COMM, Pass.FORWARD, expert.forward), (Part.EXPERT_COMM, Pass.INPUT_GRAD, expert.backward)]
 
 
 def add_traffic(work: Work, kind: LayerKind, model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Work:
@@ -107,6 +123,8 @@ def sharded_traffic(
 def end_traffic_s(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:
     """Seconds of one collective of the residual stream over tensor parallel ranks: scatter of embedded tokens, gather
     before the head, and their mirror images in backward."""
+    if not np.any(c.tp > 1):
+        return np.zeros(len(c))
     s = shapes(model, workload, cluster.stack, c)
     group = Group(c.tp, np.ones_like(c.tp))
     message = s.tokens * model.hidden * BF16_BYTES

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding, degrees
 from primus_search.cluster import Cluster
@@ -50,9 +51,14 @@ class Projector:
         *,
         memory_margin: float = 0.0,
         measured: MeasuredLayers | None = None,
+        shares_rows: bool = True,
     ) -> None:
+        """`measured` replaces the kernel laws of the pieces it knows. `shares_rows=False` computes every row by itself,
+        so that numbers of the stack or the accelerator may be columns too (one value per row): a fit moves all its
+        parameters at once that way."""
         self.model, self.cluster, self.workload = model, cluster, workload
         self.memory_margin, self.measured = memory_margin, measured
+        self._shares_rows = shares_rows
         self._memory = MemoryTable(model, cluster, workload)
         self._num_pieces = len(model.kinds) + 3
         self._forget()
@@ -110,12 +116,16 @@ class Projector:
             peak_flops_per_s=self.cluster.accelerator.bf16_peak_flops_per_s,
         )
 
+    def _encode(self, vocabulary: Vocabulary, columns: Sequence[ArrayLike]) -> tuple[Ints, Ints]:
+        typed = [np.asarray(column, np.int64) for column in columns]
+        return vocabulary.encode(typed) if self._shares_rows else vocabulary.number(len(typed[0]))
+
     # --- assembling -----------------------------------------------------------------------------------------------
 
     def _degrees(self, c: Candidates):  # type: ignore[no-untyped-def]
         return degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
 
-    def _straggle(self) -> float:
+    def _straggle(self) -> float:  # share of the step that waiting for the slowest node adds
         stack = self.cluster.stack
         return stack.straggler_per_doubling * float(np.log2(self.cluster.num_nodes))
 
@@ -125,7 +135,7 @@ class Projector:
 
     def _step(self, rows: Floats, gradient: Floats, optimizer: Floats) -> Step:
         stack = self.cluster.stack
-        overhead = np.full(rows.shape[1], stack.step_s)
+        overhead = np.broadcast_to(np.asarray(stack.step_s, np.float64), rows.shape[1:])
         subtotal = rows[: BUBBLE + 1].sum(axis=0) + gradient + optimizer + overhead
         names = [f.name for f in fields(Step)]
         parts = {name: rows[Part[name.upper()]] for name in names if name.upper() in Part.__members__}
@@ -143,7 +153,7 @@ class Projector:
         sharded = c.sharding != Sharding.NONE
         columns = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding, c.shard_group * sharded, self._layout_codes(c)]
         columns.append(self._schedule_codes(c))
-        codes, first = self._replica_keys.encode([np.asarray(x, np.int64) for x in columns])
+        codes, first = self._encode(self._replica_keys, columns)
         if len(first):
             self._replicas.append(self._replica_terms(c.take(first)))
         *ends, update_s = self._replicas.data[codes].T
@@ -225,18 +235,18 @@ class Projector:
         has_pipeline = c.pp > 1
         columns = [layer_codes, c.pp, c.vpp, self._layout_codes(c), block_layers]
         columns.append(self._schedule_codes(c) * has_pipeline)
-        codes, first = self._pipeline_keys.encode([np.asarray(x, np.int64) for x in columns])
+        codes, first = self._encode(self._pipeline_keys, columns)
         if len(first):
             self._pipelines.append(self._simulate(c.take(first), layer_codes[first], block_layers[first]))
         return np.ascontiguousarray(self._pipelines.data[codes].T)
 
     def _layer_codes(self, c: Candidates, is_fsdp: Ints) -> Ints:
-        columns: list[Sequence[int] | Ints] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
+        columns: list[ArrayLike] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
         columns += [c.loss_fusion, np.where(is_fsdp, c.sharding, 0), np.where(is_fsdp, c.shard_group, 0)]
         columns += [np.where(is_fsdp, c.pp, 0), c.offload_layers]
         if self.model.is_moe:
             columns += [c.ep, c.etp, c.grouped_gemm, c.deepep, c.sync_free_stage]
-        codes, first = self._layer_keys.encode([np.asarray(x, np.int64) for x in columns])
+        codes, first = self._encode(self._layer_keys, columns)
         if len(first):
             p = pieces(self.model, self.cluster, self.workload, c.take(first), self.measured)
             n = len(first)

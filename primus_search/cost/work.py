@@ -179,7 +179,8 @@ def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack) -> N
     rows = work.kernels.shape[1]
     m, n, k = (_stack(column, rows) for column in ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops]))
     code = _stack([o.precision for o in ops], rows).astype(np.int64)
-    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency) / stack.gemm_efficiency
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
+    slower = slower / (stack.gemm_efficiency * acc.training_rate)
     forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
     input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
     weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
@@ -219,7 +220,8 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
         for column in ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops])
     )
     code, mode = _stack([o.precision for o in ops], rows).astype(np.int64), _stack([o.mode for o in ops], rows)
-    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency) / stack.grouped_gemm_efficiency
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
+    slower = slower / (stack.grouped_gemm_efficiency * acc.training_rate)
     seconds = [grouped_gemm_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass]
     seconds[GemmPass.WEIGHT_GRAD] = _accumulated(
         seconds[GemmPass.WEIGHT_GRAD], groups * n * k * (tokens > 0), acc, stack
