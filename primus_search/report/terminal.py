@@ -5,18 +5,20 @@ Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figur
 
 import shutil
 import sys
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from primus_search.report.words import short
 from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
+from primus_search.search.saved import SavedRun
 from primus_search.units import GB
 
 MOST_RULES = 12
+MOST_POINTS = 12
 PLOT_HEIGHT = 18
 
 
@@ -39,33 +41,39 @@ def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
 
 
 def print_pareto(result: SearchResult, stream: TextIO | None = None) -> None:
-    """The frontier as a plot, the winner marked, the device's memory as a line; then its points as a table."""
-    stream = stream or sys.stdout
-    frontier = result.frontier
-    if len(frontier) == 0:
+    """The frontier as a plot with the winner marked, then points along it as a table."""
+    best = result.ranking.row(0) if len(result.ranking) else None
+    _print_frontier(list(result.frontier.rows()), best, stream or sys.stdout)
+
+
+def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
+    """The frontier of a run folder, as `print_pareto` prints it."""
+    _print_frontier(list(run.frontier), run.ranking[0] if run.ranking else None, stream or sys.stdout)
+
+
+def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, stream: TextIO) -> None:
+    if not rows:
         return
     width = shutil.get_terminal_size((80, 24)).columns
-    stream.write(plot(result, min(width, 100)) + "\n")
-    console = Console(file=stream, highlight=False)
-    console.print(_frontier(frontier))
+    stream.write(plot(rows, best, min(width, 100)) + "\n")
+    Console(file=stream, highlight=False).print(_frontier(rows))
 
 
-def plot(result: SearchResult, width: int) -> str:
+def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
     """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
     import plotext
 
     figure = plotext.figure
     figure.clear()
     figure.plot_size(width, PLOT_HEIGHT)
-    memory = result.frontier.projection.memory.total / GB
-    speed = result.frontier.projection.tokens_per_s_per_gpu
-    figure.draw(figure.signal(memory.tolist(), speed.tolist(), marker="."))
-    best = result.ranking.projection
-    figure.draw(figure.signal([best.memory.total[0] / GB], [best.tokens_per_s_per_gpu[0]], marker="#"))
+    for points, marker in ((rows, "."), ([best] if best else [], "#")):
+        if points:
+            memory = [row["memory_bytes"] / GB for row in points]
+            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=marker))
     figure.title("frontier: . non-dominated  # chosen")
     figure.label("memory per GPU, GB", axis="x")
     figure.label("tokens/s/GPU", axis="y")
-    return plotext.uncolorize(str(figure.build()))
+    return str(plotext.uncolorize(str(figure.build())))
 
 
 def _funnel(result: SearchResult) -> RichTable:
@@ -108,11 +116,11 @@ def _evidence(result: SearchResult) -> str:
     return "\n".join([*lines, *result.notes])
 
 
-def _frontier(frontier: Table) -> RichTable:
+def _frontier(rows: Sequence[Mapping[str, Any]]) -> RichTable:
     table = _table("GB", "tok/s/GPU", "configuration")
-    order = np.argsort(frontier.projection.memory.total, kind="stable")
-    for rank in order[:: max(1, -(-len(order) // 12))]:
-        row = frontier.row(int(rank))
+    ordered = sorted(rows, key=lambda row: row["memory_bytes"])
+    stride = max(1, -(-len(ordered) // MOST_POINTS))
+    for row in ordered[::-1][::stride][::-1]:  # from the fast end, so that the fastest is always shown
         table.add_row(f"{row['memory_bytes'] / GB:.1f}", f"{row['tokens_per_s_per_gpu']:,.0f}", short(row))
     return table
 

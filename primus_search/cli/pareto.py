@@ -1,0 +1,26 @@
+"""`primus-search pareto`: the frontier of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
+
+
+def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
+    """The frontier of memory per GPU against tokens per second per GPU of a run."""
+    from json import dumps
+
+    from primus_search.report.terminal import print_saved_frontier
+    from primus_search.search.saved import SavedRun
+
+    saved = SavedRun.open(run)
+    if as_csv:
+        typer.echo((run / "pareto.csv").read_text(encoding="utf-8"), nl=False)
+    elif as_json:
+        typer.echo(dumps(list(saved.frontier), indent=2))
+    else:
+        print_saved_frontier(saved)

@@ -1,0 +1,102 @@
+"""A run folder, opened again: its space as it was searched, and its rows as candidates."""
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
+from primus_search.declare import load_space
+from primus_search.errors import InputError, Problem
+from primus_search.search.store import fingerprint
+from primus_search.space import ClusterChoice, Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """What `RunFolder.write` left behind. `facts` is run.json; rows are words and numbers as in ranking.csv."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    ranking: tuple[Mapping[str, Any], ...]
+    frontier: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def open(cls, path: Path) -> "SavedRun":
+        """Read a run folder. Raises `InputError` where it is none, or an unfinished one."""
+        facts = path / "run.json"
+        if not facts.is_file():
+            what = "holds no run.json; is it a finished run of `primus-search run --out`?"
+            raise InputError([Problem(str(path), what if path.is_dir() else "no such folder")])
+        return cls(
+            path=path,
+            facts=json.loads(facts.read_text(encoding="utf-8")),
+            ranking=_rows(path / "ranking.csv"),
+            frontier=_rows(path / "pareto.csv"),
+        )
+
+    @cached_property
+    def space(self) -> Space:
+        """The space as it was searched, overrides included.
+
+        Raises `InputError` when the space, its model or its hardware has changed since: figures would not match.
+        """
+        overrides = [f"{one['key']}={one['value']}" for one in self.facts["overrides"]]
+        space = load_space(self.facts["source"], overrides=overrides, environ={})
+        if fingerprint(space) != self.facts["search_sha256"]:
+            what = "its space, model, hardware or stack has changed since this run; run it again"
+            raise InputError([Problem(str(self.path), what)])
+        return space
+
+    def row(self, rank: int) -> Mapping[str, Any]:
+        """One row of the ranking; `rank` counts from 1. Raises `InputError` beyond the ends."""
+        if not 1 <= rank <= len(self.ranking):
+            raise InputError(
+                [Problem(f"rank {rank}", f"the ranking of {self.path} has ranks 1 to {len(self.ranking)}")]
+            )
+        return self.ranking[rank - 1]
+
+    def candidate(self, rank: int) -> Candidates:
+        """One row of the ranking as a table of one candidate."""
+        row = self.row(rank)
+        return Candidates.from_words({name: row[name] for name in COLUMN_NAMES})
+
+    def cluster(self, rank: int) -> ClusterChoice:
+        """The cluster a row of the ranking is for."""
+        row = self.row(rank)
+        for choice in self.space.clusters:
+            labels = dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
+            if all(str(row[name]) == str(value) for name, value in labels.items() if name in row):
+                return choice
+        raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
+
+
+def _rows(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The rows of one of the run's tables, numbers as numbers. Raises `InputError` for a missing or cut file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return tuple({name: _value(name, text) for name, text in row.items()} for row in csv.DictReader(file))
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
+
+
+_WORDS = frozenset({"schedule", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm", "pipeline_layout"})
+_COUNTS = frozenset(name for name, default in DEFAULTS.items() if not isinstance(default, bool))
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None:
+        raise ValueError(f"a row ends before column {name}")
+    if name in _WORDS or name.endswith("_evidence"):
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    if name in _COUNTS or name in ("dp", "microbatches", "nodes"):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text  # a label of a hardware axis may be a word
