@@ -312,7 +312,8 @@ def router_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
     logits = s.expert_tokens * moe.num_experts
     routed_bytes = s.expert_rows * s.local_experts * model.hidden * BF16_BYTES
     is_direct = np.logical_or(c.deepep, c.ep == 1)
-    copies = np.where(is_direct, 1.0, 2.0) * (1.0 if stack.has_fused_permute else 2.0)
+    has_fused_permute = np.logical_or(stack.has_fused_permute, c.sync_free_stage >= 1)
+    copies = np.where(is_direct, 1.0, 2.0) * np.where(has_fused_permute, 1.0, 2.0)
     syncs = np.maximum(stack.host_syncs_per_moe_layer - c.sync_free_stage, 0.0)
     return [
         Linear(
