@@ -6,6 +6,7 @@ from pathlib import Path
 
 from primus_search.calibrate.fit import Calibration, calibrate
 from primus_search.calibrate.points import Point, of_gpu
+from primus_search.calibrate.provenance import fitted_numbers
 from primus_search.declare.hardware import load_hardware
 from primus_search.declare.places import Kind, names
 from primus_search.errors import InputError, Problem
@@ -43,3 +44,9 @@ def calibrate_hardware(name: str, points: Sequence[Point], gpu: str | None = Non
     chosen = of_gpu(points, found)
     calibration = calibrate(hardware.accelerator, chosen)
     return Result(name=name, gpu=found, path=hardware.path, num_points=len(chosen), calibration=calibration)
+
+
+def fitted_numbers_of_files() -> str:
+    """The table of every fitted number of the hardware and stack files in reach, as Markdown."""
+    paths = [*names(Kind.HARDWARE).values(), *names(Kind.STACK).values()]
+    return fitted_numbers((path.stem, path.read_text(encoding="utf-8")) for path in paths)

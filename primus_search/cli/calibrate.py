@@ -10,12 +10,15 @@ import typer
 
 
 def calibrate(
-    measurements: Annotated[Path, typer.Option(help="CSV of measured kernels (docs/cost/calibrate.md).")],
+    measurements: Annotated[Path | None, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")] = None,
     hardware: Annotated[
         str | None, typer.Option(help="Hardware file to fit; default: every one the CSV has points of.")
     ] = None,
     gpu: Annotated[str | None, typer.Option(help="Device name in the CSV; default: the hardware file's name.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the hardware file with the fitted numbers here.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Write the table of all fitted numbers of the hardware and stack files here.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable results.")] = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
@@ -27,9 +30,14 @@ def calibrate(
 
     from primus_search.calibrate.points import read_points
     from primus_search.calibrate.provenance import with_fitted
-    from primus_search.calibrate.run import calibrate_hardware, hardware_names
+    from primus_search.calibrate.run import calibrate_hardware, fitted_numbers_of_files, hardware_names
     from primus_search.errors import InputError, Problem
 
+    if table is not None:
+        table.write_text(fitted_numbers_of_files(), encoding="utf-8")
+        return
+    if measurements is None:
+        raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
     if not measurements.is_file():
         raise InputError([Problem("--measurements", f"no such file '{measurements}'")])
     points = read_points(measurements)
