@@ -34,6 +34,9 @@ DROPOUT_BYTES = 1.0 + 2.0
 # Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, token counts,
 # splits, sorts, reshapes; fused or one by one.
 ROUTER_KERNELS = {True: (16.0, 20.0), False: (60.0, 70.0)}
+# Copies of the routed tokens when permutation is written as separate operations: gather, multiplication by the routing
+# weights and scatter-add, against one fused pass.
+UNFUSED_PERMUTE_COPIES = 3.0
 ROUTER_BYTES_PER_LOGIT = 24.0
 
 
@@ -198,25 +201,27 @@ def _small_norm(stack: Stack, elements: Floats) -> Traffic:
 def core_attention(
     model: Model, kind: LayerKind, workload: Workload, acc: Accelerator, stack: Stack, c: Candidates
 ) -> Call:
-    """Scores, softmax and values. Every rank owns 1/cp of the causal pairs: seq/cp queries, each with the mean keys.
+    """Scores, softmax and values. Every rank owns 1/cp of the causal pairs: q = seq/cp queries, (seq + q)/2 keys,
+    the last of them under the mask, which is seq^2 / (2 cp) pairs.
 
     A kernel that stores its scores works on the full square whatever the mask.
     """
     seq = float(workload.seq_length)
     kernel = attention_family(acc, stack)
     is_unfused = kernel == UNFUSED
-    keys = seq if is_unfused else model.attended_tokens(workload.seq_length, kind.window)
+    queries = seq / c.cp
     times = attention_s(
         acc,
         kernel,
         batch=c.micro_batch_size,
         heads=model.num_heads / c.tp,
         kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
-        seq_q=seq / c.cp,
-        seq_kv=keys,
+        seq_q=queries,
+        seq_kv=seq if is_unfused else 0.5 * (seq + queries),
         qk_dim=model.qk_head_dim,
         v_dim=model.v_head_dim,
-        causal=False,
+        window=kind.window,
+        causal=True,
     )
     rate = stack.attention_efficiency * acc.training_rate
     return Call(
@@ -313,8 +318,9 @@ def router_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
     routed_bytes = s.expert_rows * s.local_experts * model.hidden * BF16_BYTES
     is_direct = np.logical_or(c.deepep, c.ep == 1)
     has_fused_permute = np.logical_or(stack.has_fused_permute, c.sync_free_stage >= 1)
-    copies = np.where(is_direct, 1.0, 2.0) * np.where(has_fused_permute, 1.0, 2.0)
+    copies = np.where(is_direct, 1.0, 2.0) * np.where(has_fused_permute, 1.0, UNFUSED_PERMUTE_COPIES)
     syncs = np.maximum(stack.host_syncs_per_moe_layer - c.sync_free_stage, 0.0)
+    syncs = syncs * (stack.cuda_graph != "full")
     return [
         Linear(
             part=Part.ROUTING,
