@@ -7,7 +7,7 @@ so that a reader can say what it did not understand.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from primus_search.declare.source import Document, Keys, did_you_mean
 from primus_search.errors import Problem
@@ -19,6 +19,9 @@ class Located:
 
     value: Any
     where: str
+
+
+_Value = TypeVar("_Value")
 
 
 class _Required:
@@ -53,34 +56,38 @@ class Fields:
         return key in self.entries and self.entries[key].value is not None
 
     def integer(self, key: str, default: "int | _Required" = REQUIRED, *, least: int = 1) -> int:
-        value = self._raw(key, default)
+        if not self.has(key):
+            return self._missing(key, default, least)
+        value = self.entries[key].value
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            if value is not None:
-                self.problem(key, f"{value!r} is not a whole number of at least {least}")
+            self.problem(key, f"{value!r} is not a whole number of at least {least}")
             return least
         return value
 
     def number(self, key: str, default: "float | _Required" = REQUIRED) -> float:
-        value = self._raw(key, default)
+        if not self.has(key):
+            return self._missing(key, default, 0.0)
+        value = self.entries[key].value
         if isinstance(value, bool) or not isinstance(value, int | float):
-            if value is not None:
-                self.problem(key, f"{value!r} is not a number")
+            self.problem(key, f"{value!r} is not a number")
             return 0.0
         return float(value)
 
     def switch(self, key: str, default: "bool | _Required" = REQUIRED) -> bool:
-        value = self._raw(key, default)
+        if not self.has(key):
+            return self._missing(key, default, False)
+        value = self.entries[key].value
         if not isinstance(value, bool):
-            if value is not None:
-                self.problem(key, f"{value!r} is not true or false")
+            self.problem(key, f"{value!r} is not true or false")
             return False
         return value
 
     def word(self, key: str, default: "str | _Required" = REQUIRED) -> str:
-        value = self._raw(key, default)
+        if not self.has(key):
+            return self._missing(key, default, "")
+        value = self.entries[key].value
         if not isinstance(value, str):
-            if value is not None:
-                self.problem(key, f"{value!r} is not a word")
+            self.problem(key, f"{value!r} is not a word")
             return ""
         return value
 
@@ -88,12 +95,11 @@ class Fields:
         """The value as it stands, None where it is missing."""
         return self.entries[key].value if self.has(key) else None
 
-    def _raw(self, key: str, default: Any) -> Any:
-        if self.has(key):
-            return self.entries[key].value
+    def _missing(self, key: str, default: "_Value | _Required", filler: _Value) -> _Value:
+        """The default of a missing key; where there is none, a problem and a value to go on with."""
         if isinstance(default, _Required):
             self.problem(key, f"missing key {key}")
-            return None
+            return filler
         return default
 
     def refuse_unknown(self, known: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.declare.fields import Fields, Located, layer_pattern
+from primus_search.declare.megatron_keys import megatron_keys
 from primus_search.declare.models import VOCAB_MULTIPLE, build_model, padded, presets
 from primus_search.declare.source import Document, Keys, join_words, plain, read
 from primus_search.errors import InputError, Problem
@@ -97,7 +98,10 @@ class _Chain:
         self._lay(document, document.data, keys)
 
     def experiment(self, document: Document, path: Path) -> None:
-        """The model of an experiment file: `modules.pre_trainer.model` with `overrides` on top."""
+        """The model of an experiment file: `modules.pre_trainer.model` with `overrides` on top.
+
+        Where the model's file is not at hand, the preset of the same name stands in for it.
+        """
         modules = document.data["modules"]
         trainer = modules.get("pre_trainer") if isinstance(modules, dict) else None
         if not isinstance(trainer, dict) or "model" not in trainer:
@@ -105,7 +109,12 @@ class _Chain:
             self.problems.append(document.problem(("modules",), what))
             return
         keys: Keys = ("modules", "pre_trainer", "model")
-        self._parent(document, path, str(self._filled(document, keys, trainer["model"])), keys, (path.resolve(),))
+        name = str(self._filled(document, keys, trainer["model"]))
+        preset = _preset_of(name) if _look_up(name, path.parent, self.environ) is None else None
+        if preset is None:
+            self._parent(document, path, name, keys, (path.resolve(),))
+        else:
+            self.entries |= {key: Located(value, document.where(keys)) for key, value in megatron_keys(preset).items()}
         self._lay(document, trainer.get("overrides") or {}, ("modules", "pre_trainer", "overrides"))
 
     def _parent(self, document: Document, path: Path, name: str, keys: Keys, above: tuple[Path, ...]) -> None:
@@ -140,6 +149,13 @@ class _Chain:
             return self.environ.get(name, default or "")
 
         return plain(_VARIABLE.sub(fill, value))
+
+
+def _preset_of(name: str) -> Model | None:
+    """The preset that a Primus model file is called after: `llama3.1_8B.yaml` is llama3.1_8b."""
+    stem = Path(name).name.removesuffix(".yaml").lower()
+    found = presets().get(stem)
+    return found.model if found else None
 
 
 def _look_up(name: str, beside: Path, environ: Mapping[str, str]) -> Path | None:
