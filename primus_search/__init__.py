@@ -12,8 +12,12 @@ _LAZY = {
     "load_model": "primus_search.declare",
     "load_cluster": "primus_search.declare",
     "load_space": "primus_search.declare",
+    "project": "primus_search.cost.project",
 }
-"""Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
+"""Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant.
+
+`search` needs no entry: it is the package `primus_search.search`, which can be called.
+"""
 
 __all__ = ["__version__", *_LAZY]
 
@@ -21,7 +25,7 @@ __all__ = ["__version__", *_LAZY]
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(_LAZY[name]).__dict__[name]
+    return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

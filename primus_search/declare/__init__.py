@@ -8,8 +8,28 @@ returns the frozen types of the rooms below. Nothing outside this package parses
     load_cluster("mi355x", nodes=32)               accelerator, network and software stack
 """
 
-from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
-from primus_search.declare.models import load_model
-from primus_search.declare.space import load_space, make_space
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
+    from primus_search.declare.models import load_model
+    from primus_search.declare.space import load_space, make_space
 
 __all__ = ["load_cluster", "load_hardware", "load_model", "load_space", "load_stack", "make_space"]
+
+# Loaded at first use: a catalogue command needs no schedules and no compiler, which a space does.
+_HOMES = {
+    "load_cluster": "hardware",
+    "load_hardware": "hardware",
+    "load_stack": "hardware",
+    "load_model": "models",
+    "load_space": "space",
+    "make_space": "space",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{_HOMES[name]}").__dict__[name]

@@ -1,4 +1,11 @@
-"""The search: a funnel over the whole space, on one core or a cluster, and the run folder it leaves."""
+"""The search: a funnel over the whole space, on one core or a cluster, and the run folder it leaves.
+
+The package itself can be called: `search(space)` is `search.run_search(space)`.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from primus_search.search.funnel import Options, run_search
 from primus_search.search.result import ClusterResult, SearchResult, Table, ladder
@@ -16,3 +23,13 @@ __all__ = [
     "run_search",
     "summary",
 ]
+
+
+class _CallableModule(ModuleType):
+    """Lets `from primus_search import search; search(space)` work beside `primus_search.search.run_search`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> SearchResult:
+        return run_search(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule
