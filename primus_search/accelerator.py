@@ -119,10 +119,12 @@ class Footprint:
 
     context_bytes           driver context with the kernels a training process loads
     communicator_bytes      buffers of one NCCL / RCCL communicator
+    spread                  standard deviation of the logarithm of measured over projected memory on this device
     """
 
     context_bytes: float = 0.0
     communicator_bytes: float = 0.0
+    spread: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ fit          does it fit, and how surely
 """
 
 from primus_search.cost.memory.activations import LayerActivations, Saved, layer_activations, saved_tensors
+from primus_search.cost.memory.fit import fit_probability
 from primus_search.cost.memory.project import memory_by_rank, project_memory
 from primus_search.cost.memory.share import Share, share
 from primus_search.cost.memory.table import MemoryTable
@@ -18,6 +19,7 @@ __all__ = [
     "MemoryTable",
     "Saved",
     "Share",
+    "fit_probability",
     "layer_activations",
     "memory_by_rank",
     "project_memory",

@@ -6,33 +6,32 @@ from numba import njit
 
 @njit(cache=True, nogil=True)
 def worst(
-    pipeline, state, batch, first, units, state_price, batch_price, state_loose, batch_loose, total, loose, moment
+    pipeline, state, batch, first, units, tight_state, tight_batch, loose_state, loose_batch, room, tight, loose, moment
 ):
-    """Bytes at the worst moment of every row, tight and with loose allocation, and which moment that is.
+    """Bytes at the worst moment of every row, with tight and with loose allocation, and which moment that is.
 
     pipeline, state, batch: row numbers into `first` (moments of a pipeline: first[p] .. first[p + 1]) and into the
-    bytes per unit. `units` has the columns of `state_price`, then those of `batch_price`.
+    bytes per unit. `units` has the columns of the state's prices, then those of the batch's. `moment` is the worst of
+    loose allocation where that fits into `room`, else of tight allocation.
     """
-    num_state, num_batch = state_price.shape[1], batch_price.shape[1]
+    num_state, num_batch = tight_state.shape[1], tight_batch.shape[1]
     for i in range(len(pipeline)):
         s, b = state[i], batch[i]
-        best, at = -1.0, 0
+        most_tight, most_loose, at_tight, at_loose = -1.0, -1.0, 0, 0
         for j in range(first[pipeline[i]], first[pipeline[i] + 1]):
-            here = 0.0
+            little, much = 0.0, 0.0
             for d in range(num_state):
-                here += units[j, d] * state_price[s, d]
+                little += units[j, d] * tight_state[s, d]
+                much += units[j, d] * loose_state[s, d]
             for d in range(num_batch):
-                here += units[j, num_state + d] * batch_price[b, d]
-            if here > best:
-                best, at = here, j
-        total[i] = best
-        moment[i] = at
-        more = 0.0
-        for d in range(num_state):
-            more += units[at, d] * state_loose[s, d]
-        for d in range(num_batch):
-            more += units[at, num_state + d] * batch_loose[b, d]
-        loose[i] = more
+                little += units[j, num_state + d] * tight_batch[b, d]
+                much += units[j, num_state + d] * loose_batch[b, d]
+            if little > most_tight:
+                most_tight, at_tight = little, j
+            if much > most_loose:
+                most_loose, at_loose = much, j
+        tight[i], loose[i] = most_tight, most_loose
+        moment[i] = at_loose if most_loose <= room[i] else at_tight
 
 
 @njit(cache=True, nogil=True)

@@ -32,9 +32,14 @@ def memory_by_rank(model: Model, cluster: Cluster, workload: Workload, c: Candid
     bytes_of = np.zeros((len(PARTS), len(every.rank)))
     for prices in both:
         np.add.at(bytes_of, prices.part, (every.units[:, prices.unit] * prices.array[0]).T)
-    totals = table.slack_factors()[0] @ bytes_of
-    ranks = range(int(one.pp[0]))
-    worst = [max(np.flatnonzero(every.rank == rank).tolist(), key=lambda i: float(totals[i])) for rank in ranks]
-    parts = dict(zip(PARTS, bytes_of[:, worst], strict=True))
-    context = np.repeat(context_bytes(cluster.accelerator, s), len(worst))
-    return table.complete(parts, context, np.repeat(buffers.expert_buffer(model, cluster.stack, s), len(worst)))
+    tight, loose = (factors @ bytes_of for factors in table.slack_factors())
+    context, expert = context_bytes(cluster.accelerator, s)[0], buffers.expert_buffer(model, cluster.stack, s)[0]
+    fixed = context + expert + cluster.stack.memory.fixed_bytes
+    worst, totals = [], []
+    for rank in range(int(one.pp[0])):
+        rows = np.flatnonzero(every.rank == rank)
+        judged = loose if loose[rows].max() + fixed <= table.full_bytes else tight
+        worst.append(int(rows[judged[rows].argmax()]))
+        totals.append(table.shown(tight[rows].max() + fixed, loose[rows].max() + fixed))
+    column = np.ones(len(worst))
+    return table.complete(bytes_of[:, worst], np.array(totals), context * column, expert * column)

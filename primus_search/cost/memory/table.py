@@ -21,6 +21,9 @@ from primus_search.cost.result import Memory
 from primus_search.model import Model
 from primus_search.workload import Workload
 
+ROUNDING = 1e-9
+"""A full device is this much short of full, so that its parts, added in another order, do not overflow it."""
+
 KEY_LIMIT = 200_000
 """Keys of one kind kept before a table starts afresh (about 100 MB)."""
 
@@ -54,34 +57,35 @@ class MemoryTable:
         """Every part, on the worst rank at its worst moment."""
         from primus_search.cost.memory.kernels import split
 
-        _, moment, state, batch = self._total(c)
+        total, moment, state, batch = self._total(c)
         parts = np.zeros((len(PARTS), len(c)))
         for key, table in ((state, self._state), (batch, self._batch)):
             split(moment, key, self._units.data, table.part, table.unit, table.entries.data, parts)
+        return self.complete(parts, total, self._context.data[state], self._expert_buffer.data[batch])
+
+    def complete(self, parts: Floats, total: Floats, context: Floats, expert_buffer: Floats) -> Memory:
+        """Add what belongs to the device rather than to a moment; slack is what the total leaves."""
+        fixed = np.full_like(total, self.cluster.stack.memory.fixed_bytes)
         named = dict(zip(PARTS, parts, strict=True))
-        return self.complete(named, self._context.data[state], self._expert_buffer.data[batch])
-
-    def complete(self, parts: dict[str, Floats], context: Floats, expert_buffer: Floats) -> Memory:
-        """Add what belongs to the device rather than to a moment: DeepEP buffers, workspaces, context, slack."""
-        allocated = np.array([parts[part] for part in PARTS])
-        fixed = self.cluster.stack.memory.fixed_bytes + expert_buffer + context
-        tight, loose = (factors @ allocated + fixed for factors in self.slack_factors())
+        named["workspace"] = named["workspace"] + fixed
+        slack = total - parts.sum(axis=0) - fixed - expert_buffer - context
         return Memory(
-            **{part: parts[part] for part in PARTS if part != "workspace"},
-            workspace=parts["workspace"] + self.cluster.stack.memory.fixed_bytes,
-            expert_buffers=expert_buffer,
-            context=context,
-            allocator_slack=self._reserved(tight, loose) - allocated.sum(axis=0) - fixed,
-        )
+            **named, expert_buffers=expert_buffer, context=context, allocator_slack=np.maximum(slack, 0.0)
+        )  # fmt: skip
 
-    def _reserved(self, tight: Floats, loose: Floats) -> Floats:
+    @property
+    def full_bytes(self) -> float:
+        """Up to here the allocator may keep what it has cached."""
+        return self.cluster.accelerator.hbm_bytes * (1.0 - ROUNDING)
+
+    def shown(self, tight: Floats, loose: Floats) -> Floats:
         """What the driver shows: loose while the device has room; tight where it must, for torch frees what is cached.
 
         Source: PyTorch notes on CUDA memory management: cached blocks are released and the allocation is retried
         before an out-of-memory error.
         """
-        shown: Floats = np.maximum(tight, np.minimum(loose, self.cluster.accelerator.hbm_bytes))
-        return shown
+        bytes_shown: Floats = np.maximum(tight, np.minimum(loose, self.full_bytes))
+        return bytes_shown
 
     def slack_factors(self) -> tuple[Floats, Floats]:
         """Reserved over allocated bytes of every part, when memory is short and when it is not."""
@@ -103,13 +107,13 @@ class MemoryTable:
             self._forget()
         pipeline, state, batch = self._pipelines(c), self._states(c), self._batches(c)
         tight, loose, moment = np.empty(len(c)), np.empty(len(c)), np.empty(len(c), dtype=np.int64)
+        fixed = self._context.data[state] + self._expert_buffer.data[batch] + self.cluster.stack.memory.fixed_bytes
         worst(
             pipeline, state, batch, np.array(self._first), self._units.data,
             self._state.tight.data, self._batch.tight.data, self._state.loose.data, self._batch.loose.data,
-            tight, loose, moment,
+            self.full_bytes - fixed, tight, loose, moment,
         )  # fmt: skip
-        fixed = self._context.data[state] + self._expert_buffer.data[batch] + self.cluster.stack.memory.fixed_bytes
-        return self._reserved(tight + fixed, loose + fixed), moment, state, batch
+        return self.shown(tight + fixed, loose + fixed), moment, state, batch
 
     def _pipelines(self, c: Candidates) -> Ints:
         """Number of the pipeline shape of every row; rows with the same product of tp, cp, micro-batch share m."""
