@@ -15,7 +15,7 @@ import numpy as np
 from primus_search.candidates import Bools, Floats
 from primus_search.cost.project import Projector
 from primus_search.search.findings import NO_MISS, Findings, Miss
-from primus_search.search.shortlist import Collector, Cut, Rows
+from primus_search.search.shortlist import Collector, Cut, Rows, without_noise
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER, Lines
 
@@ -54,11 +54,13 @@ class Funnel:
 
     @cached_property
     def projectors(self) -> tuple[Projector, ...]:
-        margin = self.space.search.memory_margin
-        return tuple(
-            Projector(self.space.model, choice.cluster, self.space.workload, memory_margin=margin)
-            for choice in self.space.clusters
-        )
+        return tuple(self.fresh_projector(cluster) for cluster in range(len(self.space.clusters)))
+
+    def fresh_projector(self, cluster: int) -> Projector:
+        """A projector that has seen no row yet."""
+        space = self.space
+        choice, margin = space.clusters[cluster], space.search.memory_margin
+        return Projector(space.model, choice.cluster, space.workload, memory_margin=margin)
 
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""
@@ -87,10 +89,12 @@ class Funnel:
             return
         with clock.stage("bound", len(alive)):
             candidates = enumerator.table(alive)
-            admitted = collector.cut.admits(projector.bound(candidates) * (1.0 - BOUND_SLACK), memory_bytes)
+            bound_s = projector.bound(candidates) * (1.0 - BOUND_SLACK)
+            admitted = collector.cut.admits(bound_s, without_noise(memory_bytes))
         with clock.stage("project", int(np.count_nonzero(admitted))):
             step_s = projector.step(candidates.take(admitted)).total if admitted.any() else np.zeros(0)
-            rows = Rows(indices=alive.indices[admitted], step_s=step_s, memory_bytes=memory_bytes[admitted])
+            figures = without_noise(step_s), without_noise(memory_bytes[admitted])
+            rows = Rows(indices=alive.indices[admitted], step_s=figures[0], memory_bytes=figures[1])
             collector.add(rows)
 
     def _memory(self, cluster: int, lines: Lines) -> tuple[Floats, Bools, Miss]:

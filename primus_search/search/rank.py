@@ -1,17 +1,20 @@
 """From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import reduce
 
 import numpy as np
 
 from primus_search.candidates import Ints
+from primus_search.cost.result import Memory, Projection, Step
 from primus_search.errors import InputError, NothingFits, Problem
 from primus_search.search.collect import Collected
 from primus_search.search.evaluate import Funnel
 from primus_search.search.findings import NO_MISS, Findings, Miss
 from primus_search.search.near_miss import explain_miss
 from primus_search.search.result import ClusterResult, Table
+from primus_search.search.shortlist import without_noise
 
 RULES_NAMED = 6
 """Rules an empty space lists; the others removed less."""
@@ -35,15 +38,38 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
         feasible=found.feasible,
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
         ranking=table(funnel, cluster, found.shortlist.top.indices),
-        frontier=table(funnel, cluster, found.shortlist.frontier.indices),
+        frontier=table(funnel, cluster, found.shortlist.frontier.indices, by="memory"),
     )
 
 
-def table(funnel: Funnel, cluster: int, indices: Ints) -> Table:
-    """The rows with these numbers, in this order, with their full projection."""
-    candidates = funnel.enumerators[cluster].rows(indices)
-    projection = funnel.projectors[cluster].project(candidates)
-    return Table(choice=funnel.space.clusters[cluster], indices=indices, candidates=candidates, projection=projection)
+def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> Table:
+    """The rows with these numbers with their full projection, by step time or, for a frontier, by memory.
+
+    Projected afresh and in the order of their numbers, so that the last digit of a figure does not depend on which
+    worker saw which row beside which.
+    """
+    numbers, choice = np.sort(indices), funnel.space.clusters[cluster]
+    candidates = funnel.enumerators[cluster].rows(numbers)
+    projection = funnel.fresh_projector(cluster).project(candidates)
+    step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
+    order = np.lexsort((numbers, step_s) if by == "step" else (numbers, step_s, memory_bytes))
+    return Table(
+        choice=choice,
+        indices=numbers[order],
+        candidates=candidates.take(order),
+        projection=reordered(projection, order),
+    )
+
+
+def reordered(projection: Projection, order: Ints) -> Projection:
+    """The projection with its rows in another order."""
+    columns = {name: projection.__getattribute__(name)[order] for name in PER_ROW}
+    memory = {f.name: projection.memory.__getattribute__(f.name)[order] for f in fields(projection.memory)}
+    step = {f.name: projection.step.__getattribute__(f.name)[order] for f in fields(projection.step)}
+    return replace(projection, memory=Memory(**memory), step=Step(**step), **columns)
+
+
+PER_ROW = ("verdict", "headroom_bytes", "microbatches", "dp")
 
 
 def refuse_empty(funnel: Funnel) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Candidates, Ints
+from primus_search.candidates import COLUMN_NAMES, Candidates, Floats, Ints
 from primus_search.cost.result import Projection
 from primus_search.search.findings import Stage
 from primus_search.space import ClusterChoice, Space
@@ -37,10 +37,10 @@ class Table:
         return len(self.indices)
 
     @cached_property
-    def figures(self) -> dict[str, list[int] | list[float]]:
+    def figures(self) -> dict[str, Ints | Floats]:
         """Degrees and figures of every row, by column of `ranking.csv`."""
         p = self.projection
-        columns = {
+        return {
             "dp": p.dp,
             "microbatches": p.microbatches,
             "tokens_per_s": p.tokens_per_s,
@@ -51,18 +51,22 @@ class Table:
             "bubble_ratio": p.bubble_ratio,
             "mfu": p.mfu,
         }
-        return {name: column.tolist() for name, column in columns.items()}
 
     def row(self, rank: int) -> dict[str, Any]:
         """One row as the columns of `ranking.csv`: axes by name, then degrees and figures. `rank` counts from 0."""
         knobs = self.candidates.row(rank)
         row: dict[str, Any] = {name: knobs[name] for name in COLUMN_NAMES}
-        row |= {name: column[rank] for name, column in self.figures.items()}
+        row |= {name: _shown(column[rank].item()) for name, column in self.figures.items()}
         return row | {"time_evidence": self.time_evidence[rank], "memory_evidence": self.memory_evidence[rank]}
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every row, in order."""
         return (self.row(rank) for rank in range(len(self)))
+
+
+def _shown(figure: int | float) -> int | float:
+    """A figure as files show it: 12 digits, so that rows that tie also read alike."""
+    return float(f"{figure:.12g}") if isinstance(figure, float) else figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
