@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +24,7 @@ from primus_search.search.shortlist import Cut
 CutOf = Callable[[int], Cut]
 IN_FLIGHT_PER_WORKER = 2
 MAX_TRIES = 4
+ORPHAN_CHECK_S = 0.5
 
 
 class WorkerLost(PrimusSearchError):
@@ -79,7 +82,10 @@ class Processes:
         method = "fork" if sys.platform == "linux" else "spawn"
         context = multiprocessing.get_context(method)
         return ProcessPoolExecutor(
-            max_workers=self.workers, mp_context=context, initializer=_enter_worker, initargs=(self._funnel,)
+            max_workers=self.workers,
+            mp_context=context,
+            initializer=_enter_worker,
+            initargs=(self._funnel, os.getpid()),
         )
 
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
@@ -125,9 +131,17 @@ def _counted(lost: list[Task], tries: dict[int, int]) -> list[Task]:
 _worker: list[Funnel] = []
 
 
-def _enter_worker(funnel: Funnel) -> None:
+def _enter_worker(funnel: Funnel, driver: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers itself
+    threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
     _worker[:] = [funnel]
+
+
+def _end_with(driver: int) -> None:
+    """End this worker when its driver is gone: a killed driver cannot tell it, and the pool's queue never closes."""
+    while os.getppid() == driver:
+        time.sleep(ORPHAN_CHECK_S)
+    os._exit(1)
 
 
 def _evaluate(task: Task, cut: Cut) -> Findings:

@@ -75,6 +75,8 @@ class RunFolder:
             lock.close()
             what = "another run is writing here; wait for it or choose another folder"
             raise InputError([Problem(f"--out {path}", what)]) from error
+        # A forked worker must not hold the lock on behalf of a driver that was killed.
+        os.register_at_fork(after_in_child=lock.close)
         return cls(path, lock)
 
     def close(self) -> None:
