@@ -34,6 +34,9 @@ class GemmPass(IntEnum):
 # Output tiles the BLAS libraries choose from (cuBLAS and hipBLASLt kernel names), rows x columns.
 TILE_ROWS: Floats = np.array([256.0, 256.0, 128.0, 128.0, 128.0, 64.0, 64.0])
 TILE_COLUMNS: Floats = np.array([256.0, 128.0, 256.0, 128.0, 64.0, 128.0, 64.0])
+# Powers of two, so that multiplying is exact division.
+_PER_TILE_ROW, _PER_TILE_COLUMN = 1.0 / TILE_ROWS, 1.0 / TILE_COLUMNS
+_TILE_AREA, _TILE_EDGES = TILE_ROWS * TILE_COLUMNS, TILE_ROWS + TILE_COLUMNS
 
 BF16_BYTES = 2.0
 
@@ -70,13 +73,15 @@ def tiled_s(
 ) -> Floats:
     """Seconds the compute units are busy with `groups` equal products; no traffic, no latency (module docstring)."""
     law = acc.gemm
-    tiles = np.ceil(m[..., None] / TILE_ROWS) * np.ceil(n[..., None] / TILE_COLUMNS)
-    waves = np.asarray(groups, np.float64)[..., None] * tiles / acc.num_compute_units
+    share = np.asarray(groups, np.float64) / acc.num_compute_units
+    # Tiles come first, so that rows stay the long inner axis.
+    by_tile = (len(TILE_ROWS),) + (1,) * max(m.ndim, n.ndim, share.ndim)
+    waves = np.ceil(m * _PER_TILE_ROW.reshape(by_tile)) * np.ceil(n * _PER_TILE_COLUMN.reshape(by_tile)) * share
     whole = np.maximum(np.ceil(waves), 1.0)
-    paid = waves ** (1.0 - law.occupancy_power) * whole**law.occupancy_power
-    area = TILE_ROWS * TILE_COLUMNS + law.tile_overhead * (TILE_ROWS + TILE_COLUMNS)
+    paid = whole * (waves / whole) ** (1.0 - law.occupancy_power)
+    area = (_TILE_AREA + law.tile_overhead * _TILE_EDGES).reshape(by_tile)
     overhead = np.where(code == Fp8.NONE, law.depth_overhead, law.fp8_depth_overhead) + extra_depth
-    cost = np.min(paid * area, axis=-1) * (k + overhead)
+    cost = (paid * area).min(axis=0) * (k + overhead)
     seconds: Floats = 2.0 * acc.num_compute_units * cost / rate_flops_per_s(acc, code, gemm_pass)
     return seconds
 
@@ -84,22 +89,20 @@ def tiled_s(
 def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmPass) -> Floats:
     """Sustained FLOP/s deep inside a large tile, per precision code; BF16 where the device lacks the format."""
     law = acc.gemm
-    bf16 = acc.bf16_peak_flops_per_s * law.bf16_efficiency
-    by_code = np.array(
-        [
-            bf16,
-            acc.fp8_peak_flops_per_s * law.fp8_tensor_efficiency,
-            acc.fp8_peak_flops_per_s * law.fp8_tensor_efficiency,
-            acc.fp8_peak_flops_per_s * law.fp8_block_efficiency,
-            acc.fp8_peak_flops_per_s * law.fp8_row_efficiency,
-            acc.fp8_peak_flops_per_s * law.mxfp8_efficiency,
-            acc.fp4_peak_flops_per_s * law.nvfp4_efficiency,
-        ]
+    is_backward = gemm_pass is not GemmPass.FORWARD
+    bf16 = acc.bf16_peak_flops_per_s * law.bf16_efficiency * (law.backward_factor if is_backward else 1.0)
+    fp8 = acc.fp8_peak_flops_per_s * (law.fp8_backward_factor if is_backward else 1.0)
+    fp4 = acc.fp4_peak_flops_per_s * (law.fp8_backward_factor if is_backward else 1.0)
+    by_code = (
+        bf16,
+        fp8 * law.fp8_tensor_efficiency or bf16,
+        fp8 * law.fp8_tensor_efficiency or bf16,
+        fp8 * law.fp8_block_efficiency or bf16,
+        fp8 * law.fp8_row_efficiency or bf16,
+        fp8 * law.mxfp8_efficiency or bf16,
+        fp4 * law.nvfp4_efficiency or bf16,
     )
-    if gemm_pass is not GemmPass.FORWARD:
-        by_code *= np.array([law.backward_factor] + [law.fp8_backward_factor] * (len(Fp8) - 1))
-        bf16 *= law.backward_factor
-    rates: Floats = np.where(by_code > 0, by_code, bf16)[code]
+    rates: Floats = np.array(by_code)[code]
     return rates
 
 

@@ -32,10 +32,12 @@ def grouped_gemm_s(
     n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
     code = np.asarray(precision, np.int64)
     a, b, depth = turned(rows, n, k, gemm_pass)
-    one_by_one = groups * gemm_s(acc, a, b, depth, code, gemm_pass)
     is_legacy = np.asarray(mode, np.int64) == GroupedGemm.LEGACY
-    seconds: Floats = np.where(is_legacy, one_by_one, _fused_s(acc, a, b, depth, groups, code, gemm_pass))
-    return seconds
+    fused = _fused_s(acc, a, b, depth, groups, code, gemm_pass)
+    if not is_legacy.any():  # the usual table has one mode; the other costs as much to compute
+        return fused + np.zeros(is_legacy.shape)
+    one_by_one = groups * gemm_s(acc, a, b, depth, code, gemm_pass)
+    return np.where(is_legacy, one_by_one, fused)
 
 
 def turned(rows: Floats, n: Floats, k: Floats, gemm_pass: GemmPass) -> tuple[Floats, Floats, Floats]:
