@@ -110,3 +110,12 @@ def cache_bytes(kind: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20}
     sizes = [path.read_text().strip() for path in index.glob("index*/size")] if index.exists() else []
     return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1] in units), default=32 << 20)
+
+
+def resident_bytes(which: str = "VmRSS") -> int:
+    """Resident memory of this process: VmRSS now, VmHWM at its highest; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    line = next(text for text in status.read_text().splitlines() if text.startswith(which))
+    return int(line.split()[1]) * 1024

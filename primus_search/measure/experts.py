@@ -1,11 +1,13 @@
 """The routed experts of one rank under balanced routing: router, permutation, grouped GEMMs, un-permutation."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
-from primus_search.measure.fused import swiglu
+from primus_search.measure.fused import combine, swiglu
 from primus_search.measure.linear import fp8_grouped
 from primus_search.measure.recompute import DiscardedOutput
 from primus_search.measure.shard import Shard
@@ -27,9 +29,10 @@ class ExpertMlp(nn.Module):
         self.num_local, self.rows = shard.local_experts(model), shard.rows_per_expert(model)
         self.is_looped = shard.grouped_gemm == GroupedGemm.LEGACY
         self.discards = bool(shard.recompute & Recompute.MOE_ACTIVATION)
-        self.fp8 = shard.fp8
+        self.fp8, self.weights_at_combine = shard.fp8, shard.weights_at_combine
         ffn = max(1, -(-model.moe.expert_ffn_hidden // shard.etp))
         hidden, width = model.hidden, ffn * (2 if model.is_gated else 1)
+        self.exchange: Callable[[Tensor], Tensor] | None = None  # real all-to-all, where there are real ranks
         self.router = nn.Parameter(torch.randn(model.moe.num_experts, hidden) * hidden**-0.5)
         self.up = nn.Parameter(torch.randn(self.num_local, hidden, width) * hidden**-0.5)
         self.down = nn.Parameter(torch.randn(self.num_local, ffn, hidden) * ffn**-0.5)
@@ -40,9 +43,14 @@ class ExpertMlp(nn.Module):
         order = self._balanced_order(tokens)
         copies = tokens.index_select(0, order).view(self.num_local, self.rows, -1)
         row_weights = weights.flatten().index_select(0, self._balanced_slots(weights.numel(), x.device))
-        out = self._experts(copies, row_weights.view(self.num_local, self.rows, 1))
-        combined = torch.zeros_like(tokens).index_add(0, order, out.flatten(0, 1))
-        return combined.view(x.shape)
+        row_weights = row_weights.view(self.num_local, self.rows, 1)
+        if self.weights_at_combine:
+            out = self._experts(copies, None) * row_weights.to(copies.dtype)
+        elif self.exchange is None:
+            out = self._experts(copies, row_weights)
+        else:
+            out = self.exchange(self._experts(self.exchange(copies), self.exchange(row_weights)))
+        return combine(out.flatten(0, 1), order, tokens.shape[0]).view(x.shape)
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Routing weights (fp32, [tokens, K]) and the experts chosen."""
@@ -57,21 +65,26 @@ class ExpertMlp(nn.Module):
     def _balanced_order(self, tokens: Tensor) -> Tensor:
         return self._balanced_slots(tokens.shape[0] * self.moe.top_k, tokens.device) // self.moe.top_k
 
-    def _experts(self, copies: Tensor, weights: Tensor) -> Tensor:
+    def _experts(self, copies: Tensor, weights: Tensor | None) -> Tensor:
         if self.is_looped:
             parts = [
-                self._one(copies[i : i + 1], self.up[i : i + 1], self.down[i : i + 1], weights[i : i + 1])
+                self._one(
+                    copies[i : i + 1],
+                    self.up[i : i + 1],
+                    self.down[i : i + 1],
+                    None if weights is None else weights[i : i + 1],
+                )
                 for i in range(self.num_local)
             ]
             return torch.cat(parts)
         return self._one(copies, self.up, self.down, weights)
 
-    def _one(self, copies: Tensor, up: Tensor, down: Tensor, weights: Tensor) -> Tensor:
+    def _one(self, copies: Tensor, up: Tensor, down: Tensor, weights: Tensor | None) -> Tensor:
         wide = self._product(copies, up)
         if not self.discards:
             return self._product(self._activate(wide, weights), down)
         owner = DiscardedOutput()
-        hidden = owner.run(self._activate, wide, weights)
+        hidden = owner.run(self._activate, wide) if weights is None else owner.run(self._activate, wide, weights)
         out = self._product(hidden, down)
         owner.discard_until_backward_of(out)
         return out
@@ -81,5 +94,7 @@ class ExpertMlp(nn.Module):
             return torch.bmm(rows, weights)
         return fp8_grouped(rows, weights, self.fp8)
 
-    def _activate(self, wide: Tensor, weights: Tensor) -> Tensor:
-        return swiglu(wide, weights) if self.is_gated else F.gelu(wide) * weights.to(wide.dtype)
+    def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:
+        if self.is_gated:
+            return swiglu(wide, weights)
+        return F.gelu(wide) if weights is None else F.gelu(wide) * weights.to(wide.dtype)

@@ -8,6 +8,7 @@ traced module holds the same tensors, so each operation here is an autograd func
     rms_norm         its input, one fp32 reciprocal deviation per row
     swiglu           the fused gate|up projection (and the routing weights where it applies them)
     split_rope       nothing: the rotation is inverted
+    combine          row numbers of the permutation
     gathered_linear  the sequence shard of its input; the full input is gathered again in backward
     fused_loss       the gradient of the logits, written over the logits
     plain_loss       fp32 softmax of the logits
@@ -105,18 +106,18 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 class _SplitRope(Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int
+        ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int, keeps_view: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.tables, ctx.heads = (cosine, sine), (heads, kv_heads)
         q, k, v = _heads(qkv, heads, kv_heads)
-        return rotate(q, cosine, sine), rotate(k, cosine, sine), v.contiguous()
+        return rotate(q, cosine, sine), rotate(k, cosine, sine), v if keeps_view else v.contiguous()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         cosine, sine = ctx.tables
         q, k, v = grads
         parts = [rotate(q, cosine, -sine), rotate(k, cosine, -sine), v]
-        return torch.cat([part.transpose(1, 2) for part in parts], dim=2).flatten(2), None, None, None, None
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=2).flatten(2), None, None, None, None, None
 
 
 def _heads(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -126,9 +127,14 @@ def _heads(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tens
     return q, k, v
 
 
-def split_rope(qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries, rotated keys and values from the fused projection [batch, seq, (heads + 2 kv_heads) d]."""
-    q, k, v = _SplitRope.apply(qkv, cosine, sine, heads, kv_heads)  # type: ignore[no-untyped-call]
+def split_rope(
+    qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int, *, keeps_view: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries, rotated keys and values from the fused projection [batch, seq, (heads + 2 kv_heads) d].
+
+    keeps_view: values stay a view of the projection, which keeps all of it alive.
+    """
+    q, k, v = _SplitRope.apply(qkv, cosine, sine, heads, kv_heads, keeps_view)  # type: ignore[no-untyped-call]
     return q, k, v
 
 
@@ -185,6 +191,24 @@ def scatter(full: Tensor, ranks: int) -> Tensor:
         return full
     shard: Tensor = _Scatter.apply(full, ranks)  # type: ignore[no-untyped-call]
     return shard
+
+
+class _Combine(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, tokens: int) -> Tensor:
+        ctx.save_for_backward(order)
+        return rows.new_zeros(tokens, rows.shape[1]).index_add_(0, order, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (order,) = ctx.saved_tensors
+        return grads[0].index_select(0, order), None, None
+
+
+def combine(rows: Tensor, order: Tensor, tokens: int) -> Tensor:
+    """Sum of the expert rows of each token; keeps row numbers only (torch's own index_add keeps the rows as well)."""
+    y: Tensor = _Combine.apply(rows, order, tokens)  # type: ignore[no-untyped-call]
+    return y
 
 
 class _FusedLoss(Function):

@@ -3,17 +3,18 @@
 Every figure is in seconds for a stated amount of work; `host.py` turns them into the laws of the cost model.
 """
 
+import importlib
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 
+from primus_search.measure.device import resident_bytes
 from primus_search.measure.fused import fused_loss, rms_norm, swiglu
 from primus_search.measure.ranks import join, leave
 
@@ -30,8 +31,9 @@ def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
     """All figures of one rank."""
     torch.set_num_threads(payload["threads"])
     torch.manual_seed(payload["rank"])
-    baseline = _resident_bytes()
+    importlib.import_module("primus_search.measure.truth_train")  # what a training process has loaded
     join(payload)
+    baseline = resident_bytes()
     figures: dict[str, Any] = {"gemm_s": [_gemm(*shape) for shape in GEMMS]}
     figures["attention_s"] = [_attention(*shape) for shape in ATTENTION]
     figures |= _streams()
@@ -39,18 +41,9 @@ def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
     figures["experts_s"] = _experts()
     figures["optimizer_s"] = _optimizer()
     figures["links"] = _links(payload["ranks"]) if payload["ranks"] > 1 else {}
-    figures["baseline_bytes"], figures["joined_bytes"] = baseline, _resident_bytes()
+    figures["baseline_bytes"] = baseline
     leave()
     return figures
-
-
-def _resident_bytes() -> int:
-    """Resident memory of this process now; 0 where the system does not say."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    line = next(text for text in status.read_text().splitlines() if text.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
 
 
 def _seconds(run: Callable[[], object], repeats: int = 7) -> float:

@@ -58,6 +58,7 @@ class GroupedQueryAttention(nn.Module):
         self.heads, self.kv_heads = shard.local_heads(model), shard.local_kv_heads(model)
         self.seq_length, self.window = shard.seq_length, window
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
+        self.keeps_view = shard.keeps_value_view
         width, bias = model.head_dim, model.has_linear_bias or model.has_qkv_bias
         ranks = shard.sequence_ranks
         self.ranks = ranks
@@ -75,12 +76,12 @@ class GroupedQueryAttention(nn.Module):
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine, sine = self.rope.cosine, self.rope.sine
         if self.q_norm is None or self.k_norm is None:
-            return split_rope(qkv, cosine, sine, self.heads, self.kv_heads)
+            return split_rope(qkv, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
         per_head = qkv.view(*qkv.shape[:-1], self.heads + 2 * self.kv_heads, -1)
         q, k, v = torch.split(per_head, [self.heads, self.kv_heads, self.kv_heads], dim=2)
         q, k = self.q_norm(q.contiguous()), self.k_norm(k.contiguous())
         joined = torch.cat([q, k, v], dim=2).flatten(2)
-        return split_rope(joined, cosine, sine, self.heads, self.kv_heads)
+        return split_rope(joined, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
@@ -99,6 +100,7 @@ class LatentAttentionModule(nn.Module):
         self.sizes, self.heads = m, shard.local_heads(model)
         self.seq_length, self.window, self.ranks = shard.seq_length, window, shard.sequence_ranks
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
+        self.keeps_view = shard.keeps_value_view
         self.discards = bool(shard.recompute & Recompute.MLA_UP_PROJ)
         q_width, fp8, ranks = self.heads * m.qk_head_dim, shard.fp8, self.ranks
         if m.q_lora_rank:
@@ -138,7 +140,8 @@ class LatentAttentionModule(nn.Module):
         q = self.q_up(q_latent if self.q_norm is None else self.q_norm(q_latent))
         kv = self.kv_up(self.kv_norm(kv_latent))
         rope = k_rope if self.ranks == 1 else k_rope.repeat(1, self.ranks, 1)
-        return _split_latent_heads(q, kv, rope, (m.qk_nope_head_dim, m.qk_rope_head_dim, heads), (cosine, sine))
+        sizes = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads)
+        return _split_latent_heads(q, kv, rope, sizes, (cosine, sine), self.keeps_view)
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
@@ -151,7 +154,7 @@ class _SplitLatentHeads(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, q, kv, k_rope, sizes, tables):  # type: ignore[no-untyped-def]
+    def forward(ctx, q, kv, k_rope, sizes, tables, keeps_view):  # type: ignore[no-untyped-def]
         nope, rope, heads = sizes
         ctx.sizes, ctx.tables = sizes, tables
         q = q.unflatten(-1, (heads, nope + rope)).transpose(1, 2)
@@ -162,7 +165,8 @@ class _SplitLatentHeads(torch.autograd.Function):
         q_out[..., nope:].copy_(rotate(q[..., nope:], *tables))
         k_out[..., :nope].copy_(kv[..., :nope])
         k_out[..., nope:].copy_(rotate(k_rope.unsqueeze(1), *tables))
-        return q_out, k_out, kv[..., nope:].contiguous()
+        values = kv[..., nope:]
+        return q_out, k_out, values if keeps_view else values.contiguous()
 
     @staticmethod
     def backward(ctx, grad_q, grad_k, grad_v):  # type: ignore[no-untyped-def]
@@ -171,14 +175,19 @@ class _SplitLatentHeads(torch.autograd.Function):
         q = torch.cat([grad_q[..., :nope], rotate(grad_q[..., nope:], cosine, -sine)], dim=-1)
         kv = torch.cat([grad_k[..., :nope], grad_v], dim=-1)
         k_rope = rotate(grad_k[..., nope:].sum(1, keepdim=True), cosine, -sine).squeeze(1)
-        return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope, None, None
+        return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope, None, None, None
 
 
 def _split_latent_heads(
-    q: Tensor, kv: Tensor, k_rope: Tensor, sizes: tuple[int, int, int], tables: tuple[Tensor, Tensor]
+    q: Tensor,
+    kv: Tensor,
+    k_rope: Tensor,
+    sizes: tuple[int, int, int],
+    tables: tuple[Tensor, Tensor],
+    keeps_view: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     out: tuple[Tensor, Tensor, Tensor] = _SplitLatentHeads.apply(  # type: ignore[no-untyped-call]
-        q, kv, k_rope, sizes, tables
+        q, kv, k_rope, sizes, tables, keeps_view
     )
     return out
 

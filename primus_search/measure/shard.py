@@ -1,10 +1,11 @@
 """What one device holds of one layer: the sizes a candidate gives to the modules. No torch here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from primus_search.candidates import Candidates, Fp8, GroupedGemm, Recompute
 from primus_search.model import Model
+from primus_search.stack import Stack
 from primus_search.workload import Workload
 
 DtypeName = Literal["bfloat16", "float32"]
@@ -16,6 +17,9 @@ class Shard:
 
     seq_length is the whole sequence; `context_seq` is this device's part of it, `resident_seq` the part that norms,
     residuals and the router see (a tensor-parallel share of it under sequence parallelism).
+    Two habits of frameworks change what a layer holds, not what it computes: `keeps_value_view`, values stay a view of
+    the joint projection and keep all of it alive; `weights_at_combine`, routing weights multiply the experts' outputs,
+    which are kept for that, instead of their activations.
     """
 
     micro_batch_size: int
@@ -30,6 +34,8 @@ class Shard:
     grouped_gemm: GroupedGemm = GroupedGemm.TURBO
     loss_fusion: bool = True
     dtype: DtypeName = "bfloat16"
+    keeps_value_view: bool = False
+    weights_at_combine: bool = False
 
     @classmethod
     def of(cls, candidates: Candidates, row: int, workload: Workload, dtype: DtypeName = "bfloat16") -> "Shard":
@@ -49,6 +55,12 @@ class Shard:
             loss_fusion=bool(c.loss_fusion[row]),
             dtype=dtype,
         )
+
+    def as_kept_by(self, model: Model, stack: Stack, *, deepep: bool) -> "Shard":
+        """This shard with the habits of a software stack, for traces."""
+        copies = stack.memory.deepep_expert_copies if deepep else stack.memory.expert_copies
+        keeps_joint = stack.memory.keeps_fused_qkv and not model.learned_positions
+        return replace(self, keeps_value_view=model.latent is not None or keeps_joint, weights_at_combine=copies > 0)
 
     @property
     def context_seq(self) -> int:

@@ -3,11 +3,27 @@
 from dataclasses import asdict
 from typing import Any
 
+import torch.distributed as dist
+
 from primus_search.measure.bench import Piece, bench
+from primus_search.measure.ranks import join, leave
 
 
 def bench_pieces(payload: dict[str, Any]) -> list[dict[str, Any]]:
-    """Measures the pieces of one candidate on one device, within a common budget of seconds."""
+    """Measures the pieces of one candidate on one device, within a common budget of seconds.
+
+    As one of several ranks, all of them measure the same piece at the same time: in training no device works alone.
+    """
     pieces = [Piece.from_json(text) for text in payload["pieces"]]
     budget_s = payload["budget_s"] / max(len(pieces), 1)
-    return [asdict(bench(p, kind=payload["device"], budget_s=budget_s, threads=payload["threads"])) for p in pieces]
+    is_group = payload.get("ranks", 1) > 1
+    if is_group:
+        join(payload)
+    found = []
+    for piece in pieces:
+        if is_group:
+            dist.barrier()
+        found.append(asdict(bench(piece, kind=payload["device"], budget_s=budget_s, threads=payload["threads"])))
+    if is_group:
+        leave()
+    return found

@@ -1,0 +1,139 @@
+"""From candidates to measured layers: what to time, what is known already, and how a failure is kept to its row.
+
+A candidate that needs many devices is reduced to what one node has, in the order pipeline, experts, tensor:
+- pipeline: its layers are timed alone; the simulator puts the stages together again;
+- experts: a rank keeps its number of experts and of rows per expert, so its work is that of the whole group;
+- tensor: shards are timed at their true shapes on single devices.
+Nothing is scaled, so nothing has to be restored but the collectives, which the cost model adds from the hardware file;
+the benchmark itself has none, so none is counted twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from primus_search.candidates import Candidates
+from primus_search.cost.measured import Key, MeasuredLayers, PieceSeconds, key_of
+from primus_search.measure.bench import Piece
+from primus_search.measure.cache import MeasurementCache
+from primus_search.measure.device import CPU, DeviceInfo
+from primus_search.measure.host import devices_of_host, mean_of
+from primus_search.measure.isolate import Outcome, Verdict, isolated
+from primus_search.measure.ranks import run_ranks
+from primus_search.measure.shard import DtypeName, Shard
+from primus_search.measure.timing import Measurement
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+START_S = 60.0  # what a process may take before its first measurement: interpreter, torch, device context
+OVERRUN = 6.0  # a benchmark that takes so many times its budget hangs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A candidate whose benchmark did not end well: its key, the verdict, the cause in words."""
+
+    key: Key
+    verdict: Verdict
+    cause: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Bencher:
+    """Measures the pieces of candidates of one model on one device, asking the cache first.
+
+    limit_s  hard limit of one candidate's benchmark; 0 derives it from the budget
+    """
+
+    model: Model
+    workload: Workload
+    device: DeviceInfo
+    dtype: DtypeName
+    cache: MeasurementCache
+    worker: str = "primus_search.measure.worker:bench_pieces"
+    limit_s: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    used: dict[tuple[str, str], Measurement] = field(default_factory=dict)
+    num_new: int = 0
+
+    def pieces_of(self, c: Candidates, row: int) -> list[Piece]:
+        """Every piece of one candidate, in the order of `cost.stage.pieces`, and the optimizer."""
+        shard = Shard.of(c, row, self.workload, self.dtype)
+        layers = [Piece(piece="layer", model=self.model, shard=shard, kind=kind) for kind in self.model.kinds]
+        names = ("embedding", "head", "optimizer")
+        return layers + [Piece(piece=name, model=self.model, shard=shard) for name in names]
+
+    def measure(self, c: Candidates, row: int, budget_s: float) -> bool:
+        """Measure what the cache does not know of one candidate; False, with a failure noted, when that went wrong."""
+        missing = [piece for piece in self.pieces_of(c, row) if self._known(piece) is None]
+        if not missing:
+            return True
+        outcome = self._run(missing, budget_s)
+        if outcome.verdict is not Verdict.DONE:
+            self.failures.append(Failure(key=key_of(c, row), verdict=outcome.verdict, cause=outcome.cause))
+            return False
+        measurements = [Measurement(**{**item, "notes": tuple(item["notes"])}) for item in outcome.value]
+        self.cache.add(measurements)
+        self.num_new += len(measurements)
+        return True
+
+    def layers(self, c: Candidates, rows: Sequence[int]) -> MeasuredLayers:
+        """The measured layers of those rows, all of whose pieces the cache knows."""
+        found: dict[Key, tuple[PieceSeconds | None, ...]] = {}
+        optimizer_s = 0.0
+        for row in rows:
+            pieces = self.pieces_of(c, row)
+            known = [self._known(piece) for piece in pieces]
+            if any(measurement is None for measurement in known):
+                continue
+            seconds = [_seconds(m, has_recompute=bool(p.shard.recompute)) for m, p in zip(known, pieces, strict=True)]
+            found[key_of(c, row)] = tuple(seconds[:-1])
+            optimizer = known[-1]
+            assert optimizer is not None
+            optimizer_s = optimizer.seconds["step_per_param"]
+        return MeasuredLayers(pieces=found, optimizer_s_per_param=optimizer_s)
+
+    def _known(self, piece: Piece) -> Measurement | None:
+        key = (piece.piece, piece.shape, piece.shard.dtype, self.device.name, self.device.versions)
+        found = self.cache.get(key)
+        if found is not None:
+            self.used[piece.piece, piece.shape] = found
+        return found
+
+    def _run(self, pieces: list[Piece], budget_s: float) -> Outcome:
+        """One isolated process; on a CPU one per device of the host at once, and the mean of what they say."""
+        ranks, threads = devices_of_host() if self.device.kind == CPU else (1, 1)
+        payload: dict[str, object] = {"pieces": [p.to_json() for p in pieces], "device": self.device.kind}
+        payload |= {"budget_s": budget_s, "threads": threads}
+        limit_s = self.limit_s or START_S + OVERRUN * budget_s
+        if ranks == 1:
+            return isolated(self.worker, payload, limit_s=limit_s)
+        outcomes = run_ranks(self.worker, payload, ranks=ranks, limit_s=limit_s)
+        failed = [outcome for outcome in outcomes if outcome.verdict is not Verdict.DONE]
+        if failed:
+            return min(failed, key=lambda outcome: outcome.verdict is Verdict.HANG)
+        return Outcome(verdict=Verdict.DONE, value=_mean_measurements([outcome.value for outcome in outcomes]))
+
+
+def _mean_measurements(by_rank: list[list[dict[str, object]]]) -> list[dict[str, object]]:
+    """What the ranks measured of each piece, as one: mean seconds, every note once."""
+    joined = []
+    for same in zip(*by_rank, strict=True):
+        notes = dict.fromkeys(note for one in same for note in _words(one["notes"]))
+        numbers = {name: mean_of([one[name] for one in same]) for name in ("seconds", "spreads_s", "memory_bytes")}
+        joined.append(same[0] | numbers | {"notes": list(notes)})
+    return joined
+
+
+def _words(notes: object) -> list[str]:
+    assert isinstance(notes, list)
+    return notes
+
+
+def _seconds(measurement: Measurement | None, *, has_recompute: bool) -> PieceSeconds | None:
+    if measurement is None or "forward" not in measurement.seconds:
+        return None
+    s = measurement.seconds
+    recompute = s.get("recompute", 0.0) if has_recompute else None
+    return PieceSeconds(
+        forward=s["forward"], input_grad=s["input_grad"], weight_grad=s["weight_grad"], recompute=recompute
+    )

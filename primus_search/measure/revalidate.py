@@ -1,0 +1,331 @@
+"""Re-validate the best candidates with torch, then rank them by tokens/s again.
+
+trace     every top candidate's layers run under FakeTensorMode at true size: activation bytes and FLOPs from torch
+measured  on a device of the target's architecture its layers are timed, and the same cost model projects again with
+          the measured times; everything that shares the layer shapes of a measured candidate is measured with it
+A device of another architecture never moves a ranking: its time stays projected, and the result says so.
+
+Which candidates are measured: in order of projected time, one per distinct layer shape, until the next one could not
+win even if it gained as much over its projection as the luckiest candidate so far (and at least top_k of them, while
+seconds last).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from primus_search.candidates import Candidates, Ints, Recompute
+from primus_search.cluster import Cluster
+from primus_search.cost.measured import Key, key_of
+from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.project import Projector
+from primus_search.cost.result import Memory, Projection, Step
+from primus_search.measure.bencher import Bencher, Failure
+from primus_search.measure.cache import MeasurementCache, default_folder, read
+from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of
+from primus_search.measure.shard import DtypeName, Shard
+from primus_search.measure.timing import Measurement
+from primus_search.measure.trace import TracedLayer, trace_layer
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
+MODES = ("auto", "off", "trace", CPU, CUDA)
+FP32_BYTES = 4.0
+COUNTED_BYTES = 2.0  # bytes per activation element as the memory formulas count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """How to re-validate: device mode, candidates, seconds, where measurements are kept, a benchmark file to load."""
+
+    mode: str = "auto"
+    top_k: int = 4
+    seconds: float = 60.0
+    memory_margin: float = 0.0
+    folder: Path | None = None
+    load: Path | None = None
+    worker: str = ""
+    limit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revalidation:
+    """What re-validation says of a ranked table. `order` lists the old rows in their new order; columns are in it.
+
+    failures   candidates whose benchmark failed, with verdict and cause; they stay projected
+    notes      what a reader must know: why time stayed projected, a busy machine, a shape without kernel
+    """
+
+    order: Ints
+    projection: Projection
+    time_evidence: tuple[str, ...]
+    memory_evidence: tuple[str, ...]
+    failures: tuple[Failure, ...] = ()
+    notes: tuple[str, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    num_new: int = 0
+    seconds: float = 0.0
+    traced: dict[int, float] = field(default_factory=dict)
+
+
+def revalidate(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates, projection: Projection, how: Benchmark
+) -> Revalidation:
+    """Trace and, where the device allows, measure the best of a table ranked by projected time."""
+    started = time.perf_counter()
+    unchanged = Revalidation(
+        order=np.arange(len(c)),
+        projection=projection,
+        time_evidence=(PROJECTED,) * len(c),
+        memory_evidence=(PROJECTED,) * len(c),
+    )
+    if how.mode == "off" or not len(c):
+        return unchanged
+    if how.mode not in MODES:
+        raise ValueError(f"benchmark mode {how.mode!r} is not one of {', '.join(MODES)}")
+    traced = _trace_top(unchanged, model, cluster, workload, c, how.top_k)
+    kind, note = target_device(cluster, how.mode)
+    if kind is None:
+        return replace(traced, notes=(*traced.notes, note), seconds=time.perf_counter() - started)
+    measured = _measure(traced, model, cluster, workload, c, how, kind)
+    return replace(measured, seconds=time.perf_counter() - started)
+
+
+def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
+    """The device to time on, or None and the reason why time stays projected."""
+    target = cluster.accelerator
+    if mode == "trace":
+        return None, "time is projected, memory is traced (as asked)"
+    kind = mode
+    if mode == "auto":
+        kind = CPU if target.name == "host" else best_kind()
+    if kind == CUDA and not torch.cuda.is_available():
+        return None, "this machine has no CUDA or ROCm device: time is projected, memory is traced"
+    info = describe(kind)
+    if not is_architecture_of(info, target.arch, target.name):
+        text = f"{info.name} is not a {target.name} ({target.arch}): time is projected, memory is traced"
+        return None, text
+    return kind, ""
+
+
+# --- trace --------------------------------------------------------------------------------------------------------
+
+
+def _trace_top(
+    before: Revalidation, model: Model, cluster: Cluster, workload: Workload, c: Candidates, top_k: int
+) -> Revalidation:
+    """Activation memory of the first rows from torch instead of from the formulas."""
+    activations = before.projection.memory.activations.copy()
+    evidence = list(before.memory_evidence)
+    notes, ratios = [], {}
+    for row in range(min(top_k, len(c))):
+        try:
+            ratio = activation_ratio(model, cluster, workload, c, row)
+        except RuntimeError as error:
+            notes.append(f"rank {row + 1} could not be traced: {error}")
+            continue
+        activations[row] *= ratio
+        evidence[row], ratios[row] = TRACED, ratio
+    memory = replace(before.projection.memory, activations=activations)
+    return replace(
+        before,
+        projection=_with_memory(before.projection, memory),
+        memory_evidence=tuple(evidence),
+        notes=(*before.notes, *notes),
+        traced=ratios,
+    )
+
+
+def _with_memory(projection: Projection, memory: Memory) -> Projection:
+    """The projection with other memory; what was free of the device's memory shrinks or grows alike."""
+    room = projection.headroom_bytes + projection.memory.total
+    headroom = room - memory.total
+    verdict = np.where(headroom >= 0, 0, 1)
+    return replace(projection, memory=memory, headroom_bytes=headroom, verdict=verdict)
+
+
+def activation_ratio(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> float:
+    """Traced over projected activation bytes per layer of one candidate, kinds weighted by their number of layers."""
+    one = c.take(np.array([row]))
+    s = share(model, workload, cluster.stack, one, cluster.world)
+    scale = cluster.stack.memory.element_bytes / COUNTED_BYTES
+    shard = _traced_shard(model, cluster, workload, c, row)
+    traced, modelled = 0.0, 0.0
+    for kind in model.kinds:
+        layers = model.layers.count(kind)
+        m = layer_activations(model, cluster.stack, kind, s, workload.seq_length)
+        is_full = bool(shard.recompute & Recompute.FULL)
+        kept = s.split_tokens * model.hidden * COUNTED_BYTES if is_full else m.kept
+        modelled += layers * float(kept[0]) * scale
+        traced += layers * trace_layer(model, shard, kind).activation_bytes
+    return traced / modelled
+
+
+def _traced_shard(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> Shard:
+    shard = Shard.of(c, row, workload, dtype_of(cluster))
+    return shard.as_kept_by(model, cluster.stack, deepep=bool(c.deepep[row]))
+
+
+def dtype_of(cluster: Cluster) -> DtypeName:
+    """The dtype layers train in: FP32 where the stack says that activations have four bytes."""
+    return "float32" if cluster.stack.memory.element_bytes == FP32_BYTES else "bfloat16"
+
+
+def trace_row(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> dict[str, TracedLayer]:
+    """The trace of each layer kind of one candidate, by a readable name."""
+    shard = _traced_shard(model, cluster, workload, c, row)
+    return {
+        f"{'moe' if kind.is_moe else 'dense'} window={kind.window}": trace_layer(model, shard, kind)
+        for kind in model.kinds
+    }
+
+
+# --- measure ------------------------------------------------------------------------------------------------------
+
+
+def make_bencher(model: Model, cluster: Cluster, workload: Workload, how: Benchmark, kind: str) -> Bencher:
+    """The bencher for a target, its cache opened and the loaded artifact added."""
+    folder = how.folder or default_folder()
+    cache = MeasurementCache(folder / "measurements.jsonl")
+    if how.load is not None:
+        cache.add(read(how.load))
+    bencher = Bencher(
+        model=model,
+        workload=workload,
+        device=describe(kind),
+        dtype=dtype_of(cluster),
+        cache=cache,
+        limit_s=how.limit_s,
+    )
+    bencher.worker = how.worker or bencher.worker
+    return bencher
+
+
+def _measure(
+    before: Revalidation,
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    c: Candidates,
+    how: Benchmark,
+    kind: str,
+) -> Revalidation:
+    bencher = make_bencher(model, cluster, workload, how, kind)
+    projected_s = before.projection.step.total
+    chooser = Chooser(c, projected_s, how.top_k)
+    deadline = time.perf_counter() + how.seconds
+    budget_s = how.seconds / max(how.top_k, 1)
+    measured_rows: list[int] = []
+    while (row := chooser.next()) is not None:
+        if measured_rows and time.perf_counter() > deadline:
+            break
+        if not bencher.measure(c, row, budget_s):
+            chooser.failed(row)
+            continue
+        measured_rows.append(row)
+        step_s = _reproject(model, cluster, workload, c, bencher, measured_rows, how).step.total
+        chooser.measured(row, step_s)
+    if not measured_rows:
+        why = "no candidate could be measured: time stays projected"
+        return replace(before, failures=tuple(bencher.failures), notes=(*before.notes, why))
+    again = _reproject(model, cluster, workload, c, bencher, measured_rows, how)
+    return _ranked(before, again, chooser.covered(), bencher)
+
+
+def _reproject(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    c: Candidates,
+    bencher: Bencher,
+    rows: Sequence[int],
+    how: Benchmark,
+) -> Projection:
+    measured = bencher.layers(c, rows)
+    return Projector(model, cluster, workload, memory_margin=how.memory_margin, measured=measured).project(c)
+
+
+def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Bencher) -> Revalidation:
+    """Measured rows first, by measured step time; the others after them in their projected order."""
+    is_measured = np.zeros(len(before.order), dtype=np.bool_)
+    is_measured[covered] = True
+    old, new = before.projection.step, again.step
+    names = Step.__dataclass_fields__
+    mixed = {name: np.where(is_measured, _part(new, name), _part(old, name)) for name in names}
+    projection = replace(before.projection, step=Step(**mixed))
+    order = np.lexsort((np.arange(len(is_measured)), projection.step.total, ~is_measured))
+    # Rows that were not measured keep their projected order: measured and projected times do not compare.
+    rest = np.flatnonzero(~is_measured)
+    order = np.concatenate([order[: len(covered)], rest])
+    evidence = tuple(MEASURED if is_measured[i] else PROJECTED for i in order)
+    notes = dict.fromkeys(note for m in bencher.used.values() for note in m.notes)
+    return replace(
+        before,
+        order=order,
+        projection=_take(projection, order),
+        time_evidence=evidence,
+        memory_evidence=tuple(before.memory_evidence[i] for i in order),
+        failures=tuple(bencher.failures),
+        notes=(*before.notes, *notes),
+        measurements=tuple(bencher.used.values()),
+        num_new=bencher.num_new,
+        traced={int(np.flatnonzero(order == row)[0]): ratio for row, ratio in before.traced.items()},
+    )
+
+
+def _part(step: Step, name: str) -> np.ndarray:
+    part: np.ndarray = step.__getattribute__(name)
+    return part
+
+
+def _take(projection: Projection, order: Ints) -> Projection:
+    """The projection with its rows in another order."""
+    memory = Memory(**{name: projection.memory.__getattribute__(name)[order] for name in Memory.__dataclass_fields__})
+    step = Step(**{name: _part(projection.step, name)[order] for name in Step.__dataclass_fields__})
+    columns = {
+        name: projection.__getattribute__(name)[order] for name in ("verdict", "headroom_bytes", "microbatches", "dp")
+    }
+    return replace(projection, memory=memory, step=step, **columns)
+
+
+class Chooser:
+    """Which candidate to measure next: the fastest projected one of unknown layer shapes, while it may still win."""
+
+    def __init__(self, c: Candidates, projected_s: np.ndarray, top_k: int) -> None:
+        self._projected_s = projected_s
+        self._keys = [key_of(c, row) for row in range(len(c))]
+        self._done: set[Key] = set()
+        self._failed: set[Key] = set()
+        self._best_s, self._luckiest = np.inf, 1.0
+        # The rows the user will look at first have to be known, whatever else is decided.
+        self._wanted = set(self._keys[:top_k])
+
+    def next(self) -> int | None:
+        """A row to measure, or None when the winner is decided."""
+        for row, key in enumerate(self._keys):
+            if key in self._done or key in self._failed:
+                continue
+            may_win = self._projected_s[row] * self._luckiest < self._best_s
+            if key in self._wanted or may_win:
+                return row
+            return None
+        return None
+
+    def measured(self, row: int, step_s: np.ndarray) -> None:
+        """Step seconds of all rows after this row's layers became known."""
+        self._done.add(self._keys[row])
+        known = self.covered()
+        self._best_s = float(step_s[known].min())
+        self._luckiest = float((step_s[known] / self._projected_s[known]).min())
+
+    def failed(self, row: int) -> None:
+        self._failed.add(self._keys[row])
+
+    def covered(self) -> Ints:
+        """Rows whose layer shapes have been measured."""
+        return np.flatnonzero([key in self._done for key in self._keys])

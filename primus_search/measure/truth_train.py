@@ -1,0 +1,194 @@
+"""Trains one configuration for a few steps on this rank and reports what it took. Runs isolated, one process a rank."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+
+from primus_search.measure.bench import NotFiniteError, Piece
+from primus_search.measure.device import resident_bytes
+from primus_search.measure.ranks import join, leave
+from primus_search.measure.truth_model import Part
+
+LEARNING_RATE = 1e-4
+
+
+def train(payload: dict[str, Any]) -> dict[str, Any]:
+    """Step seconds of every timed step, peak resident bytes, losses.
+
+    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    join(payload)
+    piece, knobs = Piece.from_json(payload["piece"]), payload["knobs"]
+    baseline = resident_bytes("VmRSS")
+    step = _PREPARE[knobs["mode"]](piece, knobs, payload)
+    losses, walls, cpus = [], [], []
+    for number in range(payload["steps"] + payload["warmup"]):
+        dist.barrier()
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = step(number)
+        dist.barrier()
+        if number >= payload["warmup"]:
+            walls.append(time.perf_counter() - wall)
+            cpus.append(time.process_time() - cpu)
+        losses.append(loss)
+    if any(loss != loss for loss in losses):
+        raise NotFiniteError("the loss is NaN")
+    peak = resident_bytes("VmHWM")
+    leave()
+    return {
+        "walls_s": walls,
+        "cpus_s": cpus,
+        "peak_bytes": peak,
+        "baseline_bytes": baseline,
+        "losses": losses,
+        "median_s": statistics.median(walls),
+    }
+
+
+def _data(piece: Piece, samples: int, number: int, replica: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * number + replica)
+    tokens = torch.randint(0, piece.model.vocab_size, (samples, piece.shard.seq_length + 1), generator=generator)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def _whole(piece: Piece, rank: int) -> Part:
+    layers = range(piece.model.num_layers)
+    return Part(piece.model, piece.shard, layers, rank=rank, has_embedding=True, has_head=True)
+
+
+def _accumulate(part: nn.Module, piece: Piece, microbatches: int, number: int, replica: int) -> float:
+    """Forward and backward of every micro-batch; the mean loss."""
+    size = piece.shard.micro_batch_size
+    tokens, targets = _data(piece, size * microbatches, number, replica)
+    total = 0.0
+    for x, y in zip(torch.split(tokens, size), torch.split(targets, size), strict=True):
+        loss = part(x, y)
+        torch.autograd.backward(loss / microbatches)
+        total += float(loss.detach())
+    return total / microbatches
+
+
+def _data_parallel(piece: Piece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    """Replicas: gradients are summed in one flat bucket after the last micro-batch. Experts stay where they are."""
+    rank, microbatches, replicas = payload["rank"], payload["microbatches"], knobs["dp"]
+    part = _whole(piece, rank)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+    local = {id(p) for name, p in part.named_parameters() if piece.shard.ep > 1 and _is_expert(name)}
+    shared = [p for p in part.parameters() if id(p) not in local]
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        loss = _accumulate(part, piece, microbatches, number, rank)
+        for parameter in shared:
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(replicas)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def _is_expert(name: str) -> bool:
+    return name.endswith(("experts.up", "experts.down"))
+
+
+def _tensor_parallel(piece: Piece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    part = _whole(piece, payload["rank"])
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        loss = _accumulate(part, piece, payload["microbatches"], number, 0)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def _fsdp(piece: Piece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    rank = payload["rank"]
+    part = _whole(piece, rank)
+    mesh = init_device_mesh("cpu", (payload["ranks"],))
+    for layer in part.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(part, mesh=mesh)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def step(number: int) -> float:
+        optimizer.zero_grad()
+        loss = _accumulate(part, piece, payload["microbatches"], number, rank)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+_SINGLE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+_MULTI = {"interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
+
+
+def _pipeline(piece: Piece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    """torch.distributed.pipelining; stages of equal numbers of layers, looped or V-shaped."""
+    rank, ranks, vpp, microbatches = payload["rank"], payload["ranks"], knobs["vpp"], payload["microbatches"]
+    stages_total = ranks * vpp
+    per_stage = piece.model.num_layers // stages_total
+    indices = [rank + i * ranks for i in range(vpp)]
+    if knobs["schedule"] == "zbv":
+        indices = [rank, 2 * ranks - 1 - rank]
+    parts = [
+        Part(
+            piece.model, piece.shard, range(i * per_stage, (i + 1) * per_stage), rank=rank,
+            has_embedding=i == 0, has_head=i == stages_total - 1,
+        )
+        for i in indices
+    ]  # fmt: skip
+    stages = [PipelineStage(part, i, stages_total, torch.device("cpu")) for part, i in zip(parts, indices, strict=True)]
+    schedule: PipelineScheduleSingle | PipelineScheduleMulti
+    if vpp == 1:
+        schedule = _SINGLE[knobs["schedule"]](stages[0], n_microbatches=microbatches, loss_fn=_given_loss)
+    else:
+        schedule = _MULTI[knobs["schedule"]](list(stages), n_microbatches=microbatches, loss_fn=_given_loss)
+    parameters = [p for part in parts for p in part.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+    has_first, has_last = 0 in indices, stages_total - 1 in indices
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        tokens, targets = _data(piece, piece.shard.micro_batch_size * microbatches, number, 0)
+        losses: list[Tensor] = []
+        inputs = (tokens,) if has_first else ()
+        if has_last:
+            schedule.step(*inputs, target=targets, losses=losses, return_outputs=False, targets=targets)
+        else:
+            schedule.step(*inputs, return_outputs=False, targets=targets)
+        optimizer.step()
+        return float(torch.stack(losses).mean()) if losses else 0.0
+
+    return step
+
+
+def _given_loss(loss: Tensor, _: Tensor) -> Tensor:
+    """The last stage computes the loss itself, so that logits die with their micro-batch."""
+    return loss
+
+
+_PREPARE = {"dp": _data_parallel, "tp": _tensor_parallel, "fsdp": _fsdp, "pp": _pipeline}
