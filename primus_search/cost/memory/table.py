@@ -2,7 +2,7 @@
 
 A row needs three keys. Its pipeline (schedule, stages, layout, recompute of whole layers, micro-batches) decides the
 moments and their units. Its state (degrees and sharding) decides the prices of what stays, its micro-batch (tokens,
-precision, recompute of modules) the prices of what comes and goes. `cost.factor.Vocabulary` numbers the keys.
+precision, recompute of modules) the prices of what comes and goes. `keys` numbers them.
 """
 
 import numpy as np
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, degrees
 from primus_search.cluster import Cluster
-from primus_search.cost.factor import Vocabulary
 from primus_search.cost.memory import buffers
+from primus_search.cost.memory.keys import Keys
 from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst_moments
@@ -38,7 +38,7 @@ class MemoryTable:
 
     def _forget(self) -> None:
         states, batches = range(self._columns.state_width), range(self._columns.state_width, self._columns.width)
-        self._pipeline_keys, self._state_keys, self._batch_keys = Vocabulary(), Vocabulary(), Vocabulary()
+        self._pipeline_keys, self._state_keys, self._batch_keys = Keys(7), Keys(8), Keys(8)
         self._words: dict[object, int] = {}
         self._shapes: dict[Pipeline, int] = {}
         self._shape_of = _Grown((), np.int64)
