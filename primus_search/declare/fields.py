@@ -95,6 +95,22 @@ class Fields:
         """The value as it stands, None where it is missing."""
         return self.entries[key].value if self.has(key) else None
 
+    def items(self, key: str) -> list[Any]:
+        """The entries of a list, empty where it is missing."""
+        value = self.anything(key)
+        if value is not None and not isinstance(value, list):
+            self.problem(key, f"{value!r} is not a list")
+        return value if isinstance(value, list) else []
+
+    def section(self, key: str) -> "Fields":
+        """The fields of a nested mapping, none where it is missing."""
+        value = self.anything(key)
+        if value is not None and not isinstance(value, dict):
+            self.problem(key, f"{value!r} is not a mapping")
+        where = self.entries[key].where if key in self.entries else self.where
+        entries = value if isinstance(value, dict) else {}
+        return Fields({name: Located(one, f"{where}.{name}") for name, one in entries.items()}, where, self.problems)
+
     def _missing(self, key: str, default: "_Value | _Required", filler: _Value) -> _Value:
         """The default of a missing key; where there is none, a problem and a value to go on with."""
         if isinstance(default, _Required):

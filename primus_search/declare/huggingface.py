@@ -90,25 +90,25 @@ def _decoder(fields: Fields, *, tied: bool = False) -> Values:
 def _windows(fields: Fields, num_layers: int, *, every: bool = True) -> tuple[int, ...]:
     """Attention window per layer from `sliding_window` and `layer_types`; `every`: without types, all layers slide."""
     window = fields.integer("sliding_window", 0, least=0)
-    types = fields.anything("layer_types")
+    types = fields.items("layer_types")
     if not fields.switch("use_sliding_window", True):
         return ()
-    if isinstance(types, list):
+    if types:
         if len(types) != num_layers:
             fields.problem("layer_types", f"has {len(types)} entries; the model has {num_layers} layers")
             return ()
         known = {"sliding_attention": window, "full_attention": 0}
         for i, kind in enumerate(types):
-            if kind not in known:
+            if str(kind) not in known:
                 fields.problem("layer_types", f"entry {i} is {kind!r} - allowed: {' or '.join(known)}")
-        return tuple(known.get(kind, 0) for kind in types)
+        return tuple(known.get(str(kind), 0) for kind in types)
     return (window,) * num_layers if every else ()
 
 
 def _sparse_layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     """Qwen's rule: every `decoder_sparse_step`-th layer has experts, but for those in `mlp_only_layers`."""
     step = fields.integer("decoder_sparse_step", 1)
-    dense = fields.anything("mlp_only_layers") or []
+    dense = fields.items("mlp_only_layers")
     return tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
 
 
@@ -261,17 +261,17 @@ def _gpt2(fields: Fields) -> Values:
 
 def _mpt(fields: Fields) -> Values:
     hidden, heads = fields.integer("d_model"), fields.integer("n_heads")
-    given = fields.anything("attn_config")
-    attention = given if isinstance(given, dict) else {}
+    attention, ffn = fields.section("attn_config"), fields.section("ffn_config")
     has_bias = not fields.switch("no_bias", True)
-    kv_heads = {"multiquery_attention": 1, "grouped_query_attention": attention.get("kv_n_heads", heads)}
-    ffn = fields.anything("ffn_config") or {}
+    kv_heads = {"multiquery_attention": 1, "grouped_query_attention": attention.integer("kv_n_heads", heads)}
+    has_positions = not (attention.switch("alibi", False) or attention.switch("rope", False))
+    inner = int(fields.number("expansion_ratio", 4.0) * hidden)
     return {
         "num_layers": fields.integer("n_layers"),
         "hidden": hidden,
-        "ffn_hidden": int(ffn.get("ffn_hidden_size") or fields.number("expansion_ratio", 4.0) * hidden),
+        "ffn_hidden": ffn.integer("ffn_hidden_size", inner),
         "num_heads": heads,
-        "num_kv_heads": kv_heads.get(str(attention.get("attn_type")), heads),
+        "num_kv_heads": kv_heads.get(attention.word("attn_type", "multihead_attention"), heads),
         "head_dim": max(hidden // heads, 1),
         "vocab_size": padded(fields.integer("vocab_size")),
         "is_tied": fields.switch("tie_word_embeddings", True),
@@ -279,7 +279,7 @@ def _mpt(fields: Fields) -> Values:
         # MPT's norms have no shift without biases: as many parameters as RMSNorm.
         "norm": "layernorm" if has_bias else "rmsnorm",
         "has_linear_bias": has_bias,
-        "learned_positions": 0 if attention.get("alibi") or attention.get("rope") else fields.integer("max_seq_len"),
+        "learned_positions": fields.integer("max_seq_len") if has_positions else 0,
     }
 
 

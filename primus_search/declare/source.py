@@ -54,6 +54,9 @@ class Document:
     def where(self, keys: Keys = ()) -> str:
         """`file:line @ $.path` of a value; the line is that of the nearest enclosing value the file really has."""
         line = None
+        inside = next((origin for place, origin in self.origins.items() if place[: len(keys)] == keys), None)
+        if inside is not None and keys and keys not in self.lines:
+            return f"{inside} @ {json_path(keys)}"
         for length in range(len(keys), -1, -1):
             if keys[:length] in self.origins:
                 return f"{self.origins[keys[:length]]} @ {json_path(keys)}"

@@ -122,6 +122,30 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
         },
         9_241_705_984,
     ),
+    "mosaicml/mpt-7b": (
+        {
+            "model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 32, "expansion_ratio": 4,
+            "max_seq_len": 2048, "vocab_size": 50432, "no_bias": True,
+            "attn_config": {"alibi": True, "attn_type": "multihead_attention"},
+        },
+        6_649_286_656,
+    ),
+    "EleutherAI/gpt-neox-20b": (
+        {
+            "model_type": "gpt_neox", "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44,
+            "num_attention_heads": 64, "vocab_size": 50432, "rotary_pct": 0.25, "use_parallel_residual": True,
+            "tie_word_embeddings": False, "max_position_embeddings": 2048,
+        },
+        20_554_567_680,
+    ),
+    "microsoft/Phi-3-mini-4k-instruct": (
+        {
+            "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32064, "sliding_window": 2047,
+            "original_max_position_embeddings": 4096, "tie_word_embeddings": False, **LLAMA,
+        },
+        3_821_079_552 + 2 * (32128 - 32064) * 3072,  # the released weights, and the padding of the vocabulary to 128
+    ),
     "openai-community/gpt2": (
         {
             "model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_ctx": 1024, "n_positions": 1024,
