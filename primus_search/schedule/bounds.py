@@ -130,7 +130,7 @@ def _of_chunks(paths: _Paths, mine: Ints, f: Floats, b: Floats) -> float:
 
 
 def _idle_before(head: Floats, first_b: float, f: Floats, a: Floats, m: int, limit: float) -> float:
-    """Time a rank must idle before its first input gradient; until it reaches a later chunk it has only earlier ones."""
+    """Time a rank must idle before its first input gradient: until a later chunk begins it has only earlier ones."""
     order = np.argsort(head)
     idle = [head[order[0]], first_b - _most(f, a, m, limit)]
     for n in range(1, len(order)):

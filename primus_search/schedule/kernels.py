@@ -160,7 +160,8 @@ def weave(offsets, kind, stage, micro_batch, source, hop, p, duration, hops, wei
     """Split every BW of an order into B and W, and put each W where its rank would idle or needs the memory.
 
     F and B keep their order. Before a forward that would break `limit` (activations per rank, `weight[stage]` each)
-    the oldest W runs; before any pass whose input is late by `patience[rank]` times the next W, that W runs. Gaps
+    the oldest W runs; before any pass whose input is late by `patience[rank]` times the next W, that W runs, and with
+    a negative patience at once. Gaps
     are known exactly: nothing on another rank ever waits for a W of this one, so a rank decides only once its input
     has a time. Returns verdict, the row at fault, the new columns, and the makespan and span of this run.
     """
@@ -194,7 +195,7 @@ def weave(offsets, kind, stage, micro_batch, source, hop, p, duration, hops, wei
                         run_weight = True
                     elif not known:
                         break
-                    elif ready - free[r] >= patience[r] * w and ready > free[r]:
+                    elif patience[r] < 0.0 or (ready - free[r] >= patience[r] * w and ready > free[r]):
                         run_weight = True
                 elif kind[i] == F and held[r] + weight[s] > limit + 1e-9:
                     return DEADLOCK, i, new_offsets, new_kind, new_stage, new_micro, 0.0, 0.0

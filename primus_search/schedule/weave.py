@@ -4,7 +4,6 @@ Every zero-bubble schedule here is an order of forwards and input gradients, whi
 which depend on the costs and on the memory. This module does the second part for all of them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,18 +11,17 @@ from numpy.typing import NDArray
 
 from primus_search.schedule import kernels
 from primus_search.schedule.costs import Floats
-from primus_search.schedule.registry import TOLERANCE, Request
-from primus_search.schedule.simulate import peak_activations
+from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Table
 
 
-def _patience(p: int) -> tuple[Floats, ...]:
+def patiences(p: int) -> tuple[Floats, ...]:
     """How much of a W must fit into a gap before it runs there, per rank; all are tried, the fastest is kept.
 
     A late input gradient delays all ranks before this one, so the first ranks can afford less patience.
     """
     ramp = np.arange(p) / max(1, p - 1)
-    return (np.ones(p), ramp, np.full(p, 0.5), 0.5 * ramp, np.minimum(1.0, np.arange(p)), np.zeros(p))
+    return (np.ones(p), ramp, np.full(p, 0.5), 0.5 * ramp, np.minimum(1.0, np.arange(p)), np.zeros(p), np.full(p, -1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +63,3 @@ def weave(request: Request, pattern: Table, memory_limit: float, patience: Float
         return None
     return Woven(makespan=makespan, span=span, pattern=pattern, offsets=offsets, kind=kind, stage=stage,
                  micro_batch=micro)  # fmt: skip
-
-
-def fastest_woven(request: Request, patterns: Iterable[Table], memory_limit: float) -> Table:
-    """The fastest of several fused patterns after weaving, under a limit on activations; raises when none fits."""
-    grain = 1e-10 * request.microbatches * float(request.costs.duration.sum()) or 1.0
-    best: tuple[tuple[float, float, float], Woven] | None = None
-    leanest = np.inf
-    for pattern in patterns:
-        leanest = min(leanest, float(peak_activations(pattern, request.costs.activation).max()))
-        for rank, patience in enumerate(_patience(request.stages)):
-            woven = weave(request, pattern, memory_limit, patience)
-            if woven is None:
-                break
-            score = (round(woven.makespan / grain), round(woven.span / grain), rank)
-            if best is None or score < best[0]:
-                best = (score, woven)
-    if best is None:
-        raise request.refuse(
-            f"the leanest order holds {leanest:g} micro-batches of activations, the memory limit is {memory_limit:g}"
-        )
-    return best[1].table()
-
-
-def own_limit(request: Request, chunks: int) -> float:
-    """The limit of a schedule that defines its own memory, or the caller's if that is tighter."""
-    return min(request.memory_limit, chunks / request.virtual_stages + TOLERANCE)

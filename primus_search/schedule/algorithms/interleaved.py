@@ -32,7 +32,7 @@ def _candidates(request: Request) -> Iterator[Table]:
             base = (v - 1) * group
             for extra in (0, p, m * v):
                 table = in_groups(request, sizes, [base + 2 * (p - 1 - r) + extra for r in range(p)])
-                if _runs(table):
+                if runs(table):
                     yield table
                     break
 
@@ -65,7 +65,8 @@ def in_groups(request: Request, sizes: tuple[int, ...], warm_up: list[int]) -> T
     )
 
 
-def _runs(table: Table) -> bool:
+def runs(table: Table) -> bool:
+    """Whether an order can finish."""
     try:
         table.links  # noqa: B018  (asking for the links is what finds a deadlock)
     except ScheduleError:

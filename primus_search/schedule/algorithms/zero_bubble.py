@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from primus_search.schedule.contest import fastest_within, own_limit
 from primus_search.schedule.patterns import warm_steady_cool
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Placement, Table
-from primus_search.schedule.weave import fastest_woven, own_limit
 
 
 @register("zb-h1", summary="1F1B with W in the gaps, memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
@@ -19,7 +19,7 @@ from primus_search.schedule.weave import fastest_woven, own_limit
 def zb_h1(request: Request) -> Table:
     """Bubble (p-1)(F+B-W), peak p."""
     p = request.stages
-    return fastest_woven(request, _warm_ups(request, 1), own_limit(request, p))
+    return fastest_within(request, own_limit(request, p), _warm_ups(request, 1))
 
 
 @register("zb-h2", summary="no steady bubble, twice the memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
@@ -27,7 +27,7 @@ def zb_h1(request: Request) -> Table:
 def zb_h2(request: Request) -> Table:
     """Span bubble (p-1)(F+B-2W), peak 2p - 1."""
     p = request.stages
-    return fastest_woven(request, _warm_ups(request, 2), own_limit(request, 2 * p - 1))
+    return fastest_within(request, own_limit(request, 2 * p - 1), _warm_ups(request, 2))
 
 
 def _warm_ups(request: Request, depth: int) -> Iterator[Table]:

@@ -1,0 +1,50 @@
+"""Zero-bubble orders of interleaved chunks: interleaved ZB1P and grouped interleaved (GIS).
+
+Interleaved ZB1P splits the backward of interleaved 1F1B and keeps the memory at p micro-batches (the schedule of that
+name in PyTorch). GIS lets smaller groups of micro-batches walk through the chunks together, which saves activations:
+a group of g needs g + (p - g)/v (PipeOffload, arXiv:2503.01328, without the offloading).
+"""
+
+from collections.abc import Iterator
+
+from primus_search.schedule.algorithms.interleaved import in_groups, runs
+from primus_search.schedule.contest import fastest_within, own_limit
+from primus_search.schedule.registry import TOLERANCE, Request, register
+from primus_search.schedule.table import Placement, Table
+
+
+@register("interleaved-zb", summary="interleaved 1F1B with W in the gaps, memory of 1F1B", placement=Placement.LOOP,
+          virtual_stages=None, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+def interleaved_zb(request: Request) -> Table:
+    """Bubble (p-1)(F+B-W)/v at F=B=W, peak p."""
+    return fastest_within(request, own_limit(request, request.stages), _patterns(request, request.stages))
+
+
+@register("gis", summary="interleaved in small groups, less memory", placement=Placement.LOOP, virtual_stages=None,
+          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+def gis(request: Request) -> Table:
+    """Peak g + (p - g)/v; without a group, the largest that fits the memory limit."""
+    p, v = request.stages, request.virtual_stages
+    if request.group is not None and not 1 <= request.group <= p:
+        raise request.refuse(f"group={request.group}; a group has 1 to stages = {p} micro-batches")
+    sizes = [request.group] if request.group is not None else range(p, 0, -1)
+    fitting = [g for g in sizes if memory(g, p, v) <= request.memory_limit + TOLERANCE]
+    group = fitting[0] if fitting else sizes[-1]
+    return fastest_within(request, own_limit(request, memory(group, p, v)), _patterns(request, group))
+
+
+def memory(group: int, stages: int, virtual_stages: int) -> float:
+    """Activations of a group size, in micro-batches through one full rank."""
+    return group + (stages - group) / virtual_stages
+
+
+def _patterns(request: Request, group: int) -> Iterator[Table]:
+    """Interleaved orders with the warm-up of ZB-H1 and shorter, in groups of this size."""
+    p, m, v = request.stages, request.microbatches, request.virtual_stages
+    whole, rest = divmod(m, group)
+    sizes = (group,) * whole + ((rest,) if rest else ())
+    first = (v - 1) * sizes[0]
+    for slope in (1, 2) if v > 1 else (1, 2, 3):
+        table = in_groups(request, sizes, [first + slope * (p - 1 - r) for r in range(p)])
+        if runs(table):
+            yield table

@@ -1,0 +1,101 @@
+"""The fastest of several orders within a memory limit, in a bounded time.
+
+Contestants are published patterns (with their weight gradients woven in) and orders dispatched in time under several
+policies. Patterns win where costs are even, dispatching where they are not. The contest ends early when an order
+reaches the lower bound. Policies first compete on fewer micro-batches: what decides among them is the warm-up, the
+cool-down and the steady pace, and all three show there.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from primus_search.schedule.bounds import bound
+from primus_search.schedule.dispatch import POLICIES, Dispatched, Policy, as_table, dispatch
+from primus_search.schedule.registry import TOLERANCE, Request
+from primus_search.schedule.simulate import peak_activations, run
+from primus_search.schedule.table import Table
+from primus_search.schedule.weave import patiences, weave
+
+HEAT_ROWS = 60_000
+"""Passes that all heats together may dispatch, about 15 ms."""
+
+CLOSE = 1e-9
+"""Relative distance to the lower bound that counts as reaching it."""
+
+
+@dataclass(slots=True)
+class _Leader:
+    """The best order so far: (makespan, span), and how to make its table."""
+
+    grain: float
+    score: tuple[float, float] = (np.inf, np.inf)
+    table: Callable[[], Table] | None = None
+
+    def challenge(self, makespan: float, span: float, table: Callable[[], Table]) -> None:
+        score = (round(makespan / self.grain), round(span / self.grain))
+        if score < self.score:
+            self.score, self.table = score, table
+
+
+def fastest_within(request: Request, limit: float, patterns: Iterable[Table]) -> Table:
+    """The order of least makespan, then span, whose activations stay within `limit` on every rank.
+
+    `patterns` have fused gradients. Raises `ScheduleError` when not even one micro-batch fits.
+    """
+    grain = 1e-10 * request.microbatches * float(request.costs.duration.sum()) or 1.0
+    leader = _Leader(grain)
+    enough = bound(request, limit) * (1.0 + CLOSE) / grain
+    leanest = np.inf
+    for pattern in patterns:
+        leanest = min(leanest, float(peak_activations(pattern, request.costs.activation).max()))
+        for patience in patiences(request.stages):
+            woven = weave(request, pattern, limit, patience)
+            if woven is None:
+                break
+            leader.challenge(woven.makespan, woven.span, woven.table)
+            if leader.table is not None and leader.score[0] <= enough:
+                return leader.table()
+    for policy in _finalists(request, limit):
+        found = dispatch(request, policy, limit, False)
+        if found is None:
+            continue
+        table = as_table(request, found.kind, found.stage, found.micro_batch)
+        leader.challenge(found.makespan, run(table, request.costs).span, partial(_same, table))
+        if leader.score[0] <= enough:
+            break
+    if leader.table is None:
+        raise request.refuse(
+            f"the leanest order holds {leanest:g} micro-batches of activations, the memory limit is {limit:g}"
+        )
+    return leader.table()
+
+
+def _same(table: Table) -> Table:
+    return table
+
+
+def _finalists(request: Request, limit: float) -> list[Policy]:
+    """The policies worth dispatching in full, best first."""
+    usable = [policy for policy in POLICIES if request.virtual_stages > 1 or not policy.trusts_drain]
+    per_micro = 3 * request.stages * request.virtual_stages
+    whole = request.microbatches * per_micro
+    if whole * len(usable) <= HEAT_ROWS:
+        return usable
+    short = min(request.microbatches, max(2 * request.stages, HEAT_ROWS // (per_micro * len(usable))))
+    heat = replace(request, microbatches=short)
+    times: list[tuple[float, int]] = []
+    for rank, policy in enumerate(usable):
+        found: Dispatched | None = dispatch(heat, policy, limit, False)
+        if found is not None:
+            times.append((found.makespan, rank))
+    times.sort()
+    finals = 3 if whole <= HEAT_ROWS else 1
+    return [usable[rank] for _, rank in times[:finals]]
+
+
+def own_limit(request: Request, units: float) -> float:
+    """The memory a schedule defines for itself, or the caller's limit if that is tighter."""
+    return min(request.memory_limit, units + TOLERANCE)
