@@ -95,12 +95,15 @@ class Stack:
     gradient_bucket_params  parameters whose gradients travel together; the last bucket of a step hides behind nothing
     gradient_overlap        share of gradient reduction hidden where the candidate overlaps it
     param_gather_overlap    share of the distributed optimizer's weight gather hidden behind the next forward
-    pipeline_overlap        share of a pipeline hop that does not delay the next pass
+    pipeline_blocking       share of a pipeline hop during which the sending rank computes nothing (0: fully asynchronous)
     comm_contention         slow-down of compute while traffic runs beside it, per second hidden
 
     Overheads
     host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
-    cuda_graph              which part of the step is replayed as a graph: none, attention and router, the whole layer
+    host_moe_s              host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction
+    host_dispatch_factor    that time with a fused dispatcher (DeepEP, HybridEP) over that with an all-to-all
+    pass_s                  host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends
+    cuda_graph              what is replayed as a graph: none, router (and its preparation), partial (attention, too), full
     host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
     host_sync_s             what one such wait costs: the drained queue has to fill again
     step_s                  fixed time per optimizer step: data, logging, clipping, Python
@@ -151,11 +154,14 @@ class Stack:
     gradient_bucket_params: float = 40e6
     gradient_overlap: float = 0.9
     param_gather_overlap: float = 0.9
-    pipeline_overlap: float = 0.0
+    pipeline_blocking: float = 0.0
     comm_contention: float = 0.0
 
     host_launch_s: float = 4e-6
-    cuda_graph: Literal["none", "partial", "full"] = "none"
+    host_moe_s: float = 1e-3
+    host_dispatch_factor: float = 0.75
+    pass_s: float = 0.0
+    cuda_graph: Literal["none", "router", "partial", "full"] = "none"
     host_syncs_per_moe_layer: float = 3.0
     host_sync_s: float = 50e-6
     step_s: float = 0.0
@@ -174,6 +180,6 @@ class Stack:
     def __post_init__(self) -> None:
         shares: tuple[float, ...] = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
         shares += (self.switched_tensor_overlap, self.batch_expert_overlap)
-        shares += (self.tensor_async_overlap, self.gradient_overlap, self.param_gather_overlap, self.pipeline_overlap)
+        shares += (self.tensor_async_overlap, self.gradient_overlap, self.param_gather_overlap, self.pipeline_blocking)
         if not all(0.0 <= share <= 1.0 for share in shares):
             raise ValueError(f"stack {self.name!r}: every overlap is a share in 0..1")

@@ -7,7 +7,7 @@ parallel traffic per distinct replica key (`cost/factor.py`). Rows are gathered 
 candidates costs what its new keys cost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -151,7 +151,7 @@ class Projector:
     def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats]:
         """Exposed gradient traffic and optimizer seconds of every row."""
         sharded = c.sharding != Sharding.NONE
-        columns = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding, c.shard_group * sharded, self._layout_codes(c)]
+        columns = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding, c.shard_group * sharded, c.fp8, self._layout_codes(c)]
         columns.append(self._schedule_codes(c))
         codes, first = self._encode(self._replica_keys, columns)
         if len(first):
@@ -186,15 +186,20 @@ class Projector:
         mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
         mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
         out = np.zeros((2, len(c)))
-        for i in range(len(c)):
+        geometry = np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])
+        for members in _groups(geometry):
+            i = int(members[0])
             stages, pp = self._stages(c, i), int(c.pp[i])
             has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
-            ends = (stages.has_embedding * model.embedding_params + has_matrix * model.head_params) / c.tp[i]
-            dense = stages.counts @ dense_of[:, i] + ends + stages.mtp * mtp[i]
-            expert = stages.counts @ expert_of[:, i] + stages.mtp * mtp_expert[i]
-            ranks = self._ranks(c, i, len(ends))
-            per_rank = np.array([np.bincount(ranks, weights=x, minlength=pp) for x in (dense, expert)])
-            out[:, i] = per_rank[:, int(per_rank.sum(axis=0).argmax())]
+            ends = stages.has_embedding * model.embedding_params + has_matrix * model.head_params
+            dense = stages.counts @ dense_of[:, members] + stages.mtp[:, None] * mtp[members]
+            dense = dense + ends[:, None] / c.tp[members]
+            expert = stages.counts @ expert_of[:, members] + stages.mtp[:, None] * mtp_expert[members]
+            holds = (self._ranks(c, i, len(ends))[None, :] == np.arange(pp)[:, None]).astype(np.float64)
+            dense, expert = holds @ dense, holds @ expert
+            heaviest = (dense + expert).argmax(axis=0)
+            column = np.arange(len(members))
+            out[:, members] = dense[heaviest, column], expert[heaviest, column]
         return out[0], out[1]
 
     # --- pipelines ------------------------------------------------------------------------------------------------
@@ -267,18 +272,14 @@ class Projector:
     def _simulate(self, c: Candidates, layer_codes: Ints, block_layers: Ints) -> Floats:
         """New rows of the pipeline table: group by order, count out the stages, simulate, break down."""
         out = np.zeros((len(c), PIPELINE_WIDTH))
-        hop_s = hop_seconds(self.model, self.cluster, self.workload, c)
         microbatches = self._degrees(c).microbatches
         keys = np.stack([c.pp, c.vpp, c.schedule * (c.pp > 1), microbatches, c.pipeline_layout, block_layers, c.recompute])
-        _, group = np.unique(keys, axis=1, return_inverse=True)
-        group = group.reshape(-1)
-        order = np.argsort(group, kind="stable")
-        for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-            out[members] = self._simulate_group(c, members, layer_codes, block_layers, hop_s, microbatches)
+        for members in _groups(keys):
+            out[members] = self._simulate_group(c, members, layer_codes, block_layers, microbatches)
         return out
 
     def _simulate_group(
-        self, c: Candidates, members: Ints, layer_codes: Ints, block_layers: Ints, hop_s: Floats, microbatches: Ints
+        self, c: Candidates, members: Ints, layer_codes: Ints, block_layers: Ints, microbatches: Ints
     ) -> Floats:
         i = int(members[0])
         pp, vpp, m = int(c.pp[i]), int(c.vpp[i]), int(microbatches[i])
@@ -287,9 +288,12 @@ class Projector:
         n = int(block_layers[i])
         s = stage_seconds(p, stages, int(c.recompute[i]), n, n > 0)
         schedule = c.schedules[int(c.schedule[i])]
+        hops_s = np.zeros((len(members), pp * vpp - 1))
+        if pp > 1:
+            hops_s = hop_seconds(self.model, self.cluster, self.workload, c.take(members), schedule, pp, vpp)
         setting = {"schedule": schedule, "pp": pp, "vpp": vpp, "microbatches": m}
-        times = pipeline_times(s, hop_s[members], **setting)
-        bound = makespan_bound(s, hop_s[members], **setting)
+        times = pipeline_times(s, hops_s, stack=self.cluster.stack, **setting)
+        bound = makespan_bound(s, hops_s, **setting)
         return self._break_down(p, s, times, m, bound)
 
     def _break_down(self, p: Pieces, s: StageSeconds, times, m: int, bound: Floats) -> Floats:  # type: ignore[no-untyped-def]
@@ -311,6 +315,16 @@ class Projector:
         rows[:, WINDOW_B], rows[:, WINDOW_F] = window_b, by_pass[:, Pass.FORWARD]
         rows[:, BOUND] = bound
         return rows
+
+
+def _groups(keys: Ints) -> Iterator[Ints]:
+    """Positions of the columns of `keys` that are alike, group by group."""
+    if keys.shape[1] == 0:
+        return
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    group = group.reshape(-1)
+    order = np.argsort(group, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
 def project(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Projection:

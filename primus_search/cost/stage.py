@@ -70,7 +70,9 @@ def pieces(
         work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
         work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s
     for i, work in enumerate(works):
-        _add_launches(work, acc, stack, is_layer=i < len(model.kinds))
+        is_moe = i < len(model.kinds) and model.kinds[i].is_moe
+        dispatcher = np.where(c.deepep, stack.host_dispatch_factor, 1.0)
+        _add_launches(work, acc, stack, bookkeeping=dispatcher if is_moe else 0.0)
     return Pieces(
         pass_s=np.array([work.seconds.sum(axis=1) for work in works]),
         part_s=np.array([work.seconds.sum(axis=0) for work in works]),
@@ -83,18 +85,28 @@ def pieces(
     )
 
 
-def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, is_layer: bool) -> None:
-    """What a pass waits for its own launches: the host's time for all its kernels beyond the device's time.
+# Share of the launches that a graph replays: the router and its preparation; attention, norms and residuals as well.
+GRAPH_SHARE = {"none": 0.0, "router": 0.25, "partial": 0.5, "full": 1.0}
 
-    A replayed graph leaves the device's own gap between kernels; a partial graph covers attention and router, about
-    half of the launches.
+
+def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Floats | float) -> None:
+    """What a pass waits for its own launches: the host's time for all of them beyond the device's time.
+
+    A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
+    dispatcher; 0 of anything else.
     """
-    graphed = {"none": 0.0, "partial": 0.5, "full": 1.0}[stack.cuda_graph] if is_layer else 0.0
-    graphed = 1.0 if stack.cuda_graph == "full" else graphed
+    graphed = GRAPH_SHARE[stack.cuda_graph]
     per_kernel_s = graphed * acc.launch.graph_s + (1.0 - graphed) * stack.host_launch_s
-    for which in Pass:
-        waiting = work.kernels[which] * per_kernel_s - work.pass_s(which)
+    bookkeeping_s = (1.0 - graphed) * stack.host_moe_s * bookkeeping
+    for which, moments in _HOST_PASSES.items():
+        device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
+        kernels = work.kernels[list(moments)].sum(axis=0)
+        waiting = kernels * per_kernel_s + bookkeeping_s - device_s
         work.seconds[which, Part.LAUNCH] += np.maximum(waiting, 0.0)
+
+
+# Both gradients of a layer are launched in one go, so the host has their time together.
+_HOST_PASSES = {Pass.FORWARD: (Pass.FORWARD,), Pass.INPUT_GRAD: (Pass.INPUT_GRAD, Pass.WEIGHT_GRAD)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -248,8 +248,10 @@ def switched(stack: Stack, run: Run) -> Stack:
     graph = (words.setting(flags, "cuda_graph") or "").lower()
     if "full_iteration" in graph:
         stack = replace(stack, cuda_graph="full" if not graph.startswith("none") else stack.cuda_graph)
-    elif "attn" in graph or "moe_router" in graph:
+    elif "attn" in graph:
         stack = replace(stack, cuda_graph="partial")
+    elif "moe_router" in graph:
+        stack = replace(stack, cuda_graph="router")
     elif "cuda graph" in text:
         stack = replace(stack, cuda_graph="full")
     if "a2a_overlap=true" in text:
@@ -382,6 +384,11 @@ def _layout(run: Run, model: Model, stages: int) -> Layout:
         return Layout("string", text=text)
     if stages == 1 or model.num_layers % stages == 0:
         return EVEN
+    most = -(-model.num_layers // stages)
+    rest = model.num_layers - (stages - 1) * most
+    if model.num_mtp_layers and rest >= 0:
+        # Megatron-Bridge deals DeepSeek-V3 so: full stages, and what is left to the one with MTP and loss.
+        return Layout("ends", last=rest)
     if (model.num_layers + 2) % stages == 0:
         # Megatron's account_for_embedding_in_pipeline_split and its twin for the loss: each end counts as a layer.
         at_ends = (model.num_layers + 2) // stages - 1
