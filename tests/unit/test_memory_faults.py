@@ -16,7 +16,7 @@ from primus_search.layout import BALANCED
 from primus_search.model import Model
 from primus_search.units import GB
 from primus_search.workload import Workload
-from tests.unit.test_memory_formulas import FLASH, LITE, LLAMA_70B, cluster
+from tests.unit.test_memory_formulas import FLASH, HARDWARE, LITE, LLAMA_70B, cluster
 
 WORK = Workload(seq_length=4096, global_batch_size=256)
 
@@ -187,3 +187,12 @@ def test_logits_and_embedding_are_not_multiplied_by_the_stages() -> None:
         )
         assert ranks.logits[-1] == pytest.approx(8192 * 128256 * FLASH.memory.unfused_logit_bytes)
         assert not ranks.logits[:-1].any()
+
+
+def test_a_shape_no_schedule_serves_fits_nowhere_and_is_finite() -> None:
+    # DualPipeV needs at least two micro-batches per stage; 61 layers do not split evenly over 8 stages.
+    work = Workload(seq_length=4096, global_batch_size=15)
+    c = Candidates.table(pp=8, tp=8, vpp=[2, 1], schedule=[0, 1], schedules=("dualpipev", "1f1b"), layouts=(BALANCED,))
+    m = project_memory(LLAMA_70B, cluster(), work, c)
+    assert np.isfinite(m.total).all() and np.isfinite(m.allocator_slack).all()
+    assert m.total[0] > 1e3 * HARDWARE.accelerator.hbm_bytes > 1e3 * m.total[1]

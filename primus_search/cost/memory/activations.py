@@ -66,7 +66,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
 
 def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
     """Every tensor one layer of that kind saves, in the order it is made."""
-    tensors = residual_stream(model, stack, s)
+    tensors = residual_stream(model, stack, kind, s)
     tensors += latent_attention(model, stack, s) if model.latent else grouped_query_attention(model, stack, s)
     tensors += core_attention(model, stack, kind, s, seq_length)
     if not kind.is_moe:
@@ -74,8 +74,12 @@ def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_len
     return tensors + experts(model, stack, s)
 
 
-def residual_stream(model: Model, stack: Stack, s: Share) -> list[Saved]:
-    """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks."""
+def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> list[Saved]:
+    """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks.
+
+    The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too.
+    """
+    mlp_norm = Recompute.LAYERNORM if kind.is_moe else Recompute.LAYERNORM | Recompute.MLP
     stream = s.split_tokens * model.hidden
     out = linear_input_bytes(stack, s) * stream
     mask = MASK_BYTES * stream * (1.0 if stack.has_dropout else 0.0)
@@ -83,7 +87,7 @@ def residual_stream(model: Model, stack: Stack, s: Share) -> list[Saved]:
         Saved(name="layer input", bytes=BF16_BYTES * stream),
         Saved(name="attention norm output", bytes=out, dropped_by=Recompute.LAYERNORM, weight_input=True),
         Saved(name="attention residual", bytes=BF16_BYTES * stream),
-        Saved(name="MLP norm output", bytes=out, dropped_by=Recompute.LAYERNORM, weight_input=True),
+        Saved(name="MLP norm output", bytes=out, dropped_by=mlp_norm, weight_input=True),
         Saved(name="dropout masks", bytes=2.0 * mask),
     ]
     extra = model.num_norms - 2

@@ -18,11 +18,15 @@ from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst
 from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.memory.share import Share, share
 from primus_search.cost.result import Memory
+from primus_search.errors import ScheduleError
 from primus_search.model import Model
 from primus_search.workload import Workload
 
 ROUNDING = 1e-9
 """A full device is this much short of full, so that its parts, added in another order, do not overflow it."""
+
+NEVER = 1e15
+"""Layers, micro-batches, ... of a pipeline that cannot run: finite, and more than any device holds."""
 
 KEY_LIMIT = 200_000
 """Keys of one kind kept before a table starts afresh (about 100 MB)."""
@@ -132,7 +136,11 @@ class MemoryTable:
         number = self._shapes.get(pipeline)
         if number is None:
             number = self._shapes[pipeline] = len(self._shapes)
-            self._units.append(worst_moments(self.model, pipeline).units)
+            try:
+                self._units.append(worst_moments(self.model, pipeline).units)
+            except ScheduleError:
+                # No order serves this shape (too few micro-batches, a layout of other stages): fits on no device.
+                self._units.append(np.full((1, self._columns.width), NEVER))
             self._first.append(self._units.size)
         return number
 
