@@ -1,101 +1,201 @@
-"""Seconds from the first forward to the last backward of a step: the schedule's exact makespan at true stage costs."""
+"""Pipeline rows: what a candidate's pipeline costs, estimated for every distinct key and simulated where it matters.
 
+A row has the parts of the busiest rank, the backward and forward windows that gradient traffic can hide behind, and a
+makespan no order can beat; all of that is sums over stages and needs no simulation (`kernels.estimate`). The bubble,
+which does, is filled in by `simulate` for the rows that are asked for exactly, grouped by order.
+"""
+
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats
+from primus_search.candidates import Candidates, Floats, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.collectives import Group, send_s
+from primus_search.cost.factor import Rows
 from primus_search.cost.layer import BF16_BYTES, shapes
-from primus_search.cost.stage import StageSeconds
+from primus_search.cost.work import Part, Pass
 from primus_search.model import Model
 from primus_search.schedule import algorithm, order_for
 from primus_search.schedule.batch import CostColumns, simulate_many
 from primus_search.schedule.table import rank_of_stage
-from primus_search.stack import Stack
 from primus_search.workload import Workload
+
+PARTS = len(Part)
+# Columns of a row: the parts, then these.
+BUBBLE, WINDOW_B, WINDOW_F, BOUND = PARTS, PARTS + 1, PARTS + 2, PARTS + 3
+WIDTH = PARTS + 4
+
+NEAR_S, FAR_S, BLOCKING, PASS_S = range(4)
+HOP_FACTS = 4
+
+ROUNDING = 1e-9
+"""A bound is lowered by this share, so that a sum in another order cannot lift it above the makespan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PipelineTimes:
-    """Makespan and, per pipeline rank, the time it computes: (rows,) and (rows, ranks); which rank holds each stage."""
+class Shape:
+    """One way to lay a model out over a pipeline: what the rows that share it have in common.
 
-    makespan: Floats
-    busy: Floats
-    rank_of_stage: np.ndarray
-
-
-def pipeline_times(
-    s: StageSeconds, hops_s: Floats, *, schedule: str, pp: int, vpp: int, microbatches: int, stack: Stack
-) -> PipelineTimes:
-    """Exact times for rows that share schedule, stages and micro-batches. `hops_s` (rows, stages - 1).
-
-    The stack says which share of a hop also keeps the sending rank busy (frameworks that send before they go on), and
-    what every pass costs besides its kernels (Python, posting and waiting for sends).
-    Without a pipeline, micro-batches run one after the other. Raises `ScheduleError` where the schedule does not
-    allow these numbers.
+    counts      (stages, pieces) how many of each piece a virtual stage holds
+    recomputed  (stages, kinds) how many layers of each kind are recomputed
+    is_far      (stages - 1,) hops whose two ends lie in different fast domains
     """
-    if pp == 1:
-        busy = microbatches * (s.forward + s.backward + s.weight_grad).sum(axis=1)
-        return PipelineTimes(
-            makespan=busy, busy=busy[:, None], rank_of_stage=np.zeros(s.forward.shape[1], dtype=np.int64)
+
+    schedule: str
+    pp: int
+    vpp: int
+    counts: Floats
+    recomputed: Floats
+    is_far: np.ndarray
+
+    @property
+    def ranks(self) -> Ints:
+        """Pipeline rank of every virtual stage, of both copies where the schedule holds the model twice."""
+        if self.pp == 1:
+            return np.zeros(len(self.counts), dtype=np.int64)
+        return rank_of_stage(algorithm(self.schedule).placement, self.pp, self.vpp).astype(np.int64)
+
+    @property
+    def splits_weight(self) -> bool:
+        return self.pp > 1 and algorithm(self.schedule).splits_weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """New keys: which shape, which row of the layer table, micro-batches, and what a hop costs.
+
+    hops  (rows, 4) seconds of a hop inside the fast domain and between two, the share of a hop that keeps the sending
+          rank busy, and what every pass costs besides its kernels; see `hop_facts`
+    """
+
+    shape: Ints
+    layer: Ints
+    microbatches: Ints
+    hops: Floats
+
+
+class PipelineRows:
+    """The growing table of pipeline rows, numbered as the vocabulary numbers their keys."""
+
+    def __init__(self, num_pieces: int, num_kinds: int) -> None:
+        self._num_pieces, self._num_kinds = num_pieces, num_kinds
+        self._rows = Rows(WIDTH)
+        self._codes = Rows(3)  # shape, layer, micro-batches
+        self._hops = Rows(HOP_FACTS)
+        self._shapes: list[Shape] = []
+        self._shape_numbers: dict[Hashable, int] = {}
+        self._first = np.zeros(1, dtype=np.int64)
+        self._counts = np.zeros((0, num_pieces))
+        self._recomputed = np.zeros((0, num_kinds))
+        self._is_far = np.zeros(0, dtype=np.bool_)
+        self._ranks = np.zeros((0, 2), dtype=np.int64)
+        self._ranks_copies_splits = np.zeros((0, 3), dtype=np.int64)
+
+    def known(self, key: Hashable) -> int | None:
+        """The number of a shape, None when it has not been seen."""
+        return self._shape_numbers.get(key)
+
+    def add_shape(self, key: Hashable, shape: Shape) -> int:
+        """Register a shape under its key."""
+        number = self._shape_numbers[key] = len(self._shapes)
+        self._shapes.append(shape)
+        stages, ranks = len(shape.counts), shape.ranks
+        copies = len(ranks) // stages
+        self._first = np.append(self._first, self._first[-1] + stages)
+        self._counts = np.concatenate([self._counts, shape.counts])
+        self._recomputed = np.concatenate([self._recomputed, shape.recomputed])
+        self._is_far = np.concatenate([self._is_far, shape.is_far, [False]])
+        self._ranks = np.concatenate([self._ranks, np.stack([ranks[:stages], ranks[-stages:]], axis=1)])
+        facts = [[max(shape.pp, 1), copies, int(shape.splits_weight)]]
+        self._ranks_copies_splits = np.concatenate([self._ranks_copies_splits, facts])
+        return number
+
+    def append(self, keys: Keys, layers: Floats) -> None:
+        """Estimate new keys; their bubble stays unknown (not a number) until it is simulated."""
+        from primus_search.cost import kernels
+
+        out = np.empty((len(keys.shape), WIDTH))
+        kernels.estimate(
+            keys.shape, keys.layer, keys.microbatches, keys.hops, layers,
+            self._first, self._counts, self._recomputed, self._is_far, self._ranks, self._ranks_copies_splits,
+            self._num_pieces, PARTS, int(Part.RECOMPUTE), out,
+        )  # fmt: skip
+        out[:, BOUND] *= 1.0 - ROUNDING
+        out[:, BUBBLE] = np.nan
+        self._rows.append(out)
+        self._codes.append(np.stack([keys.shape, keys.layer, keys.microbatches], axis=1).astype(np.float64))
+        self._hops.append(keys.hops)
+
+    def gather(self, codes: Ints) -> Floats:
+        """(WIDTH, rows) of the table."""
+        return np.ascontiguousarray(self._rows.data[codes].T)
+
+    def simulate(self, codes: Ints, layers: Floats) -> None:
+        """Fill in the bubble of these rows where it is still unknown."""
+        wanted = np.unique(codes[np.isnan(self._rows.data[codes, BUBBLE])])
+        if len(wanted) == 0:
+            return
+        facts = self._codes.data[wanted].astype(np.int64)
+        order = np.lexsort((facts[:, 2], facts[:, 0]))
+        facts, wanted = facts[order], wanted[order]
+        changes = np.flatnonzero((np.diff(facts[:, 0]) != 0) | (np.diff(facts[:, 2]) != 0)) + 1
+        for members in np.split(np.arange(len(wanted)), changes):
+            shape = self._shapes[facts[members[0], 0]]
+            rows = wanted[members]
+            makespan = self._makespan(
+                shape, int(facts[members[0], 2]), layers[facts[members, 1]], self._hops.data[rows]
+            )
+            data = self._rows.data
+            data[rows, BUBBLE] = makespan - data[rows, :PARTS].sum(axis=1)
+
+    def _makespan(self, shape: Shape, microbatches: int, layers: Floats, hops: Floats) -> Floats:
+        pieces, kinds = self._num_pieces, self._num_kinds
+        by_pass = layers[:, : pieces * len(Pass)].reshape(-1, pieces, len(Pass))
+        forward, backward, weight = (by_pass[:, :, which] @ shape.counts.T for which in Pass)
+        backward = backward + layers[:, len(layers[0]) - kinds :] @ shape.recomputed.T
+        if shape.pp == 1:
+            total: Floats = microbatches * (forward + backward + weight).sum(axis=1)
+            return total
+        stages = len(shape.counts)
+        ranks = shape.ranks[:stages]
+        crosses = ranks[:-1] != ranks[1:]
+        hop_s = crosses * np.where(shape.is_far, hops[:, [FAR_S]], hops[:, [NEAR_S]])
+        held = hops[:, [BLOCKING]] * hop_s
+        none = np.zeros((len(held), 1))
+        costs = CostColumns(
+            forward=forward + hops[:, [PASS_S]] + np.concatenate([held, none], axis=1),
+            backward=backward + hops[:, [PASS_S]] + np.concatenate([none, held], axis=1),
+            weight=weight,
+            comm=hop_s - held,
         )
-    table = order_for(schedule, pp, microbatches, vpp)
-    ranks = table.rank_of_stage[: table.model_stages]
-    held_share = np.reshape(np.asarray(stack.pipeline_blocking, np.float64), (-1, 1))
-    pass_s = np.reshape(np.asarray(stack.pass_s, np.float64), (-1, 1))
-    held = held_share * hops_s * (ranks[:-1] != ranks[1:])
-    none = np.zeros((len(held), 1))
-    forward = s.forward + pass_s + np.concatenate([held, none], axis=1)
-    backward = s.backward + pass_s + np.concatenate([none, held], axis=1)
-    costs = CostColumns(forward=forward, backward=backward, weight=s.weight_grad, comm=(1.0 - held_share) * hops_s)
-    times = simulate_many(table, costs)
-    return PipelineTimes(makespan=times.makespan, busy=times.busy, rank_of_stage=table.rank_of_stage)
+        times = simulate_many(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), costs)
+        return times.makespan
 
 
-def makespan_bound(s: StageSeconds, hops_s: Floats, *, schedule: str, pp: int, vpp: int, microbatches: int) -> Floats:
-    """A makespan no order of this placement can beat, per row, without simulating.
+def hop_facts(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:
+    """(rows, 4) what a hop between pipeline ranks costs: near, far, share that blocks the sender, cost of a pass.
 
-    Rank r cannot start before the forwards of the stages before its first one, then has all its work to do; where
-    backward is one pass, the gradient still has to travel through those stages after the rank's last pass.
-    """
-    work = s.forward + s.backward + s.weight_grad
-    if pp == 1:
-        total: Floats = microbatches * work.sum(axis=1)
-        return total
-    found = algorithm(schedule)
-    ranks = rank_of_stage(found.placement, pp, vpp)
-    if len(ranks) > s.forward.shape[1]:
-        return microbatches * work.sum(axis=1) / pp
-    best = np.zeros(len(s.forward))
-    for rank in range(pp):
-        first = int(np.flatnonzero(ranks == rank)[0])
-        travel = hops_s[:, :first].sum(axis=1)
-        before = s.forward[:, :first].sum(axis=1) + travel
-        after = 0.0 if found.splits_weight else (s.backward + s.weight_grad)[:, :first].sum(axis=1) + travel
-        best = np.maximum(best, before + microbatches * work[:, ranks == rank].sum(axis=1) + after)
-    return best
-
-
-def hop_seconds(
-    model: Model, cluster: Cluster, workload: Workload, c: Candidates, schedule: str, pp: int, vpp: int
-) -> Floats:
-    """(rows, stages - 1) seconds from the end of a pass to the earliest start of the next stage, for rows of one pp.
-
-    Pipeline ranks are the outermost: stage ranks r and r + 1 are tp * cp * dp devices apart, so a hop leaves the fast
-    domain where its two ends lie in different ones. Every hop carries one activation (or its gradient).
+    Every hop carries one activation (or its gradient), split as the stack splits it.
     """
     s = shapes(model, workload, cluster.stack, c)
     message = s.split_tokens * model.hidden * BF16_BYTES
-    ranks = rank_of_stage(algorithm(schedule).placement, pp, vpp)[: pp * vpp].astype(np.int64)
-    stride = cluster.world // pp
-    domain = ranks * stride // cluster.network.domain_size
-    is_far = domain[:-1] != domain[1:]
     near = send_s(cluster.network, message, Group(2, 1))
     far = send_s(cluster.network, message, Group(2, cluster.network.domain_size))
-    crosses = ranks[:-1] != ranks[1:]
-    hops = crosses * np.where(is_far, far[:, None], near[:, None])
-    efficiency = np.broadcast_to(np.asarray(cluster.stack.network_efficiency, np.float64), (len(c),))
-    seconds: Floats = hops / efficiency[:, None]
-    return seconds
+    efficiency = np.asarray(cluster.stack.network_efficiency, np.float64)
+    facts = [near / efficiency, far / efficiency, cluster.stack.pipeline_blocking, cluster.stack.pass_s]
+    return np.stack([np.broadcast_to(np.asarray(fact, np.float64), (len(c),)) for fact in facts], axis=1)
+
+
+def far_hops(cluster: Cluster, schedule: str, pp: int, vpp: int) -> np.ndarray:
+    """(stages - 1,) whether the two ends of a hop lie in different fast domains.
+
+    Pipeline ranks are the outermost: ranks r and r + 1 are world / pp devices apart.
+    """
+    if pp == 1:
+        return np.zeros(max(pp * vpp - 1, 0), dtype=np.bool_)
+    ranks = rank_of_stage(algorithm(schedule).placement, pp, vpp)[: pp * vpp].astype(np.int64)
+    domain = ranks * (cluster.world // pp) // cluster.network.domain_size
+    is_far: np.ndarray = domain[:-1] != domain[1:]
+    return is_far

@@ -22,19 +22,25 @@ from primus_search.cost.memory import MemoryTable
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
 from primus_search.cost.optimizer import optimizer_s
-from primus_search.cost.pipeline import hop_seconds, makespan_bound, pipeline_times
+from primus_search.cost.pipeline import (
+    BOUND,
+    BUBBLE,
+    PARTS,
+    WINDOW_B,
+    WINDOW_F,
+    Keys,
+    PipelineRows,
+    Shape,
+    far_hops,
+    hop_facts,
+)
 from primus_search.cost.result import Memory, Projection, Step, Verdict
-from primus_search.cost.stage import Pieces, StageSeconds, pieces, stage_seconds
+from primus_search.cost.stage import piece_counts, pieces
 from primus_search.cost.work import Part, Pass
 from primus_search.errors import ScheduleError
 from primus_search.layout import Layout, StageLayers, stage_layers
 from primus_search.model import Model
 from primus_search.workload import Workload
-
-PARTS = len(Part)
-# Columns of a pipeline row: the parts, then bubble, backward and forward of one micro-batch on the busiest rank.
-BUBBLE, WINDOW_B, WINDOW_F, BOUND = PARTS, PARTS + 1, PARTS + 2, PARTS + 3
-PIPELINE_WIDTH = PARTS + 4
 
 MEMO_LIMIT = 2_000_000
 """Pipeline rows kept; beyond this the tables start afresh (about 250 MB)."""
@@ -67,7 +73,7 @@ class Projector:
         kinds = len(self.model.kinds)
         self._layer_keys, self._pipeline_keys, self._replica_keys = Vocabulary(), Vocabulary(), Vocabulary()
         self._layers = Rows(self._num_pieces * (len(Pass) + PARTS) + kinds)
-        self._pipelines = Rows(PIPELINE_WIDTH)
+        self._pipelines = PipelineRows(self._num_pieces, kinds)
         self._replicas = Rows(5)
         self._layouts: dict[Layout, int] = {}
         self._schedules: dict[str, int] = {}
@@ -151,7 +157,18 @@ class Projector:
     def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats]:
         """Exposed gradient traffic and optimizer seconds of every row."""
         sharded = c.sharding != Sharding.NONE
-        columns = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding, c.shard_group * sharded, c.fp8, self._layout_codes(c)]
+        columns = [
+            c.tp,
+            c.pp,
+            c.vpp,
+            c.ep,
+            c.etp,
+            c.cp,
+            c.sharding,
+            c.shard_group * sharded,
+            c.fp8,
+            self._layout_codes(c),
+        ]
         columns.append(self._schedule_codes(c))
         codes, first = self._encode(self._replica_keys, columns)
         if len(first):
@@ -230,7 +247,7 @@ class Projector:
         return rank_of_stage(placement, pp, vpp)[:num_stages].astype(np.int64)
 
     def _pipeline_rows(self, c: Candidates, *, exact: bool) -> Floats:
-        """(width, rows) of the pipeline table, gathered."""
+        """(width, rows) of the pipeline table, gathered; the bubble is simulated only where `exact`."""
         if self._pipeline_keys.size > MEMO_LIMIT:
             self._forget()
         is_fsdp = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
@@ -242,8 +259,12 @@ class Projector:
         columns.append(self._schedule_codes(c) * has_pipeline)
         codes, first = self._encode(self._pipeline_keys, columns)
         if len(first):
-            self._pipelines.append(self._simulate(c.take(first), layer_codes[first], block_layers[first]))
-        return np.ascontiguousarray(self._pipelines.data[codes].T)
+            self._pipelines.append(
+                self._keys(c.take(first), layer_codes[first], block_layers[first]), self._layers.data
+            )
+        if exact:
+            self._pipelines.simulate(codes, self._layers.data)
+        return self._pipelines.gather(codes)
 
     def _layer_codes(self, c: Candidates, is_fsdp: Ints) -> Ints:
         columns: list[ArrayLike] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
@@ -259,62 +280,28 @@ class Projector:
             self._layers.append(np.concatenate(flat).T)
         return codes
 
-    def _pieces(self, codes: Ints) -> Pieces:
-        rows = self._layers.data[codes].T
-        n, k = self._num_pieces, self._num_pieces - 3
-        cut = n * len(Pass)
-        return Pieces(
-            pass_s=rows[:cut].reshape(n, len(Pass), -1),
-            part_s=rows[cut : cut + n * PARTS].reshape(n, PARTS, -1),
-            recompute_s=rows[cut + n * PARTS :].reshape(k, -1),
-        )
-
-    def _simulate(self, c: Candidates, layer_codes: Ints, block_layers: Ints) -> Floats:
-        """New rows of the pipeline table: group by order, count out the stages, simulate, break down."""
-        out = np.zeros((len(c), PIPELINE_WIDTH))
+    def _keys(self, c: Candidates, layer_codes: Ints, block_layers: Ints) -> Keys:
+        """New pipeline keys of the rows of `c`."""
         microbatches = self._degrees(c).microbatches
-        keys = np.stack([c.pp, c.vpp, c.schedule * (c.pp > 1), microbatches, c.pipeline_layout, block_layers, c.recompute])
+        has_pipeline = c.pp > 1
+        shape = np.empty(len(c), dtype=np.int64)
+        keys = np.stack([c.pp, c.vpp, c.schedule * has_pipeline, c.pipeline_layout, block_layers])
         for members in _groups(keys):
-            out[members] = self._simulate_group(c, members, layer_codes, block_layers, microbatches)
-        return out
+            shape[members] = self._shape(c, int(members[0]), int(block_layers[members[0]]))
+        hops = hop_facts(self.model, self.cluster, self.workload, c)
+        return Keys(shape=shape, layer=layer_codes, microbatches=microbatches, hops=hops)
 
-    def _simulate_group(
-        self, c: Candidates, members: Ints, layer_codes: Ints, block_layers: Ints, microbatches: Ints
-    ) -> Floats:
-        i = int(members[0])
-        pp, vpp, m = int(c.pp[i]), int(c.vpp[i]), int(microbatches[i])
-        p = self._pieces(layer_codes[members])
-        stages = self._stages(c, i)
-        n = int(block_layers[i])
-        s = stage_seconds(p, stages, int(c.recompute[i]), n, n > 0)
-        schedule = c.schedules[int(c.schedule[i])]
-        hops_s = np.zeros((len(members), pp * vpp - 1))
-        if pp > 1:
-            hops_s = hop_seconds(self.model, self.cluster, self.workload, c.take(members), schedule, pp, vpp)
-        setting = {"schedule": schedule, "pp": pp, "vpp": vpp, "microbatches": m}
-        times = pipeline_times(s, hops_s, stack=self.cluster.stack, **setting)
-        bound = makespan_bound(s, hops_s, **setting)
-        return self._break_down(p, s, times, m, bound)
-
-    def _break_down(self, p: Pieces, s: StageSeconds, times, m: int, bound: Floats) -> Floats:  # type: ignore[no-untyped-def]
-        """Parts of the busiest rank over all micro-batches; the bubble is the rest of the makespan."""
-        num_ranks = times.busy.shape[1]
-        counts = np.zeros((num_ranks, s.counts.shape[1]))
-        recomputed = np.zeros((num_ranks, s.recomputed.shape[1]))
-        copies = len(times.rank_of_stage) // len(s.counts)
-        np.add.at(counts, times.rank_of_stage, np.tile(s.counts, (copies, 1)) / copies)
-        np.add.at(recomputed, times.rank_of_stage, np.tile(s.recomputed, (copies, 1)) / copies)
-        busiest = times.busy.argmax(axis=1)
-        parts = m * np.einsum("rp,pqr->rq", counts[busiest], p.part_s)
-        parts[:, Part.RECOMPUTE] += m * (recomputed[busiest].T * p.recompute_s).sum(axis=0)
-        by_pass = np.einsum("rp,pqr->rq", counts[busiest], p.pass_s)
-        window_b = by_pass[:, Pass.INPUT_GRAD] + by_pass[:, Pass.WEIGHT_GRAD] + parts[:, Part.RECOMPUTE] / m
-        rows = np.empty((len(busiest), PIPELINE_WIDTH))
-        rows[:, :PARTS] = parts
-        rows[:, BUBBLE] = times.makespan - parts.sum(axis=1)
-        rows[:, WINDOW_B], rows[:, WINDOW_F] = window_b, by_pass[:, Pass.FORWARD]
-        rows[:, BOUND] = bound
-        return rows
+    def _shape(self, c: Candidates, i: int, block_layers: int) -> int:
+        """The number of the pipeline shape of row i; registered at first sight."""
+        pp, vpp, schedule = int(c.pp[i]), int(c.vpp[i]), c.schedules[int(c.schedule[i])]
+        key = (pp, vpp, schedule if pp > 1 else "", c.layouts[int(c.pipeline_layout[i])], block_layers)
+        known = self._pipelines.known(key)
+        if known is not None:
+            return known
+        counts, recomputed = piece_counts(self._stages(c, i), block_layers)
+        is_far = far_hops(self.cluster, schedule, pp, vpp)
+        shape = Shape(schedule=schedule, pp=pp, vpp=vpp, counts=counts, recomputed=recomputed, is_far=is_far)
+        return self._pipelines.add_shape(key, shape)
 
 
 def _groups(keys: Ints) -> Iterator[Ints]:

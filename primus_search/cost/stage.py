@@ -1,8 +1,8 @@
 """Seconds of one micro-batch in every virtual stage: layers, ends, recompute, launches and exposed traffic.
 
 Two tables are enough for any number of candidates. `PieceTable`: one row per distinct layer key, with the seconds of
-one layer of each kind, of the embedding, the head and an MTP module. `stage_seconds`: those pieces counted out over
-the virtual stages of a layout. A stage's time is linear in the pieces it holds, so both are sums and gathers.
+one layer of each kind, of the embedding, the head and an MTP module. `piece_counts`: how many of those pieces each
+virtual stage of a layout holds. A stage's time is linear in the pieces it holds, so both are sums and gathers.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Candidates, Floats, Recompute
+from primus_search.candidates import Candidates, Floats
 from primus_search.cluster import Cluster
 from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.layer import layer_operations
@@ -109,49 +109,17 @@ def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Fl
 _HOST_PASSES = {Pass.FORWARD: (Pass.FORWARD,), Pass.INPUT_GRAD: (Pass.INPUT_GRAD, Pass.WEIGHT_GRAD)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageSeconds:
-    """Seconds of one micro-batch per virtual stage: (rows, stages) each; and pieces per stage, for break-downs.
+def piece_counts(stages: StageLayers, block_layers: int = 0) -> tuple[Floats, Floats]:
+    """How many of each piece a virtual stage holds, (stages, pieces), and how many layers of each kind it recomputes.
 
-    counts            (stages, pieces) how many of each piece a stage holds
-    recomputed        (stages, kinds) how many layers of each kind are recomputed
+    `block_layers` > 0: only the first so many layers of a stage (FULL recompute with the block method, kinds in
+    proportion); else every layer, for what a setting recomputes of a layer is in the piece's own `recompute_s`.
     """
-
-    forward: Floats
-    input_grad: Floats
-    weight_grad: Floats
-    recompute: Floats
-    counts: Floats
-    recomputed: Floats
-
-    @property
-    def backward(self) -> Floats:
-        """Input gradient and what is recomputed before it."""
-        return self.input_grad + self.recompute
-
-
-def stage_seconds(p: Pieces, stages: StageLayers, recompute: int, recomputed_layers: int, is_block: bool) -> StageSeconds:
-    """Pieces counted out over the virtual stages of one layout, for rows that share layout and recompute setting.
-
-    FULL with the block method recomputes the first `recomputed_layers` of a stage (0: all; kinds in proportion);
-    the uniform method recomputes every layer, whatever the size of its groups. Other settings touch every layer.
-    """
-    counts = np.concatenate(
-        [stages.counts, stages.has_embedding[:, None], stages.has_head[:, None], stages.mtp[:, None]], axis=1
-    )
+    ends = [stages.has_embedding[:, None], stages.has_head[:, None], stages.mtp[:, None]]
     recomputed = stages.counts
-    if recompute & Recompute.FULL and is_block and recomputed_layers:
-        layers = np.maximum(stages.layers, 1.0)
-        recomputed = stages.counts * np.minimum(recomputed_layers / layers, 1.0)[:, None]
-    by_pass = np.einsum("sp,pqr->qrs", counts, p.pass_s)
-    return StageSeconds(
-        forward=by_pass[Pass.FORWARD],
-        input_grad=by_pass[Pass.INPUT_GRAD],
-        weight_grad=by_pass[Pass.WEIGHT_GRAD],
-        recompute=np.einsum("sk,kr->rs", recomputed, p.recompute_s),
-        counts=counts,
-        recomputed=recomputed,
-    )
+    if block_layers:
+        recomputed = stages.counts * np.minimum(block_layers / np.maximum(stages.layers, 1.0), 1.0)[:, None]
+    return np.concatenate([stages.counts, *ends], axis=1), recomputed
 
 
-__all__ = ["Module", "Pieces", "StageSeconds", "pieces", "stage_seconds"]
+__all__ = ["Module", "Pieces", "piece_counts", "pieces"]
