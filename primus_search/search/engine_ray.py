@@ -118,7 +118,7 @@ def _counted(task: Task, tries: dict[int, int], error: Exception) -> Task:
     return task
 
 
-@ray.remote(num_cpus=1, max_retries=MAX_TRIES)
+@ray.remote(num_cpus=1, max_retries=MAX_TRIES)  # type: ignore[untyped-decorator]  # Ray ships no types for it
 def _evaluate(key: str, shipped: tuple[Space, int], task: Task, cut: Cut) -> Findings:
     """One task in a worker process; `key` names the search, so that its funnel is built once per worker."""
     space, keep = shipped

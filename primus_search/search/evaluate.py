@@ -12,10 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats
+from primus_search.candidates import Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.search.findings import NO_MISS, Findings, Miss
-from primus_search.search.shortlist import Collector, Cut, Rows, without_noise
+from primus_search.search.shortlist import NO_ROWS, OPEN, Collector, Cut, Rows, without_noise
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER, Lines
 
@@ -67,51 +67,74 @@ class Funnel:
         tally, collector = _Tally(), Collector(self.keep, cut)
         for start in range(task.start, task.stop, CHUNK_ROWS):
             self._chunk(task.cluster, start, min(start + CHUNK_ROWS, task.stop), collector, tally)
-        return Findings(
-            shortlist=collector.shortlist,
-            legal=tally.rows["memory"],
-            feasible=tally.rows["bound"],
-            removed=tally.removed,
-            rows=tally.rows,
-            seconds=tally.seconds,
-            miss=tally.miss,
+        return tally.findings(collector)
+
+    def look_at(self, cluster: int, numbers: Ints) -> "LookedAt":
+        """The candidates with these numbers, one by one: what a sampler asks for."""
+        tally, collector = _Tally(), Collector(self.keep, OPEN)
+        with tally.stage("enumerate", len(numbers)):
+            lines = self.enumerators[cluster].lines_at(numbers)
+        memory_bytes, missing_bytes, rows = self._through(cluster, lines, collector, tally)
+        step_of = dict(zip(rows.indices.tolist(), rows.step_s.tolist(), strict=True))
+        return LookedAt(
+            per_row=tuple(
+                (number, step_of.get(number, np.inf), memory, missing)
+                for number, memory, missing in zip(
+                    lines.indices.tolist(), memory_bytes.tolist(), missing_bytes.tolist(), strict=True
+                )
+            ),
+            findings=tally.findings(collector),
         )
 
-    def _chunk(self, cluster: int, start: int, stop: int, collector: Collector, clock: "_Tally") -> None:
+    def _chunk(self, cluster: int, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
+        with tally.stage("enumerate", stop - start):
+            lines = self.enumerators[cluster].lines(start, stop)
+        self._through(cluster, lines, collector, tally)
+
+    def _through(
+        self, cluster: int, lines: Lines, collector: Collector, tally: "_Tally"
+    ) -> tuple[Floats, Floats, Rows]:
+        """Memory, bound and projection of some lines; memory and missing bytes of all, and the rows projected."""
         enumerator, projector = self.enumerators[cluster], self.projectors[cluster]
-        with clock.stage("enumerate", stop - start):
-            lines = enumerator.lines(start, stop)
-        with clock.stage("memory", len(lines)):
-            memory_bytes, fits, miss = self._memory(cluster, lines)
-            alive, memory_bytes = lines.take(fits), memory_bytes[fits]
-        clock.note(lines.removed, miss)
+        with tally.stage("memory", len(lines)):
+            memory_bytes, missing_bytes = self._memory(cluster, lines)
+            fits = missing_bytes <= 0.0
+            alive, alive_bytes = lines.take(fits), memory_bytes[fits]
+        tally.note(lines, missing_bytes)
         if not len(alive):
-            return
-        with clock.stage("bound", len(alive)):
+            return memory_bytes, missing_bytes, NO_ROWS
+        with tally.stage("bound", len(alive)):
             candidates = enumerator.table(alive)
             bound_s = projector.bound(candidates) * (1.0 - BOUND_SLACK)
-            admitted = collector.cut.admits(bound_s, without_noise(memory_bytes))
-        with clock.stage("project", int(np.count_nonzero(admitted))):
+            admitted = collector.cut.admits(bound_s, without_noise(alive_bytes))
+        with tally.stage("project", int(np.count_nonzero(admitted))):
             step_s = projector.step(candidates.take(admitted)).total if admitted.any() else np.zeros(0)
-            figures = without_noise(step_s), without_noise(memory_bytes[admitted])
-            rows = Rows(indices=alive.indices[admitted], step_s=figures[0], memory_bytes=figures[1])
+            rows = Rows(
+                indices=alive.indices[admitted],
+                step_s=without_noise(step_s),
+                memory_bytes=without_noise(alive_bytes[admitted]),
+            )
             collector.add(rows)
+        return memory_bytes, missing_bytes, rows
 
-    def _memory(self, cluster: int, lines: Lines) -> tuple[Floats, Bools, Miss]:
-        """Memory of every line, whether it fits, and the nearest miss; computed once per distinct memory."""
+    def _memory(self, cluster: int, lines: Lines) -> tuple[Floats, Floats]:
+        """Memory of every line, and the bytes it lacks (negative: headroom); computed once per distinct memory."""
         if not len(lines):
-            return np.zeros(0), np.zeros(0, dtype=np.bool_), NO_MISS
+            return np.zeros(0), np.zeros(0)
         enumerator, projector = self.enumerators[cluster], self.projectors[cluster]
         distinct, number = enumerator.distinct(lines, MEMORY_READS)
         total = projector.memory_bytes(enumerator.table(distinct))
         accelerator = self.space.clusters[cluster].cluster.accelerator
-        headroom = accelerator.hbm_bytes * (1.0 - self.space.search.memory_margin) - total
-        fits = headroom >= 0.0
-        miss = NO_MISS
-        if not fits.all():
-            nearest = int(np.argmax(np.where(fits, -np.inf, headroom)))
-            miss = Miss(index=int(distinct.indices[nearest]), missing_bytes=float(-headroom[nearest]))
-        return total[number], fits[number], miss
+        missing = total - accelerator.hbm_bytes * (1.0 - self.space.search.memory_margin)
+        return total[number], missing[number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedAt:
+    """Number, step seconds (infinite: does not fit), memory bytes and missing bytes of single candidates."""
+
+    per_row: tuple[tuple[int, float, float, float], ...]
+    findings: Findings
 
 
 class _Tally:
@@ -130,7 +153,21 @@ class _Tally:
         self.rows[name] += rows
         self.seconds[name] += time.process_time() - started
 
-    def note(self, removed: dict[str, int], miss: Miss) -> None:
-        for name, count in removed.items():
+    def note(self, lines: Lines, missing_bytes: Floats) -> None:
+        for name, count in lines.removed.items():
             self.removed[name] = self.removed.get(name, 0) + count
-        self.miss = self.miss.plus(miss)
+        if len(lines) and missing_bytes.max() > 0.0:
+            lacks = np.where(missing_bytes > 0.0, missing_bytes, np.inf)
+            nearest = int(np.argmin(lacks))
+            self.miss = self.miss.plus(Miss(index=int(lines.indices[nearest]), missing_bytes=float(lacks[nearest])))
+
+    def findings(self, collector: Collector) -> Findings:
+        return Findings(
+            shortlist=collector.shortlist,
+            legal=self.rows["memory"],
+            feasible=self.rows["bound"],
+            removed=self.removed,
+            rows=self.rows,
+            seconds=self.seconds,
+            miss=self.miss,
+        )

@@ -57,7 +57,9 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
     else:
         from primus_search.search.samplers import sample
 
-        collected, engine, workers = sample(funnel, method, options.folder, options.progress), "local", 1
+        path = options.folder.path if options.folder else None
+        collected = sample(funnel, method, path, options.resume, options.progress)
+        engine, workers = "local", 1
     refuse_unfit(funnel, collected.findings)
     clusters = ranked(funnel, collected)
     return SearchResult(

@@ -209,6 +209,20 @@ class Enumerator:
         frozen: dict[str, Any] = dict(columns)
         return Candidates(schedules=self.job.schedules, layouts=self.job.layouts, **frozen)
 
+    @property
+    def blocks(self) -> tuple[Block, Block]:
+        """The legal cells of the outer axes, and the legal combinations of the inner ones."""
+        return self._outer, self._inner
+
+    def inner_rows_of(self, cell: int) -> Ints:
+        """The inner combinations that are legal in one outer cell."""
+        first = int(self._offset_of_cell[cell])
+        return self._rows_of_classes[first : first + int(self._starts[cell + 1] - self._starts[cell])]
+
+    def number_of(self, cell: int, inner: int) -> int:
+        """The number of the candidate in this cell with this inner combination."""
+        return int(self._starts[cell]) + int(np.searchsorted(self.inner_rows_of(cell), inner))
+
     def distinct(self, lines: Lines, columns: frozenset[str]) -> tuple[Lines, Ints]:
         """One line per combination of outer cell and the inner `columns`, and the position among them of every line.
 
