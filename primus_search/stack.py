@@ -22,10 +22,11 @@ class StackMemory:
     expert_copies           permuted copies of the routed tokens kept for backward beyond the expert input, all-to-all
     deepep_expert_copies    likewise with DeepEP
     latent_kv_padding       values are padded to the query/key head size for MLA attention
+    sharded_gradient_bytes  main gradient under FSDP, which is not the buffer of the distributed optimizer
     shard_gather_layers     layers whose gathered weights FSDP holds at once (current and prefetched)
     shard_gradient_bytes    bytes per parameter of unreduced gradients while FSDP reduces a layer
     shard_gradient_layers   layers whose unreduced gradients are held at once
-    deepep_buffer_bytes     largest communication buffer DeepEP is configured with
+    deepep_buffer_copies    copies of the tokens a device routes that DeepEP's communication buffers have room for
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
     static_share            likewise per byte of weights, gradients and optimizer state
     tight_slack             share of that slack that stays when the device is full and the allocator frees its cache
@@ -42,10 +43,11 @@ class StackMemory:
     expert_copies: float = 1.0
     deepep_expert_copies: float = 0.0
     latent_kv_padding: bool = False
+    sharded_gradient_bytes: float = 4.0
     shard_gather_layers: float = 2.0
     shard_gradient_bytes: float = 6.0
     shard_gradient_layers: float = 2.0
-    deepep_buffer_bytes: float = 2e9
+    deepep_buffer_copies: float = 4.0
     activation_share: float = 0.0
     static_share: float = 0.0
     tight_slack: float = 0.1

@@ -57,6 +57,9 @@ def memory_view(run: Run) -> tuple[str, float]:
         return "reserved", GIB
     if "zero bubble" in text:
         return "allocated", GIB
+    if "primus" in text:
+        # Its log divides by 1024 ** 3 and prints "GB": 287.98 for a device of 288 GiB.
+        return "driver", GIB
     return "driver", GB
 
 

@@ -106,7 +106,7 @@ def test_zero_stages_of_a_7_5b_model_on_64_devices(sharding: Sharding, gigabytes
         vocab_size=8,
     )  # fmt: skip
     assert model.total_params == pytest.approx(7.5e9, rel=1e-6)
-    stack = replace(FLASH, gradient_bytes=2.0)
+    stack = replace(FLASH, gradient_bytes=2.0, memory=replace(FLASH.memory, sharded_gradient_bytes=2.0))
     c = Candidates.table(sharding=int(sharding))
     m = project_memory(model, cluster(8, stack), Workload(seq_length=1, global_batch_size=64), c)
     assert float((m.weights + m.gradients + m.optimizer)[0]) / GB == pytest.approx(gigabytes, rel=0.005)

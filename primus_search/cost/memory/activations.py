@@ -206,7 +206,8 @@ def linear_input_bytes(stack: Stack, s: Share) -> Floats:
 
 def output_gradients(model: Model, kind: LayerKind, s: Share) -> Floats:
     """Gradients of the outputs of all linears of a layer, which a put-off weight gradient waits with."""
-    stream = 2.0 * s.split_tokens * model.hidden
+    down = s.split_tokens + s.routed_rows if kind.is_moe else s.split_tokens
+    stream = (s.split_tokens + down) * model.hidden
     if model.latent is not None:
         a = model.latent
         per_head = a.qk_head_dim + a.qk_nope_head_dim + a.v_head_dim

@@ -64,13 +64,10 @@ def context_buffer(model: Model, stack: Stack, s: Share) -> Floats:
 
 
 def expert_buffer(model: Model, stack: Stack, s: Share) -> Floats:
-    """Communication buffers of DeepEP, one set per process: what its configuration reserves for dispatch and combine.
+    """Communication buffers of DeepEP: room for dispatch and combine, in copies of the BF16 tokens a device routes.
 
-    Formula: 2 * tokens * top_k * H * 2 bytes, bounded by the stack's largest buffer.
-    Source: AMD-AGI/Primus memory projection (two buffers of the routed tokens), checked against the DeepSeek-V2-Lite
-    sweep of examples/moe_package, where the buffers do not grow beyond `deepep_buffer_bytes`.
+    Source: AMD-AGI/Primus memory projection (extrapolation.py: two buffers of twice the routed tokens), which agrees
+    with the DeepEP rungs of its DeepSeek-V2-Lite sweep on MI355X.
     """
-    uses = s.deepep & (s.ep > 1)
-    return np.where(
-        uses, np.minimum(2.0 * BF16_BYTES * s.sent_rows * model.hidden, stack.memory.deepep_buffer_bytes), 0.0
-    )
+    copies = stack.memory.deepep_buffer_copies
+    return np.where(s.deepep & (s.ep > 1), copies * BF16_BYTES * s.sent_rows * model.hidden, 0.0)

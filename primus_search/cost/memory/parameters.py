@@ -101,11 +101,12 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time.
     """
     optimizer = stack.master_weight_bytes + 2.0 * stack.moment_bytes
+    gradient = np.where(shards_weights(s), stack.memory.sharded_gradient_bytes, stack.gradient_bytes)
     is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
     cached_bytes = np.where(is_cached, FP8_BYTES, 0.0)
     return State(
         weights=count * stack.memory.weight_bytes / np.where(shards_weights(s), shards, 1.0) + count * cached_bytes,
-        gradients=count * stack.gradient_bytes / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
+        gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
         optimizer=count * optimizer / np.where(s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER, shards, 1.0),
         count=count,
     )
