@@ -17,6 +17,8 @@ from primus_search.schedule.dispatch import POLICIES, Dispatched, Policy, as_tab
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulate import peak_activations, run
 from primus_search.schedule.table import Table
+from primus_search.schedule.v_patterns import Legs
+from primus_search.schedule.v_search import best_walk, heat_microbatches
 from primus_search.schedule.weave import patiences, weave
 
 HEAT_ROWS = 60_000
@@ -40,10 +42,13 @@ class _Leader:
             self.score, self.table = score, table
 
 
-def fastest_within(request: Request, limit: float, patterns: Iterable[Table]) -> Table:
+def fastest_within(
+    request: Request, limit: float, patterns: Iterable[Table] = (), legs: tuple[Legs, ...] = ()
+) -> Table:
     """The order of least makespan, then span, whose activations stay within `limit` on every rank.
 
-    `patterns` have fused gradients. Raises `ScheduleError` when not even one micro-batch fits.
+    `patterns` have fused gradients; `legs` are repeating paths of the V placement. Raises `ScheduleError` when not
+    even one micro-batch fits.
     """
     grain = 1e-10 * request.microbatches * float(request.costs.duration.sum()) or 1.0
     leader = _Leader(grain)
@@ -58,7 +63,15 @@ def fastest_within(request: Request, limit: float, patterns: Iterable[Table]) ->
             leader.challenge(woven.makespan, woven.span, woven.table)
             if leader.table is not None and leader.score[0] <= enough:
                 return leader.table()
-    for policy in _finalists(request, limit):
+    to_beat = np.inf
+    if legs:
+        walked = best_walk(request, limit, legs, enough * grain)
+        if walked is not None:
+            to_beat = walked.heat_makespan
+            leader.challenge(walked.makespan, walked.span, partial(walked.table, request, limit))
+            if leader.table is not None and leader.score[0] <= enough:
+                return leader.table()
+    for policy in _finalists(request, limit, to_beat):
         found = dispatch(request, policy, limit, False)
         if found is None:
             continue
@@ -77,22 +90,25 @@ def _same(table: Table) -> Table:
     return table
 
 
-def _finalists(request: Request, limit: float) -> list[Policy]:
-    """The policies worth dispatching in full, best first."""
+def _finalists(request: Request, limit: float, to_beat: float) -> list[Policy]:
+    """The policies worth dispatching in full, best first; where the pipeline is large only those that beat a heat."""
     usable = [policy for policy in POLICIES if request.virtual_stages > 1 or not policy.trusts_drain]
     per_micro = 3 * request.stages * request.virtual_stages
     whole = request.microbatches * per_micro
     if whole * len(usable) <= HEAT_ROWS:
         return usable
-    short = min(request.microbatches, max(2 * request.stages, HEAT_ROWS // (per_micro * len(usable))))
+    if np.isfinite(to_beat):
+        usable, short = usable[:3], heat_microbatches(request)
+    else:
+        short = min(request.microbatches, max(2 * request.stages, HEAT_ROWS // (per_micro * len(usable))))
     heat = replace(request, microbatches=short)
     times: list[tuple[float, int]] = []
     for rank, policy in enumerate(usable):
         found: Dispatched | None = dispatch(heat, policy, limit, False)
-        if found is not None:
+        if found is not None and found.makespan < to_beat:
             times.append((found.makespan, rank))
     times.sort()
-    finals = 3 if whole <= HEAT_ROWS else 1
+    finals = 3 if whole <= HEAT_ROWS and not np.isfinite(to_beat) else 1
     return [usable[rank] for _, rank in times[:finals]]
 
 

@@ -1,54 +1,58 @@
-"""Orders of forwards and backwards in V placement, from the path one micro-batch takes through the ranks.
+"""Paths of one micro-batch through a V of ranks: the orders of forwards and backwards that V schedules repeat.
 
 Micro-batch i starts every pass at the path's time of it plus i periods; each rank runs its passes in that order. On
 each of the four legs (F down, F up, B down, B up) a hop takes at least the pass and the communication, plus a number
 of sixths of a period: short legs keep few activations alive, long ones fill the warm-up. Between the legs the path
 waits so long that the passes of different micro-batches get out of each other's way on all ranks. At F = B = W these
-are the building blocks of arXiv:2405.15362; each is also built for the costs as they are.
+are the building blocks of arXiv:2405.15362; a few are also built for the costs as they are.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.registry import Request
-from primus_search.schedule.table import Kind, Placement, RankOrder, Table
 
 Legs = tuple[int, int, int, int]
 
 LEGS_LONG: tuple[Legs, ...] = ((1, 3, 1, 3), (2, 2, 2, 2), (3, 1, 3, 1), (1, 3, 0, 3), (0, 3, 0, 3))
-LEGS_HALF: tuple[Legs, ...] = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 0, 0, 1), (0, 1, 1, 0), (1, 2, 0, 2), (1, 1, 0, 1))
-LEGS_MIN: tuple[Legs, ...] = ((0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 0))
+LEGS_HALF: tuple[Legs, ...] = ((0, 1, 0, 1), (1, 0, 1, 0), (1, 0, 0, 1), (0, 1, 1, 0), (1, 1, 0, 1))
+LEGS_MIN: tuple[Legs, ...] = ((0, 0, 0, 0), (0, 0, 0, 1), (1, 0, 0, 0))
 """Sixths of a period that a hop waits on each leg. Long: p activations, half, a third."""
 
 TURN_STEPS = 6
 """How many waits are tried at each of the three turns, a sixth of a period apart."""
 
+KEPT = 6
+"""Choices of turns kept per entry of legs, those with the least overlap."""
 
-def patterns(request: Request, legs: tuple[Legs, ...]) -> Iterator[Table]:
-    """Fused tables: for every entry of `legs` one for equal passes, then one for the costs as they are."""
+SLOTS = 6.0
+"""Period of a path whose passes all take one slot: F, B and W of two chunks."""
+
+
+def candidate_paths(request: Request, legs: tuple[Legs, ...]) -> list[tuple[Floats, float]]:
+    """Paths worth trying, each with its period: times of F(0) .. F(2p-1), B(2p-1) .. B(0) of micro-batch 0."""
     costs, p = request.costs, request.stages
-    uneven = float(np.ptp(np.concatenate([costs.forward, costs.backward, costs.weight]))) > 0.0 or costs.comm.any()
-    for waits in legs:
-        yield from_path(request, *_equal_path(p, waits), 6.0)
-        if uneven:
-            yield from_path(request, *_equal_path(p, waits, turn=1), 6.0)
-            period = float((costs.forward + costs.backward + costs.weight).sum()) / p
-            yield from_path(request, *_path(p, costs.forward, costs.backward, costs.comm, period, waits), period)
+    by_legs = [_equal_paths(p, waits) for waits in legs]
+    found = [(path, SLOTS) for same_rank in zip(*by_legs, strict=True) for path in same_rank]
+    period = float((costs.forward + costs.backward + costs.weight).sum()) / p
+    if period > 0.0 and (np.ptp(np.concatenate([costs.forward, costs.backward, costs.weight])) or costs.comm.any()):
+        for waits in legs[:3]:
+            paths = _paths(p, costs.forward, costs.backward, costs.comm, period, waits)
+            found[2 * len(legs) : 2 * len(legs)] = [(path, period) for path in paths[:2]]
+    return found
 
 
 @lru_cache(maxsize=1024)
-def _equal_path(p: int, waits: Legs, turn: int | None = None) -> tuple[Floats, Floats]:
-    """The path where every pass takes one slot of six; all turns wait `turn` slots if given."""
+def _equal_paths(p: int, waits: Legs) -> list[Floats]:
+    """The paths where every pass takes one slot, least overlap first; with turns of one slot each among them."""
     one = np.ones(2 * p)
-    return _path(p, one, one, np.zeros(2 * p), 6.0, waits, turn)
+    return _paths(p, one, one, np.zeros(2 * p), SLOTS, waits)
 
 
-def _path(p: int, f: Floats, b: Floats, comm: Floats, period: float, waits: Legs,
-          turn: int | None = None) -> tuple[Floats, Floats]:  # fmt: skip
-    """Start of F and of B of micro-batch 0, per virtual stage, with the turns that overlap least."""
+def _paths(p: int, f: Floats, b: Floats, comm: Floats, period: float, waits: Legs) -> list[Floats]:
+    """Paths of given legs with the turns that overlap least, and the one without waiting at the turns."""
     sixth = period / 6.0
     legs = np.repeat(np.array(waits, dtype=np.float64) * sixth, p)
     f_hop = f[:-1] + comm[:-1] + legs[1 : 2 * p]
@@ -58,14 +62,12 @@ def _path(p: int, f: Floats, b: Floats, comm: Floats, period: float, waits: Legs
     backward = (forward[-1] + f[-1] + np.concatenate([[0.0], np.cumsum(b_hop)]))[::-1]
     steps = np.arange(TURN_STEPS) * sixth
     turns = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), axis=-1).reshape(-1, 3)
-    if turn is not None:
-        best = np.full(3, turn * sixth)
-    else:
-        clash = _overlap(p, f, b, forward, backward, turns, period)
-        best = turns[np.lexsort((turns.sum(axis=1), np.round(clash / sixth, 6)))[0]]
-    forward = forward + np.repeat([0.0, best[0]], p)
-    backward = backward + best[0] + best[1] + np.repeat([best[2], 0.0], p)
-    return forward, backward
+    clash = _overlap(p, f, b, forward, backward, turns, period)
+    order = np.lexsort((turns.sum(axis=1), np.round(clash / sixth, 6)))[:KEPT]
+    chosen = [turns[i] for i in order]
+    chosen[1:1] = [np.zeros(3), np.full(3, sixth)]
+    base = np.concatenate([forward, backward[::-1]])
+    return [base + np.repeat(np.concatenate([[0.0], np.cumsum(turn)]), p) for turn in chosen]
 
 
 def _overlap(p: int, f: Floats, b: Floats, forward: Floats, backward: Floats, turns: Floats, period: float) -> Floats:
@@ -86,19 +88,3 @@ def _overlap(p: int, f: Floats, b: Floats, forward: Floats, backward: Floats, tu
             clash = np.maximum(0.0, lengths[j] - ahead) + np.maximum(0.0, lengths[i] - (period - ahead))
             total += np.where(clash > 1e-9 * period, clash, 0.0).sum(axis=1)
     return total
-
-
-def from_path(request: Request, forward: Floats, backward: Floats, period: float) -> Table:
-    """The fused table of a path repeated every `period`."""
-    p, m = request.stages, request.microbatches
-    repeat = np.arange(m) * period
-    micro = np.tile(np.arange(m, dtype=np.int32), 4)
-    kind = np.repeat(np.array([Kind.F, Kind.F, Kind.BW, Kind.BW], dtype=np.int8), m)
-    ranks = []
-    for r in range(p):
-        down, up = r, 2 * p - 1 - r
-        starts = np.concatenate([t + repeat for t in (forward[down], forward[up], backward[down], backward[up])])
-        order = np.argsort(np.round(starts / period, 9), kind="stable")
-        stage = np.repeat(np.array([down, up, down, up], dtype=np.int16), m)
-        ranks.append(RankOrder(kind[order], stage[order], micro[order]))
-    return Table.from_ranks(request.name, ranks, microbatches=m, virtual_stages=2, placement=Placement.V)
