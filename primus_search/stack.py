@@ -4,7 +4,7 @@ A stack is an input like the hardware: `hardware/stacks/*.yaml`, one file per fr
 its source or the date of its fit. Shares lie in 0..1: 0 hides nothing, 1 hides all that there is time to hide behind.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -52,6 +52,15 @@ class StackMemory:
     static_share: float = 0.0
     tight_slack: float = 0.1
     fixed_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBand:
+    """Where measured / projected rates lie: 5 % of left-out runs below `low`, 5 % above `high`; how many runs say so."""
+
+    low: float
+    high: float
+    runs: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +113,7 @@ class Stack:
     host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
     host_moe_s              host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction
     host_dispatch_factor    that time with a fused dispatcher (DeepEP, HybridEP) over that with an all-to-all
+    host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams, events)
     pass_s                  host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends
     cuda_graph              what is replayed as a graph: none, router (and its preparation), partial (attention, too), full
     host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
@@ -117,6 +127,7 @@ class Stack:
     network_efficiency
 
     memory                  what it keeps on the device
+    errors                  error bands of its projections by regime (dense, moe), from runs left out of the fit
     """
 
     name: str
@@ -162,6 +173,7 @@ class Stack:
     host_launch_s: float = 4e-6
     host_moe_s: float = 1e-3
     host_dispatch_factor: float = 0.75
+    host_overlap_factor: float = 1.35
     pass_s: float = 0.0
     cuda_graph: Literal["none", "router", "partial", "full"] = "none"
     host_syncs_per_moe_layer: float = 3.0
@@ -178,6 +190,7 @@ class Stack:
     network_efficiency: float = 1.0
 
     memory: StackMemory = StackMemory()
+    errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         shares: tuple[float, ...] = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)

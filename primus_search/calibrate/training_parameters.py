@@ -1,0 +1,132 @@
+"""Which numbers of a stack and of an accelerator may be fitted to training runs, their bounds and their priors.
+
+A prior is what is believed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
+PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far the runs may pull it: the
+logarithm of a rate or a time, the plain value of a share. A parameter is offered only where runs can speak about it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.calibrate.training import Parameter
+from primus_search.candidates import Sharding
+from primus_search.validate.cases import Case
+
+MAX_FITTED = 12
+"""Numbers fitted per stack, and per accelerator."""
+
+IDENTIFIED = 0.93
+"""A parameter counts as fitted when the runs bring its standard error below this share of its prior's sigma."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One parameter of a stack, and which runs can say something about it."""
+
+    field: str
+    low: float
+    high: float
+    prior: float
+    sigma: float
+    is_share: bool = False
+    speaks: Callable[[Case], bool] = lambda case: True
+
+
+def _is_moe(case: Case) -> bool:
+    return case.model.is_moe
+
+
+def _has(column: str, above: int) -> Callable[[Case], bool]:
+    return lambda case: bool(np.any(case.candidates.columns()[column] > above))
+
+
+def _is_sharded(case: Case) -> bool:
+    return bool(np.any(case.candidates.sharding >= Sharding.FSDP2))
+
+
+def _replicates(case: Case) -> bool:
+    return case.cluster.world > 1 and not _is_sharded(case)
+
+
+def _is_wide(case: Case) -> bool:
+    return case.cluster.num_nodes > 4
+
+
+OFFERS: tuple[Offer, ...] = (
+    Offer(field="gemm_efficiency", low=0.5, high=1.3, prior=1.0, sigma=0.08),
+    Offer(field="attention_efficiency", low=0.3, high=1.5, prior=1.0, sigma=0.25),
+    Offer(field="memory_efficiency", low=0.2, high=1.5, prior=1.0, sigma=0.3),
+    Offer(field="fp8_efficiency", low=0.5, high=1.3, prior=1.0, sigma=0.15, speaks=_has("fp8", 0)),
+    Offer(field="grouped_gemm_efficiency", low=0.4, high=1.4, prior=1.0, sigma=0.2, speaks=_is_moe),
+    Offer(field="network_efficiency", low=0.05, high=1.2, prior=1.0, sigma=0.3, speaks=_is_wide),
+    Offer(field="host_launch_s", low=2e-6, high=60e-6, prior=8e-6, sigma=0.5),
+    Offer(field="host_moe_s", low=1e-4, high=2e-2, prior=3e-3, sigma=0.7, speaks=_is_moe),
+    Offer(field="host_sync_s", low=1e-6, high=1e-2, prior=5e-5, sigma=1.0, speaks=_is_moe),
+    Offer(field="pass_s", low=1e-6, high=2e-3, prior=1e-4, sigma=1.0, speaks=_has("pp", 1)),
+    Offer(field="step_s", low=0.0, high=0.3, prior=0.01, sigma=0.03, is_share=True),
+    Offer(field="shard_overlap", low=0.0, high=1.0, prior=0.9, sigma=0.2, is_share=True, speaks=_is_sharded),
+    Offer(field="gradient_overlap", low=0.0, high=1.0, prior=0.9, sigma=0.2, is_share=True, speaks=_replicates),
+    Offer(
+        field="straggler_per_doubling", low=0.0, high=0.05, prior=0.0, sigma=0.01, is_share=True, speaks=_is_wide
+    ),
+)
+
+PLAIN_TENSOR = Offer(
+    field="tensor_overlap", low=0.0, high=1.0, prior=0.0, sigma=0.3, is_share=True, speaks=_has("tp", 1)
+)
+SWITCHED_TENSOR = Offer(
+    field="switched_tensor_overlap", low=0.0, high=1.0, prior=0.7, sigma=0.3, is_share=True, speaks=_has("tp", 1)
+)
+BATCH_EXPERT = Offer(
+    field="batch_expert_overlap",
+    low=0.0,
+    high=1.0,
+    prior=0.7,
+    sigma=0.3,
+    is_share=True,
+    speaks=lambda case: case.cluster.stack.expert_overlap > 0.0,
+)
+BROADCAST = Offer(field="broadcast_s", low=1e-4, high=1e-2, prior=2.5e-3, sigma=1.0)
+BLOCKING = Offer(
+    field="pipeline_blocking", low=0.0, high=1.0, prior=0.2, sigma=0.3, is_share=True, speaks=_has("pp", 1)
+)
+EXTRA: dict[str, tuple[Offer, ...]] = {
+    "megatron_core_2026": (PLAIN_TENSOR, BATCH_EXPERT, BLOCKING),
+    "nemo_2024": (SWITCHED_TENSOR, BLOCKING),
+    "nemo_mlperf": (SWITCHED_TENSOR, BLOCKING),
+    "torchtitan": (SWITCHED_TENSOR,),
+    "internevo": (PLAIN_TENSOR, BROADCAST),
+    "megatron_te": (PLAIN_TENSOR,),
+    "megatron_2022": (PLAIN_TENSOR,),
+}
+"""What only some stacks have: a switch for overlapping tensor parallelism, owners that broadcast, batch-level overlap."""
+
+TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
+
+
+def parameters(cases: Sequence[Case]) -> list[Parameter]:
+    """Every parameter that some run of its stack or accelerator speaks about."""
+    found = []
+    for name in dict.fromkeys(case.cluster.stack.name for case in cases):
+        own = [case for case in cases if case.cluster.stack.name == name]
+        for offer in (*OFFERS, *EXTRA.get(name, ())):
+            if any(offer.speaks(case) for case in own):
+                found.append(_parameter("stack", name, offer))
+    for name in dict.fromkeys(case.cluster.accelerator.name for case in cases):
+        found.append(_parameter("hardware", name, TRAINING_RATE))
+    return found
+
+
+def _parameter(owner: str, name: str, offer: Offer) -> Parameter:
+    return Parameter(
+        owner=owner,
+        name=name,
+        field=offer.field,
+        low=offer.low,
+        high=offer.high,
+        prior=offer.prior,
+        sigma=offer.sigma,
+        is_share=offer.is_share,
+    )
