@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from primus_search.schedule import bounds
 from primus_search.schedule.anneal import anneal
 from primus_search.schedule.dispatch import POLICIES, Dispatched, as_table, dispatch, rows_per_rank
 from primus_search.schedule.registry import TOLERANCE, Request
@@ -37,11 +38,11 @@ def adaptive(request: Request, patterns: Iterable[Table], *, limit: float, half_
         raise request.refuse(
             f"one micro-batch needs {_least(request):g} micro-batches of activations on a rank, the limit is {limit:g}"
         )
-    best = anneal(request, best, limit, half_at_b, floor(request))
+    best = anneal(request, best, limit, half_at_b, floor(request, np.inf if half_at_b else limit))
     return as_table(request, best.kind, best.stage, best.micro_batch)
 
 
-def floor(request: Request) -> float:
+def floor(request: Request, limit: float) -> float:
     """A makespan no order can beat: the chain of one micro-batch, and each rank's wait, work and way out."""
     costs, m = request.costs, request.microbatches
     ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
@@ -56,7 +57,7 @@ def floor(request: Request) -> float:
         work = m * float(passes[:, mine].sum())
         # The rank's last pass is a W, or an input gradient whose way to stage 0 is still ahead.
         bound = max(bound, float(arrive[mine].min()) + work, work + min(0.0, float(out[mine].min())))
-    return bound
+    return max(bound, bounds.bound(request, limit))
 
 
 def _better(best: Dispatched | None, other: Dispatched | None) -> Dispatched | None:

@@ -18,7 +18,7 @@ import numpy as np
 from primus_search.errors import ScheduleError
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
-from primus_search.schedule.simulate import peak_activations
+from primus_search.schedule.simulate import peak_activations, simulate
 from primus_search.schedule.table import Placement, Table
 
 TOLERANCE = 1e-9
@@ -78,6 +78,9 @@ class Algorithm:
     generate: Callable[[Request], Table]
 
 
+BEST = "best"
+"""Not an algorithm: whichever of them is fastest within the memory limit."""
+
 _ALGORITHMS: dict[str, Algorithm] = {}
 
 ALIASES: dict[str, str] = {
@@ -89,8 +92,8 @@ ALIASES: dict[str, str] = {
     "zbv-formatted": "zbv",
     "zbv-greedy-half": "v-half",
     "zbv-greedy-min": "v-min",
-    "auto": "best",
-    "all": "best",
+    "auto": BEST,
+    "all": BEST,
 }
 """Names of AMD Primus and what they mean here; see docs/schedules.md."""
 
@@ -148,6 +151,8 @@ def algorithm(name: str) -> Algorithm:
     """The algorithm of a name or of an alias."""
     _load()
     found = _ALGORITHMS.get(ALIASES.get(name, name))
+    if found is None and ALIASES.get(name, name) == BEST:
+        raise ScheduleError(f"{name!r} is a choice among schedules, not one of them; build() makes it")
     if found is None:
         known = [*names(), *ALIASES]
         close = difflib.get_close_matches(name, known, n=1)
@@ -207,6 +212,8 @@ def build(
     `virtual_stages=1` means "what the schedule is defined for", so V schedules need not be told their 2.
     `memory_limit` is in micro-batches through one full rank stage, activations released at W.
     """
+    if ALIASES.get(name, name) == BEST:
+        return _best(stages, microbatches, virtual_stages, costs, memory_limit)
     chosen, request = make_request(
         name,
         stages=stages,
@@ -225,6 +232,27 @@ def build(
                 f"rank {worst} holds {peak[worst]:g} micro-batches of activations, the memory limit is {memory_limit:g}"
             )
     return table
+
+
+def _best(stages: int, microbatches: int, virtual_stages: int, costs: Costs, memory_limit: float | None) -> Table:
+    """The fastest order of any algorithm that fits the memory limit."""
+    best: tuple[float, Table] | None = None
+    reasons = []
+    for each in registered():
+        if not each.in_comparison:
+            continue
+        try:
+            table = build(each.name, stages=stages, microbatches=microbatches, costs=costs, memory_limit=memory_limit,
+                          virtual_stages=virtual_stages if each.virtual_stages is None else 1)  # fmt: skip
+        except ScheduleError as error:
+            reasons.append(str(error))
+            continue
+        makespan = simulate(table, costs).makespan
+        if best is None or makespan < best[0] * (1.0 - TOLERANCE):
+            best = (makespan, table)
+    if best is None:
+        raise ScheduleError("no schedule fits: " + "; ".join(reasons))
+    return best[1]
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,139 @@
+"""`primus-search schedules`: which pipeline schedule, at which memory, for any pipeline."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from primus_search.errors import InputError, NothingFits, Problem
+
+if TYPE_CHECKING:
+    from primus_search.schedule.compare import Compared
+
+
+def schedules(
+    stages: Annotated[int, typer.Option(help="Pipeline ranks.", min=1)],
+    microbatches: Annotated[int, typer.Option(help="Micro-batches per step.", min=1)],
+    costs: Annotated[
+        str, typer.Option(help="Forward, input-gradient and weight-gradient time of one full rank: F,B,W.")
+    ] = "1,1,1",
+    comm: Annotated[float, typer.Option(help="Time of one hop between two ranks.", min=0.0)] = 0.0,
+    vpp: Annotated[int, typer.Option(help="Chunks per rank, for the schedules that take any number.", min=1)] = 2,
+    memory_limit: Annotated[
+        float | None, typer.Option(help="Activations a rank may hold, in micro-batches through one full rank.")
+    ] = None,
+    head_extra: Annotated[
+        float, typer.Option(help="What the output head adds to the last virtual stage, in full ranks.", min=0.0)
+    ] = 0.0,
+    schedule: Annotated[str | None, typer.Option(help="The schedule to draw; the best one unless given.")] = None,
+    gantt: Annotated[Path | None, typer.Option(help="Write a Gantt chart of it as SVG.")] = None,
+    draw: Annotated[bool, typer.Option(help="Draw its Gantt chart in the terminal.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Every pipeline schedule side by side, with its gap to the lower bound."""
+    from primus_search.schedule import Costs
+    from primus_search.schedule.compare import best_within, compare
+
+    forward, backward, weight = _three(costs)
+    given = Costs(forward=forward, backward=backward, weight=weight, comm=comm, last_head_extra=head_extra)
+    rows = compare(stages=stages, microbatches=microbatches, virtual_stages=vpp, costs=given, memory_limit=memory_limit)
+    built = [row for row in rows if row.timeline is not None]
+    if not built:
+        raise NothingFits("no schedule fits:\n" + "\n".join(f"  {row.reason}" for row in rows))
+    best = best_within(rows, memory_limit)
+    chosen = best if schedule is None else next((row for row in built if row.name == schedule), None)
+    if chosen is None or best is None:
+        raise InputError([Problem("--schedule", _why_not(schedule, [(row.name, row.reason) for row in rows]))])
+    if gantt is not None:
+        _write_svg(gantt, chosen)
+    if json:
+        typer.echo(json_module.dumps([_as_json(row) for row in built], indent=2))
+        return
+    console = Console()
+    title = f"{stages} ranks, {microbatches} micro-batches, F,B,W = {forward:g},{backward:g},{weight:g}, comm {comm:g}"
+    _print(console, title, rows, best, memory_limit)
+    if draw:
+        from primus_search.report.gantt import terminal
+
+        assert chosen.timeline is not None
+        console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True, highlight=False)
+
+
+def _three(costs: str) -> tuple[float, float, float]:
+    try:
+        values = [float(part) for part in costs.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3 or not all(0.0 <= value < float("inf") for value in values) or sum(values) == 0.0:
+        raise InputError([Problem("--costs", f"{costs!r}; give three times that are not negative: F,B,W")])
+    return values[0], values[1], values[2]
+
+
+def _why_not(name: str | None, reasons: list[tuple[str, str]]) -> str:
+    for each, reason in reasons:
+        if each == name:
+            return reason
+    return f"no schedule is called {name!r}; known: {', '.join(sorted(each for each, _ in reasons))}"
+
+
+def _write_svg(path: Path, row: "Compared") -> None:
+    from primus_search.report.gantt import svg
+
+    assert row.timeline is not None
+    title = f"{row.name}: makespan {row.makespan:g}, bubble {100 * row.timeline.bubble_ratio:.2f} %, peak {row.peak:g}"
+    try:
+        path.write_text(svg(row.timeline, title), encoding="utf-8")
+    except OSError as error:
+        raise InputError([Problem("--gantt", f"cannot write {path}: {error.strerror}")]) from error
+
+
+def _as_json(row: "Compared") -> dict[str, object]:
+    assert row.timeline is not None
+    return {
+        "name": row.name,
+        "makespan": row.makespan,
+        "span": row.timeline.span,
+        "bubble_ratio": row.timeline.bubble_ratio,
+        "peak_activations": row.peak,
+        "peak_activations_half_at_b": float(row.timeline.peak_activations_half_at_b.max()),
+        "peak_activations_per_rank": row.timeline.peak_activations.tolist(),
+        "gap_to_bound": row.gap_to_bound,
+        "on_frontier": row.on_frontier,
+        "seconds": row.seconds,
+    }
+
+
+def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None) -> None:
+    table = RichTable(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("schedule", "makespan", "span", "bubble %", "peak", "½ at B", "gap %", "ms", ""):
+        table.add_column(heading, justify="left" if heading in ("schedule", "") else "right", no_wrap=True)
+    for row in rows:
+        if row.timeline is None:
+            continue
+        table.add_row(
+            row.name,
+            f"{row.makespan:,.6g}",
+            f"{row.timeline.span:,.6g}",
+            f"{100 * row.timeline.bubble_ratio:.2f}",
+            f"{row.peak:.4g}",
+            f"{float(row.timeline.peak_activations_half_at_b.max()):.4g}",
+            f"{100 * row.gap_to_bound:.2f}",
+            f"{1e3 * row.seconds:.1f}",
+            "best" if row is best else "frontier" if row.on_frontier else "",
+            style="bold green" if row is best else None,
+        )
+    console.print(table)
+    within = "" if memory_limit is None else f" within {memory_limit:g} micro-batches of activations"
+    console.print(f"Best{within}: {best.name}, makespan {best.makespan:g}, peak {best.peak:g}.")
+    console.print(
+        "peak: micro-batches of activations on the fullest rank, released at W (½ at B: half of each already at B); "
+        "gap: over the lower bound of its placement and memory limit; "
+        "frontier: no faster schedule needs less."
+    )
+    for row in rows:
+        if row.timeline is None:
+            console.print(f"  not available: {row.reason}", highlight=False)

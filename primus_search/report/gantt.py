@@ -1,0 +1,139 @@
+"""A pipeline order as a picture: one row per rank, one bar per pass, in the terminal or as SVG."""
+
+from html import escape
+
+from primus_search.schedule import Kind, Timeline
+
+COLOURS = {Kind.F: "#4e79a7", Kind.B: "#f28e2b", Kind.W: "#59a14f", Kind.BW: "#d4652f"}
+"""Forward blue, input gradient orange, weight gradient green, both gradients at once a darker orange."""
+
+TERMINAL = {Kind.F: "white on blue", Kind.B: "black on yellow", Kind.W: "black on green", Kind.BW: "white on red"}
+WORDS = {Kind.F: "forward", Kind.B: "input gradient", Kind.W: "weight gradient", Kind.BW: "both gradients"}
+
+ROW, BAR, LEFT, RIGHT, TOP = 26, 20, 64, 150, 44
+"""Pixels of the SVG: row pitch, bar height, margins."""
+
+LABELLED = 4000
+"""Passes up to which bars carry their micro-batch; more would not be readable and make the file slow."""
+
+
+def terminal(timeline: Timeline, width: int = 100) -> str:
+    """A Gantt chart in rich markup, `width` characters for the whole makespan.
+
+    Every bar starts with its letter and micro-batch as far as there is room; a dot is idle time. Where several passes
+    share one character the one that runs in its middle is shown.
+    """
+    table = timeline.table
+    scale = width / timeline.makespan if timeline.makespan > 0.0 else 0.0
+    lines = []
+    for rank in range(table.stages):
+        cells, styles = ["·"] * width, [""] * width
+        for i in range(int(table.offsets[rank]), int(table.offsets[rank + 1])):
+            kind = Kind(int(table.kind[i]))
+            first, last = round(float(timeline.start[i]) * scale), round(float(timeline.end[i]) * scale)
+            text = f"{kind.name[0] if kind is not Kind.BW else 'b'}{int(table.micro_batch[i])}"
+            for n, column in enumerate(range(first, min(last, width))):
+                cells[column] = text[n] if n < len(text) and last - first >= len(text) else (text[0] if n == 0 else " ")
+                styles[column] = TERMINAL[kind]
+        peak = float(timeline.peak_activations[rank])
+        lines.append(f"rank {rank:>3} {_marked(cells, styles)} peak {peak:g}")
+    legend = "  ".join(f"[{TERMINAL[kind]}] {_letter(kind)} [/] {WORDS[kind]}" for kind in _used(timeline))
+    return "\n".join([*lines, f"         {legend}  · idle"])
+
+
+def svg(timeline: Timeline, title: str, width: int = 1400) -> str:
+    """A Gantt chart as a self-contained SVG; hovering a bar shows the pass, its stage and its times."""
+    table = timeline.table
+    span = timeline.makespan or 1.0
+    scale = (width - LEFT - RIGHT) / span
+    height = TOP + ROW * table.stages + 64
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="{LEFT}" y="24" font-size="15" fill="#222">{escape(title)}</text>',
+    ]
+    labelled = len(table) <= LABELLED
+    for rank in range(table.stages):
+        y = TOP + ROW * rank
+        peak = float(timeline.peak_activations[rank])
+        idle = 1.0 - float(timeline.busy[rank]) / span
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end" fill="#222">rank {rank}</text>')
+        parts.append(
+            f'<rect x="{LEFT}" y="{y}" width="{scale * span:.2f}" height="{BAR}" fill="#ececec">'
+            "<title>idle</title></rect>"
+        )
+        parts.append(
+            f'<text x="{LEFT + scale * span + 8:.2f}" y="{y + 15}" fill="#222">'
+            f"peak {peak:.4g}, idle {100 * idle:.1f} %</text>"
+        )
+        rows = range(int(table.offsets[rank]), int(table.offsets[rank + 1]))
+        parts.extend(_bar(timeline, i, y, scale, labelled) for i in rows)
+    parts.extend(_axis(timeline, scale))
+    parts.append("</svg>")
+    return "\n".join(parts)
+
+
+def _bar(timeline: Timeline, i: int, y: int, scale: float, labelled: bool) -> str:
+    table = timeline.table
+    kind = Kind(int(table.kind[i]))
+    start, end = float(timeline.start[i]), float(timeline.end[i])
+    x, width = LEFT + start * scale, (end - start) * scale
+    micro = int(table.micro_batch[i])
+    hint = f"{WORDS[kind]}, virtual stage {int(table.stage[i])}, micro-batch {micro}: {start:g} to {end:g}"
+    # The way back up of a V, and every further lap of an interleaved order, is drawn lighter.
+    later = int(table.stage[i]) % table.model_stages >= table.stages
+    bar = (
+        f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" height="{BAR}" fill="{COLOURS[kind]}" '
+        f'fill-opacity="{0.7 if later else 1.0}" stroke="#ffffff" stroke-width="0.5"><title>{hint}</title></rect>'
+    )
+    if labelled and width >= 8.0 * len(str(micro)):
+        bar += (
+            f'<text x="{x + width / 2:.2f}" y="{y + 14}" text-anchor="middle" font-size="10" fill="#ffffff" '
+            f'pointer-events="none">{micro}</text>'
+        )
+    return bar
+
+
+def _axis(timeline: Timeline, scale: float) -> list[str]:
+    table = timeline.table
+    y = TOP + ROW * table.stages + 14
+    parts = []
+    for step in range(11):
+        at = timeline.makespan * step / 10
+        parts.append(
+            f'<text x="{LEFT + at * scale:.2f}" y="{y}" text-anchor="middle" font-size="10" fill="#555">{at:.4g}</text>'
+        )
+    x = float(LEFT)
+    for kind in _used(timeline):
+        parts.append(f'<rect x="{x:.0f}" y="{y + 14}" width="14" height="14" fill="{COLOURS[kind]}"/>')
+        parts.append(f'<text x="{x + 20:.0f}" y="{y + 26}" fill="#222">{WORDS[kind]}</text>')
+        x += 140
+    parts.append(f'<rect x="{x:.0f}" y="{y + 14}" width="14" height="14" fill="#ececec"/>')
+    parts.append(f'<text x="{x + 20:.0f}" y="{y + 26}" fill="#222">idle</text>')
+    return parts
+
+
+def _used(timeline: Timeline) -> list[Kind]:
+    kinds = set(timeline.table.kind.tolist())
+    return [kind for kind in Kind if int(kind) in kinds]
+
+
+def _letter(kind: Kind) -> str:
+    return "b" if kind is Kind.BW else kind.name
+
+
+def _marked(cells: list[str], styles: list[str]) -> str:
+    """Cells as one string, a markup tag around every run of one style."""
+    out, current = [], ""
+    for cell, style in zip(cells, styles, strict=True):
+        if style != current:
+            if current:
+                out.append("[/]")
+            if style:
+                out.append(f"[{style}]")
+            current = style
+        out.append(cell)
+    if current:
+        out.append("[/]")
+    return "".join(out)
