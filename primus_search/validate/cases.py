@@ -263,7 +263,7 @@ def switched(stack: Stack, run: Run) -> Stack:
     if "mixed_precision=pure" in text:
         stack = replace(
             stack, gradient_bytes=2.0, gradient_comm_bytes=2.0, master_weight_bytes=0.0, moment_bytes=2.0,
-            memory=replace(stack.memory, weight_bytes=2.0),
+            memory=replace(stack.memory, weight_bytes=2.0, sharded_gradient_bytes=2.0),
         )  # fmt: skip
     if "precision-aware" in text:
         stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
