@@ -50,12 +50,6 @@ def embedding_state(model: Model, stack: Stack, s: Share) -> State:
     return state(stack, s, (model.embedding_params - positions) / s.tp + positions, s.shards, is_linear=False)
 
 
-def head_state(model: Model, stack: Stack, s: Share, *, is_shared: bool) -> State:
-    """Final norm and output matrix; `is_shared`: the matrix is the embedding's, on the same device."""
-    matrix = 0.0 if is_shared else model.head_params / s.tp
-    return state(stack, s, matrix + model.norm_params + np.zeros_like(s.tp), s.shards, is_linear=False)
-
-
 def mtp_state(model: Model, stack: Stack, s: Share) -> State:
     """What a multi-token-prediction module has beyond a decoder layer: the 2H x H join and three norms.
 
