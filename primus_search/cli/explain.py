@@ -1,0 +1,63 @@
+"""`primus-search explain`: why a candidate is fast or slow, what each knob gives, what would help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Rank = Annotated[int, typer.Argument(metavar="[RANK]", help="Rank in the run's ranking, from 1.")]
+WhyNotText = Annotated[
+    str, typer.Option("--why-not", metavar="AXIS=VALUE,...", help="Ask about another configuration: tp=4,pp=2.")
+]
+WhatIfTexts = Annotated[
+    list[str] | None,
+    typer.Option("--what-if", metavar="KEY=VALUE", help="Change the machine or the job; repeatable."),
+]
+Top = Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+def explain(
+    run: Run,
+    rank: Rank = 1,
+    why_not: WhyNotText = "",
+    what_if: WhatIfTexts = None,
+    top: Top = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Why a candidate of a run is fast or slow, what each knob gives, what would help.
+
+    --why-not "tp=4,pp=2" asks about another configuration; --what-if hardware.nic_GBps=100 about another machine.
+    """
+    import sys
+    from json import dumps
+
+    from primus_search.report import explain_text
+    from primus_search.report.explain import as_data, plain
+    from primus_search.report.explain import explain as explained
+    from primus_search.report.what_if import what_if as changed
+    from primus_search.report.why_not import parse_asked
+    from primus_search.report.why_not import why_not as asked_about
+    from primus_search.search.saved import SavedRun
+
+    found = explained(SavedRun.open(run), rank)
+    if not why_not and not what_if:
+        if as_json:
+            typer.echo(dumps(as_data(found), indent=2))
+        else:
+            explain_text.print_explained(found, sys.stdout)
+        return
+    answers = {}
+    if why_not:
+        reasons = asked_about(found.judge, found.base, parse_asked(why_not))
+        answers["why_not"] = plain(reasons)
+        if not as_json:
+            explain_text.print_why_not(found, reasons, sys.stdout)
+    if what_if:
+        moved = changed(found.run, found.judge, found.base, what_if, top)
+        answers["what_if"] = plain(moved)
+        if not as_json:
+            explain_text.print_what_if(found, moved, sys.stdout)
+    if as_json:
+        typer.echo(dumps(answers, indent=2))

@@ -1,0 +1,280 @@
+"""What `explain` prints: tables that fit 80 columns, behave in a pipe and need no colour."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from primus_search.cost.detail import TRAFFIC_PARTS
+from primus_search.cost.result import Memory
+from primus_search.report.explain import Explained
+from primus_search.report.sensitivity import Step as Move
+from primus_search.report.trials import Figures, Trial, said, spoken, word
+from primus_search.report.what_if import WhatIf
+from primus_search.report.why_not import WhyNot
+from primus_search.report.words import short
+from primus_search.space import AxisValue
+from primus_search.units import GB, MB
+
+MS = 1e3
+MOST_RANKS = 8
+"""Pipeline ranks shown as columns; of longer pipelines the first, the last and the fullest."""
+MOST_RULES = 4
+
+
+def print_explained(e: Explained, stream: TextIO) -> None:
+    """Every part, in the order of the questions."""
+    console = Console(file=stream, highlight=False)
+    console.print(_configuration(e))
+    console.print(_step(e))
+    console.print(_traffic(e))
+    if e.timeline is not None:
+        console.print(_stages(e))
+    console.print(_memory(e))
+    console.print(_ablation(e))
+    console.print(_sensitivity(e))
+    console.print(_advice(e))
+
+
+def _configuration(e: Explained) -> str:
+    cluster, f = e.choice.cluster, e.figures
+    evidence = f"time {e.row['time_evidence']}, memory {e.row['memory_evidence']}"
+    lines = [
+        f"[bold]{escape(e.space.name)}[/bold], rank {e.rank}: {escape(short(e.row))}",
+        f"{escape(e.space.model.name)} on {cluster.num_nodes} nodes x {cluster.network.gpus_per_node} "
+        f"{escape(cluster.accelerator.name)}, stack {escape(cluster.stack.name)}, sequence "
+        f"{e.space.workload.seq_length}, global batch {e.space.workload.global_batch_size} "
+        f"= {f.microbatches} micro-batches on {f.dp} replicas",
+        f"{f.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, step {f.step_s:.3f} s, MFU {f.mfu:.1%}, "
+        f"{f.memory_bytes / GB:.1f} GB per GPU, {f.headroom_bytes / GB:.1f} GB to spare ({evidence})",
+    ]
+    shown = e.row["tokens_per_s_per_gpu"]
+    if abs(shown / f.tokens_per_s_per_gpu - 1.0) > 1e-6:
+        lines.append(
+            f"The run ranked it with {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
+        )
+    return "\n".join(lines)
+
+
+def _step(e: Explained) -> Group:
+    table = _table("step", "ms", "share", left=("step",))
+    for name, seconds in sorted(e.figures.step.items(), key=lambda item: -item[1]):
+        if seconds:
+            table.add_row(name.replace("_", " "), f"{seconds * MS:,.1f}", f"{seconds / e.figures.step_s:.1%}")
+    table.add_section()
+    table.add_row("total", f"{e.figures.step_s * MS:,.1f}", "100.0%")
+    note = ""
+    if e.timeline is not None:
+        note = (
+            f"Compute and traffic are those of the busiest pipeline rank ({e.busiest}); the bubble is the rest of the "
+            f"pipeline's {e.timeline.makespan:.3f} s ({e.figures.bubble_ratio:.1%} of it)."
+        )
+    return Group("Where the step goes", table, *([note] if note else []))
+
+
+def _traffic(e: Explained) -> Group:
+    table = _table("traffic", "MB each", "count", "ms", "hidden", "exposed", "part", left=("traffic", "part"))
+    for sent in e.traffic:
+        hidden = sent.hidden_s / sent.seconds if sent.seconds else 0.0
+        # What a hop exposes depends on the schedule: the simulator knows, and calls it bubble.
+        is_hop = sent.part not in (*TRAFFIC_PARTS, "gradient_comm")
+        table.add_row(
+            sent.operation, f"{sent.message_bytes / MB:,.1f}", f"{sent.count:,.0f}", f"{sent.seconds * MS:,.1f}",
+            "-" if is_hop else f"{hidden:.0%}", "-" if is_hop else f"{sent.exposed_s * MS:,.1f}",
+            sent.part.replace("_", " "),
+        )  # fmt: skip
+    return Group("Traffic of the busiest rank, per step", table if e.traffic else "none")
+
+
+def _stages(e: Explained) -> Group:
+    s, line = e.stages, e.timeline
+    assert line is not None
+    table = _table("rank", "layers", "F ms", "recompute", "B ms", "W ms", "busy", "peak act.")
+    pp = int(e.one.pp[0])
+    for rank in range(pp):
+        mine = s.rank == rank
+        busy = line.busy[rank] / line.makespan
+        table.add_row(
+            str(rank), f"{s.layers[mine].sum():.0f}", f"{s.forward_s[mine].sum() * MS:.1f}",
+            f"{s.recompute_s[mine].sum() * MS:.1f}", f"{s.input_grad_s[mine].sum() * MS:.1f}",
+            f"{s.weight_grad_s[mine].sum() * MS:.1f}", f"{busy:.1%}", f"{line.peak_activations[rank]:.2f}",
+        )  # fmt: skip
+    head = f"Pipeline ranks, per micro-batch ({e.row['schedule']}, {e.row['vpp']} chunks per rank)"
+    return Group(head, table, "peak act.: activations held, in micro-batches through one full rank.")
+
+
+def _memory(e: Explained) -> Group:
+    memory, pp = e.memory_by_rank, len(e.memory_by_rank.weights)
+    worst = int(memory.total.argmax())
+    ranks = list(range(pp)) if pp <= MOST_RANKS else sorted({0, 1, worst, pp - 2, pp - 1})
+    table = _table("GB on pipeline rank", *(str(r) for r in ranks), left=("GB on pipeline rank",))
+    for f in fields(Memory):
+        column = memory.__getattribute__(f.name)
+        if column.max() > 0:
+            table.add_row(f.name.replace("_", " "), *(f"{column[r] / GB:.1f}" for r in ranks))
+    table.add_section()
+    table.add_row("total", *(f"{memory.total[r] / GB:.1f}" for r in ranks))
+    hbm, margin = e.choice.cluster.accelerator.hbm_bytes, e.space.search.memory_margin
+    note = f"The device has {hbm / GB:.0f} GB, {margin:.0%} kept free; rank {worst} is the fullest."
+    return Group("Memory at each rank's worst moment", table, note)
+
+
+def _ablation(e: Explained) -> Group:
+    table = _table("knob", "used", "off", "alone", "re-tuned", "followed by", left=("used", "off", "followed by"))
+    for one in e.ablations:
+        alone = "not legal" if one.gain is None else f"{one.gain:+.1%}"
+        followed = ", ".join(f"{name}={one.alone.changes[name]}" for name in one.alone.followed)
+        if one.alone.is_legal and not one.alone.fits:
+            followed = f"does not fit{'; ' if followed else ''}{followed}"
+        if one.gain is None:
+            followed = one.alone.broken[0].rule
+        tuned = "" if one.tuned_gain is None else f"{one.tuned_gain:+.1%}"
+        tuned = f">{one.least_tuned:+.1%}" if one.least_tuned is not None else tuned
+        table.add_row(
+            one.knob, escape(spoken(one.used)), escape(spoken(one.off)), alone, tuned, escape(followed.lower())
+        )
+    note = "alone: tokens/s over the same candidate with the knob off. re-tuned: over the best of the run with it off."
+    return Group("What each knob gives", table, note)
+
+
+def _sensitivity(e: Explained) -> Group:
+    table = _table("one step away", "tokens/s", "spare GB", "verdict", left=("one step away", "verdict"))
+    for move in e.steps:
+        f = move.trial.figures
+        table.add_row(
+            escape(said(move.trial)),
+            "-" if f is None or move.behind is None else f"{-move.behind:+.1%}",
+            "-" if f is None else f"{f.headroom_bytes / GB:.0f}",
+            escape(_verdict(move)),
+        )
+    return Group("How sharp the optimum is", table)
+
+
+def _verdict(move: Move) -> str:
+    beyond = "" if move.is_in_space else " (not in the space)"
+    if not move.trial.is_legal:
+        return f"illegal: {move.trial.broken[0].rule}{beyond}"
+    assert move.trial.figures is not None
+    return ("fits" if move.trial.fits else f"misses {-move.trial.figures.headroom_bytes / GB:.1f} GB") + beyond
+
+
+def _advice(e: Explained) -> Group:
+    lines: list[str] = []
+    for one in e.advice:
+        lines.append(f"[bold]{one.topic}[/bold]: {escape(one.finding)}.")
+        if one.best is not None:
+            where = "" if one.best.is_in_space else ", not in the space"
+            lines.append(f"  -> {escape(one.best.what)}: {one.best.gain:+.1%} tokens/s{where}")
+        without = one.best_without_room
+        if without is not None and without.trial.figures is not None:
+            miss = -without.trial.figures.headroom_bytes / GB
+            lines.append(f"  -> {escape(without.what)} would give {without.gain:+.1%} but misses {miss:.1f} GB")
+        if one.best is None and without is None:
+            lines.append(f"  nothing of the {len(one.remedies)} changes tried helps")
+    return Group("What would make it faster (every change projected again)", *(lines or ["nothing stands out"]))
+
+
+# --- other questions -------------------------------------------------------------------------------------------------
+
+
+def print_why_not(e: Explained, answer: WhyNot, stream: TextIO) -> None:
+    """The plain change, then the best of the space with these values."""
+    console = Console(file=stream, highlight=False)
+    asked = ", ".join(f"{name}={_word(answer.alone, name, value)}" for name, value in answer.asked.items())
+    console.print(f"Why not {escape(asked)} instead of rank {e.rank} ({escape(short(e.row))})?")
+    console.print(Group(*(escape(line) for line in why_not_lines(e, answer))))
+    if answer.alone.figures is not None:
+        console.print(_difference(e.figures, answer.alone.figures))
+
+
+def why_not_lines(e: Explained, answer: WhyNot) -> list[str]:
+    """The answer in sentences."""
+    alone, chance, lines = answer.alone, answer.chance, []
+    if alone.broken:
+        start = "On its own it breaks" if alone.is_legal else "It is not legal; it breaks"
+        lines += [f"{start} {one.rule}: {one.reason}." for one in alone.broken]
+    if alone.figures is not None:
+        lines.append(f"Changed: {said(alone) or 'nothing, it is this very candidate'}.")
+        lines.append(_standing(e.figures, alone.figures))
+        if answer.would_fit:
+            lines.append(f"It would fit with: {'; '.join(answer.would_fit)}.")
+        elif not alone.fits:
+            lines.append("No single further change that was tried makes it fit.")
+    if not chance.rows:
+        lines.append("No configuration of the space with these values is legal:")
+        lines += [f"  {rule} removed {rows:,}: {reason}" for rule, rows, reason in chance.removed[:MOST_RULES] if rows]
+        return lines
+    seen = "" if chance.is_whole else ", not all of them looked at"
+    lines.append(f"The space holds {chance.rows:,} legal rows with these values{seen}; {chance.fitting:,} fit.")
+    if chance.figures is not None and chance.best is not None:
+        kind = "The best that fits" if chance.figures.fits else "The one that misses least"
+        words = {name: word(name, value) for name, value in chance.best.items()}
+        lines.append(f"{kind}: {short(words | {'dp': chance.figures.dp})}.")
+        lines.append(_standing(e.figures, chance.figures))
+    return lines
+
+
+def _word(trial: Trial, name: str, value: AxisValue) -> str:
+    return spoken(trial.changes.get(name, word(name, value)))
+
+
+def _standing(base: Figures, other: Figures) -> str:
+    gap = other.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu - 1.0
+    side = f"{-gap:.1%} behind" if gap < 0 else f"{gap:.1%} ahead"
+    room = (
+        f"fits with {other.headroom_bytes / GB:.1f} GB to spare"
+        if other.fits
+        else f"misses {-other.headroom_bytes / GB:.1f} GB"
+    )
+    return f"It is {side} ({other.tokens_per_s_per_gpu:,.0f} tokens/s/GPU) and {room}."
+
+
+def _difference(base: Figures, other: Figures) -> RichTable:
+    """Parts of the step that differ most."""
+    table = _table("part of the step", "ms now", "ms then", "difference", left=("part of the step",))
+    changes = {name: other.step[name] - base.step[name] for name in base.step}
+    for name, change in sorted(changes.items(), key=lambda item: -abs(item[1])):
+        if abs(change) > 1e-4 * base.step_s:
+            table.add_row(
+                name.replace("_", " "), f"{base.step[name] * MS:,.1f}", f"{other.step[name] * MS:,.1f}",
+                f"{change * MS:+,.1f}",
+            )  # fmt: skip
+    table.add_section()
+    table.add_row(
+        "total", f"{base.step_s * MS:,.1f}", f"{other.step_s * MS:,.1f}", f"{(other.step_s - base.step_s) * MS:+,.1f}"
+    )
+    return table
+
+
+def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
+    """The same candidate under other inputs, and the run's best rows in their new order."""
+    console = Console(file=stream, highlight=False)
+    console.print(f"What if {escape(', '.join(answer.changes))}, for rank {e.rank} ({escape(short(e.row))})?")
+    if answer.after is None:
+        console.print(Group(*(escape(f"It is not legal there: {b.rule}: {b.reason}.") for b in answer.broken)))
+    else:
+        console.print(_standing(answer.before, answer.after))
+        console.print(_difference(answer.before, answer.after))
+    table = _table("#", "was", "configuration", "tok/s/GPU", "spare GB", left=("configuration",))
+    for moved in answer.ranking:
+        f = moved.figures
+        words = dict(moved.row) | {"dp": f.dp}
+        table.add_row(
+            str(moved.rank), str(moved.was), escape(short(words)), f"{f.tokens_per_s_per_gpu:,.0f}",
+            f"{f.headroom_bytes / GB:.0f}",
+        )  # fmt: skip
+    console.print(Group(f"The {answer.looked_at} best rows of the run, ranked anew ({answer.dropped} drop out)", table))
+    console.print("Rows the run did not keep may do better there: run the space again with this change.")
+
+
+def _table(*columns: str, left: Iterable[str] = ()) -> RichTable:
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    texts: Sequence[str] | Mapping[str, str] = tuple(left)
+    for name in columns:
+        is_text = name in texts
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    return table

@@ -1,0 +1,90 @@
+"""The rows a run kept (`candidates.parquet`): the best of the whole search, fastest first, every figure and part."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import COLUMN_NAMES, Bools
+from primus_search.errors import InputError, Problem
+
+WORD_AXES = frozenset(
+    {"schedule", "pipeline_layout", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm"}
+)
+FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "step_s", "memory_bytes", "headroom_bytes",
+           "bubble_ratio", "mfu")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kept rows of one cluster of a run. `is_exact`: they are the true best of the space, none was missed."""
+
+    table: Any
+    is_exact: bool
+
+    @classmethod
+    def open(cls, folder: Path, cluster: int, *, is_exact: bool) -> "Kept":
+        """Read a run's rows. Raises `InputError` for a missing or damaged file."""
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.parquet
+
+        path = folder / "candidates.parquet"
+        try:
+            table = pyarrow.parquet.read_table(path)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
+        table = table.filter(pyarrow.compute.equal(table["cluster"], cluster))
+        return cls(table=table, is_exact=is_exact)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column; words as an array of objects."""
+        column = self.table[name]
+        if name in WORD_AXES:
+            return np.array(column.to_pylist(), dtype=object)
+        return np.asarray(column.to_numpy())
+
+    def codes(self, name: str) -> tuple[NDArray[np.int64], list[Any]]:
+        """A column as positions in the sorted list of its distinct values, and that list."""
+        column = self.table[name].combine_chunks()
+        if name in WORD_AXES:
+            encoded = column.chunk(0) if hasattr(column, "chunk") else column
+            return np.asarray(encoded.indices.to_numpy(), dtype=np.int64), encoded.dictionary.to_pylist()
+        values, codes = np.unique(self.column(name), return_inverse=True)
+        return codes.astype(np.int64), [value.item() for value in values]
+
+    @cached_property
+    def speed(self) -> NDArray[np.float64]:
+        """tokens/s/GPU of every row."""
+        return np.asarray(self.column("tokens_per_s_per_gpu"), dtype=np.float64)
+
+    @property
+    def slowest(self) -> float:
+        """tokens/s/GPU of the slowest row kept; 0 without rows."""
+        return float(self.speed.min()) if len(self) else 0.0
+
+    def best(self, mask: Callable[["Kept"], Bools]) -> Mapping[str, Any] | None:
+        """The fastest row of those that `mask` selects, None where there is none."""
+        rows = np.flatnonzero(mask(self)) if len(self) else np.zeros(0, dtype=np.int64)
+        return None if not len(rows) else self.row(int(rows[self.speed[rows].argmax()]))
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One row: axes as words, then figures."""
+        one = self.table.slice(index, 1).to_pylist()[0]
+        return {name: one[name] for name in (*COLUMN_NAMES, *FIGURES)}
+
+    def parts(self, prefix: str, suffix: str) -> dict[str, NDArray[np.float64]]:
+        """The columns of a break-down by part name: `parts("step_", "_s")`."""
+        figures = set(FIGURES)
+        return {
+            name.removeprefix(prefix).removesuffix(suffix): np.asarray(self.column(name), dtype=np.float64)
+            for name in self.table.column_names
+            if name.startswith(prefix) and name.endswith(suffix) and name not in figures
+        }

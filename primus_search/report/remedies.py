@@ -1,0 +1,35 @@
+"""What would make a configuration fit: single further changes, each checked against the rules and the memory model."""
+
+from collections.abc import Iterator, Mapping
+
+from primus_search.candidates import Recompute, Sharding
+from primus_search.report.trials import Judge, Values, said
+from primus_search.space import AxisValue
+
+DOUBLED = ("tp", "pp", "ep", "cp", "etp")
+
+
+def single_changes(judge: Judge, values: Values, *, keep: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Changes after which it fits, cheapest in speed first; a smaller memory margin before all others.
+
+    Axes in `keep` stay as they are: they are what somebody asked for.
+    """
+    figures = judge.project([values])[0]
+    hbm, margin = judge.choice.cluster.accelerator.hbm_bytes, judge.space.search.memory_margin
+    spare = margin * hbm + figures.headroom_bytes
+    if spare >= 0:
+        yield f"memory_margin={spare / hbm:.3f} instead of {margin}"
+    trials = [judge.try_out(values, change) for change in _changes(values) if not keep & set(change)]
+    fitting = [trial for trial in trials if trial.changes and trial.fits and not keep & set(trial.changes)]
+    fitting.sort(key=lambda trial: trial.figures.step_s if trial.figures else 0.0)
+    yield from dict.fromkeys(said(trial) for trial in fitting)
+
+
+def _changes(values: Values) -> Iterator[Mapping[str, AxisValue]]:
+    yield {"micro_batch_size": 1}
+    yield {"loss_fusion": True}
+    yield {"recompute": int(Recompute.CORE_ATTENTION)}
+    yield {"recompute": int(Recompute.FULL)}
+    yield {"sharding": int(Sharding.DISTRIBUTED_OPTIMIZER)}
+    yield {"sharding": int(Sharding.FSDP2)}
+    yield from ({name: 2 * int(values[name])} for name in DOUBLED)  # type: ignore[arg-type]
