@@ -10,6 +10,7 @@ import numpy as np
 from primus_search.candidates import Floats
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Projection
+from primus_search.cost.uncertainty import interval
 from primus_search.errors import PrimusSearchError
 from primus_search.units import GB, GIB
 from primus_search.validate.cases import Case, Skipped, build_case
@@ -124,12 +125,24 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "worst_abs_error": total.worst_abs_error,
         "bias": total.bias,
         "kendall": kendall_by_group(ranks, predicted, measured),
-        "coverage_90": float("nan"),
+        "coverage_90": coverage(outcome),
         "memory": memory_summary(outcome),
         "groups": groups(outcome),
         "skipped_reasons": [{"id": run.id, "reason": reason} for run, reason in outcome.skipped],
         "per_row": [_row(row) for row in rows],
     }
+
+
+def coverage(outcome: Outcome) -> float:
+    """Share of runs whose measured rate lies in the 90 % interval of its projection, near-duplicates counted once."""
+    if not outcome.rows:
+        return float("nan")
+    inside = []
+    for row in outcome.rows:
+        found = interval(row.case.cluster, row.case.model, np.array([row.predicted]))
+        inside.append(found.low[0] <= row.case.tokens_per_s_per_gpu <= found.high[0])
+    weights = outcome.weights
+    return float((np.array(inside) * weights).sum() / weights.sum())
 
 
 def groups(outcome: Outcome) -> list[dict[str, Any]]:

@@ -1,0 +1,148 @@
+"""`primus-search project`: one candidate, its memory tree and its step, part by part."""
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.cost.result import Projection
+    from primus_search.space import Space
+
+PLAIN: dict[str, Any] = {
+    "tp": 1,
+    "pp": 1,
+    "vpp": 1,
+    "ep": 1,
+    "etp": 1,
+    "cp": 1,
+    "micro_batch_size": 1,
+    "deepep": False,
+    "sync_free_stage": 0,
+    "fp8": "none",
+    "recompute": "none",
+    "sharding": "distributed_optimizer",
+    "loss_fusion": True,
+    "overlap_grad_reduce": True,
+    "pipeline_layout": "even",
+}
+"""What an axis is when nobody sets it: the plain choice, not a search."""
+
+DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
+
+
+def project(
+    model: Annotated[str, typer.Option("--model", help="A preset, a Primus/Megatron YAML or a config.json.")],
+    hardware: Annotated[str, typer.Option("--hardware", help="A hardware file by name or path.")],
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of that hardware.")],
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="An axis or workload value: tp=8, pp=4, seq_length=8192 ...")
+    ] = None,
+    stack: Annotated[str | None, typer.Option("--stack", help="A software stack by name or path.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Project one candidate: its memory tree and its step, part by part."""
+    from primus_search.cost.project import Projector
+    from primus_search.space import Enumerator
+
+    space = _space(model, hardware, nodes, sets or [], stack)
+    enumerator = Enumerator(space)
+    chunk = enumerator.chunk(0, enumerator.size)
+    _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
+    projector = Projector(space.model, space.cluster, space.workload, memory_margin=space.search.memory_margin)
+    projection = projector.project(chunk.candidates)
+    figures = _figures(space, projection, chunk.candidates.row(0))
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        _print(space, figures)
+
+
+def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None) -> "Space":
+    """A space of one candidate: every axis at its plain value unless set."""
+    from primus_search.declare.hardware import load_hardware
+    from primus_search.declare.space import make_space
+
+    gpus = nodes * load_hardware(hardware).network.gpus_per_node if nodes > 0 else 1
+    data: dict[str, Any] = {
+        "model": model,
+        "hardware": hardware,
+        "workload": {"seq_length": DEFAULT_SEQUENCE, "global_batch_size": DEFAULT_SAMPLES_PER_GPU * gpus},
+        "space": dict(PLAIN) | {"schedule": "interleaved" if _is_interleaved(sets) else "1f1b"},
+        "search": {"memory_margin": 0.0},
+    }
+    if stack is not None:
+        data["stack"] = stack
+    return make_space(data, name="project", nodes=nodes, overrides=sets)
+
+
+def _is_interleaved(sets: list[str]) -> bool:
+    given = dict(text.partition("=")[::2] for text in sets)
+    return given.get("vpp", "1").strip() not in ("1", "")
+
+
+def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int], rows: int) -> None:
+    """Raise what is wrong when the settings leave no legal candidate, or more than one."""
+    from primus_search.errors import InputError, Problem
+
+    if rows == 0:
+        broken = [f"{name}: {reasons.get(name, 'not legal')}" for name, count in removed.items() if count]
+        raise InputError([Problem("--set", f"this configuration is not legal - {text}") for text in broken])
+    if rows > 1:
+        several = [axis.name for axis in space.axes if len(axis.values) > 1]
+        raise InputError([Problem("--set", f"{', '.join(several)}: give one value each; `run` searches many")])
+
+
+def _figures(space: "Space", p: "Projection", row: dict[str, Any]) -> dict[str, Any]:
+    from primus_search.cost.result import Verdict
+    from primus_search.cost.uncertainty import interval
+
+    memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
+    step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}
+    band = interval(space.cluster, space.model, p.tokens_per_s_per_gpu)
+    feasible = bool(p.fits[0])
+    return {
+        "candidate": row | {"dp": int(p.dp[0]), "microbatches": int(p.microbatches[0])},
+        "memory": memory | {"total_bytes": float(p.memory.total[0])},
+        "step": step | {"total_s": float(p.step.total[0])},
+        "tokens_per_s": float(p.tokens_per_s[0]),
+        "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[0]),
+        "tokens_per_s_per_gpu_low": float(band.low[0]),
+        "tokens_per_s_per_gpu_high": float(band.high[0]),
+        "interval_runs": int(band.runs),
+        "bubble_ratio": float(p.bubble_ratio[0]),
+        "mfu": float(p.mfu[0]),
+        "feasible": feasible,
+        "headroom_bytes": float(p.headroom_bytes[0]),
+        "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
+        "time_evidence": "projected",
+        "memory_evidence": "projected",
+    }
+
+
+def _print(space: "Space", figures: dict[str, Any]) -> None:
+    from primus_search.units import GB
+
+    cluster = space.cluster
+    typer.echo(
+        f"{space.model.name} on {cluster.num_nodes} nodes of {cluster.accelerator.name}, stack {cluster.stack.name}, "
+        f"sequence {space.workload.seq_length}, global batch {space.workload.global_batch_size}"
+    )
+    typer.echo(
+        f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
+        f"(90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
+        f"{figures['interval_runs']} left-out runs), MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:.1%}"
+    )
+    room = figures["headroom_bytes"] / GB
+    typer.echo(f"memory {'fits' if room >= 0 else 'does not fit'}: {room:+.1f} GB")
+    _tree("step", figures["step"], "total_s", 1e3, "ms")
+    _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
+
+
+def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:
+    typer.echo(f"\n{title}")
+    for name, value in parts.items():
+        if value or name == total:
+            label = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+            typer.echo(f"  {label:<24}{value * factor:>12,.2f} {unit}{value / parts[total]:>9.1%}")

@@ -1,0 +1,96 @@
+"""`primus-search validate CSV`: projections against measured training runs, and the error per group."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.validate.run import Outcome
+
+WORST = 10
+
+
+def validate(
+    csv: Annotated[Path, typer.Argument(help="Measured runs; columns as tests/oracle/data/training_runs.csv.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
+) -> None:
+    """Compare projections with measured training runs of a CSV file."""
+    from primus_search.validate.run import summary, validate_file
+
+    outcome = validate_file(csv)
+    figures = summary(outcome)
+    if html is not None:
+        from primus_search.validate.page import write_page
+
+        write_page(html, csv.name, figures)
+    if as_json:
+        typer.echo(json.dumps(_finite(figures), indent=2))
+        return
+    _print(figures, outcome)
+
+
+def _finite(value: Any) -> Any:
+    """The same with None where a figure does not exist: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
+    typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
+    typer.echo(
+        f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, 90th percentile {figures['p90_abs_error']:.1%}, "
+        f"worst {figures['worst_abs_error']:.1%}, bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}, "
+        f"90 % intervals cover {figures['coverage_90']:.1%}"
+    )
+    memory = figures["memory"]
+    if memory["rows"]:
+        typer.echo(
+            f"memory: {memory['rows']} runs, median error {memory['median_abs_error']:.1%}, 90th percentile "
+            f"{memory['p90_abs_error']:.1%}, bias {memory['bias']:+.1%}; said not to fit {memory['false_oom']:.1%}"
+        )
+    for grouping in dict.fromkeys(group["grouping"] for group in figures["groups"]):
+        typer.echo(f"\n{grouping:<58}{'runs':>6}{'median':>8}{'p90':>8}{'worst':>8}{'bias':>8}")
+        for group in figures["groups"]:
+            if group["grouping"] == grouping:
+                typer.echo(
+                    f"{group['group'][:56]:<58}{group['rows']:>6}{group['median_abs_error']:>8.1%}"
+                    f"{group['p90_abs_error']:>8.1%}{group['worst_abs_error']:>8.1%}{group['bias']:>+8.1%}"
+                )
+    _print_worst(outcome)
+    _print_skipped(figures)
+
+
+def _print_worst(outcome: "Outcome") -> None:
+    """The rows that are furthest off, with the largest parts of their step."""
+    from dataclasses import fields
+
+    rows = sorted(outcome.rows, key=lambda row: -abs(row.error))[:WORST]
+    typer.echo("\nworst rows")
+    for row in rows:
+        step = row.projection.step
+        total = float(step.total[0])
+        shares = {f.name: float(step.__getattribute__(f.name)[0]) / total for f in fields(step)}
+        largest = sorted(shares.items(), key=lambda item: -item[1])[:5]
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in largest)
+        run = row.case.run
+        typer.echo(
+            f"{run.id:<12}{row.error:>+8.1%}  {run.word('model')[:20]:<21}{run.word('gpu'):<10}"
+            f"{row.case.cluster.stack.name:<20} {parts}"
+        )
+
+
+def _print_skipped(figures: dict[str, Any]) -> None:
+    reasons: dict[str, list[str]] = {}
+    for item in figures["skipped_reasons"]:
+        reasons.setdefault(item["reason"], []).append(item["id"])
+    if reasons:
+        typer.echo("\nskipped")
+    for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        named = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
+        typer.echo(f"{len(ids):>6}  {reason} ({named})")

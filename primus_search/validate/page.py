@@ -1,0 +1,51 @@
+"""One HTML page with every projected run beside its measurement; needs nothing but a browser."""
+
+import html
+from pathlib import Path
+from typing import Any
+
+_STYLE = """body{font:14px system-ui;margin:2em;max-width:70em}table{border-collapse:collapse;margin:1em 0}
+td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"""
+
+
+def write_page(path: Path, title: str, figures: dict[str, Any]) -> None:
+    """Write the page; everything that came from the file is escaped."""
+    rows = sorted(figures["per_row"], key=_error, reverse=True)
+    parts = [
+        "<!doctype html><meta charset=utf-8>",
+        f"<title>validate {html.escape(title)}</title><style>{_STYLE}</style>",
+        f"<h1>{html.escape(title)}</h1>",
+        _paragraph(figures),
+        _table(["group", "runs", "median", "p90", "bias"], [_group(g) for g in figures["groups"]]),
+        _table(["run", "projected tok/s/GPU", "measured", "error"], [_run(row) for row in rows]),
+        _table(["skipped run", "reason"], [[s["id"], s["reason"]] for s in figures["skipped_reasons"]]),
+    ]
+    path.write_text("\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _paragraph(figures: dict[str, Any]) -> str:
+    return (
+        f"<p>{figures['rows']} runs: median error {figures['median_abs_error']:.1%}, 90th percentile "
+        f"{figures['p90_abs_error']:.1%}, bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}.</p>"
+    )
+
+
+def _error(row: dict[str, Any]) -> float:
+    return abs(row["predicted_tokens_per_s_per_gpu"] / row["measured_tokens_per_s_per_gpu"] - 1.0)
+
+
+def _run(row: dict[str, Any]) -> list[str]:
+    predicted, measured = row["predicted_tokens_per_s_per_gpu"], row["measured_tokens_per_s_per_gpu"]
+    return [row["id"], f"{predicted:,.0f}", f"{measured:,.0f}", f"{predicted / measured - 1.0:+.1%}"]
+
+
+def _group(group: dict[str, Any]) -> list[str]:
+    name = f"{group['grouping']}: {group['group']}"
+    figures = (group["median_abs_error"], group["p90_abs_error"], group["bias"])
+    return [name, str(group["rows"]), *(f"{value:.1%}" for value in figures)]
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = "\n".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{cells}</tr>\n{body}</table>"
