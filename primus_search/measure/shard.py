@@ -59,8 +59,8 @@ class Shard:
     def as_kept_by(self, model: Model, stack: Stack, *, deepep: bool) -> "Shard":
         """This shard with the habits of a software stack, for traces."""
         copies = stack.memory.deepep_expert_copies if deepep else stack.memory.expert_copies
-        keeps_joint = stack.memory.keeps_fused_qkv and not model.learned_positions
-        return replace(self, keeps_value_view=model.latent is not None or keeps_joint, weights_at_combine=copies > 0)
+        keeps_joint = stack.memory.keeps_fused_qkv and model.latent is None and not model.learned_positions
+        return replace(self, keeps_value_view=keeps_joint, weights_at_combine=copies > 0)
 
     @property
     def context_seq(self) -> int:
