@@ -42,7 +42,7 @@ def adaptive(request: Request, patterns: Iterable[Table], *, limit: float, half_
     return as_table(request, best.kind, best.stage, best.micro_batch)
 
 
-def floor(request: Request, limit: float) -> float:
+def floor(request: Request, limit: float = np.inf) -> float:
     """A makespan no order can beat: the chain of one micro-batch, and each rank's wait, work and way out."""
     costs, m = request.costs, request.microbatches
     ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)

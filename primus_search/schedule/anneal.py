@@ -26,7 +26,8 @@ TEMPERATURES = (0.02, 0.05, 0.1)
 """Starting temperatures of successive restarts, in units of the busiest rank's work per micro-batch."""
 
 
-def anneal(request: Request, start: Dispatched, limit: float, half_at_b: bool, target: float) -> Dispatched:
+def anneal(request: Request, start: Dispatched, limit: float, half_at_b: bool, target: float,
+           work_budget: int = WORK) -> Dispatched:  # fmt: skip
     """The best order found from `start`; `start` itself where nothing is better. Stops early at `target`."""
     n = len(start.kind)
     if n > MOST_ROWS or start.makespan <= target + TOLERANCE:
@@ -37,7 +38,7 @@ def anneal(request: Request, start: Dispatched, limit: float, half_at_b: bool, t
     sequence = (start.kind.astype(np.int64) * num_stages + start.stage) * m + start.micro_batch
     offsets = np.arange(request.stages + 1, dtype=np.int64) * rows_per_rank(request)
     work = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0)).max()
-    moves = min(150_000, WORK // (RESTARTS * n))
+    moves = min(150_000, work_budget // (RESTARTS * n))
     best, order, stale = start.makespan, sequence, 0
     for restart in range(RESTARTS):
         temperature = TEMPERATURES[restart % len(TEMPERATURES)] * float(work)

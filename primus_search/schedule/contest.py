@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from primus_search.schedule.anneal import anneal
 from primus_search.schedule.bounds import bound
 from primus_search.schedule.dispatch import POLICIES, Dispatched, Policy, as_table, dispatch
 from primus_search.schedule.registry import TOLERANCE, Request
@@ -23,6 +24,9 @@ from primus_search.schedule.weave import patiences, weave
 
 HEAT_ROWS = 60_000
 """Passes that all heats together may dispatch, about 15 ms."""
+
+POLISH_WORK = 20_000_000
+"""Row evaluations that the local search at the end may spend, about 0.15 s; only small pipelines have one."""
 
 CLOSE = 1e-9
 """Relative distance to the lower bound that counts as reaching it."""
@@ -83,7 +87,16 @@ def fastest_within(
         raise request.refuse(
             f"the leanest order holds {leanest:g} micro-batches of activations, the memory limit is {limit:g}"
         )
-    return leader.table()
+    return _polished(request, leader.table(), leader.score[0] * grain, limit, enough * grain)
+
+
+def _polished(request: Request, table: Table, makespan: float, limit: float, target: float) -> Table:
+    """The order after local search on single passes, where the pipeline is small enough for it."""
+    start = Dispatched(makespan=makespan, kind=table.kind, stage=table.stage, micro_batch=table.micro_batch)
+    found = anneal(request, start, limit, False, target, POLISH_WORK)
+    if found.makespan >= makespan * (1.0 - CLOSE):
+        return table
+    return as_table(request, found.kind, found.stage, found.micro_batch)
 
 
 def _same(table: Table) -> Table:
