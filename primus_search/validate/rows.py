@@ -54,6 +54,9 @@ WORDS = (
 )
 REQUIRED = ("source", "model", "gpu", "gpus", "tokens_per_s_per_gpu")
 
+MOST = 10**9
+"""No count of a training run is larger; what is, is a slip of the pen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -80,7 +83,7 @@ class Run:
         value = self.numbers[name]
         if value is None:
             return default
-        return int(value) if value == int(value) and value >= 0 else None
+        return int(value) if 0 <= value <= MOST and value == int(value) else None
 
     @property
     def is_complete(self) -> bool:

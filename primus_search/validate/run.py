@@ -93,7 +93,7 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
             case = build_case(run)
             projector = Projector(case.model, case.cluster, case.workload)
             rows.append(Row(case=case, projection=projector.project(case.candidates)))
-        except (Skipped, PrimusSearchError, ValueError) as reason:
+        except (Skipped, PrimusSearchError, ValueError, ArithmeticError) as reason:
             skipped.append((run, str(reason)))
     return Outcome(rows=tuple(rows), skipped=tuple(skipped))
 
