@@ -1,0 +1,66 @@
+"""`primus-search nightly`: run a sweep, compare with its baseline, exit 1 on a regression."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.nightly import Night
+
+SweepFile = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, for example sweeps/nightly.yaml.")]
+Update = Annotated[bool, typer.Option("--update-baseline", help="Accept today's figures as the new baseline.")]
+Why = Annotated[str, typer.Option("--reason", help="Why today's figures are right; kept in the baseline.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of reports and history; default results/runs/nightly/<sweep>.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print checks and causes as JSON, nothing else.")]
+
+
+def nightly(
+    sweep: SweepFile, update_baseline: Update = False, reason: Why = "", out: Out = None, json: AsJson = False
+) -> None:
+    """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
+    from primus_search import nightly as nights
+    from primus_search.errors import InputError, Problem
+
+    if update_baseline != bool(reason.strip()):
+        what = "say why today's figures are right: --reason TEXT" if update_baseline else "needs --update-baseline"
+        raise InputError([Problem("--update-baseline" if update_baseline else "--reason", what)])
+    loaded = nights.load_sweep(sweep)
+    if update_baseline:
+        nights.update_baseline(loaded, reason.strip(), _say)
+        typer.echo(f"baseline: {loaded.baseline}", err=True)
+        return
+    night = nights.run_nightly(loaded, _say)
+    folder = out or nights.default_folder(loaded.name)
+    nights.write_night(folder, night)
+    _print(night, folder, as_json=json)
+    if not night.passed:
+        raise typer.Exit(1)
+
+
+def _say(line: str) -> None:
+    """Progress, where a pipe of the results is not disturbed."""
+    typer.echo(line, err=True)
+
+
+def _print(night: "Night", folder: Path, *, as_json: bool) -> None:
+    """The verdict, what failed and why; the files hold the rest."""
+    import json
+
+    from primus_search.nightly.words import cause_line, causes_of, limit, move, summary
+
+    if as_json:
+        typer.echo(json.dumps(summary(night), indent=2))
+        return
+    for check in night.failed:
+        typer.echo(f"FAILED {check.title}: {check.before} -> {check.after} ({move(check)}, allowed {limit(check)})")
+        if check.note:
+            typer.echo(f"    {check.note}")
+    seen: set[tuple[str, int]] = set()
+    for check in night.failed:
+        if (check.entry, check.cluster) not in seen:
+            seen.add((check.entry, check.cluster))
+            for cause in causes_of(night, check):
+                typer.echo(f"  {check.where}: {cause_line(cause)}")
+    verdict = "passed" if night.passed else "REGRESSION"
+    typer.echo(f"{verdict}: {len(night.checks) - len(night.failed)} of {len(night.checks)} checks, {folder}/summary.md")

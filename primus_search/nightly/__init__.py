@@ -1,0 +1,11 @@
+"""The nightly sweep: the same spaces every night, compared with accepted figures, and why they moved.
+
+sweep.py reads a sweep file; run.py is the story of one night; check.py compares; attribute.py sets changed inputs back
+one at a time; baseline.py keeps accepted figures with their inputs; words.py, page.py and history.py tell of it.
+"""
+
+from primus_search.nightly.run import Night, run_nightly, update_baseline
+from primus_search.nightly.store import default_folder, write_night
+from primus_search.nightly.sweep import Sweep, load_sweep
+
+__all__ = ["Night", "Sweep", "default_folder", "load_sweep", "run_nightly", "update_baseline", "write_night"]

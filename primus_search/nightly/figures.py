@@ -1,0 +1,153 @@
+"""The figures a nightly run compares: per cluster of every space, the best candidate, the frontier and the counts."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.cost.project import Projector
+from primus_search.errors import InputError, NothingFits
+from primus_search.nightly.plain import to_plain
+from primus_search.report.words import short
+from primus_search.search import ClusterResult, Options, SearchResult, Table, run_search
+from primus_search.space import Space
+
+KEEP = 64
+"""Rows kept of each search; only the best row and the frontier are compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was found on one cluster. Rates per second, memory in bytes; `knobs` is the best candidate, axis by axis.
+
+    best       the candidate in one short line        parts  seconds and bytes of the best, part by part
+    frontier   (memory bytes, tokens/s/GPU) pairs     removed  rows that each rule removed
+    reference_bytes  device memory: the frontier is integrated up to there
+    """
+
+    cluster: str
+    best: str
+    knobs: dict[str, Any]
+    tokens_per_s_per_gpu: float
+    tokens_per_s: float
+    memory_bytes: float
+    frontier: tuple[tuple[float, float], ...]
+    reference_bytes: float
+    legal: int
+    feasible: int
+    removed: dict[str, int]
+    parts: dict[str, float]
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.knobs)
+
+    @property
+    def hypervolume(self) -> float:
+        return hypervolume(self.frontier, self.reference_bytes)
+
+    @classmethod
+    def of_plain(cls, plain: dict[str, Any]) -> "Figures":
+        """What `to_plain` wrote, from a baseline. Raises KeyError where a figure is missing."""
+        values = {f.name: plain[f.name] for f in fields(cls)}
+        return cls(**values | {"frontier": tuple((m, t) for m, t in plain["frontier"])})
+
+
+def hypervolume(frontier: tuple[tuple[float, float], ...], reference_bytes: float) -> float:
+    """Mean of the best tokens/s/GPU over every memory budget from 0 to `reference_bytes`.
+
+    The usual hypervolume of the frontier (tokens/s/GPU x bytes above the origin), divided by the reference, so that it
+    reads as a rate.
+    """
+    area, best = 0.0, 0.0
+    ordered = sorted(point for point in frontier if point[0] <= reference_bytes)
+    for i, (memory, rate) in enumerate(ordered):
+        best = max(best, rate)
+        until = ordered[i + 1][0] if i + 1 < len(ordered) else reference_bytes
+        area += best * (until - memory)
+    return area / reference_bytes
+
+
+def figures_of(space: Space) -> tuple[Figures, ...]:
+    """Search a space in this process and note what each of its clusters gave; nothing depends on time or machine."""
+    try:
+        result = run_search(space, Options(engine="local", workers=1, keep=KEEP))
+    except (NothingFits, InputError) as error:
+        # Tonight's answer may be that nothing is legal or fits any more: a figure to compare, not an end of the night.
+        return tuple(_nothing(space, number, str(error)) for number in range(len(space.clusters)))
+    return tuple(_figures(result, found) for found in result.clusters)
+
+
+def cluster_name(space: Space, number: int) -> str:
+    """`4 nodes of MI300X`, and what else tells clusters of one space apart."""
+    choice = space.clusters[number]
+    labels = [f"{key}={value}" for key, value in choice.labels if key != "nodes"]
+    count = choice.cluster.num_nodes
+    return " ".join([f"{count} node{'s' if count > 1 else ''} of {choice.cluster.accelerator.name}", *labels])
+
+
+def _figures(result: SearchResult, found: ClusterResult) -> Figures:
+    space = result.space
+    number = next(i for i, choice in enumerate(space.clusters) if choice is found.choice)
+    if not len(found.ranking):
+        return _nothing(space, number, "nothing fits", found)
+    row = found.ranking.row(0)
+    return Figures(
+        cluster=cluster_name(space, number),
+        best=short(row),
+        knobs={name: row[name] for name in COLUMN_NAMES},
+        tokens_per_s_per_gpu=row["tokens_per_s_per_gpu"],
+        tokens_per_s=row["tokens_per_s"],
+        memory_bytes=row["memory_bytes"],
+        frontier=_points(found.frontier),
+        reference_bytes=found.choice.cluster.accelerator.hbm_bytes,
+        legal=found.legal,
+        feasible=found.feasible,
+        removed=dict(found.removed),
+        parts=parts_of(space, number, found.ranking),
+    )
+
+
+def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = None) -> Figures:
+    return Figures(
+        cluster=cluster_name(space, number),
+        best=why.splitlines()[0],
+        knobs={},
+        tokens_per_s_per_gpu=0.0,
+        tokens_per_s=0.0,
+        memory_bytes=0.0,
+        frontier=(),
+        reference_bytes=space.clusters[number].cluster.accelerator.hbm_bytes,
+        legal=found.legal if found else 0,
+        feasible=0,
+        removed=dict(found.removed) if found else {},
+        parts={},
+    )
+
+
+def _points(table: Table) -> tuple[tuple[float, float], ...]:
+    rows = [(row["memory_bytes"], row["tokens_per_s_per_gpu"]) for row in table.rows()]
+    return tuple(sorted(rows))
+
+
+def parts_of(space: Space, number: int, table: Table) -> dict[str, float]:
+    """Seconds and bytes of a table's first row by part: `step.mlp`, `memory.weights`."""
+    return parts(space, number, table.candidates.take(slice(0, 1)))
+
+
+def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
+    """Seconds and bytes of one candidate by part, projected alone."""
+    cluster = space.clusters[number].cluster
+    projector = Projector(space.model, cluster, space.workload, memory_margin=space.search.memory_margin)
+    projection = projector.project(candidate)
+    found = {}
+    for kind, record in (("step", projection.step), ("memory", projection.memory)):
+        for f in fields(record):
+            value = float(record.__getattribute__(f.name)[0])
+            found[f"{kind}.{f.name}"] = float(f"{value:.12g}")
+    return found
+
+
+def plain_of(figures: Figures) -> dict[str, Any]:
+    """Figures as a baseline keeps them."""
+    plain: dict[str, Any] = to_plain(figures)
+    return plain

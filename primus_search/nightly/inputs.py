@@ -1,0 +1,90 @@
+"""The inputs of a search as plain values, one group per thing an owner changes, and a space with some set back.
+
+Groups: model, workload, accelerator, network, stack, nodes, axes, constraints, search. The three of the machine hold
+one value per cluster of the space.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from primus_search.accelerator import Accelerator
+from primus_search.cluster import Cluster
+from primus_search.layout import Layout
+from primus_search.model import Model
+from primus_search.network import Network
+from primus_search.nightly.plain import Plain, restored, to_plain
+from primus_search.space import Axis, AxisValue, Constraint, SearchSettings, Space
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+MACHINE: Mapping[str, type] = {"accelerator": Accelerator, "network": Network, "stack": Stack}
+GROUPS = ("model", "workload", *MACHINE, "nodes", "axes", "constraints", "search")
+
+Inputs = dict[str, Plain]
+
+
+def inputs_of(space: Space) -> Inputs:
+    """Every input the figures of a space depend on, by group."""
+    clusters = [choice.cluster for choice in space.clusters]
+    machine = {name: [to_plain(cluster.__getattribute__(name)) for cluster in clusters] for name in MACHINE}
+    return {
+        "model": to_plain(space.model),
+        "workload": to_plain(space.workload),
+        **machine,
+        "nodes": [cluster.num_nodes for cluster in clusters],
+        "axes": {axis.name: [_plain_value(value) for value in axis.values] for axis in space.axes},
+        "constraints": [constraint.text for constraint in space.constraints],
+        "search": to_plain(space.search),
+    }
+
+
+def with_groups(space: Space, before: Inputs, groups: tuple[str, ...]) -> Space:
+    """The space with some groups as they were; the rest stays. Raises ValueError or TypeError where they do not fit."""
+    for group in groups:
+        space = _with_group(space, group, before[group])
+    return space
+
+
+def _with_group(space: Space, group: str, before: Plain) -> Space:
+    if group == "model":
+        return replace(space, model=restored(Model, before, today=space.model))
+    if group == "workload":
+        return replace(space, workload=restored(Workload, before, today=space.workload))
+    if group == "search":
+        return replace(space, search=restored(SearchSettings, before, today=space.search))
+    if group == "constraints":
+        return replace(space, constraints=tuple(Constraint(text=text, where="baseline") for text in before))
+    if group == "axes":
+        return replace(space, axes=tuple(_axis(axis, before) for axis in space.axes))
+    if len(before) != len(space.clusters):
+        raise ValueError(f"the baseline has {len(before)} clusters, this space {len(space.clusters)}")
+    choices = []
+    for choice, value in zip(space.clusters, before, strict=True):
+        cluster = choice.cluster
+        if group == "nodes":
+            changed: Cluster = replace(cluster, num_nodes=value)
+        else:
+            part = restored(MACHINE[group], value, today=cluster.__getattribute__(group))
+            changed = replace(cluster, **{group: part})
+        choices.append(replace(choice, cluster=changed))
+    return replace(space, clusters=tuple(choices))
+
+
+def _plain_value(value: AxisValue) -> Plain:
+    return {"layout": str(value)} if isinstance(value, Layout) else to_plain(value)
+
+
+def _axis(today: Axis, before: Mapping[str, Any]) -> Axis:
+    """An axis as the baseline has it; codes of enumerations take the type today's values have."""
+    if today.name not in before:
+        return today
+    kinds = {type(value) for value in today.values}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    values: list[AxisValue] = []
+    for plain in before[today.name]:
+        if isinstance(plain, dict):
+            values.append(Layout.parse(plain["layout"]))
+        else:
+            values.append(kind(plain) if kind not in (None, Layout) else plain)
+    return Axis(name=today.name, values=tuple(values))

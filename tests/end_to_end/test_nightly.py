@@ -1,0 +1,195 @@
+"""The nightly sweep: quiet while nothing changes; every change of an input or of the code is caught and named."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+import primus_search
+from primus_search.cli import app
+
+PACKAGE = Path(primus_search.__file__).parent
+SWEEP = """
+name: small
+baseline: small.json
+sweep:
+  - name: llama3-8b
+    space: llama3_8b_mi300x
+    set: {tp: [1, 2], pp: [1, 2, 3], vpp: [1, 2], cp: 1, micro_batch_size: [1, 2], schedule: [1f1b, interleaved],
+          recompute: none, fp8: none, sharding: distributed_optimizer, overlap_grad_reduce: true, loss_fusion: true}
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small sweep and its accepted baseline."""
+    folder = tmp_path_factory.mktemp("nightly")
+    (folder / "small.yaml").write_text(SWEEP)
+    done = night(folder, "--update-baseline", "--reason", "first baseline")
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def night(folder: Path, *options: str) -> Any:
+    """One `primus-search nightly` in this process, run in the folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner().invoke(app, ["nightly", "small.yaml", "--out", "out", *options])
+    finally:
+        os.chdir(before)
+
+
+def found(folder: Path) -> dict[str, Any]:
+    written: dict[str, Any] = json.loads((folder / "out/nightly.json").read_text())
+    return written
+
+
+def failed(report: dict[str, Any]) -> set[str]:
+    return {check["name"] for check in report["checks"] if not check["passed"]}
+
+
+@pytest.fixture
+def other_night(home: Path, tmp_path: Path) -> Iterator[Path]:
+    """The same sweep and baseline in a folder of its own."""
+    for name in ("small.yaml", "small.json"):
+        shutil.copy(home / name, tmp_path / name)
+    return tmp_path
+
+
+def test_two_nights_without_a_change_pass_and_show_the_same_figures(other_night: Path) -> None:
+    first, second = night(other_night), night(other_night)
+    assert (first.exit_code, second.exit_code) == (0, 0), first.output + second.output
+    report = found(other_night)
+    assert [check["move"] for check in report["checks"]] == [0.0] * 5
+    assert report["changes"] == []
+    junit = ElementTree.parse(other_night / "out/junit.xml").getroot()
+    assert (junit.get("tests"), junit.get("failures")) == ("5", "0")
+    assert "2 nights" in (other_night / "out/trend.html").read_text()
+
+
+def scaled(text: str, key: str, factor: float) -> str:
+    """A hardware file with its first number of that key multiplied."""
+    found = re.search(rf"\b{key}: \{{value: ([0-9.]+)", text)
+    assert found, key
+    return f"{text[: found.start(1)]}{float(found.group(1)) * factor:.6g}{text[found.end(1) :]}"
+
+
+def with_hardware(folder: Path, text: str) -> None:
+    """An edited MI300X in the current folder hides the shipped one."""
+    (folder / "hardware").mkdir()
+    (folder / "hardware/mi300x.yaml").write_text(text)
+
+
+MI300X = (PACKAGE.parent / "hardware/mi300x.yaml").read_text()
+
+
+def test_three_per_cent_of_one_rate_is_caught_and_named(other_night: Path) -> None:
+    with_hardware(other_night, scaled(MI300X, "bf16_efficiency", 1.03))
+    done = night(other_night)
+    assert done.exit_code == 1, done.output
+    report = found(other_night)
+    assert "tokens_per_s" in failed(report)
+    move = next(check["move"] for check in report["checks"] if check["name"] == "tokens_per_s")
+    assert 0.005 < move < 0.03, "three per cent of the GEMMs are a part of the step"
+    (cause,) = report["causes"]  # nothing is left for code or versions
+    assert cause["kind"] == "accelerator" and cause["what"].startswith("gemm.bf16_efficiency ")
+    assert cause["effects"]["tokens_per_s"] == pytest.approx(move), "one change explains the whole move"
+    assert "REGRESSION" in (other_night / "out/summary.md").read_text()
+    assert "gemm.bf16_efficiency" in (other_night / "out/report.html").read_text()
+
+
+def test_of_two_changes_the_one_that_moved_the_figure_is_named_first(other_night: Path) -> None:
+    with_hardware(other_night, scaled(scaled(MI300X, "bf16_efficiency", 0.9), "nic_latency_us", 1.03))
+    assert night(other_night).exit_code == 1
+    first, second = found(other_night)["causes"]
+    assert first["what"].startswith("gemm.bf16_efficiency ") and first["effects"]["tokens_per_s"] < -0.02
+    assert second["kind"] == "network", "on one node its latency moves nothing"
+    assert second["effects"] == {"tokens_per_s": 0, "memory": 0, "frontier": 0}
+
+
+def changed_package(folder: Path, module: str, lines: str) -> subprocess.CompletedProcess[str]:
+    """A night with a copy of the package in which lines were added to one module."""
+    for name in ("hardware", "spaces"):
+        shutil.copytree(PACKAGE.parent / name, folder / "copy" / name)
+    shutil.copytree(PACKAGE, folder / "copy" / "primus_search", ignore=shutil.ignore_patterns("*.tmp*"))
+    with (folder / "copy" / "primus_search" / module).open("a") as file:
+        file.write(lines)
+    command = [sys.executable, "-m", "primus_search", "nightly", "small.yaml", "--out", "out"]
+    environment = os.environ | {"PYTHONPATH": str(folder / "copy")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_deleted_legality_rule_is_caught_and_named(other_night: Path) -> None:
+    name = next(rule for rule, rows in removed(other_night).items() if rows)
+    done = changed_package(
+        other_night, "space/rules.py", f"\nRULES = tuple(rule for rule in RULES if rule.name != {name!r})\n"
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = found(other_night)
+    note = next(check["note"] for check in report["checks"] if check["name"] == "legality")
+    assert f"rule {name} is gone" in note
+    code = next(cause for cause in report["causes"] if cause["kind"] == "code")
+    assert code["what"] == "space/rules.py"
+
+
+def removed(folder: Path) -> dict[str, int]:
+    baseline = json.loads((folder / "small.json").read_text())
+    rows: dict[str, int] = baseline["entries"]["llama3-8b"]["clusters"][0]["removed"]
+    return dict(sorted(rows.items(), key=lambda item: item[1]))
+
+
+def test_a_slowed_kernel_model_is_caught_and_named(other_night: Path) -> None:
+    lines = "\n_before = gemm_s\n\n\ndef gemm_s(*args, **kwargs):\n    return 1.1 * _before(*args, **kwargs)\n"
+    done = changed_package(other_night, "cost/gemm.py", lines)
+    assert done.returncode == 1, done.stdout + done.stderr
+    report = found(other_night)
+    assert "tokens_per_s" in failed(report)
+    code = next(cause for cause in report["causes"] if cause["kind"] == "code")
+    assert code["what"] == "cost/gemm.py"
+    assert code["effects"]["tokens_per_s"] < -0.02
+    largest = re.search(r"moved: step.mlp \+([0-9.]+)%", code["note"])
+    assert largest and 8 < float(largest[1]) <= 10, "GEMMs but for the activation between them, slower by a tenth"
+    assert "FAILED" in done.stdout and "cost/gemm.py" in done.stdout
+
+
+def test_a_baseline_needs_a_reason_and_keeps_all_of_them(other_night: Path) -> None:
+    assert "say why" in str(night(other_night, "--update-baseline").exception)
+    assert night(other_night, "--update-baseline", "--reason", "rates measured again").exit_code == 0
+    reasons = json.loads((other_night / "small.json").read_text())["reasons"]
+    assert [one["text"] for one in reasons] == ["first baseline", "rates measured again"]
+
+
+def test_a_sweep_without_a_baseline_says_how_to_make_one(other_night: Path) -> None:
+    (other_night / "small.json").unlink()
+    done = night(other_night)
+    assert done.exception and "--update-baseline" in str(done.exception)
+    (other_night / "small.json").write_text('{"format": 0}')
+    assert "is no baseline of this version" in str(night(other_night).exception)
+
+
+def test_every_problem_of_a_sweep_file_is_said_at_once(other_night: Path) -> None:
+    text = SWEEP.replace("tp: [1, 2]", "tp: [0]").replace("name: small", "nmae: small\ntolerances: {memory: -1}")
+    (other_night / "small.yaml").write_text(text + "  - {space: llama3_8b_mi30x}\n")
+    error = str(night(other_night).exception)
+    for said in ("small.yaml:2 @ $.nmae: unknown key; did you mean 'name'?", "tolerance is at least 0",
+                 "$.sweep[0]: --set tp=[0] @ $.space.tp[0]", "did you mean 'llama3_8b_mi300x'?"):  # fmt: skip
+        assert said in error
+
+
+def test_reports_show_hostile_names_as_text(other_night: Path) -> None:
+    name = "<script>alert(1)</script>|`x`"
+    (other_night / "small.yaml").write_text(SWEEP.replace("name: llama3-8b", f"name: '{name}'"))
+    assert night(other_night).exit_code == 1, "an entry the baseline does not know is a regression"
+    for page in ("report.html", "trend.html", "summary.md"):
+        assert "<script>" not in (other_night / "out" / page).read_text()
+    ElementTree.parse(other_night / "out/junit.xml")
