@@ -23,6 +23,8 @@ Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of --out where it stopped.")]
 Tokens = Annotated[float, typer.Option(help="Tokens to train on, for days and cost in the scaling table: 1e12.")]
+SaveBenchmark = Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")]
+LoadBenchmark = Annotated[Path | None, typer.Option(help="Use the measurements of this file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
 
 
@@ -41,6 +43,8 @@ def run(
     out: Out = None,
     resume: Resume = False,
     tokens: Tokens = 0.0,
+    save_benchmark: SaveBenchmark = None,
+    load_benchmark: LoadBenchmark = None,
     json: AsJson = False,
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
@@ -49,6 +53,7 @@ def run(
     from primus_search.report.html import write_report
     from primus_search.report.terminal import print_pareto, print_ranking
     from primus_search.search import Options, RunFolder, default_folder, run_search, summary
+    from primus_search.search.revalidation import revalidated
 
     overrides = [*(sets or []), *_as_sets(nodes=nodes, method=method, top=top, seed=seed, bench=bench)]
     loaded = load_space(space, overrides=overrides)
@@ -61,6 +66,7 @@ def run(
         )
         with progress_bar(is_shown=not json) as progress:
             result = run_search(loaded, replace(options, progress=progress))
+        result = revalidated(result, load=load_benchmark, save=save_benchmark)
         if json:
             typer.echo(dumps(summary(result), indent=2))
         else:

@@ -56,6 +56,12 @@ def key_of(c: Candidates, row: int) -> Key:
     return tuple(int(columns[name][row]) for name in KEY_COLUMNS)
 
 
+def keys_of(c: Candidates) -> list[Key]:
+    """`key_of` of every row."""
+    columns = c.columns()
+    return [tuple(key) for key in np.stack([columns[name].astype(np.int64) for name in KEY_COLUMNS], axis=1).tolist()]
+
+
 def put_measured(work: Work, measured: MeasuredLayers, piece: int, c: Candidates) -> None:
     """Scale the compute of a piece, part by part, so that each pass adds up to what was measured; traffic comes later.
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.measure import device as devices
+from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.device import CPU
 from primus_search.measure.layers import Embedding, Head, Layer
 from primus_search.measure.shard import Shard
@@ -141,6 +142,8 @@ class Setting:
 
 def _layer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
     assert piece.kind is not None
+    if piece.shard.recompute & Recompute.OP_SAC:
+        raise MissingKernelError("per-operation checkpointing is not measured")
     kind, plain = piece.kind, replace(piece.shard, recompute=Recompute.NONE)
     x = _hidden(piece)
     if not piece.shard.recompute:

@@ -86,7 +86,7 @@ def _scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torc
 
 def fp8_linear(x: Tensor, weight: Tensor, ranks: int, recipe: Fp8) -> Tensor:
     """A linear on the FP8 units; only per-tensor recipes have a kernel in torch itself."""
-    if recipe not in MEASURABLE_FP8:
+    if recipe not in MEASURABLE_FP8 and not isinstance(x, FakeTensor):
         raise MissingKernelError(f"torch has no linear for the fp8 recipe {recipe.name.lower()}")
     y: Tensor = _Fp8Linear.apply(x, weight, ranks)  # type: ignore[no-untyped-call]
     return y
@@ -124,7 +124,7 @@ def _grouped_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: tor
 
 def fp8_grouped(rows: Tensor, weights: Tensor, recipe: Fp8) -> Tensor:
     """One product per group on the FP8 units; torch has no grouped kernel with one scale per tensor."""
-    if recipe not in MEASURABLE_FP8:
+    if recipe not in MEASURABLE_FP8 and not isinstance(rows, FakeTensor):
         raise MissingKernelError(f"torch has no grouped GEMM for the fp8 recipe {recipe.name.lower()}")
     y: Tensor = _Fp8Grouped.apply(rows, weights)  # type: ignore[no-untyped-call]
     return y

@@ -20,7 +20,7 @@ import torch
 
 from primus_search.candidates import Candidates, Ints, Recompute
 from primus_search.cluster import Cluster
-from primus_search.cost.measured import Key, key_of
+from primus_search.cost.measured import Key, keys_of
 from primus_search.cost.memory import layer_activations, share
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Memory, Projection, Step
@@ -298,7 +298,7 @@ class Chooser:
 
     def __init__(self, c: Candidates, projected_s: np.ndarray, top_k: int) -> None:
         self._projected_s = projected_s
-        self._keys = [key_of(c, row) for row in range(len(c))]
+        self._keys = keys_of(c)
         self._done: set[Key] = set()
         self._failed: set[Key] = set()
         self._best_s, self._luckiest = np.inf, 1.0

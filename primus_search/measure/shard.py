@@ -60,7 +60,8 @@ class Shard:
         """This shard with the habits of a software stack, for traces."""
         copies = stack.memory.deepep_expert_copies if deepep else stack.memory.expert_copies
         keeps_joint = stack.memory.keeps_fused_qkv and model.latent is None and not model.learned_positions
-        return replace(self, keeps_value_view=keeps_joint, weights_at_combine=copies > 0)
+        fp8 = self.fp8 if stack.memory.saves_fp8_inputs else Fp8.NONE
+        return replace(self, keeps_value_view=keeps_joint, weights_at_combine=copies > 0, fp8=fp8)
 
     @property
     def context_seq(self) -> int:

@@ -26,7 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from primus_search.candidates import GroupedGemm
+from primus_search.candidates import GroupedGemm, Recompute
+from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.layers import Embedding, Head, Layer
 from primus_search.measure.shard import Shard
 from primus_search.model import LayerKind, Model
@@ -95,6 +96,8 @@ class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @lru_cache(maxsize=4096)
 def trace_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:
     """One decoder layer of that kind; looped experts hold the same tensors as grouped ones, which trace faster."""
+    if shard.recompute & Recompute.OP_SAC:
+        raise MissingKernelError("per-operation checkpointing is not traced")
     shard = replace(shard, grouped_gemm=GroupedGemm.TURBO)
     return _trace(lambda: Layer(model, shard, kind), lambda: (_hidden(model, shard),), shard)
 

@@ -1,0 +1,101 @@
+"""The last stage of the funnel: the best rows re-validated with torch, and ranked again by what was found.
+
+Only the best cluster's table is touched, and of it the first `ROWS` rows: rows beyond them could not be printed. A row
+that shares its layer shapes with a measured one is measured with it.
+"""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from primus_search.cost.result import Memory, Projection, Step
+from primus_search.search.findings import Stage
+from primus_search.search.rank import PER_ROW, reordered
+from primus_search.search.result import PROJECTED, SearchResult, Table
+
+if TYPE_CHECKING:
+    from primus_search.measure.revalidate import Revalidation
+
+ROWS = 1000
+
+
+def revalidated(
+    result: SearchResult, *, load: Path | None = None, save: Path | None = None, folder: Path | None = None
+) -> SearchResult:
+    """The result with its ranking traced and, where this machine has the target's device, measured.
+
+    load, save  benchmark files to take measurements from and to write those used to
+    folder      of the measurement cache; the user's own by default
+    """
+    space, best = result.space, result.best
+    if space.benchmark.device == "off":
+        return result
+    from primus_search.measure.cache import save as save_benchmark
+    from primus_search.measure.revalidate import Benchmark, revalidate
+
+    how = Benchmark(
+        mode=space.benchmark.device,
+        top_k=space.benchmark.top_k,
+        seconds=space.benchmark.seconds,
+        memory_margin=space.search.memory_margin,
+        folder=folder,
+        load=load,
+    )
+    table = best.ranking
+    head = np.arange(min(ROWS, len(table)))
+    found = revalidate(
+        space.model,
+        best.choice.cluster,
+        space.workload,
+        table.candidates.take(head),
+        reordered(table.projection, head),
+        how,
+    )
+    if save is not None:
+        save_benchmark(save, found.measurements)
+    stage = Stage(name="measure", rows=len(head), seconds=found.seconds)
+    return replace(
+        result.with_cluster(replace(best, ranking=_reordered(table, found))),
+        stages=(*result.stages, stage),
+        notes=(*result.notes, *_notes(found)),
+        seconds=result.seconds + found.seconds,
+    )
+
+
+def _notes(found: "Revalidation") -> list[str]:
+    """What re-validation has to say to the reader of a ranking."""
+    failed = [f"a benchmark failed: {one.verdict.value}: {one.cause}" for one in found.failures]
+    counted = []
+    if found.measurements:
+        known = len(found.measurements) - found.num_new
+        counted = [f"measured: {found.num_new} pieces now, {known} known before, in {found.seconds:.1f} s"]
+    return list(dict.fromkeys([*found.notes, *failed, *counted]))
+
+
+def _reordered(table: Table, found: "Revalidation") -> Table:
+    """The table with its first rows replaced, and the others behind them as they were."""
+    tail = np.arange(len(found.order), len(table))
+    order = np.concatenate([found.order, tail])
+    rest = (PROJECTED,) * len(tail)
+    return replace(
+        table,
+        indices=table.indices[order],
+        candidates=table.candidates.take(order),
+        projection=_joined(found.projection, reordered(table.projection, tail)),
+        time_evidence=found.time_evidence + rest,
+        memory_evidence=found.memory_evidence + rest,
+    )
+
+
+def _joined(first: Projection, second: Projection) -> Projection:
+    """The rows of both, one after the other."""
+    columns = {name: _both(first, second, name) for name in PER_ROW}
+    memory = {f.name: _both(first.memory, second.memory, f.name) for f in fields(Memory)}
+    step = {f.name: _both(first.step, second.step, f.name) for f in fields(Step)}
+    return replace(first, memory=Memory(**memory), step=Step(**step), **columns)
+
+
+def _both(first: object, second: object, name: str) -> Any:
+    return np.concatenate([first.__getattribute__(name), second.__getattribute__(name)])
