@@ -85,7 +85,7 @@ def _as_sets(*, nodes: str, method: str, top: int, seed: int, bench: str) -> lis
     found += [f"search.method={method}"] if method else []
     found += [f"search.top_k={top}", f"benchmark.top_k={top}"] if top else []
     found += [f"search.seed={seed}"] if seed >= 0 else []
-    return found + ([f"benchmark.device={bench}"] if bench else [])
+    return found + ([f'benchmark.device="{bench}"'] if bench else [])
 
 
 def _refuse(where: str, what: str) -> None:

@@ -3,8 +3,9 @@
 Each axis with more than one value is a parameter: the position of the value on its axis. Positions are settled to the
 nearest legal candidate (`space.nearest`), so every trial is legal and conditional axes need no special care. Memory is
 a constraint: a candidate that does not fit is told as infeasible, with the bytes it lacks, and is never projected.
-Trials are asked and told in batches. Half of each batch comes from the sampler; the other half are neighbours of the
-best rows so far, one step along one axis, queued as trials of the same study.
+Trials are asked and told in batches. A quarter of each batch comes from the sampler, as long as asking it is cheap (the
+models behind TPE, GP and NSGA grow dearer with every trial they remember; then it is drawn at random); the rest are
+neighbours of the best rows and of the frontier so far, one step along one axis. All are trials of the same study.
 
 The study lives in the run folder (`study.log`, Optuna's journal format): `optuna-dashboard study.log` opens it.
 """
@@ -13,12 +14,13 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.distributions import IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -33,7 +35,16 @@ from primus_search.units import GB
 
 BATCH = 32
 DEFAULT_EVALUATIONS = 2000
+OWN_SHARE = 0.25
+"""Share of a batch that the sampler itself proposes."""
+
+OWN_TRIALS = 256
+"""Proposals the sampler's model makes; later ones are drawn at random, which keeps 2,000 trials under a minute."""
+
 MOST_ASKS = 4  # times the evaluations: a sampler that repeats itself on a small space must still end
+ELITE = 16
+"""Best rows whose neighbours are tried; the frontier's are tried as well."""
+
 CLUSTER = "cluster"
 MULTI_OBJECTIVE = ("nsga2", "nsga3")
 STARTUP = 64
@@ -78,6 +89,10 @@ class _Outcome:
     missing_bytes: float
 
 
+NOWHERE = _Outcome(math.inf, 1e15, 1e15)
+"""What is told of a trial that no legal candidate answers: slow, and a petabyte too large."""
+
+
 @dataclass
 class _Run:
     """One study and all it has seen."""
@@ -93,7 +108,7 @@ class _Run:
         space = self.funnel.space
         self.legal = sum(enumerator.size for enumerator in self.funnel.enumerators)
         self.findings = [Findings.none(self.funnel.keep) for _ in self.funnel.enumerators]
-        self.parameters: dict[str, BaseDistribution] = {
+        self.parameters: dict[str, IntDistribution] = {
             axis.name: IntDistribution(0, len(axis.values) - 1) for axis in space.axes if len(axis.values) > 1
         }
         if len(space.clusters) > 1:
@@ -101,18 +116,22 @@ class _Run:
         self.study, self.kept = _studies(self.method, self.seed, self.folder, self.resume)
         self.rng = np.random.default_rng(self.seed)
         self.asked: set[tuple[int, int]] = set()
+        self.exhausted: set[tuple[int, int]] = set()  # every neighbour was asked for
+        self.own_trials, self.queued = 0, 0
         self._queue_seeds()
 
     def _queue_seeds(self) -> None:
         for wanted in seeds(self.funnel.space):
             for cluster in range(len(self.funnel.enumerators)):
-                self._queue(wanted | {CLUSTER: cluster})
+                if self._located(wanted | {CLUSTER: cluster}) not in self.asked:
+                    self._queue(wanted | {CLUSTER: cluster})
 
     def _queue(self, wanted: dict[str, int]) -> None:
-        """Put a candidate before the sampler's own, once."""
+        """Put a candidate before the sampler's own."""
         key = self._located(wanted)
-        if key is not None and key not in self.asked:
+        if key is not None:
             self.asked.add(key)
+            self.queued += 1
             self.study.enqueue_trial({name: wanted[name] for name in self.parameters if name in wanted})
 
     def _located(self, wanted: dict[str, int]) -> tuple[int, int] | None:
@@ -124,9 +143,14 @@ class _Run:
 
     def batch(self, size: int) -> int:
         """Ask for `size` trials, evaluate what is new together, tell all; the number of trials asked."""
-        for neighbour in self._neighbours(size // 2):
+        own = math.ceil(OWN_SHARE * size) if self.own_trials < OWN_TRIALS else 0
+        self.own_trials += own
+        for neighbour in self._neighbours(size - own):
             self._queue(neighbour)
+        while self.queued < size - own:
+            self._queue({name: int(self.rng.integers(d.high + 1)) for name, d in self.parameters.items()})
         trials = [self.study.ask(self.parameters) for _ in range(size)]
+        self.queued = max(self.queued - size, 0)
         keys = [self._located(dict(trial.params)) for trial in trials]
         self._evaluate([key for key in dict.fromkeys(keys) if key is not None and key not in self.seen])
         for trial, key in zip(trials, keys, strict=True):
@@ -147,63 +171,58 @@ class _Run:
         self.findings[cluster] = self.findings[cluster].plus(looked_at.findings)
 
     def _tell(self, trial: optuna.Trial, key: tuple[int, int] | None) -> None:
-        outcome = self.seen.get(key) if key is not None else None
-        missing = outcome.missing_bytes if outcome is not None else math.inf
-        fits = outcome is not None and missing <= 0
-        trial.set_constraint("missing_GB", min(missing / GB, 1e6))
-        tokens = self._tokens_per_s_per_gpu(key, outcome) if fits else 0.0
-        values = [tokens, min(outcome.memory_bytes / GB, 1e6) if outcome is not None else 1e6]
+        outcome = self.seen.get(key, NOWHERE) if key is not None else NOWHERE
+        trial.set_constraint("missing_GB", outcome.missing_bytes / GB)
+        speed = self._speed(key[0], outcome.step_s) if key is not None else 0.0
+        values = [speed, outcome.memory_bytes / GB]
         done = self.study.tell(trial, values if self.method in MULTI_OBJECTIVE else values[0])
         if self.kept is not None:
             self.kept.add_trial(done)
 
-    def _tokens_per_s_per_gpu(self, key: tuple[int, int] | None, outcome: _Outcome | None) -> float:
-        assert key is not None and outcome is not None
+    def _speed(self, cluster: int, step_s: float) -> float:
+        """Tokens per second and GPU; 0 for a candidate that was not projected."""
         space = self.funnel.space
-        return space.workload.tokens_per_step / outcome.step_s / space.clusters[key[0]].cluster.world
+        return space.workload.tokens_per_step / step_s / space.clusters[cluster].cluster.world
 
     # --- neighbours ------------------------------------------------------------------------------------------------
 
     def _neighbours(self, most: int) -> Iterator[dict[str, int]]:
-        """Wanted positions one step from the best rows and from the frontier, not looked at yet."""
+        """Wanted positions one step from the best rows and from the frontier, not asked for yet."""
         found = 0
-        for cluster, number in self._elite():
-            here = positions(self.funnel.enumerators[cluster], number) | {CLUSTER: cluster}
-            steps = [(name, d) for name in self.parameters for d in (-1, 1)]
-            for at in self.rng.permutation(len(steps)):
-                name, step = steps[int(at)]
-                wanted = here | {name: here[name] + step}
-                distribution = self.parameters[name]
-                assert isinstance(distribution, IntDistribution)
-                if not distribution.low <= wanted[name] <= distribution.high:
-                    continue
-                if self._located(wanted) in self.asked:
-                    continue
-                yield wanted
-                found += 1
-                if found >= most:
+        for key in self._elite():
+            if key in self.exhausted:
+                continue
+            for wanted in self._steps(*key):
+                if found == most:
                     return
+                if self._located(wanted) not in self.asked:
+                    found += 1
+                    yield wanted
+            self.exhausted.add(key)
+
+    def _steps(self, cluster: int, number: int) -> Iterator[dict[str, int]]:
+        """One step up or down along each axis, in random order."""
+        here = positions(self.funnel.enumerators[cluster], number) | {CLUSTER: cluster}
+        steps = [(name, step) for name in self.parameters for step in (-1, 1)]
+        for at in self.rng.permutation(len(steps)):
+            name, step = steps[int(at)]
+            if 0 <= here[name] + step <= self.parameters[name].high:
+                yield here | {name: here[name] + step}
 
     def _elite(self) -> Iterator[tuple[int, int]]:
         """The best rows and the frontier, in turns."""
         for cluster, found in enumerate(self.findings):
-            top = found.shortlist.top.indices[:8].tolist()
+            top = found.shortlist.top.indices[:ELITE].tolist()
             front = self.rng.permutation(found.shortlist.frontier.indices).tolist()
-            if self.method not in MULTI_OBJECTIVE:
-                front = front[: len(top)]
-            for pair in range(max(len(top), len(front))):
-                yield from ((cluster, number) for number in [*top[pair : pair + 1], *front[pair : pair + 1]])
+            for one, other in zip_longest(top, front):
+                yield from ((cluster, number) for number in (one, other) if number is not None)
 
     def best(self) -> tuple[int, int] | None:
         """Cluster and number of the fastest row by tokens per second and GPU."""
         heads = [
-            (
-                -self._tokens_per_s_per_gpu((cluster, int(top.indices[0])), _Outcome(float(top.step_s[0]), 0.0, 0.0)),
-                cluster,
-                int(top.indices[0]),
-            )
-            for cluster, top in enumerate(found.shortlist.top for found in self.findings)
-            if len(top)
+            (-self._speed(cluster, float(found.shortlist.top.step_s[0])), cluster, int(found.shortlist.top.indices[0]))
+            for cluster, found in enumerate(self.findings)
+            if len(found.shortlist.top)
         ]
         return min(heads)[1:] if heads else None
 
