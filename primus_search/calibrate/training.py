@@ -34,7 +34,7 @@ STEP = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One number to fit: `stack:NAME:field` or `hardware:NAME:field`. `is_share`: fitted as it is, not as a logarithm."""
+    """One number to fit: `stack:NAME:field` or `hardware:NAME:field`; a share is fitted as it is, not its logarithm."""
 
     owner: str
     name: str

@@ -68,9 +68,7 @@ OFFERS: tuple[Offer, ...] = (
     Offer(field="step_s", low=0.0, high=0.3, prior=0.01, sigma=0.03, is_share=True),
     Offer(field="shard_overlap", low=0.0, high=1.0, prior=0.9, sigma=0.2, is_share=True, speaks=_is_sharded),
     Offer(field="gradient_overlap", low=0.0, high=1.0, prior=0.9, sigma=0.2, is_share=True, speaks=_replicates),
-    Offer(
-        field="straggler_per_doubling", low=0.0, high=0.05, prior=0.0, sigma=0.01, is_share=True, speaks=_is_wide
-    ),
+    Offer(field="straggler_per_doubling", low=0.0, high=0.05, prior=0.0, sigma=0.01, is_share=True, speaks=_is_wide),
 )
 
 PLAIN_TENSOR = Offer(
@@ -101,21 +99,20 @@ EXTRA: dict[str, tuple[Offer, ...]] = {
     "megatron_te": (PLAIN_TENSOR,),
     "megatron_2022": (PLAIN_TENSOR,),
 }
-"""What only some stacks have: a switch for overlapping tensor parallelism, owners that broadcast, batch-level overlap."""
+"""What only some stacks have: a switch for tensor-parallel overlap, owners that broadcast, batch-level overlap."""
 
 TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
 
 
 def parameters(cases: Sequence[Case]) -> list[Parameter]:
     """Every parameter that some run of its stack or accelerator speaks about."""
-    found = []
+    found: list[Parameter] = []
     for name in dict.fromkeys(case.cluster.stack.name for case in cases):
         own = [case for case in cases if case.cluster.stack.name == name]
-        for offer in (*OFFERS, *EXTRA.get(name, ())):
-            if any(offer.speaks(case) for case in own):
-                found.append(_parameter("stack", name, offer))
-    for name in dict.fromkeys(case.cluster.accelerator.name for case in cases):
-        found.append(_parameter("hardware", name, TRAINING_RATE))
+        offers = (*OFFERS, *EXTRA.get(name, ()))
+        found += [_parameter("stack", name, o) for o in offers if any(o.speaks(case) for case in own)]
+    accelerators = dict.fromkeys(case.cluster.accelerator.name for case in cases)
+    found += [_parameter("hardware", name, TRAINING_RATE) for name in accelerators]
     return found
 
 

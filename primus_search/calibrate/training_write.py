@@ -41,9 +41,7 @@ def identified(parameters: Sequence[Parameter], fit: Fit) -> set[str]:
     return {path for found in by_owner.values() for _, path in sorted(found)[:MAX_FITTED]}
 
 
-def write_parameters(
-    parameters: Sequence[Parameter], fit: Fit, cases: Sequence[Case], folder: Path, date: str
-) -> None:
+def write_parameters(parameters: Sequence[Parameter], fit: Fit, cases: Sequence[Case], folder: Path, date: str) -> None:
     """Write every parameter into `folder`: stacks/NAME.yaml at top level, training rates under accelerator."""
     known = identified(parameters, fit)
     files = {path: _name(path) for path in sorted(folder.glob("*.yaml"))}

@@ -19,6 +19,12 @@ def calibrate(
     table: Annotated[
         Path | None, typer.Option(help="Write the table of all fitted numbers of the hardware and stack files here.")
     ] = None,
+    training: Annotated[
+        Path | None, typer.Option(help="CSV of training runs: fit stacks and training rates to them instead.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable results.")] = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
@@ -33,6 +39,15 @@ def calibrate(
     from primus_search.calibrate.run import calibrate_hardware, fitted_numbers_of_files, hardware_names
     from primus_search.errors import InputError, Problem
 
+    if training is not None:
+        from primus_search.calibrate.training_run import fit_training, lines, write_training
+
+        found = fit_training(training)
+        for line in lines(found):
+            typer.echo(line)
+        if into is not None:
+            write_training(found, into)
+        return
     if table is not None:
         table.write_text(fitted_numbers_of_files(), encoding="utf-8")
         return

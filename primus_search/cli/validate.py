@@ -44,8 +44,8 @@ def _finite(value: Any) -> Any:
 def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
     typer.echo(
-        f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, 90th percentile {figures['p90_abs_error']:.1%}, "
-        f"worst {figures['worst_abs_error']:.1%}, bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}, "
+        f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, "
+        f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}, "
         f"90 % intervals cover {figures['coverage_90']:.1%}"
     )
     memory = figures["memory"]

@@ -1,4 +1,4 @@
-"""Gradient and weight traffic of replicas, in the form a table of candidates needs: how much at worst, how little at best.
+"""Gradient and weight traffic of replicas as a table of candidates needs it: how much at worst, how little at best.
 
 The exposed seconds fall linearly with the compute they hide behind until only the last bucket is left. Both ends depend
 on few columns and are computed once per distinct key; the compute window is each candidate's own.

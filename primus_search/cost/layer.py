@@ -31,7 +31,7 @@ _PLAIN = {True: (2.0, 3.0, 1, 1), False: (5.0, 6.0, 2, 2)}
 _ROPE = {True: (2.0, 2.0, 1, 1), False: (8.0, 8.0, 6, 6)}
 DROPOUT_BYTES = 1.0 + 2.0
 
-# Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, token counts,
+# Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, counts,
 # splits, sorts, reshapes; fused or one by one.
 ROUTER_KERNELS = {True: (16.0, 20.0), False: (60.0, 70.0)}
 # Copies of the routed tokens when permutation is written as separate operations: gather, multiplication by the routing
@@ -235,7 +235,7 @@ def core_attention(
 
 
 def attention_family(acc: Accelerator, stack: Stack) -> str:
-    """The kernel family a stack uses on a device: its own, or the device's first where the device has no such family."""
+    """The kernel family a stack uses on a device: its own, or the device's first where it has no such family."""
     if stack.attention_kernel == UNFUSED or stack.attention_kernel in acc.attention.kernels:
         return stack.attention_kernel
     return next(iter(acc.attention.kernels))
@@ -249,9 +249,7 @@ def mlp_operations(
     gates = model.num_mlp_matrices - 1
     module = Module.MLP
     return [
-        Linear(
-            part=part, module=module, m=tokens, n=gates * inner, k=model.hidden, precision=c.fp8, cast_input=False
-        ),
+        Linear(part=part, module=module, m=tokens, n=gates * inner, k=model.hidden, precision=c.fp8, cast_input=False),
         _activation(model, stack, tokens * inner, part, Module.ACTIVATION),
         Linear(part=part, module=module, m=tokens, n=model.hidden, k=inner, precision=c.fp8, cast_input=False),
     ]

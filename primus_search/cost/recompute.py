@@ -31,7 +31,7 @@ _REPEATS: dict[Recompute, dict[Module, float]] = {
         Module.ROUTER: 1.0,
         Module.ELEMENTWISE: 1.0,
     },
-    Recompute.FULL: {module: 1.0 for module in Module},
+    Recompute.FULL: dict.fromkeys(Module, 1.0),
 }
 
 

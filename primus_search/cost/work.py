@@ -242,7 +242,10 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
 def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
     for o in ops:
         forward = stream_s(acc, o.forward_bytes, o.kind) + (np.asarray(o.forward_kernels) - 1.0) * acc.memory.latency_s
-        backward = stream_s(acc, o.backward_bytes, o.backward_kind) + (np.asarray(o.backward_kernels) - 1.0) * acc.memory.latency_s
+        backward = (
+            stream_s(acc, o.backward_bytes, o.backward_kind)
+            + (np.asarray(o.backward_kernels) - 1.0) * acc.memory.latency_s
+        )
         exists = np.asarray(o.forward_bytes) > 0
         _add(work, o.part, o.module, Pass.FORWARD, exists * forward / stack.memory_efficiency, o.forward_kernels)
         _add(work, o.part, o.module, Pass.INPUT_GRAD, exists * backward / stack.memory_efficiency, o.backward_kernels)

@@ -208,9 +208,7 @@ def build_cluster(run: Run, hardware: Hardware, stack: Stack) -> Cluster:
     gpus = count(run, "gpus")
     network = _fabric(run, hardware.network)
     if gpus < network.gpus_per_node:
-        return Cluster(
-            accelerator=hardware.accelerator, network=on_fewer_gpus(network, gpus), stack=stack, num_nodes=1
-        )
+        return Cluster(accelerator=hardware.accelerator, network=on_fewer_gpus(network, gpus), stack=stack, num_nodes=1)
     if gpus % network.gpus_per_node:
         raise Skipped(f"{gpus} GPUs are no whole number of nodes of {network.gpus_per_node}")
     nodes = gpus // network.gpus_per_node

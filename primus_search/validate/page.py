@@ -31,7 +31,7 @@ def _paragraph(figures: dict[str, Any]) -> str:
 
 
 def _error(row: dict[str, Any]) -> float:
-    return abs(row["predicted_tokens_per_s_per_gpu"] / row["measured_tokens_per_s_per_gpu"] - 1.0)
+    return abs(float(row["predicted_tokens_per_s_per_gpu"]) / float(row["measured_tokens_per_s_per_gpu"]) - 1.0)
 
 
 def _run(row: dict[str, Any]) -> list[str]:

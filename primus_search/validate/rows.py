@@ -1,4 +1,4 @@
-"""Measured training runs as typed rows. Odd or missing values become None; whether that matters is `cases`' question."""
+"""Measured training runs as typed rows. Odd or missing values become None; `cases` decides if that matters."""
 
 import csv
 import math

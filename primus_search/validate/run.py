@@ -1,6 +1,6 @@
 """Project every run of a table and score what comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
     return Outcome(rows=tuple(rows), skipped=tuple(skipped))
 
 
-GROUPINGS = {
+GROUPINGS: dict[str, Callable[[Run], str]] = {
     "gpu": lambda r: r.word("gpu"),
     "precision": lambda r: r.word("precision"),
     "family": lambda r: "moe" if (r.whole("num_experts", 0) or 0) > 1 else "dense",
@@ -114,7 +114,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
     rows, errors, weights = outcome.rows, outcome.errors, outcome.weights
     total = score(errors, weights)
     runs = [row.case.run for row in rows]
-    ranks = [tuple(r.word(w) for w in ("source", "model", "gpu")) + (r.number("gpus"),) for r in runs]
+    ranks = [(*(r.word(w) for w in ("source", "model", "gpu")), r.number("gpus")) for r in runs]
     predicted = np.array([row.predicted for row in rows])
     measured = np.array([row.case.tokens_per_s_per_gpu for row in rows])
     return {
