@@ -7,7 +7,7 @@ ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`
 import copy
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from primus_search.declare.axes import AXIS, shown
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
@@ -57,10 +57,14 @@ class SearchFile(_Strict):
     """Seed of samplers; same seed, same ranking."""
 
 
+# YAML reads a bare `off` as false.
+_DeviceWord = Annotated[Device, BeforeValidator(lambda given: "off" if given is False else given)]
+
+
 class BenchmarkFile(_Strict):
     """How the best candidates are re-validated with torch."""
 
-    device: Device = "auto"
+    device: _DeviceWord = "auto"
     """Where layers are run: traced without a device, on this CPU, or on a CUDA/HIP device."""
     top_k: int = Field(default=4, ge=1)
     """Candidates that are re-validated."""

@@ -14,6 +14,7 @@ Read like a space file: every problem at once, with file, line and path. Variabl
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class _Reader:
             name=name,
             source=self.path,
             sha256=hashlib.sha256(self.path.read_bytes()).hexdigest(),
-            baseline=self.path.parent / baseline if baseline else BASELINES / f"{name}.json",
+            baseline=_beside(self.path, baseline) if baseline else BASELINES / f"{name}.json",
             tolerances=self._tolerances(top),
             entries=self._entries(top),
             runs=self._runs(top),
@@ -171,7 +172,7 @@ class _Reader:
         if not top.has("accuracy"):
             return None
         text = section.word("runs")
-        path = self.path.parent / text
+        path = _beside(self.path, text)
         if text and not path.is_file():
             section.problem("runs", f"no such file '{path}'")
         return path
@@ -184,6 +185,11 @@ class _Reader:
         rows = section.integer("rows", 20_000)
         space = self._space(section, ("speed",))
         return None if space is None else SpeedCheck(space=space, rows=rows)
+
+
+def _beside(sweep: Path, text: str) -> Path:
+    """A path written in a sweep file: relative to the file."""
+    return Path(os.path.normpath(sweep.parent / text))
 
 
 def _settings(entry: Fields) -> dict[str, Any]:
