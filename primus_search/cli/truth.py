@@ -13,7 +13,7 @@ def truth(
     out: Annotated[Path | None, typer.Option(help="Write the comparison as JSON to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")] = False,
 ) -> None:
-    """Train a small GPT and a small MoE with torch.distributed here, and compare with what is projected for the host."""
+    """Train a small GPT and a small MoE with torch.distributed here; compare with what is projected for the host."""
     from primus_search.declare.hardware import load_cluster
     from primus_search.errors import InputError, Problem
     from primus_search.measure.revalidate import Benchmark

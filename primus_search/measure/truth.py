@@ -57,7 +57,7 @@ class Case:
     def candidates(self) -> Candidates:
         """The case as a table of one row."""
         sharding = Sharding.FSDP2 if self.mode == "fsdp" else Sharding.NONE
-        fixed = {"sharding": int(sharding), "sequence_parallel": False, "loss_fusion": True}
+        fixed: dict[str, Any] = {"sharding": int(sharding), "sequence_parallel": False, "loss_fusion": True}
         return Candidates.table(schedules=(self.schedule,), **(fixed | self.knobs))
 
 
@@ -89,7 +89,7 @@ def cases() -> tuple[Case, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One case, three ways. Seconds of a step; bytes of a process at its peak. `failure` says why there is no figure."""
+    """One case, three ways. Seconds of a step, bytes of a process at its peak; `failure` says why there are none."""
 
     name: str
     trained_s: float = float("nan")
@@ -126,7 +126,7 @@ class Report:
 
     def step_error(self, which: str = "measured_s") -> float:
         """Median relative error of the step time."""
-        return median(abs(row.__getattribute__(which) / row.trained_s - 1.0) for row in self.complete)
+        return median(float(abs(row.__getattribute__(which) / row.trained_s - 1.0)) for row in self.complete)
 
     @property
     def memory_error(self) -> float:

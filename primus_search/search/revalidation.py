@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from primus_search.measure.revalidate import Revalidation
 
 ROWS = 1000
+BUSY = "busy machine"
 
 
 def revalidated(
@@ -66,12 +67,21 @@ def revalidated(
 
 def _notes(found: "Revalidation") -> list[str]:
     """What re-validation has to say to the reader of a ranking."""
+    busy = [note for note in found.notes if note.startswith(BUSY)]
+    said = [note for note in found.notes if note not in busy]
+    if busy:
+        said.append(f"{len(busy)} measurements met a busy machine, the worst: {max(busy, key=_factor)}")
     failed = [f"a benchmark failed: {one.verdict.value}: {one.cause}" for one in found.failures]
     counted = []
     if found.measurements:
         known = len(found.measurements) - found.num_new
         counted = [f"measured: {found.num_new} pieces now, {known} known before, in {found.seconds:.1f} s"]
-    return list(dict.fromkeys([*found.notes, *failed, *counted]))
+    return list(dict.fromkeys([*said, *failed, *counted]))
+
+
+def _factor(note: str) -> float:
+    """The number in a note about a busy machine: wall over CPU seconds."""
+    return next(float(word) for word in note.replace("(", " ").split() if word.replace(".", "").isdigit())
 
 
 def _reordered(table: Table, found: "Revalidation") -> Table:
