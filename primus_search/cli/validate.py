@@ -45,7 +45,8 @@ def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
     typer.echo(
         f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, "
-        f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}, "
+        f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, "
+        f"bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}, "
         f"90 % intervals cover {figures['coverage_90']:.1%}"
     )
     memory = figures["memory"]

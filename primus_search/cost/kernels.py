@@ -96,3 +96,64 @@ def estimate(
                 ahead += forward[s] + travel
                 way_back += backward[s] + weight[s] + travel
         out[i, parts + 1], out[i, parts + 2], out[i, parts + 3] = window_b, window_f, bound
+
+
+# The multiplier of Fibonacci hashing (2^64 over the golden ratio), Knuth, The Art of Computer Programming 3, 6.4.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(cache=True, nogil=True)
+def _mixed(h, value):
+    """A hash with one more value in it."""
+    h = (h ^ np.uint64(value)) * _GOLDEN
+    return h ^ (h >> np.uint64(29))
+
+
+@njit(cache=True, nogil=True)
+def number_rows(columns, keys, table, size, codes, first):
+    """Number of every row by its columns; combinations not in `keys` are added to it and counted on from `size`.
+
+    `table` holds numbers at their hashed places, -1 elsewhere; its length is a power of two and it never fills up.
+    Returns how many are new, with the first row of each in `first`.
+    """
+    mask = np.uint64(len(table) - 1)
+    fresh = 0
+    for i in range(len(codes)):
+        h = np.uint64(0)
+        for k in range(len(columns)):
+            h = _mixed(h, columns[k][i])
+        slot = h & mask
+        while True:
+            number = table[slot]
+            if number < 0:
+                number = size + fresh
+                table[slot] = number
+                for k in range(len(columns)):
+                    keys[number, k] = columns[k][i]
+                first[fresh] = i
+                fresh += 1
+                break
+            is_same = True
+            for k in range(len(columns)):
+                if keys[number, k] != columns[k][i]:
+                    is_same = False
+                    break
+            if is_same:
+                break
+            slot = (slot + np.uint64(1)) & mask
+        codes[i] = number
+    return fresh
+
+
+@njit(cache=True, nogil=True)
+def place(keys, size, table):
+    """Put the first `size` keys into an empty table."""
+    mask = np.uint64(len(table) - 1)
+    for number in range(size):
+        h = np.uint64(0)
+        for k in range(keys.shape[1]):
+            h = _mixed(h, keys[number, k])
+        slot = h & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = number

@@ -5,7 +5,6 @@ makespan no order can beat; all of that is sums over stages and needs no simulat
 which does, is filled in by `simulate` for the rows that are asked for exactly, grouped by order.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +84,6 @@ class PipelineRows:
         self._codes = Rows(3)  # shape, layer, micro-batches
         self._hops = Rows(HOP_FACTS)
         self._shapes: list[Shape] = []
-        self._shape_numbers: dict[Hashable, int] = {}
         self._first = np.zeros(1, dtype=np.int64)
         self._counts = np.zeros((0, num_pieces))
         self._recomputed = np.zeros((0, num_kinds))
@@ -93,13 +91,8 @@ class PipelineRows:
         self._ranks = np.zeros((0, 2), dtype=np.int64)
         self._ranks_copies_splits = np.zeros((0, 3), dtype=np.int64)
 
-    def known(self, key: Hashable) -> int | None:
-        """The number of a shape, None when it has not been seen."""
-        return self._shape_numbers.get(key)
-
-    def add_shape(self, key: Hashable, shape: Shape) -> int:
-        """Register a shape under its key."""
-        number = self._shape_numbers[key] = len(self._shapes)
+    def add_shape(self, shape: Shape) -> None:
+        """Register a shape under the next number."""
         self._shapes.append(shape)
         stages, ranks = len(shape.counts), shape.ranks
         copies = len(ranks) // stages
@@ -110,7 +103,6 @@ class PipelineRows:
         self._ranks = np.concatenate([self._ranks, np.stack([ranks[:stages], ranks[-stages:]], axis=1)])
         facts = [[max(shape.pp, 1), copies, int(shape.splits_weight)]]
         self._ranks_copies_splits = np.concatenate([self._ranks_copies_splits, facts])
-        return number
 
     def append(self, keys: Keys, layers: Floats) -> None:
         """Estimate new keys; their bubble stays unknown (not a number) until it is simulated."""

@@ -72,6 +72,7 @@ class Projector:
     def _forget(self) -> None:
         kinds = len(self.model.kinds)
         self._layer_keys, self._pipeline_keys, self._replica_keys = Vocabulary(), Vocabulary(), Vocabulary()
+        self._shape_keys = Vocabulary()
         self._layers = Rows(self._num_pieces * (len(Pass) + PARTS) + kinds)
         self._pipelines = PipelineRows(self._num_pieces, kinds)
         self._replicas = Rows(5)
@@ -284,24 +285,19 @@ class Projector:
         """New pipeline keys of the rows of `c`."""
         microbatches = self._degrees(c).microbatches
         has_pipeline = c.pp > 1
-        shape = np.empty(len(c), dtype=np.int64)
-        keys = np.stack([c.pp, c.vpp, c.schedule * has_pipeline, c.pipeline_layout, block_layers])
-        for members in _groups(keys):
-            shape[members] = self._shape(c, int(members[0]), int(block_layers[members[0]]))
+        columns = [c.pp, c.vpp, self._schedule_codes(c) * has_pipeline, self._layout_codes(c), block_layers]
+        shape, first = self._shape_keys.encode(columns)
+        for i in first.tolist():
+            self._pipelines.add_shape(self._shape(c, i, int(block_layers[i])))
         hops = hop_facts(self.model, self.cluster, self.workload, c)
         return Keys(shape=shape, layer=layer_codes, microbatches=microbatches, hops=hops)
 
-    def _shape(self, c: Candidates, i: int, block_layers: int) -> int:
-        """The number of the pipeline shape of row i; registered at first sight."""
+    def _shape(self, c: Candidates, i: int, block_layers: int) -> Shape:
+        """The pipeline shape of row i."""
         pp, vpp, schedule = int(c.pp[i]), int(c.vpp[i]), c.schedules[int(c.schedule[i])]
-        key = (pp, vpp, schedule if pp > 1 else "", c.layouts[int(c.pipeline_layout[i])], block_layers)
-        known = self._pipelines.known(key)
-        if known is not None:
-            return known
         counts, recomputed = piece_counts(self._stages(c, i), block_layers)
         is_far = far_hops(self.cluster, schedule, pp, vpp)
-        shape = Shape(schedule=schedule, pp=pp, vpp=vpp, counts=counts, recomputed=recomputed, is_far=is_far)
-        return self._pipelines.add_shape(key, shape)
+        return Shape(schedule=schedule, pp=pp, vpp=vpp, counts=counts, recomputed=recomputed, is_far=is_far)
 
 
 def _groups(keys: Ints) -> Iterator[Ints]:

@@ -72,6 +72,7 @@ def pieces(
     for i, work in enumerate(works):
         is_moe = i < len(model.kinds) and model.kinds[i].is_moe
         dispatcher = np.where(c.deepep, stack.host_dispatch_factor, 1.0)
+        dispatcher = dispatcher * np.where(np.asarray(stack.expert_overlap) > 0.0, stack.host_overlap_factor, 1.0)
         _add_launches(work, acc, stack, bookkeeping=dispatcher if is_moe else 0.0)
     return Pieces(
         pass_s=np.array([work.seconds.sum(axis=1) for work in works]),
