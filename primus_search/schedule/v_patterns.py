@@ -34,7 +34,8 @@ SLOTS = 6.0
 def candidate_paths(request: Request, legs: tuple[Legs, ...]) -> list[tuple[Floats, float]]:
     """Paths worth trying, each with its period: times of F(0) .. F(2p-1), B(2p-1) .. B(0) of micro-batch 0."""
     costs, p = request.costs, request.stages
-    by_legs = [_equal_paths(p, waits) for waits in legs]
+    fused = not costs.weight.any()
+    by_legs = [_equal_paths(p, waits, 2.0 if fused else 1.0) for waits in legs]
     found = [(path, SLOTS) for same_rank in zip(*by_legs, strict=True) for path in same_rank]
     period = float((costs.forward + costs.backward + costs.weight).sum()) / p
     if period > 0.0 and (np.ptp(np.concatenate([costs.forward, costs.backward, costs.weight])) or costs.comm.any()):
@@ -45,10 +46,10 @@ def candidate_paths(request: Request, legs: tuple[Legs, ...]) -> list[tuple[Floa
 
 
 @lru_cache(maxsize=1024)
-def _equal_paths(p: int, waits: Legs) -> list[Floats]:
-    """The paths where every pass takes one slot, least overlap first; with turns of one slot each among them."""
+def _equal_paths(p: int, waits: Legs, backward_slots: float) -> list[Floats]:
+    """The paths where every pass takes one slot, or a fused backward two."""
     one = np.ones(2 * p)
-    return _paths(p, one, one, np.zeros(2 * p), SLOTS, waits)
+    return _paths(p, one, backward_slots * one, np.zeros(2 * p), SLOTS, waits)
 
 
 def _paths(p: int, f: Floats, b: Floats, comm: Floats, period: float, waits: Legs) -> list[Floats]:

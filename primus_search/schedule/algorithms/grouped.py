@@ -16,8 +16,10 @@ from primus_search.schedule.table import Placement, Table
 @register("interleaved-zb", summary="interleaved 1F1B with W in the gaps, memory of 1F1B", placement=Placement.LOOP,
           virtual_stages=None, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def interleaved_zb(request: Request) -> Table:
-    """Bubble (p-1)(F+B-W)/v at F=B=W, peak p."""
-    return fastest_within(request, own_limit(request, request.stages), _patterns(request, request.stages))
+    """Bubble (p-1)(F+B-W)/v at F=B=W, peak p; a little more where m is no multiple of p."""
+    p, m = request.stages, request.microbatches
+    largest = -(-m // max(1, m // p))
+    return fastest_within(request, own_limit(request, max(p, largest)), _patterns(request, p))
 
 
 @register("gis", summary="interleaved in small groups, less memory", placement=Placement.LOOP, virtual_stages=None,

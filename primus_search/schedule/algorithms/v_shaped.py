@@ -6,9 +6,13 @@ for F = B = W and lose 11 % and 32 % of the bound at 10, 14, 6; here each is the
 published memory at the costs that are given.
 """
 
+from collections.abc import Iterator
+
+import numpy as np
+
 from primus_search.schedule.contest import fastest_within, own_limit
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.table import Placement, Table
+from primus_search.schedule.table import Kind, Placement, RankOrder, Table
 from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
 
 
@@ -16,7 +20,7 @@ from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def zbv(request: Request) -> Table:
     """Span bubble 0 at F=B=W, peak p."""
-    return fastest_within(request, own_limit(request, request.stages), legs=LEGS_LONG)
+    return fastest_within(request, own_limit(request, request.stages), _published(request), LEGS_LONG)
 
 
 @register("v-half", summary="V placement in about half the memory of 1F1B", placement=Placement.V,
@@ -31,3 +35,33 @@ def v_half(request: Request) -> Table:
 def v_min(request: Request) -> Table:
     """Peak (p + 4) // 3."""
     return fastest_within(request, own_limit(request, (request.stages + 4) // 3), legs=LEGS_MIN)
+
+
+def _published(request: Request) -> Iterator[Table]:
+    """ZBV as drawn in the paper, W left to be woven in: the only order without a bubble on any rank at F=B=W."""
+    p, m = request.stages, request.microbatches
+    if m < 2 * p:
+        return
+    ranks = []
+    for r in range(p):
+        ahead = p - r
+        middle = m - (2 * ahead - 1) - r
+        tokens = np.concatenate(
+            [
+                np.full(2 * ahead - 1, 0),
+                np.tile([1, 0], r),
+                np.tile([1, 2], ahead),
+                np.tile([0, 3, 1, 2], middle),
+                np.tile([3, 1, 2], ahead - 1),
+                np.tile([3, 2], r),
+                np.full(ahead, 3),
+            ]
+        )
+        micro = np.empty(len(tokens), dtype=np.int32)
+        for token in range(4):
+            rows = np.flatnonzero(tokens == token)
+            micro[rows] = np.arange(len(rows))
+        kind = np.where(tokens < 2, np.int8(Kind.F), np.int8(Kind.BW))
+        stage = np.where((tokens == 0) | (tokens == 3), r, 2 * p - 1 - r).astype(np.int16)
+        ranks.append(RankOrder(kind, stage, micro))
+    yield Table.from_ranks(request.name, ranks, microbatches=m, virtual_stages=2, placement=Placement.V)
