@@ -48,7 +48,8 @@ class Kept:
         """A column; words as an array of objects."""
         column = self.table[name]
         if name in WORD_AXES:
-            return np.array(column.to_pylist(), dtype=object)
+            codes, words = self.codes(name)
+            return np.array(words, dtype=object)[codes]
         return np.asarray(column.to_numpy())
 
     def codes(self, name: str) -> tuple[NDArray[np.int64], list[Any]]:

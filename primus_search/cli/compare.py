@@ -1,0 +1,27 @@
+"""`primus-search compare`: two runs side by side, what changed and why."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunA = Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")]
+RunB = Annotated[Path, typer.Argument(metavar="RUN_B", help="Another run folder.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+
+
+def compare(run_a: RunA, run_b: RunB, as_json: AsJson = False) -> None:
+    """Two runs side by side: what changed, and why."""
+    import sys
+    from json import dumps
+
+    from primus_search.report.compare import compare as compared
+    from primus_search.report.compare_text import print_comparison
+    from primus_search.report.explain import plain
+    from primus_search.search.saved import SavedRun
+
+    found = compared(SavedRun.open(run_a), SavedRun.open(run_b))
+    if as_json:
+        typer.echo(dumps(plain(found), indent=2))
+    else:
+        print_comparison(found, sys.stdout)
