@@ -9,7 +9,8 @@ numbers are exact whatever the values.
     (array([0, 0, 1]), array([0, 2]))
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,16 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 _SMALLEST_TABLE = 256
+
+
+def in_order(terms: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The sum of columns, one addition after another in the order given.
+
+    numpy and BLAS choose the order of a reduction by the shape of its operands, so the last bit of a row would depend
+    on how many rows are computed with it, and rankings on how work is dealt to workers.
+    """
+    total: NDArray[np.float64] = reduce(np.add, terms)
+    return total
 
 
 class Vocabulary:

@@ -12,7 +12,7 @@ import numpy as np
 from primus_search.candidates import Candidates, Floats, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.collectives import Group, send_s
-from primus_search.cost.factor import Rows
+from primus_search.cost.factor import Rows, in_order
 from primus_search.cost.layer import BF16_BYTES, shapes
 from primus_search.cost.work import Part, Pass
 from primus_search.model import Model
@@ -140,16 +140,15 @@ class PipelineRows:
                 shape, int(facts[members[0], 2]), layers[facts[members, 1]], self._hops.data[rows]
             )
             data = self._rows.data
-            data[rows, BUBBLE] = makespan - data[rows, :PARTS].sum(axis=1)
+            data[rows, BUBBLE] = makespan - in_order(data[rows, :PARTS].T)
 
     def _makespan(self, shape: Shape, microbatches: int, layers: Floats, hops: Floats) -> Floats:
         pieces, kinds = self._num_pieces, self._num_kinds
         by_pass = layers[:, : pieces * len(Pass)].reshape(-1, pieces, len(Pass))
-        forward, backward, weight = (by_pass[:, :, which] @ shape.counts.T for which in Pass)
-        backward = backward + layers[:, len(layers[0]) - kinds :] @ shape.recomputed.T
+        forward, backward, weight = (_counted(by_pass[:, :, which], shape.counts) for which in Pass)
+        backward = backward + _counted(layers[:, len(layers[0]) - kinds :], shape.recomputed)
         if shape.pp == 1:
-            total: Floats = microbatches * (forward + backward + weight).sum(axis=1)
-            return total
+            return microbatches * in_order((forward + backward + weight).T)
         stages = len(shape.counts)
         ranks = shape.ranks[:stages]
         crosses = ranks[:-1] != ranks[1:]
@@ -164,6 +163,11 @@ class PipelineRows:
         )
         times = simulate_many(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), costs)
         return times.makespan
+
+
+def _counted(pieces_s: Floats, counts: Floats) -> Floats:
+    """(rows, stages) seconds of stages from (rows, pieces) seconds and (stages, pieces) counts."""
+    return in_order(pieces_s[:, [k]] * counts[:, k] for k in range(counts.shape[1]))
 
 
 def hop_facts(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:

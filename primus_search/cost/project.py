@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding, degrees
 from primus_search.cluster import Cluster
-from primus_search.cost.factor import Rows, Vocabulary
+from primus_search.cost.factor import Rows, Vocabulary, in_order
 from primus_search.cost.gradient import GradientTraffic, exposed_gradient_s, gradient_traffic
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memory import MemoryTable
@@ -143,7 +143,7 @@ class Projector:
     def _step(self, rows: Floats, gradient: Floats, optimizer: Floats) -> Step:
         stack = self.cluster.stack
         overhead = np.broadcast_to(np.asarray(stack.step_s, np.float64), rows.shape[1:])
-        subtotal = rows[: BUBBLE + 1].sum(axis=0) + gradient + optimizer + overhead
+        subtotal = in_order(rows[: BUBBLE + 1]) + gradient + optimizer + overhead
         names = [f.name for f in fields(Step)]
         parts = {name: rows[Part[name.upper()]] for name in names if name.upper() in Part.__members__}
         return Step(
@@ -168,9 +168,10 @@ class Projector:
             c.sharding,
             c.shard_group * sharded,
             c.fp8,
+            c.overlap_grad_reduce,
             self._layout_codes(c),
+            self._schedule_codes(c),
         ]
-        columns.append(self._schedule_codes(c))
         codes, first = self._encode(self._replica_keys, columns)
         if len(first):
             self._replicas.append(self._replica_terms(c.take(first)))
@@ -210,11 +211,14 @@ class Projector:
             stages, pp = self._stages(c, i), int(c.pp[i])
             has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
             ends = stages.has_embedding * model.embedding_params + has_matrix * model.head_params
-            dense = stages.counts @ dense_of[:, members] + stages.mtp[:, None] * mtp[members]
-            dense = dense + ends[:, None] / c.tp[members]
-            expert = stages.counts @ expert_of[:, members] + stages.mtp[:, None] * mtp_expert[members]
-            holds = (self._ranks(c, i, len(ends))[None, :] == np.arange(pp)[:, None]).astype(np.float64)
-            dense, expert = holds @ dense, holds @ expert
+            layers = range(len(model.kinds))
+            dense = in_order(stages.counts[:, [k]] * dense_of[k, members] for k in layers)
+            dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]
+            expert = in_order(stages.counts[:, [k]] * expert_of[k, members] for k in layers)
+            expert = expert + stages.mtp[:, None] * mtp_expert[members]
+            on_rank = [np.flatnonzero(self._ranks(c, i, len(ends)) == rank) for rank in range(pp)]
+            dense = np.array([in_order(dense[stage]) for stage in on_rank])
+            expert = np.array([in_order(expert[stage]) for stage in on_rank])
             heaviest = (dense + expert).argmax(axis=0)
             column = np.arange(len(members))
             out[:, members] = dense[heaviest, column], expert[heaviest, column]

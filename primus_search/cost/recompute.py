@@ -12,6 +12,7 @@ Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; Megatron-Core `rec
 import numpy as np
 
 from primus_search.candidates import Floats, Ints, Recompute
+from primus_search.cost.factor import in_order
 from primus_search.cost.work import Module, Work
 
 _REPEATS: dict[Recompute, dict[Module, float]] = {
@@ -43,5 +44,4 @@ def recompute_s(work: Work, recompute: Ints) -> Floats:
         is_on = ((recompute & int(flag)) > 0).astype(np.float64)
         for module, share in repeats.items():
             shares[module] = np.maximum(shares[module], share * is_on)
-    result: Floats = total + (shares * work.forward_module_s).sum(axis=0)
-    return result
+    return in_order([total, *(shares * work.forward_module_s)])

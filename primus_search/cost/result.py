@@ -3,9 +3,8 @@
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
-import numpy as np
-
 from primus_search.candidates import Bools, Floats, Ints
+from primus_search.cost.factor import in_order
 from primus_search.units import GB
 
 
@@ -99,8 +98,7 @@ class Step:
 
 
 def _sum(parts: Memory | Step) -> Floats:
-    total: Floats = np.sum([parts.__getattribute__(f.name) for f in fields(parts)], axis=0)
-    return total
+    return in_order(parts.__getattribute__(f.name) for f in fields(parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

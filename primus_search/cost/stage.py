@@ -13,6 +13,7 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Candidates, Floats
 from primus_search.cluster import Cluster
 from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
+from primus_search.cost.factor import in_order
 from primus_search.cost.layer import layer_operations
 from primus_search.cost.layer_comm import add_traffic, end_traffic_s
 from primus_search.cost.measured import MeasuredLayers, put_measured, put_recompute
@@ -75,8 +76,8 @@ def pieces(
         dispatcher = dispatcher * np.where(np.asarray(stack.expert_overlap) > 0.0, stack.host_overlap_factor, 1.0)
         _add_launches(work, acc, stack, bookkeeping=dispatcher if is_moe else 0.0)
     return Pieces(
-        pass_s=np.array([work.seconds.sum(axis=1) for work in works]),
-        part_s=np.array([work.seconds.sum(axis=0) for work in works]),
+        pass_s=np.array([[work.pass_s(p) for p in Pass] for work in works]),
+        part_s=np.array([in_order(work.seconds) for work in works]),
         recompute_s=np.array(
             [
                 put_recompute(recompute_s(work, c.recompute), measured, i, c)
@@ -101,7 +102,7 @@ def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Fl
     bookkeeping_s = (1.0 - graphed) * stack.host_moe_s * bookkeeping
     for which, moments in _HOST_PASSES.items():
         device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
-        kernels = work.kernels[list(moments)].sum(axis=0)
+        kernels = in_order(work.kernels[p] for p in moments)
         waiting = kernels * per_kernel_s + bookkeeping_s - device_s
         work.seconds[which, Part.LAUNCH] += np.maximum(waiting, 0.0)
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8, GroupedGemm
+from primus_search.cost.factor import in_order
 from primus_search.cost.gemm import GemmPass, gemm_s, quantize_s
 from primus_search.cost.grouped_gemm import grouped_gemm_s
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
@@ -138,8 +139,7 @@ class Work:
 
     def pass_s(self, which: Pass) -> Floats:
         """Seconds of one pass, all parts."""
-        total: Floats = self.seconds[which].sum(axis=0)
-        return total
+        return in_order(self.seconds[which])
 
 
 def tally(operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int) -> Work:

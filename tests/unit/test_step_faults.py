@@ -43,17 +43,16 @@ def test_tensor_parallelism_narrows_matrices_and_never_the_tokens() -> None:
 
 
 def test_context_parallelism_is_not_free() -> None:
-    """Twice the ranks per sample: half the replicas, twice the micro-batches, at most the same throughput."""
-    total = step(pp=[2, 2], cp=[1, 2], micro_batch_size=1).total
-    assert total[1] > 0.97 * total[0]
+    """Twice the ranks per sample: half the replicas, twice the micro-batches; only the bubble may shrink for it."""
+    found = step(pp=[2, 2], cp=[1, 2], micro_batch_size=1)
+    busy = found.total - found.bubble
+    assert busy[1] > busy[0]
 
 
 def test_context_parallelism_divides_attention_by_its_degree_not_its_square() -> None:
     def core(cp: int) -> Floats:
         c = Candidates.table(cp=cp)
-        return np.asarray(
-            core_attention(LLAMA, LLAMA.kinds[0], WORKLOAD, H100.accelerator, H100.stack, c).forward_s
-        )
+        return np.asarray(core_attention(LLAMA, LLAMA.kinds[0], WORKLOAD, H100.accelerator, H100.stack, c).forward_s)
 
     assert core(1)[0] / core(4)[0] == pytest.approx(4.0, rel=0.1)
 
@@ -117,9 +116,7 @@ def test_multi_token_prediction_costs_a_layer_and_a_head() -> None:
 
 
 def test_hops_between_stages_take_time() -> None:
-    slow = replace(
-        H100, network=replace(H100.network, nic_bytes_per_s=1e8, link_bytes_per_s=1e9, pod_bytes_per_s=1e8)
-    )
+    slow = replace(H100, network=replace(H100.network, nic_bytes_per_s=1e8, link_bytes_per_s=1e9, pod_bytes_per_s=1e8))
     assert step(pp=2, cluster=slow).bubble[0] > 1.5 * step(pp=2).bubble[0]
 
 

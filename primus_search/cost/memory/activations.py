@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools, Floats, Recompute
+from primus_search.cost.factor import in_order
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
@@ -258,5 +259,4 @@ def _is_dropped(tensor: Saved, s: Share) -> Bools:
 
 
 def _total(parts: Sequence[Floats]) -> Floats:
-    total: Floats = np.sum(parts, axis=0)
-    return total
+    return in_order(parts)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, degrees
 from primus_search.cluster import Cluster
+from primus_search.cost.factor import in_order
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.keys import Keys
 from primus_search.cost.memory.live import telling_microbatches
@@ -72,7 +73,7 @@ class MemoryTable:
         fixed = np.full_like(total, self.cluster.stack.memory.fixed_bytes)
         named = dict(zip(PARTS, parts, strict=True))
         named["workspace"] = named["workspace"] + fixed
-        slack = total - parts.sum(axis=0) - fixed - expert_buffer - context
+        slack = total - in_order(parts) - fixed - expert_buffer - context
         return Memory(
             **named, expert_buffers=expert_buffer, context=context, allocator_slack=np.maximum(slack, 0.0)
         )  # fmt: skip
