@@ -10,6 +10,7 @@ import typer
 def truth(
     only: Annotated[str, typer.Option(help="Only configurations whose name contains this text.")] = "",
     seconds: Annotated[float, typer.Option(help="Seconds for measuring layers, all configurations together.")] = 120.0,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps of each configuration.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Write the comparison as JSON to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")] = False,
 ) -> None:
@@ -24,7 +25,8 @@ def truth(
         names = ", ".join(case.name for case in cases())
         raise InputError([Problem("--only", f"no configuration contains {only!r}; there are: {names}")])
     cluster = load_cluster("host", 1)
-    report = prove(cluster, Benchmark(seconds=seconds), chosen=chosen, say=lambda text: typer.echo(text, err=True))
+    how = Benchmark(seconds=seconds)
+    report = prove(cluster, how, chosen=chosen, steps=steps, say=lambda text: typer.echo(text, err=True))
     text = dumps(report.as_json(), indent=2)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

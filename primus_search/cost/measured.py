@@ -78,7 +78,10 @@ def put_measured(work: Work, measured: MeasuredLayers, piece: int, c: Candidates
         }
         for which, target in targets.items():
             modelled = float(work.seconds[which, :, row].sum())
-            scale = target / modelled if modelled > 0 else 0.0
+            if modelled == 0.0:  # the laws book this work under another pass: the piece's main part takes it
+                work.seconds[which, int(work.seconds[:, :, row].sum(axis=0).argmax()), row] = target
+                continue
+            scale = target / modelled
             work.seconds[which, :, row] *= scale
             if which is Pass.FORWARD:
                 work.forward_module_s[:, row] *= scale

@@ -6,8 +6,8 @@ measured  on a device of the target's architecture its layers are timed, and the
 A device of another architecture never moves a ranking: its time stays projected, and the result says so.
 
 Which candidates are measured: in order of projected time, one per distinct layer shape, until the next one could not
-win even if it gained as much over its projection as the luckiest candidate so far (and at least top_k of them, while
-seconds last).
+win even if it did a tenth better against its projection than the luckiest candidate so far (and at least those of the
+first top_k rows, while seconds last).
 """
 
 import time
@@ -36,6 +36,7 @@ from primus_search.workload import Workload
 PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)
 FP32_BYTES = 4.0
+LAW_SPREAD = 0.10  # how much better a layer shape may do than the luckiest measured one, against its projection
 COUNTED_BYTES = 2.0  # bytes per activation element as the memory formulas count
 
 
@@ -310,7 +311,7 @@ class Chooser:
         for row, key in enumerate(self._keys):
             if key in self._done or key in self._failed:
                 continue
-            may_win = self._projected_s[row] * self._luckiest < self._best_s
+            may_win = self._projected_s[row] * self._luckiest * (1.0 - LAW_SPREAD) < self._best_s
             if key in self._wanted or may_win:
                 return row
             return None

@@ -1,0 +1,58 @@
+"""Workers that stand in for the real benchmark: they answer at once, or fail in a chosen way."""
+
+import os
+import signal
+import time
+
+from primus_search.measure.bench import Piece
+from primus_search.measure.device import describe
+
+LAYER_S = {"forward": 0.010, "input_grad": 0.011, "weight_grad": 0.012}
+
+
+def quick(payload):
+    """Every layer takes the same, known time; wide micro-batches take proportionally more."""
+    info = describe("cpu")
+    found = []
+    for text in payload["pieces"]:
+        piece = Piece.from_json(text)
+        scale = piece.shard.micro_batch_size
+        seconds = {name: value * scale for name, value in LAYER_S.items()}
+        if piece.shard.recompute:
+            seconds["recompute"] = 0.010 * scale
+        if piece.piece == "optimizer":
+            seconds = {"step_per_param": 1e-9}
+        found.append(
+            {
+                "kernel": piece.piece,
+                "shape": piece.shape,
+                "dtype": piece.shard.dtype,
+                "seconds": seconds,
+                "spreads_s": dict.fromkeys(seconds, 0.0),
+                "device": info.name,
+                "versions": info.versions,
+                "date": "2026-01-01",
+                "memory_bytes": 0.0,
+                "notes": [],
+            }
+        )
+    return found
+
+
+def hangs_on_two(payload):
+    """Hangs for micro-batches of two, answers otherwise."""
+    if Piece.from_json(payload["pieces"][0]).shard.micro_batch_size == 2:
+        time.sleep(600)
+    return quick(payload)
+
+
+def killed_on_two(payload):
+    if Piece.from_json(payload["pieces"][0]).shard.micro_batch_size == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return quick(payload)
+
+
+def not_finite(payload):
+    from primus_search.measure.bench import NotFiniteError
+
+    raise NotFiniteError("the output holds NaN or infinity")
