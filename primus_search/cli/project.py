@@ -26,6 +26,7 @@ PLAIN: dict[str, Any] = {
     "loss_fusion": True,
     "overlap_grad_reduce": True,
     "pipeline_layout": "even",
+    "grouped_gemm": "turbo",
 }
 """What an axis is when nobody sets it: the plain choice, not a search."""
 
