@@ -46,6 +46,9 @@ MEMO_LIMIT = 2_000_000
 """Pipeline rows kept; beyond this the tables start afresh (about 250 MB)."""
 
 
+_PART_OF_STEP = {f.name: Part[f.name.upper()] for f in fields(Step) if f.name.upper() in Part.__members__}
+
+
 class Projector:
     """Projects candidates of one model on one cluster for one workload."""
 
@@ -144,8 +147,7 @@ class Projector:
         stack = self.cluster.stack
         overhead = np.broadcast_to(np.asarray(stack.step_s, np.float64), rows.shape[1:])
         subtotal = in_order(rows[: BUBBLE + 1]) + gradient + optimizer + overhead
-        names = [f.name for f in fields(Step)]
-        parts = {name: rows[Part[name.upper()]] for name in names if name.upper() in Part.__members__}
+        parts = {name: rows[part] for name, part in _PART_OF_STEP.items()}
         return Step(
             **parts,
             bubble=rows[BUBBLE],

@@ -170,7 +170,10 @@ def _add(work: Work, part: Part, module: Module, which: Pass, seconds: Floats, k
 
 
 def _stack(values: Sequence[ArrayLike], rows: int) -> Floats:
-    return np.array([np.broadcast_to(np.asarray(v, np.float64), (rows,)) for v in values])
+    out = np.empty((len(values), rows))
+    for row, value in zip(out, values, strict=True):
+        row[:] = value
+    return out
 
 
 def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack) -> None:

@@ -126,6 +126,10 @@ DEFAULT_VOCABULARY = 50304
 """GPT-2's vocabulary padded to 128, where a GPT run does not print its own (Zero Bubble: "about 50k")."""
 
 
+AGREES = 0.01
+"""A parameter count this close to the published one settles which variant of a model it is."""
+
+
 def _closest(plain: Model, params_b: float | None, *, prefers_gate: bool) -> Model:
     variants = [
         replace(plain, is_gated=gated, is_tied=tied)
@@ -134,7 +138,12 @@ def _closest(plain: Model, params_b: float | None, *, prefers_gate: bool) -> Mod
     ]
     if params_b is None:
         return variants[0]
-    return min(variants, key=lambda m: round(abs(m.total_params / 1e9 / params_b - 1.0), 2))
+    errors = []
+    for variant in variants:
+        errors.append(round(abs(variant.total_params / 1e9 / params_b - 1.0), 2))
+        if errors[-1] < AGREES:
+            break
+    return variants[errors.index(min(errors))]
 
 
 def _experts(run: Run) -> MixtureOfExperts | None:
