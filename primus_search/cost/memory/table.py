@@ -121,12 +121,13 @@ class MemoryTable:
         return self.shown(tight + fixed, loose + fixed), moment, state, batch
 
     def _pipelines(self, c: Candidates) -> Ints:
-        """Number of the pipeline shape of every row; rows with the same product of tp, cp, micro-batch share m."""
+        """Number of the pipeline shape of every row."""
         is_full = (c.recompute & int(Recompute.FULL)) != 0
         recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
-        samples = c.tp * c.cp * c.micro_batch_size
+        batch = self.workload.global_batch_size
+        microbatches = degrees(c, world=self.cluster.world, global_batch_size=batch).microbatches
         layout, schedule = self._codes(c.layouts)[c.pipeline_layout], self._codes(c.schedules)[c.schedule]
-        columns = [c.pp, c.vpp, schedule, layout, samples, recompute, c.offload_layers]
+        columns = [c.pp, c.vpp, schedule, layout, microbatches, recompute, c.offload_layers]
         codes, first = self._pipeline_keys.encode(columns)
         if len(first):
             self._shape_of.append(np.array([self._shape(p) for p in self.pipelines(c.take(first))]))
@@ -155,7 +156,7 @@ class MemoryTable:
         return codes
 
     def _batches(self, c: Candidates) -> Ints:
-        switches = c.sequence_parallel + 2 * c.deepep + 4 * c.loss_fusion
+        switches = c.sequence_parallel + 2 * c.deepep + 4 * c.loss_fusion + 8 * (c.pp > 1)
         columns = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.fp8, c.recompute, switches]
         codes, first = self._batch_keys.encode(columns)
         if len(first):
