@@ -26,17 +26,20 @@ from primus_search.space.rules import CONDITIONALS, RULES, Rule
 from primus_search.space.types import AXES, ClusterChoice, Space
 
 OUTER: tuple[str, ...] = (
-    "tp",
-    "sequence_parallel",
     "pp",
-    "cp",
-    "ep",
-    "etp",
-    "micro_batch_size",
     "vpp",
     "schedule",
     "pipeline_layout",
+    "micro_batch_size",
+    "tp",
+    "sequence_parallel",
+    "cp",
+    "ep",
+    "etp",
 )
+"""Slowest first. Candidates that share a pipeline are neighbours: a task meets few orders, and simulates each for many
+rows at once."""
+
 INNER: tuple[str, ...] = (
     "fp8",
     "recompute",
