@@ -11,10 +11,15 @@ FormatName = Annotated[
     str, typer.Option("--format", metavar="primus|megatron|torchtitan|env", help="Whose launch file.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Write to this file instead of standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the text and what it cannot express as JSON.")]
 
 
-def export(run: Run, rank: Rank = 1, format_name: FormatName = "primus", out: Out = None) -> None:
+def export(
+    run: Run, rank: Rank = 1, format_name: FormatName = "primus", out: Out = None, as_json: AsJson = False
+) -> None:
     """Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables."""
+    from json import dumps
+
     from primus_search.export import write_launch
     from primus_search.export.job import Job
     from primus_search.search.saved import SavedRun
@@ -27,9 +32,11 @@ def export(run: Run, rank: Rank = 1, format_name: FormatName = "primus", out: Ou
         workload=saved.space.workload,
     )
     launch = write_launch(job, format_name)
-    if out is None:
-        typer.echo(launch.text, nl=False)
-    else:
+    if out is not None:
         out.write_text(launch.text, encoding="utf-8")
+    if as_json:
+        typer.echo(dumps({"format": format_name, "text": launch.text, "unsaid": dict(launch.unsaid)}, indent=2))
+    elif out is None:
+        typer.echo(launch.text, nl=False)
     for name, value in launch.unsaid.items():
         typer.echo(f"{format_name} cannot express {name}={value}; the file says so in a comment", err=True)

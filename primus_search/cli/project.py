@@ -127,13 +127,15 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
 
     cluster = space.cluster
     typer.echo(
-        f"{space.model.name} on {cluster.num_nodes} nodes of {cluster.accelerator.name}, stack {cluster.stack.name}, "
-        f"sequence {space.workload.seq_length}, global batch {space.workload.global_batch_size}"
+        f"{space.model.name} on {cluster.num_nodes} x {cluster.network.gpus_per_node} {cluster.accelerator.name}, "
+        f"stack {cluster.stack.name},\nsequence {space.workload.seq_length}, global batch {space.workload.global_batch_size}"
     )
     typer.echo(
         f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
         f"(90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
-        f"{figures['interval_runs']} left-out runs), MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:.1%}"
+        f"{figures['interval_runs']} left-out runs),\n"
+        # The makespan of one stage less its work leaves a rounding error of either sign.
+        f"MFU {figures['mfu']:.1%}, bubble {max(figures['bubble_ratio'], 0.0):.1%}"
     )
     room = figures["headroom_bytes"] / GB
     typer.echo(f"memory {'fits' if room >= 0 else 'does not fit'}: {room:+.1f} GB")

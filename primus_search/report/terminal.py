@@ -24,11 +24,12 @@ PLOT_HEIGHT = 18
 
 def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
     """The question, the funnel, and the best candidates."""
-    console = Console(file=stream or sys.stdout, highlight=False)
+    # No markup: a name or a constraint of a space file may hold brackets.
+    console = Console(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
     space = result.space
     cluster = result.best.choice.cluster
     console.print(
-        f"[bold]{space.name}[/bold]: {cluster.num_nodes} nodes x {cluster.network.gpus_per_node} "
+        f"{space.name}: {cluster.num_nodes} nodes x {cluster.network.gpus_per_node} "
         f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
@@ -56,7 +57,7 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
         return
     width = shutil.get_terminal_size((80, 24)).columns
     stream.write(plot(rows, best, min(width, 100)) + "\n")
-    Console(file=stream, highlight=False).print(_frontier(rows))
+    Console(file=stream, highlight=False, markup=False, emoji=False).print(_frontier(rows))
 
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
@@ -137,7 +138,8 @@ def _ladder(result: SearchResult) -> RichTable:
 
 
 def _table(*columns: str) -> RichTable:
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    # One blank between columns: in 80 columns rich drops the last ones of a table that does not fit.
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         is_text = name in ("configuration", "stage", "cluster", "T/M")
         # A configuration is words and may wrap; figures may not.

@@ -1,0 +1,129 @@
+"""What commands print: 80 columns, no escape codes where nobody reads them, and JSON that parses, for every command."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.cli import app
+
+ROOT = Path(__file__).parents[2]
+NARROW = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none"]
+MIXTURE = [
+    *("run", "mixtral_8x22b", "--nodes", "4", "--set", "global_batch_size=256", "--set", "pp=[2,4]", "--set", "cp=1"),
+    *("--set", "schedule=1f1b", "--set", "tp=[1,2]", "--bench", "off"),
+]
+ESCAPE = "\x1b["
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two run folders, `a` and `b`."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("a", "b"):
+        done = CliRunner().invoke(
+            app, ["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", f"{folder / name}"]
+        )
+        assert done.exit_code == 0, done.output
+    return folder
+
+
+def printed(words: list[str]) -> str:
+    """Standard output of a command that succeeds, as a pipe gets it."""
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+PAGES = [
+    ["pareto", "RUNS/a"],
+    ["explain", "RUNS/a"],
+    ["compare", "RUNS/a", "RUNS/b"],
+    ["schedules", "--stages", "2", "--microbatches", "4"],
+    ["project", "--model", "llama3_8b", "--hardware", "mi300x", "--nodes", "1"],
+]
+
+
+@pytest.mark.parametrize("words", PAGES, ids=lambda words: words[0])
+def test_pages_keep_to_80_columns_without_escape_codes_in_a_pipe(words: list[str], runs: Path) -> None:
+    text = printed([word.replace("RUNS", str(runs)) for word in words]).replace(str(runs), "RUNS")
+    assert ESCAPE not in text
+    wide = [line for line in text.splitlines() if len(line.rstrip()) > 80]
+    assert not wide, "\n".join(wide)
+
+
+def test_the_ranking_shows_all_its_columns_in_80(tmp_path: Path) -> None:
+    text = printed([*MIXTURE, "--out", str(tmp_path / "run")])
+    header = next(line for line in text.splitlines() if "configuration" in line)
+    assert header.split() == ["#", "configuration", "tok/s/GPU", "GB", "spare", "bubble", "comm", "MFU", "T/M"]
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_brackets_of_a_space_file_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    name = "our [red]llama[/red] [/]"
+    text = printed(["run", "llama3_8b_mi300x", *NARROW, "--set", f"name='{name}'", "--out", str(tmp_path / "r"),
+                    "--bench", "off"])  # fmt: skip
+    assert text.startswith(name)
+
+
+JSON = [
+    ["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", "RUNS/json"],
+    ["project", "--model", "llama3_8b", "--hardware", "mi300x", "--nodes", "1"],
+    ["explain", "RUNS/a"],
+    ["pareto", "RUNS/a"],
+    ["compare", "RUNS/a", "RUNS/b"],
+    ["schedules", "--stages", "2", "--microbatches", "4"],
+    ["export", "RUNS/a", "1"],
+    ["models"],
+    ["models", "tiny_moe"],
+    ["hardware"],
+    ["hardware", "mi300x"],
+    ["validate", str(ROOT / "tests/oracle/data/measured_memory.csv")],
+]
+
+
+@pytest.mark.parametrize("words", JSON, ids=lambda words: " ".join(words[:2]).replace("/", "_"))
+def test_json_is_all_that_is_on_standard_output(words: list[str], runs: Path) -> None:
+    text = printed([*(word.replace("RUNS", str(runs)) for word in words), "--json"])
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON")) not in ([], {})
+
+
+def on_a_terminal(words: list[str], environment: dict[str, str]) -> str:
+    """What a command prints on a pseudo terminal."""
+    master, slave = pty.openpty()
+    everything = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm-256color"} | environment
+    command = [sys.executable, "-m", "primus_search", *words]
+    with subprocess.Popen(command, stdout=slave, stderr=subprocess.DEVNULL, stdin=slave, env=everything) as process:
+        os.close(slave)
+        parts = []
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # Linux says so when the last writer has gone
+                break
+            if not part:
+                break
+            parts.append(part)
+        assert process.wait() == 0
+    os.close(master)
+    return b"".join(parts).decode()
+
+
+COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38;[0-9;]+|48;[0-9;]+)m")
+
+
+def test_no_color_is_obeyed_on_a_terminal(runs: Path) -> None:
+    for words in (["pareto", str(runs / "a")], ["schedules", "--stages", "2", "--microbatches", "4"], ["hardware"]):
+        assert not COLOUR.search(on_a_terminal(words, {"NO_COLOR": "1"})), words[0]
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly(runs: Path) -> None:
+    command = f"{sys.executable} -m primus_search hardware mi300x | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == "" and done.stdout.count("\n") == 1
