@@ -25,6 +25,9 @@ def calibrate(
     into: Annotated[
         Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cuda|cpu", help="Measure this machine's device into --measurements first.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable results.")] = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
@@ -51,6 +54,8 @@ def calibrate(
     if table is not None:
         table.write_text(fitted_numbers_of_files(), encoding="utf-8")
         return
+    if device is not None:
+        measurements = _measure(device, measurements, hardware, gpu)
     if measurements is None:
         raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
     if not measurements.is_file():
@@ -71,6 +76,26 @@ def calibrate(
         text = results[0].path.read_text(encoding="utf-8")
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         out.write_text(with_fitted(text, results[0].calibration, today, str(results[0].path)), encoding="utf-8")
+
+
+def _measure(device: str, path: Path | None, hardware: str | None, gpu: str | None) -> Path:
+    """Sweep this machine's device into a CSV that is read like a published one."""
+    from primus_search.declare.hardware import load_hardware
+    from primus_search.errors import InputError, Problem
+    from primus_search.measure.device import describe
+    from primus_search.measure.device_table import measure_device
+
+    if hardware is None:
+        raise InputError([Problem("--device", "needs --hardware: the file that describes this device")])
+    name = gpu or load_hardware(hardware, where="--hardware").name
+    target = path or Path("results/measurements") / f"{hardware}.csv"
+    try:
+        describe(device)
+    except ValueError as error:
+        raise InputError([Problem("--device", str(error))]) from error
+    for line in measure_device(target, kind=device, gpu=name):
+        typer.echo(f"not measured: {line}", err=True)
+    return target
 
 
 def asdict_result(result: Any) -> dict[str, Any]:

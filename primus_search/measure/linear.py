@@ -57,7 +57,7 @@ class _Fp8Linear(Function):
         full8 = gather(x8, ranks).flatten(0, -2)
         ctx.save_for_backward(x8, x_scale, weight)
         ctx.ranks = ranks
-        y = _scaled_mm(full8, w8.t(), x_scale, w_scale, x.dtype)
+        y = scaled_mm(full8, w8.t(), x_scale, w_scale, x.dtype)
         return y.view(x.shape[0], x.shape[1] * ranks, -1)
 
     @staticmethod
@@ -67,15 +67,16 @@ class _Fp8Linear(Function):
         g8, g_scale = quantize(grad, torch.float8_e5m2, E5M2_MAX)
         w8, w_scale = quantize(weight, torch.float8_e4m3fn, E4M3_MAX)
         # The right-hand operand of the FP8 units is column-major.
-        grad_x = _scaled_mm(g8, w8.t().contiguous().t(), g_scale, w_scale, grad.dtype)
+        grad_x = scaled_mm(g8, w8.t().contiguous().t(), g_scale, w_scale, grad.dtype)
         grad_weight = None
         if ctx.needs_input_grad[1]:
             full8 = gather(x8, ctx.ranks).flatten(0, -2)
-            grad_weight = _scaled_mm(g8.t().contiguous(), full8.t().contiguous().t(), g_scale, x_scale, weight.dtype)
+            grad_weight = scaled_mm(g8.t().contiguous(), full8.t().contiguous().t(), g_scale, x_scale, weight.dtype)
         return scatter(grad_x.view(x8.shape[0], -1, weight.shape[1]), ctx.ranks), grad_weight, None
 
 
-def _scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
+def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
+    """a b on the FP8 units; a device without them raises MissingKernelError."""
     try:
         return torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale, out_dtype=out)
     except (RuntimeError, ValueError) as error:
@@ -119,7 +120,7 @@ def _grouped_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: tor
         # Operands without storage of their own: the kernel reads the 8-bit tensors directly.
         return torch.bmm(torch.empty(1, dtype=out).expand(a.shape), torch.empty(1, dtype=out).expand(b.shape))
     left, right = a.contiguous(), b.transpose(1, 2).contiguous().transpose(1, 2)
-    return torch.stack([_scaled_mm(left[i], right[i], a_scale, b_scale, out) for i in range(a.shape[0])])
+    return torch.stack([scaled_mm(left[i], right[i], a_scale, b_scale, out) for i in range(a.shape[0])])
 
 
 def fp8_grouped(rows: Tensor, weights: Tensor, recipe: Fp8) -> Tensor:

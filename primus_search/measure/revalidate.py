@@ -27,6 +27,7 @@ from primus_search.cost.result import Memory, Projection, Step
 from primus_search.measure.bencher import Bencher, Failure
 from primus_search.measure.cache import MeasurementCache, default_folder, read
 from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of
+from primus_search.measure.preflight import preflight
 from primus_search.measure.shard import DtypeName, Shard
 from primus_search.measure.timing import Measurement
 from primus_search.measure.trace import TracedLayer, trace_layer
@@ -89,12 +90,13 @@ def revalidate(
         return unchanged
     if how.mode not in MODES:
         raise ValueError(f"benchmark mode {how.mode!r} is not one of {', '.join(MODES)}")
-    traced = _trace_top(unchanged, model, cluster, workload, c, how.top_k)
     kind, note = target_device(cluster, how.mode)
     if kind is None:
-        return replace(traced, notes=(*traced.notes, note), seconds=time.perf_counter() - started)
-    measured = _measure(traced, model, cluster, workload, c, how, kind)
-    return replace(measured, seconds=time.perf_counter() - started)
+        measured = replace(unchanged, notes=(note,))
+    else:
+        measured = _measure(unchanged, model, cluster, workload, c, how, kind)
+    traced = _trace_top(measured, model, cluster, workload, c.take(measured.order), how.top_k)
+    return replace(traced, seconds=time.perf_counter() - started)
 
 
 def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
@@ -120,7 +122,7 @@ def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
 def _trace_top(
     before: Revalidation, model: Model, cluster: Cluster, workload: Workload, c: Candidates, top_k: int
 ) -> Revalidation:
-    """Activation memory of the first rows from torch instead of from the formulas."""
+    """Activation memory of the first rows, in their present order, from torch instead of from the formulas."""
     activations = before.projection.memory.activations.copy()
     evidence = list(before.memory_evidence)
     notes, ratios = [], {}
@@ -217,6 +219,9 @@ def _measure(
     kind: str,
 ) -> Revalidation:
     bencher = make_bencher(model, cluster, workload, how, kind)
+    # A cold cache means real measuring: look at the node first. Ranks of a CPU host are checked by their own notes.
+    if kind == CUDA and not len(bencher.cache):
+        before = replace(before, notes=(*before.notes, *preflight(cluster, kind)))
     projected_s = before.projection.step.total
     chooser = Chooser(c, projected_s, how.top_k)
     deadline = time.perf_counter() + how.seconds
@@ -275,7 +280,6 @@ def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Ben
         notes=(*before.notes, *notes),
         measurements=tuple(bencher.used.values()),
         num_new=bencher.num_new,
-        traced={int(np.flatnonzero(order == row)[0]): ratio for row, ratio in before.traced.items()},
     )
 
 

@@ -4,16 +4,22 @@ Only the best cluster's table is touched, and of it the first `ROWS` rows: rows 
 that shares its layer shapes with a measured one is measured with it.
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.cost.project import Projector
 from primus_search.cost.result import Memory, Projection, Step
 from primus_search.search.findings import Stage
 from primus_search.search.rank import PER_ROW, reordered
 from primus_search.search.result import PROJECTED, SearchResult, Table
+from primus_search.search.saved import SavedRun
+from primus_search.search.store import _csv as csv_bytes
 
 if TYPE_CHECKING:
     from primus_search.measure.revalidate import Revalidation
@@ -109,3 +115,72 @@ def _joined(first: Projection, second: Projection) -> Projection:
 
 def _both(first: object, second: object, name: str) -> Any:
     return np.concatenate([first.__getattribute__(name), second.__getattribute__(name)])
+
+
+# --- an old run, measured later -----------------------------------------------------------------------------------
+
+
+def top_up(
+    path: Path, *, device: str, top_k: int, seconds: float, load: Path | None = None, save: Path | None = None
+) -> tuple[Table, list[str]]:
+    """Re-validate the ranking of a finished run and write it back: `ranking.csv`, then the best row of `run.json`.
+
+    Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
+    one whose inputs have changed since.
+    """
+    from primus_search.measure.cache import save as save_benchmark
+    from primus_search.measure.revalidate import Benchmark, revalidate
+
+    run = SavedRun.open(path)
+    space, choice = run.space, run.cluster(1)
+    ranks = [rank for rank in range(1, min(len(run.ranking), ROWS) + 1) if run.cluster(rank) is choice]
+    candidates = joined([run.candidate(rank) for rank in ranks])
+    projector = Projector(space.model, choice.cluster, space.workload, memory_margin=space.search.memory_margin)
+    table = Table(
+        choice=choice,
+        indices=np.array(ranks, dtype=np.int64),
+        candidates=candidates,
+        projection=projector.project(candidates),
+    )
+    how = Benchmark(mode=device, top_k=top_k, seconds=seconds, memory_margin=space.search.memory_margin, load=load)
+    found = revalidate(space.model, choice.cluster, space.workload, candidates, table.projection, how)
+    if save is not None:
+        save_benchmark(save, found.measurements)
+    table = _reordered(table, found)
+    _write_back(run, table, ranks)
+    return table, _notes(found)
+
+
+def joined(tables: Sequence[Candidates]) -> Candidates:
+    """Several tables as one; their vocabularies of schedules and layouts become one."""
+    schedules = tuple(dict.fromkeys(name for table in tables for name in table.schedules))
+    layouts = tuple(dict.fromkeys(layout for table in tables for layout in table.layouts))
+    columns: dict[str, list[int]] = {name: [] for name in COLUMN_NAMES}
+    for table in tables:
+        for name, column in table.columns().items():
+            values = column.tolist()
+            if name == "schedule":
+                values = [schedules.index(table.schedules[code]) for code in values]
+            elif name == "pipeline_layout":
+                values = [layouts.index(table.layouts[code]) for code in values]
+            columns[name] += values
+    every: dict[str, Any] = columns
+    return Candidates.table(schedules=schedules, layouts=layouts, **every)
+
+
+def _write_back(run: SavedRun, table: Table, ranks: Sequence[int]) -> None:
+    """The new order first, then the rows that were not looked at; each file whole or as it was."""
+    names = list(run.ranking[0])
+    extra = {name: run.ranking[0][name] for name in names if name not in table.row(0)}
+    rows: list[Mapping[str, Any]] = [extra | row for row in table.rows()]
+    rows += [row for rank, row in enumerate(run.ranking, start=1) if rank not in set(ranks)]
+    write_whole(run.path / "ranking.csv", csv_bytes([{name: row[name] for name in names} for row in rows]))
+    facts = dict(run.facts) | {"best": table.row(0)}
+    write_whole(run.path / "run.json", json.dumps(facts, indent=2).encode() + b"\n")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """One file, whole or as it was."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)

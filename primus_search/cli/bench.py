@@ -1,0 +1,38 @@
+"""`primus-search bench`: measure the top candidates of a run with real torch layers on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Device = Annotated[str, typer.Option(metavar="auto|trace|cpu|cuda", help="Where to measure.")]
+Top = Annotated[int, typer.Option(min=1, help="Candidates whose layers are measured whatever their chance to win.")]
+Seconds = Annotated[float, typer.Option(min=0.0, help="Seconds for measuring, all candidates together.")]
+Save = Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")]
+Load = Annotated[Path | None, typer.Option(help="Use the measurements of this file.")]
+
+
+def bench(
+    run: Run,
+    device: Device = "auto",
+    top: Top = 4,
+    seconds: Seconds = 60.0,
+    save_benchmark: Save = None,
+    load_benchmark: Load = None,
+) -> None:
+    """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
+    from primus_search.errors import InputError, Problem
+    from primus_search.measure.revalidate import MODES
+    from primus_search.search.revalidation import top_up
+
+    if device not in MODES or device == "off":
+        raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
+    table, notes = top_up(run, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
+    for rank, row in zip(range(top), table.rows(), strict=False):
+        knobs = f"TP{row['tp']} PP{row['pp']} EP{row['ep']} mbs{row['micro_batch_size']} {row['schedule']}"
+        figures = f"{row['tokens_per_s_per_gpu']:10,.0f} tokens/s/GPU {row['memory_bytes'] / 1e9:8.2f} GB"
+        evidence = f"time {row['time_evidence']}, memory {row['memory_evidence']}"
+        typer.echo(f"{rank + 1:3d}  {knobs:44s} {figures}  {evidence}")
+    for note in notes:
+        typer.echo(note)
