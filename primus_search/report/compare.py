@@ -12,9 +12,10 @@ from typing import Any
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.cluster import Cluster
 from primus_search.errors import InputError
-from primus_search.report.trials import Judge, Values, values_of
+from primus_search.report.trials import Judge, Values, values_of, word
 from primus_search.search.saved import SavedRun
-from primus_search.space import ClusterChoice, Space
+from primus_search.space import Axis, ClusterChoice, Space
+from primus_search.units import GB
 
 HIDDEN = frozenset({"source", "name"})
 """Fields whose change changes no figure."""
@@ -104,7 +105,7 @@ def _corner(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 def hypervolume(rows: Sequence[Mapping[str, Any]], least_speed: float, most_memory: float) -> float:
-    """Area that a frontier dominates, in (tokens/s/GPU) x bytes: faster and smaller is more.
+    """Area that a frontier dominates, in (tokens/s/GPU) x GB: faster and smaller is more.
 
     Formula: rows by rising memory; each adds (most_memory - memory) * (speed - best speed so far).
     """
@@ -114,7 +115,7 @@ def hypervolume(rows: Sequence[Mapping[str, Any]], least_speed: float, most_memo
         if gain > 0 and row["memory_bytes"] <= most_memory:
             area += gain * (most_memory - row["memory_bytes"])
             best = row["tokens_per_s_per_gpu"]
-    return area
+    return area / GB
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -140,21 +141,21 @@ def _spaces(a: Space, on_a: ClusterChoice, b: Space, on_b: ClusterChoice) -> Ite
     yield from _leaves("search", a.search, b.search)
     for left, right in zip(a.axes, b.axes, strict=True):
         if left.values != right.values:
-            yield Difference(what=f"axis {left.name}", a=_words(left.values), b=_words(right.values))
+            yield Difference(what=f"axis {left.name}", a=_words(left), b=_words(right))
     rules = [[constraint.text for constraint in space.constraints] for space in (a, b)]
     if rules[0] != rules[1]:
         yield Difference(what="constraints", a=rules[0], b=rules[1])
 
 
-def _words(values: Sequence[Any]) -> list[Any]:
-    return [value if isinstance(value, bool | int) else str(value) for value in values]
+def _words(axis: Axis) -> list[Any]:
+    return [word(axis.name, value) for value in axis.values]
 
 
 def _leaves(path: str, a: Any, b: Any) -> Iterator[Difference]:
-    if is_dataclass(a) and is_dataclass(b) and type(a) is type(b):
+    if is_dataclass(a) and not isinstance(a, type) and type(a) is type(b):
         for f in fields(a):
             if f.name not in HIDDEN:
-                yield from _leaves(f"{path}.{f.name}", a.__getattribute__(f.name), b.__getattribute__(f.name))
+                yield from _leaves(f"{path}.{f.name}", getattr(a, f.name), getattr(b, f.name))
     elif isinstance(a, Mapping) and isinstance(b, Mapping):
         for key in {**a, **b}:
             yield from _leaves(f"{path}.{key}", a.get(key), b.get(key))

@@ -13,6 +13,8 @@ from primus_search.units import GB
 
 MOST_INPUTS = 40
 BYTES = ("memory_bytes", "headroom_bytes")
+NOTHING = 1e-9
+"""A share below this is rounding: how often as large it became says nothing."""
 
 
 def print_comparison(c: Comparison, stream: TextIO) -> None:
@@ -29,7 +31,8 @@ def _figures(c: Comparison) -> RichTable:
     table = _table("best of each run", "A", "B", "change")
     for name, (a, b) in c.figures.items():
         scale, unit = (GB, " GB") if name in BYTES else (1.0, "")
-        change = f"{b / a - 1.0:+.1%}" if a else ""
+        is_small = abs(a) < NOTHING and abs(b) < 1.0
+        change = "" if a == 0 or is_small else f"{b / a - 1.0:+.1%}"
         label = name.removesuffix("_bytes") if unit else name
         table.add_row(f"{label.replace('_', ' ')}{unit}", _number(a / scale), _number(b / scale), change)
     return table
@@ -76,8 +79,8 @@ def _moved(c: Comparison) -> Group:
     table.add_row("A's winner under A's inputs", f"{c.moved[0].before:,.1f}", "")
     for one in c.moved:
         after = "not legal" if one.after is None else f"{one.after:,.1f}"
-        change = "" if one.change is None else f"{one.change:+.2%}"
-        table.add_row(escape(one.group), after, change)
+        share = "" if one.change is None else f"{one.change:+.2%}"
+        table.add_row(escape(one.group), after, share)
     return Group(
         *lines, table, "B's inputs are put in one after the other; the last line is B's winner where it differs."
     )

@@ -205,9 +205,9 @@ def why_not_lines(e: Explained, answer: WhyNot) -> list[str]:
         elif not alone.fits:
             lines.append("No single further change that was tried makes it fit.")
     if not chance.rows:
-        lines.append("No configuration of the space with these values is legal:")
-        lines += [f"  {rule} removed {rows:,}: {reason}" for rule, rows, reason in chance.removed[:MOST_RULES] if rows]
-        return lines
+        lines.append("No configuration of the space with these values is legal.")
+        removed = [] if alone.broken else chance.removed[:MOST_RULES]
+        return lines + [f"  {rule} removed {rows:,}: {reason}" for rule, rows, reason in removed if rows]
     seen = "" if chance.is_whole else ", not all of them looked at"
     lines.append(f"The space holds {chance.rows:,} legal rows with these values{seen}; {chance.fitting:,} fit.")
     if chance.figures is not None and chance.best is not None:

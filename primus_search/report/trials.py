@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import WORDS, Candidates, Recompute, recompute_word
+from primus_search.candidates import WORDS, Bools, Candidates, Recompute, recompute_word
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Projection
 from primus_search.layout import EVEN, Layout
@@ -42,6 +42,8 @@ FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "recompute": ("recompute_num_layers", "recompute_method", *_PIPELINE[:3]),
     "sharding": ("shard_group", "pp", *_PIPELINE),
 }
+DOUBLES = "(doubles)"
+"""How the reason of a rule ends that only drops second copies of the same run."""
 MOST_FOLLOWING = 20_000
 """Combinations of followers that are looked through; beyond that only the first axes that follow are free."""
 
@@ -193,6 +195,22 @@ class Judge:
         cells = Cells(job, columns, {name: np.zeros(1, dtype=np.int16) for name in AXES}, 1)
         rules = (*RULES, *(as_rule(constraint, job) for constraint in self.space.constraints))
         return tuple(Broken(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
+
+    def still_legal(self, rows: Candidates) -> Bools:
+        """Which rows of a finished run are legal here as well: all at once, for rules that drop doubles aside."""
+        listed: dict[str, Iterable[AxisValue]] = {name: np.unique(col).tolist() for name, col in rows.columns().items()}
+        listed |= {"schedule": rows.schedules, "pipeline_layout": rows.layouts}
+        axes = tuple(Axis(name=name, values=tuple(values)) for name, values in listed.items())
+        space = self.space
+        job = Job(model=space.model, cluster=self.choice.cluster, workload=space.workload, axes=axes)
+        first = np.zeros(len(rows), dtype=np.int16)
+        cells = Cells(job, rows.columns(), dict.fromkeys(AXES, first), len(rows))
+        rules = (*RULES, *(as_rule(constraint, job) for constraint in space.constraints))
+        legal = np.ones(len(rows), dtype=np.bool_)
+        for rule in rules:
+            if not rule.reason.endswith(DOUBLES):
+                legal &= rule.keeps(job, cells)
+        return legal
 
     def settled(self, values: Values) -> dict[str, AxisValue]:
         """The configuration with axes that do not matter there at their neutral value."""

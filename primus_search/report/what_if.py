@@ -11,6 +11,7 @@ from primus_search.declare import load_space
 from primus_search.errors import InputError, Problem
 from primus_search.report.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
 from primus_search.search.saved import SavedRun
+from primus_search.search.shortlist import without_noise
 from primus_search.space import ClusterChoice, Space
 
 
@@ -54,11 +55,11 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
     rows = [row for row in run.ranking if _on(row, judge.choice)]
     numbers = [n for n, row in enumerate(run.ranking, start=1) if _on(row, judge.choice)]
     every = [values_of(Candidates.from_words({name: row[name] for name in COLUMN_NAMES})) for row in rows]
-    legal = [i for i, values in enumerate(every) if not there.broken(values)]
+    legal = [int(i) for i in np.flatnonzero(there.still_legal(table_of(every)))] if every else []
     ranking: list[Moved] = []
     if legal:
         projection = there.projector.project(table_of([every[i] for i in legal]))
-        order = [int(i) for i in np.argsort(projection.step.total, kind="stable") if projection.fits[i]]
+        order = [int(i) for i in np.argsort(without_noise(projection.step.total), kind="stable") if projection.fits[i]]
         ranking = [
             Moved(rank=place, was=numbers[legal[i]], figures=figures_of(projection, i), row=rows[legal[i]])
             for place, i in enumerate(order, start=1)
