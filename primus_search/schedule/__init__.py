@@ -19,6 +19,7 @@ from primus_search.schedule.registry import (
     peak_activations_for,
     register,
     registered,
+    warm_up,
 )
 from primus_search.schedule.simulate import Timeline, peak_activations, simulate
 from primus_search.schedule.table import Kind, Placement, RankOrder, Table
@@ -48,4 +49,5 @@ __all__ = [
     "registered",
     "simulate",
     "simulate_many",
+    "warm_up",
 ]

@@ -73,7 +73,7 @@ def _with_shift(table: Table, shift: int) -> Periods | None:
     if any(run is None for run in runs):
         return None
     begin, end, step = (np.array(column, dtype=np.int64) for column in zip(*(r for r in runs if r), strict=True))
-    cut = _close(table, begin)
+    cut = _close(table, begin, step)
     if (cut >= end).any():
         return None
     count = int(((end - cut) // step).min())
@@ -117,14 +117,17 @@ def _longest_run(table: Table, rank: int, shift: int) -> tuple[int, int, int] | 
     return low + first, low + last + step, step
 
 
-def _close(table: Table, begin: Ints) -> Ints:
+def _close(table: Table, begin: Ints, step: Ints) -> Ints:
     """The smallest cut at or after `begin` that no pass before it reaches across for its input."""
     cut = begin.copy()
     source, rank = table.links.source, table.links.rank
     for _ in range(4 * table.stages):
         grown = cut.copy()
         for r in range(table.stages):
-            if cut[r] < table.offsets[r + 1] and cut[r] > table.offsets[r] and table.overlaps_next[cut[r] - 1]:
+            # No cut, this one or a later one, may part an overlapped pair.
+            ends = np.array([cut[r] - 1, cut[r] - 1 + step[r]])
+            ends = ends[(ends >= table.offsets[r]) & (ends < table.offsets[r + 1])]
+            if table.overlaps_next[ends].any():
                 grown[r] += 1
             inputs = source[table.offsets[r] : cut[r]]
             inputs = inputs[inputs >= 0]

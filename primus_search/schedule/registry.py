@@ -267,3 +267,13 @@ def peak_activations_for(name: str, stages: int, microbatches: int, virtual_stag
     peak = peak_activations(order_for(name, stages, microbatches, virtual_stages))
     peak.setflags(write=False)
     return peak
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it from disk, so that the first question of a user is not the slow one."""
+    for each in registered():
+        if each.in_comparison:
+            for costs in (UNIT_COSTS, Costs(forward=1.0, backward=1.4, weight=0.6, comm=0.1)):
+                stages = 2
+                build(each.name, stages=stages, microbatches=4 * stages, costs=costs,
+                      virtual_stages=2 if each.virtual_stages is None else 1)  # fmt: skip

@@ -5,16 +5,23 @@ of p and 2p micro-batches per rank, half of an activation released at B; V-auto 
 arXiv:2405.15362. Here all of them are one search (`schedule.adaptive`).
 """
 
+from itertools import chain
+
 from primus_search.schedule.adaptive import adaptive
+from primus_search.schedule.algorithms.zero_bubble import warm_ups
+from primus_search.schedule.contest import fastest_within
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Placement, Table
+from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
+from primus_search.schedule.v_search import best_walk
 
 
 @register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def zb_auto(request: Request) -> Table:
     """One stage per rank, any memory limit, aware of the costs."""
-    return adaptive(request, (), limit=request.memory_limit)
+    known = fastest_within(request, request.memory_limit, chain(warm_ups(request, 1), warm_ups(request, 2)))
+    return adaptive(request, (known,), limit=request.memory_limit)
 
 
 @register("zb-1p", summary="fastest zero-bubble order in the memory of p, half released at B",
@@ -42,4 +49,6 @@ def _within_multiple(request: Request, multiple: int) -> Table:
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def v_auto(request: Request) -> Table:
     """V placement, any memory limit, aware of the costs."""
-    return adaptive(request, (), limit=request.memory_limit)
+    walked = best_walk(request, request.memory_limit, LEGS_LONG[:2] + LEGS_HALF[:3] + LEGS_MIN[:1], 0.0)
+    known = () if walked is None else (walked.table(request, request.memory_limit),)
+    return adaptive(request, known, limit=request.memory_limit)

@@ -19,7 +19,7 @@ from primus_search.schedule.table import Placement, Table
 def zb_h1(request: Request) -> Table:
     """Bubble (p-1)(F+B-W), peak p."""
     p = request.stages
-    return fastest_within(request, own_limit(request, p), _warm_ups(request, 1))
+    return fastest_within(request, own_limit(request, p), warm_ups(request, 1))
 
 
 @register("zb-h2", summary="no steady bubble, twice the memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
@@ -27,10 +27,10 @@ def zb_h1(request: Request) -> Table:
 def zb_h2(request: Request) -> Table:
     """Span bubble (p-1)(F+B-2W), peak 2p - 1."""
     p = request.stages
-    return fastest_within(request, own_limit(request, 2 * p - 1), _warm_ups(request, 2))
+    return fastest_within(request, own_limit(request, 2 * p - 1), warm_ups(request, 2))
 
 
-def _warm_ups(request: Request, depth: int) -> Iterator[Table]:
+def warm_ups(request: Request, depth: int) -> Iterator[Table]:
     """1F1B with `depth` times the usual warm-up, as published, then a little longer.
 
     The longer ones help when there are few micro-batches or the hops cost time. Rank 0 stays as published: no rank
