@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""What a configuration costs: one physical effect per file, pure functions over columns; `project` composes them."""

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""What people read of a search: terminal tables, pages, explanations."""
