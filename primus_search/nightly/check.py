@@ -11,6 +11,7 @@ from primus_search.nightly.figures import Figures, hypervolume, parts
 from primus_search.nightly.plain import short
 from primus_search.nightly.sweep import Sweep, Tolerances
 from primus_search.space import Space
+from primus_search.units import GB
 
 MOVES = ("tokens_per_s", "memory", "frontier")
 """Checks of a cluster that compare one figure with a relative tolerance."""
@@ -87,7 +88,7 @@ def _cluster(entry: str, space: Space, number: int, was: Figures, now: Figures, 
 
     yield _best(entry, where, space, number, was, now, limits.best)
     yield moved("tokens_per_s", was.tokens_per_s_per_gpu, now.tokens_per_s_per_gpu, limits.tokens_per_s, "{:,.1f}")
-    yield moved("memory", was.memory_bytes, now.memory_bytes, limits.memory, "{:.4e}")
+    yield moved("memory", was.memory_bytes / GB, now.memory_bytes / GB, limits.memory, "{:,.2f} GB")
     volume = hypervolume(now.frontier, was.reference_bytes)
     yield moved("frontier", was.hypervolume, volume, limits.frontier, "{:,.1f}")
     yield _legality(entry, where, number, was, now)

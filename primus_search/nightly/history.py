@@ -6,6 +6,7 @@ from typing import Any
 
 from primus_search.errors import InputError, Problem
 from primus_search.nightly.run import Night
+from primus_search.units import GB
 
 COLUMNS = ("started", "commit", "where", "figure", "value", "passed")
 
@@ -18,7 +19,7 @@ def rows_of(night: Night) -> list[dict[str, Any]]:
             where = f"{entry.name}, {one.cluster}"
             passed = all(c.passed for c in night.checks if c.entry == entry.name and c.cluster == number)
             found.append((where, "tokens/s/GPU", one.tokens_per_s_per_gpu, passed))
-            found.append((where, "memory, GB", one.memory_bytes / 1e9, passed))
+            found.append((where, "memory, GB", one.memory_bytes / GB, passed))
             found.append((where, "frontier, tokens/s/GPU", one.hypervolume, passed))
     accuracy = night.state.accuracy
     if accuracy:

@@ -8,6 +8,7 @@ from primus_search.nightly.check import Check
 from primus_search.nightly.figures import Figures
 from primus_search.nightly.run import Night
 from primus_search.nightly.words import cause_line, limit, move
+from primus_search.units import GB
 
 STYLE = """
 :root{color-scheme:light dark;--line:#8886;--good:#1a7f37;--bad:#cf222e;--ink:#0969da}
@@ -108,7 +109,7 @@ def _frontier(title: str, was: Figures | None, now: Figures) -> str:
     right, top = max(m for m, _ in points), max(t for _, t in points)
     place = _scale(0.0, right, 0.0, top)
     dots = "".join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="var(--ink)"><title>{m / 1e9:.1f} GB, {t:,.0f} tokens/s/GPU'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="var(--ink)"><title>{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU'
         f"</title></circle>"
         for m, t in now.frontier
         for x, y in [place(m, t)]
@@ -116,7 +117,7 @@ def _frontier(title: str, was: Figures | None, now: Figures) -> str:
     line = " ".join("{:.1f},{:.1f}".format(*place(m, t)) for m, t in was.frontier) if was else ""
     old = f'<polyline points="{line}" fill="none" stroke="currentColor" stroke-dasharray="4 3"/>' if line else ""
     words = f'<text x="{EDGE}" y="14">{top:,.0f} tokens/s/GPU</text>'
-    words += f'<text x="{WIDTH - EDGE}" y="{HEIGHT - 4}" text-anchor="end">{right / 1e9:.0f} GB</text>'
+    words += f'<text x="{WIDTH - EDGE}" y="{HEIGHT - 4}" text-anchor="end">{right / GB:.0f} GB</text>'
     caption = f"{_e(title)}; dashed: baseline"
     return _figure(caption, old + dots + words)
 

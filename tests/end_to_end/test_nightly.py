@@ -139,7 +139,7 @@ def test_a_deleted_legality_rule_is_caught_and_named(other_night: Path) -> None:
     note = next(check["note"] for check in report["checks"] if check["name"] == "legality")
     assert f"rule {name} is gone" in note
     code = next(cause for cause in report["causes"] if cause["kind"] == "code")
-    assert code["what"] == "space/rules.py"
+    assert "space/rules.py" in code["what"].split(", ")
 
 
 def removed(folder: Path) -> dict[str, int]:
@@ -155,7 +155,7 @@ def test_a_slowed_kernel_model_is_caught_and_named(other_night: Path) -> None:
     report = found(other_night)
     assert "tokens_per_s" in failed(report)
     code = next(cause for cause in report["causes"] if cause["kind"] == "code")
-    assert code["what"] == "cost/gemm.py"
+    assert "cost/gemm.py" in code["what"].split(", ")
     assert code["effects"]["tokens_per_s"] < -0.02
     largest = re.search(r"moved: step.mlp \+([0-9.]+)%", code["note"])
     assert largest and 8 < float(largest[1]) <= 10, "GEMMs but for the activation between them, slower by a tenth"
