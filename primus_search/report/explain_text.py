@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from primus_search.cost.detail import TRAFFIC_PARTS
 from primus_search.cost.result import Memory
 from primus_search.report.explain import Explained
+from primus_search.report.gantt import terminal
 from primus_search.report.sensitivity import Step as Move
 from primus_search.report.trials import Figures, Trial, said, spoken, word
 from primus_search.report.what_if import WhatIf
@@ -24,6 +25,8 @@ MS = 1e3
 MOST_RANKS = 8
 """Pipeline ranks shown as columns; of longer pipelines the first, the last and the fullest."""
 MOST_RULES = 4
+GANTT_COLUMNS = 56
+"""Characters of a pipeline in the terminal; of steps with more passes per rank only the page has room."""
 
 
 def print_explained(e: Explained, stream: TextIO) -> None:
@@ -104,7 +107,10 @@ def _stages(e: Explained) -> Group:
             f"{s.weight_grad_s[mine].sum() * MS:.1f}", f"{busy:.1%}", f"{line.peak_activations[rank]:.2f}",
         )  # fmt: skip
     head = f"Pipeline ranks, per micro-batch ({e.row['schedule']}, {e.row['vpp']} chunks per rank)"
-    return Group(head, table, "peak act.: activations held, in micro-batches through one full rank.")
+    note = "peak act.: activations held, in micro-batches through one full rank."
+    if len(line.table) > GANTT_COLUMNS * pp:
+        return Group(head, table, note, "report.html draws every pass of the step.")
+    return Group(head, table, note, terminal(line, GANTT_COLUMNS))
 
 
 def _memory(e: Explained) -> Group:

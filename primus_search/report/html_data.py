@@ -23,7 +23,7 @@ from primus_search.report.kept import FIGURES, Kept
 from primus_search.report.trials import table_of, values_of
 from primus_search.report.words import short
 from primus_search.schedule import Timeline
-from primus_search.search.saved import SavedRun
+from primus_search.search.saved import SavedRun, is_of
 
 TABLE_ROWS = 100
 MOST_POINTS = 100_000
@@ -33,6 +33,8 @@ RANKED_MEMORY = 12
 """Rows whose memory is shown rank by rank; of the others the worst rank."""
 MOST_PASSES = 24_000
 """Passes of a pipeline that are drawn; longer steps show their beginning."""
+SAME = 1e-9
+"""Figures of two files closer than this are the same, written with another number of digits."""
 TIE = 0.01
 """Rows this close to the winner count as tied: far inside the error of any projection."""
 
@@ -70,8 +72,9 @@ QUESTION = (
 
 def _best_cluster(run: SavedRun) -> int:
     """Which of the run's clusters the best row is for."""
-    clusters = run.facts["clusters"]
-    return max(range(len(clusters)), key=lambda i: clusters[i]["best_tokens_per_s_per_gpu"])
+    best = run.ranking[0]
+    told = [{**one["labels"], "nodes": one["nodes"]} for one in run.facts["clusters"]]
+    return [is_of(best, labels) for labels in told].index(True)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -121,10 +124,13 @@ def _table(rows: Sequence[Mapping[str, Any]], kept: Kept | None) -> dict[str, An
     }  # fmt: skip
     if kept is not None and len(kept) >= len(rows):
         step, memory = kept.parts("step_", "_s"), kept.parts("memory_", "_bytes")
-        for i, row in enumerate(table["rows"]):
-            if abs(kept.speed[i] / row["tokens_per_s_per_gpu"] - 1.0) < 1e-9:
+        i = 0
+        for row in table["rows"]:
+            # A run over several clusters ranks them together; the kept rows are those of the winner's.
+            if abs(kept.speed[i] / row["tokens_per_s_per_gpu"] - 1.0) < SAME:
                 row["step"] = {name: _rounded(column[i]) for name, column in step.items()}
                 row["memory"] = {name: _rounded(column[i]) for name, column in memory.items()}
+                i += 1
     return table
 
 

@@ -10,7 +10,7 @@ from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.declare import load_space
 from primus_search.errors import InputError, Problem
 from primus_search.report.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
-from primus_search.search.saved import SavedRun
+from primus_search.search.saved import SavedRun, is_of
 from primus_search.search.shortlist import without_noise
 from primus_search.space import ClusterChoice, Space
 
@@ -98,5 +98,4 @@ def _same(changed: Space, choice: ClusterChoice, space: Space) -> ClusterChoice:
 
 
 def _on(row: Any, choice: ClusterChoice) -> bool:
-    labels = dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
-    return all(str(row[name]) == str(value) for name, value in labels.items() if name in row)
+    return is_of(row, dict(choice.labels) | {"nodes": choice.cluster.num_nodes})

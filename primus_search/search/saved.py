@@ -69,9 +69,14 @@ class SavedRun:
         row = self.row(rank)
         for choice in self.space.clusters:
             labels = dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
-            if all(str(row[name]) == str(value) for name, value in labels.items() if name in row):
+            if is_of(row, labels):
                 return choice
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
+
+
+def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
+    """Whether a row of a ranking is of the cluster with these labels; a file says 50.0 where a space said 50."""
+    return all(row[name] == value or str(row[name]) == str(value) for name, value in labels.items() if name in row)
 
 
 def _rows(path: Path) -> tuple[Mapping[str, Any], ...]:

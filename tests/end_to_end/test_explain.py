@@ -258,3 +258,19 @@ def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunne
         catch_exceptions=False,
     )
     assert set(json.loads(done.output)) == {"why_not", "what_if"}
+
+
+def test_rows_of_several_clusters_are_explained_on_their_own(tmp_path: Path) -> None:
+    from primus_search.report.html_data import content
+
+    space = {"tp": [1, 2], "pp": [1, 2], "cp": 1, "micro_batch_size": 1, "hardware.nic_GBps": [10, 50]}
+    several = {"nodes": [1, 2], "space": space, "search": {"objective": "tokens_per_s"}}
+    run = SavedRun.open(make_run(tmp_path, **several))
+    seen = set()
+    for rank in range(1, len(run.ranking) + 1, 7):
+        e = explain(run, rank)
+        assert e.figures.tokens_per_s_per_gpu == pytest.approx(e.row["tokens_per_s_per_gpu"], rel=1e-9)
+        seen.add((e.choice.cluster.num_nodes, e.choice.cluster.network.nic_bytes_per_s))
+    assert len(seen) > 1
+    shown = content(run)
+    assert shown["notes"] == [] and "step" in shown["table"]["rows"][0]
