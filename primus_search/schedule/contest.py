@@ -25,6 +25,12 @@ from primus_search.schedule.weave import patiences, weave
 HEAT_ROWS = 60_000
 """Passes that all heats together may dispatch, about 15 ms."""
 
+LARGE_ROWS = 12_000
+"""Passes above which few policies are tried, and none where a pattern is good enough."""
+
+GOOD = 0.03
+"""Distance to the lower bound at which a large pipeline is not dispatched any more."""
+
 POLISH_WORK = 20_000_000
 """Row evaluations that the local search at the end may spend, about 0.15 s; only small pipelines have one."""
 
@@ -54,9 +60,10 @@ def fastest_within(
     `patterns` have fused gradients; `legs` are repeating paths of the V placement. Raises `ScheduleError` when not
     even one micro-batch fits.
     """
-    grain = 1e-10 * request.microbatches * float(request.costs.duration.sum()) or 1.0
+    floor = bound(request, limit)
+    grain = 1e-11 * floor or 1.0
     leader = _Leader(grain)
-    enough = bound(request, limit) * (1.0 + CLOSE) / grain
+    enough = floor * (1.0 + CLOSE) / grain
     leanest = np.inf
     for pattern in patterns:
         leanest = min(leanest, float(peak_activations(pattern, request.costs.activation).max()))
@@ -75,6 +82,8 @@ def fastest_within(
             leader.challenge(walked.makespan, walked.span, partial(walked.table, request, limit))
             if leader.table is not None and leader.score[0] <= enough:
                 return leader.table()
+    if _is_large(request) and leader.score[0] <= (1.0 + GOOD) * enough and leader.table is not None:
+        return leader.table()
     for policy in _finalists(request, limit, to_beat):
         found = dispatch(request, policy, limit, False)
         if found is None:
@@ -103,6 +112,11 @@ def _same(table: Table) -> Table:
     return table
 
 
+def _is_large(request: Request) -> bool:
+    """Whether dispatching once takes milliseconds."""
+    return 3 * request.stages * request.virtual_stages * request.microbatches > LARGE_ROWS
+
+
 def _finalists(request: Request, limit: float, to_beat: float) -> list[Policy]:
     """The policies worth dispatching in full, best first; where the pipeline is large only those that beat a heat."""
     usable = [policy for policy in POLICIES if request.virtual_stages > 1 or not policy.trusts_drain]
@@ -112,6 +126,8 @@ def _finalists(request: Request, limit: float, to_beat: float) -> list[Policy]:
         return usable
     if np.isfinite(to_beat):
         usable, short = usable[:3], heat_microbatches(request)
+    elif _is_large(request):
+        usable, short = usable[:2], heat_microbatches(request)
     else:
         short = min(request.microbatches, max(2 * request.stages, HEAT_ROWS // (per_micro * len(usable))))
     heat = replace(request, microbatches=short)
@@ -121,7 +137,7 @@ def _finalists(request: Request, limit: float, to_beat: float) -> list[Policy]:
         if found is not None and found.makespan < to_beat:
             times.append((found.makespan, rank))
     times.sort()
-    finals = 3 if whole <= HEAT_ROWS and not np.isfinite(to_beat) else 1
+    finals = 3 if not _is_large(request) and not np.isfinite(to_beat) else 1
     return [usable[rank] for _, rank in times[:finals]]
 
 

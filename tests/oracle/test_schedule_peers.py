@@ -1,8 +1,8 @@
 """Our schedules against what public implementations reach at the same pipeline, and against proven optima.
 
 A row counts as missed when, within the peak activations of the public order, ours is slower by more than 0.1 %.
-`MISSES` holds the schedules that still miss rows, with the share of rows and the worst ratio seen over the whole file: it may
-shrink, not grow.
+`MISSES` holds the schedules that still miss rows, with the share of rows and the worst ratio seen over the whole file:
+it may shrink, not grow.
 """
 
 import csv
