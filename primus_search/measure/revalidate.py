@@ -6,8 +6,8 @@ measured  on a device of the target's architecture its layers are timed, and the
 A device of another architecture never moves a ranking: its time stays projected, and the result says so.
 
 Which candidates are measured: in order of projected time, one per distinct layer shape, until the next one could not
-win even if it did a tenth better against its projection than the luckiest candidate so far (and at least those of the
-first top_k rows, while seconds last).
+win even if it did a tenth better against its projection than the luckiest candidate so far; those of the first top_k rows
+whatever their chance; at most top_k shapes, and only while seconds last.
 """
 
 import time
@@ -306,12 +306,14 @@ class Chooser:
         self._keys = keys_of(c)
         self._done: set[Key] = set()
         self._failed: set[Key] = set()
-        self._best_s, self._luckiest = np.inf, 1.0
+        self._best_s, self._luckiest, self._most = np.inf, 1.0, top_k
         # The rows the user will look at first have to be known, whatever else is decided.
         self._wanted = set(self._keys[:top_k])
 
     def next(self) -> int | None:
-        """A row to measure, or None when the winner is decided."""
+        """A row to measure, or None when the winner is decided or top_k distinct shapes are known."""
+        if len(self._done) + len(self._failed) >= self._most:
+            return None
         for row, key in enumerate(self._keys):
             if key in self._done or key in self._failed:
                 continue

@@ -77,11 +77,11 @@ def measure_cycle(
 
 
 def _is_enough(walls: dict[str, list[float]], repeats: int, spent_s: float, budget_s: float) -> bool:
-    """Tight after twice the least repeats; out of time after the least; far out of time after two."""
+    """Tight after twice the least repeats; out of time after the least; far out of time after any."""
     is_tight = all(_spread(samples) < TARGET_SPREAD * statistics.median(samples) for samples in walls.values())
     if repeats >= 2 * MIN_REPEATS and is_tight:
         return True
-    return (spent_s > budget_s and repeats >= MIN_REPEATS) or (spent_s > 2 * budget_s and repeats >= 2)
+    return (spent_s > budget_s and repeats >= MIN_REPEATS) or spent_s > 2 * budget_s
 
 
 def summarize(walls: list[float], cpus: list[float] | None = None) -> Timing:

@@ -116,7 +116,8 @@ def test_a_foreign_accelerator_is_traced_and_its_order_is_not_touched(tmp_path):
 
 def test_choosing_stops_when_the_next_candidate_cannot_win():
     c = Candidates.table(micro_batch_size=[1, 2, 4])
-    chooser = Chooser(c, np.array([1.0, 1.1, 5.0]), top_k=1)
+    chooser = Chooser(c, np.array([1.0, 1.1, 5.0]), top_k=3)
+    chooser._wanted = set()
     assert chooser.next() == 0
     chooser.measured(0, np.array([1.2, 1.1, 5.0]))  # slower than projected: the second may now win
     assert chooser.next() == 1
