@@ -6,7 +6,7 @@ measured  on a device of the target's architecture its layers are timed, and the
 A device of another architecture never moves a ranking: its time stays projected, and the result says so.
 
 Which candidates are measured: in order of projected time, one per distinct layer shape, until the next one could not
-win even if it did a tenth better against its projection than the luckiest candidate so far; those of the first top_k rows
+win even if it did a tenth better against its projection than the luckiest so far; those of the first top_k rows
 whatever their chance; at most top_k shapes, and only while seconds last.
 """
 
