@@ -131,11 +131,11 @@ def _trend_figure(name: str, rows: Sequence[dict[str, Any]]) -> str:
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="var(--{"good" if row["passed"] else "bad"})">'
-        f"<title>{_e(row['started'])} {_e(row['commit'])}: {row['value']:,.4g}</title></circle>"
+        f"<title>{_e(row['started'])} {_e(row['commit'])}: {row['value']:,.6g}</title></circle>"
         for (x, y), row in zip(places, rows, strict=True)
     )
     drawn = f'<polyline points="{line}" fill="none" stroke="var(--ink)"/>{dots}'
-    return _figure(f"{_e(name)}: {values[-1]:,.4g} (from {low:,.4g} to {high:,.4g}, {len(rows)} nights)", drawn)
+    return _figure(f"{_e(name)}: {values[-1]:,.6g} (from {low:,.6g} to {high:,.6g}, {len(rows)} nights)", drawn)
 
 
 def _scale(left: float, right: float, bottom: float, top: float) -> Any:
