@@ -16,7 +16,7 @@ help:
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
 
 # The stamp depends on the files that decide what is installed; a second `make run` installs nothing.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'

@@ -10,5 +10,6 @@ DATA = {
 setup(
     packages=[*find_namespace_packages(include=["primus_search*"]), *DATA],
     package_dir=DATA,
-    package_data={name: ["*.yaml"] for name in DATA} | {"primus_search": ["py.typed"]},
+    package_data={name: ["*.yaml"] for name in DATA}
+    | {"primus_search": ["py.typed"], "primus_search.report": ["*.js", "*.css"]},
 )

@@ -56,7 +56,7 @@ class StackMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBand:
-    """Where measured / projected rates lie: 5 % of left-out runs below `low`, 5 % above `high`; how many runs say so."""
+    """Where measured / projected rates lie: 5 % of left-out runs below `low`, 5 % above `high`; of so many runs."""
 
     low: float
     high: float
@@ -68,7 +68,7 @@ class Stack:
     """One framework release on one vendor's libraries. Every value is sourced or fitted, with its date, in YAML.
 
     Kernels
-    attention_kernel        kernel family as `cost.attention` knows it: unfused, flash1, flash2, flash3, cudnn, aiter, ck
+    attention_kernel        kernel family of `cost.attention`: unfused, flash1, flash2, flash3, cudnn, aiter, ck
     has_fused_norm          norm (and its FP8 cast) in one kernel; otherwise one pass over memory per operation
     has_fused_activation    gated activation in one kernel
     has_fused_rope          rotary embedding in one kernel for queries and keys
@@ -106,16 +106,16 @@ class Stack:
     gradient_bucket_params  parameters whose gradients travel together; the last bucket of a step hides behind nothing
     gradient_overlap        share of gradient reduction hidden where the candidate overlaps it
     param_gather_overlap    share of the distributed optimizer's weight gather hidden behind the next forward
-    pipeline_blocking       share of a pipeline hop during which the sending rank computes nothing (0: fully asynchronous)
+    pipeline_blocking       share of a pipeline hop during which the sending rank computes nothing (0: asynchronous)
     comm_contention         slow-down of compute while traffic runs beside it, per second hidden
 
     Overheads
     host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
     host_moe_s              host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction
     host_dispatch_factor    that time with a fused dispatcher (DeepEP, HybridEP) over that with an all-to-all
-    host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams, events)
+    host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams)
     pass_s                  host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends
-    cuda_graph              what is replayed as a graph: none, router (and its preparation), partial (attention, too), full
+    cuda_graph              what is replayed as a graph: none, router (and preparation), partial (attention, too), full
     host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
     host_sync_s             what one such wait costs: the drained queue has to fill again
     step_s                  fixed time per optimizer step: data, logging, clipping, Python

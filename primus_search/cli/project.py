@@ -128,7 +128,8 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     cluster = space.cluster
     typer.echo(
         f"{space.model.name} on {cluster.num_nodes} x {cluster.network.gpus_per_node} {cluster.accelerator.name}, "
-        f"stack {cluster.stack.name},\nsequence {space.workload.seq_length}, global batch {space.workload.global_batch_size}"
+        f"stack {cluster.stack.name},\nsequence {space.workload.seq_length}, "
+        f"global batch {space.workload.global_batch_size}"
     )
     typer.echo(
         f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "

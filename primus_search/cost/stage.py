@@ -38,11 +38,6 @@ class Pieces:
     part_s: Floats
     recompute_s: Floats
 
-    @property
-    def num_kinds(self) -> int:
-        """Layer kinds; the embedding, the head and the MTP module follow them."""
-        return self.pass_s.shape[0] - 3
-
 
 def pieces(
     model: Model, cluster: Cluster, workload: Workload, c: Candidates, measured: MeasuredLayers | None = None
