@@ -88,14 +88,25 @@ def validate_file(path: Path) -> Outcome:
 def validate_runs(runs: Sequence[Run]) -> Outcome:
     """Project every run that can be."""
     rows, skipped = [], []
+    known: dict[tuple[object, ...], Projection] = {}
     for run in runs:
         try:
             case = build_case(run)
-            projector = Projector(case.model, case.cluster, case.workload)
-            rows.append(Row(case=case, projection=projector.project(case.candidates)))
+            key = _question(case)
+            if key not in known:
+                known[key] = Projector(case.model, case.cluster, case.workload).project(case.candidates)
+            rows.append(Row(case=case, projection=known[key]))
         except (Skipped, PrimusSearchError, ValueError, ArithmeticError) as reason:
             skipped.append((run, str(reason)))
     return Outcome(rows=tuple(rows), skipped=tuple(skipped))
+
+
+def _question(case: Case) -> tuple[object, ...]:
+    """What a projection depends on: runs repeated on another day or release ask the same."""
+    cluster, c = case.cluster, case.candidates
+    columns = tuple(column.item() for column in c.columns().values())
+    machine = (cluster.accelerator.name, cluster.network, cluster.stack, cluster.num_nodes)
+    return (case.model, *machine, case.workload, c.schedules, c.layouts, columns)
 
 
 GROUPINGS: dict[str, Callable[[Run], str]] = {
