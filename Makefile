@@ -10,11 +10,12 @@ PARSERS := megatron-core torchtitan
 WARM = $(shell mktemp -d)/warm-up
 NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set sharding=distributed_optimizer
 
-.PHONY: run test check bench bench-gpu clean help
+.PHONY: run test test-full check bench bench-gpu clean help
 
 help:
 	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
 	@echo "make test       set up, run the whole test suite"
+	@echo "make test-full  every row of the public schedules (about eight minutes)"
 	@echo "make check      ruff, mypy --strict, import layers, fast tests"
 	@echo "make bench      benchmarks beside their plain-Python forms (docs/performance.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
@@ -34,13 +35,16 @@ run: $(READY)
 	$(BIN)/primus-search run spaces/tiny_host.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not full"
+
+test-full: $(READY)
+	$(BIN)/python -m pytest -m full
 
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow" -x
+	$(BIN)/python -m pytest -m "not slow and not full" -x
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench

@@ -110,7 +110,7 @@ def test_a_sample_of_the_public_orders_is_not_faster(name: str) -> None:
     check(name, mine[:: max(1, len(mine) // 12)], whole_file=False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", OURS)
 def test_no_public_order_is_faster(name: str) -> None:
     check(name, [row for row in rows() if our_name(row["algorithm"]) == name], whole_file=True)
