@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from primus_search.declare.models import Preset
+    from primus_search.declare.presets import Preset
 
 BILLION = 1e9
 
@@ -16,7 +16,7 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """The model presets and their sizes; with a NAME, everything about one model."""
-    from primus_search.declare.models import presets
+    from primus_search.declare.presets import presets
 
     if name is None:
         known = presets()
@@ -57,7 +57,8 @@ def _details(name: str) -> dict[str, Any]:
     """Every field and count of one model, preset or imported."""
     import dataclasses
 
-    from primus_search.declare.models import load_model, load_preset, presets
+    from primus_search.declare.models import load_model
+    from primus_search.declare.presets import load_preset, presets
 
     known = presets()
     head: dict[str, Any] = _summary(name, load_preset(name)) if name in known else {}

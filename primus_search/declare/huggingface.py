@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from primus_search.declare.fields import Fields
-from primus_search.declare.models import build_model, padded
+from primus_search.declare.presets import build_model, padded
 from primus_search.declare.source import Document, did_you_mean
 from primus_search.errors import InputError
 from primus_search.model import LatentAttention, MixtureOfExperts, Model

@@ -19,7 +19,7 @@ from typing import Any
 
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.megatron_keys import megatron_keys
-from primus_search.declare.models import VOCAB_MULTIPLE, build_model, padded, presets
+from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, padded, presets
 from primus_search.declare.source import Document, Keys, join_words, plain, read
 from primus_search.errors import InputError, Problem
 from primus_search.model import LatentAttention, MixtureOfExperts, Model

@@ -1,64 +1,16 @@
 """Models by name or path: presets, Primus/Megatron YAML, HuggingFace config.json.
 
-A preset (`spaces/models/*.yaml`) spells the fields of `model.Model` plus its title, its source and what its publisher
-says about its size. The other two formats are recognised by their content, not by their ending.
-
-Vocabulary: frameworks pad the embedding so that tensor parallelism divides it. All readers pad to a multiple of
-`make_vocab_size_divisible_by` (128 where a file does not say, as Megatron does at TP 1). The further padding to 128*TP
-at higher TP is at most 0.8 % of a 128k vocabulary at TP 8 and is left out, so that one model has one size.
+The formats are recognised by their content, not by their ending.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
-from primus_search.declare.fields import Fields, layer_pattern
-from primus_search.declare.places import Kind, find, names
-from primus_search.declare.source import Document, read
+from primus_search.declare import huggingface, megatron
+from primus_search.declare.places import Kind, find
+from primus_search.declare.presets import preset_from
+from primus_search.declare.source import read
 from primus_search.errors import InputError, Problem
-from primus_search.model import LatentAttention, MixtureOfExperts, Model
-
-VOCAB_MULTIPLE = 128
-
-_KEYS = (
-    "title", "source", "published", "tokenizers", "num_layers", "hidden", "ffn_hidden", "num_heads", "num_kv_heads",
-    "head_dim", "vocab_size", "latent", "moe", "moe_layers", "windows", "is_gated", "is_tied", "norm",
-    "has_linear_bias", "has_qkv_bias", "has_qk_norm", "has_attention_sinks", "num_norms", "learned_positions",
-    "num_mtp_layers",
-)  # fmt: skip
-_LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_MOE_KEYS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_ffn_hidden", "has_router_bias", "has_shared_gate")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """What the publisher says about a model's size, in parameters; 0 active where it says nothing.
-
-    Publishers differ in whether the token embedding counts as active (Mixtral and Qwen count it, DeepSeek and GPT-OSS
-    do not); `active_counts_embedding` says which convention the figure follows.
-    """
-
-    total_params: float
-    active_params: float
-    active_counts_embedding: bool
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    """A named model with its title, what is published about it, and the tokenizers that come with it."""
-
-    title: str
-    model: Model
-    published: Published | None
-    tokenizers: tuple[str, ...]
-    path: Path
-
-    @property
-    def active_params(self) -> int:
-        """Active parameters in the publisher's own convention."""
-        without = self.published is not None and not self.published.active_counts_embedding
-        return self.model.active_params - (self.model.embedding_params if without else 0)
+from primus_search.model import Model
 
 
 def load_model(text: str, *, beside: Path | None = None, where: str | None = None) -> Model:
@@ -66,8 +18,6 @@ def load_model(text: str, *, beside: Path | None = None, where: str | None = Non
 
     Raises InputError with every problem; `where` is the place that named the model.
     """
-    from primus_search.declare import huggingface, megatron
-
     path = find(Kind.MODEL, text, beside=beside)
     if isinstance(path, str):
         raise InputError([Problem(where or "model", path)])
@@ -79,146 +29,4 @@ def load_model(text: str, *, beside: Path | None = None, where: str | None = Non
         return huggingface.from_document(document)
     if isinstance(data, dict) and megatron.recognises(data):
         return megatron.from_document(document, path)
-    return _preset(document, path).model
-
-
-def load_preset(name: str) -> Preset:
-    """A preset by name, with what is published about it."""
-    path = find(Kind.MODEL, name)
-    if isinstance(path, str):
-        raise InputError([Problem("model", path)])
-    return _preset(read(path), path)
-
-
-def presets() -> dict[str, Preset]:
-    """Every preset by name."""
-    return {name: _preset(read(path), path) for name, path in names(Kind.MODEL).items()}
-
-
-def padded(vocab_size: int, multiple: int = VOCAB_MULTIPLE) -> int:
-    """Rows of the embedding for a vocabulary: the next multiple."""
-    return -(-vocab_size // multiple) * multiple
-
-
-def build_model(fields: Fields, **values: Any) -> Model:
-    """The model, or InputError with every problem that reading its fields met."""
-    if fields.problems:
-        raise InputError(fields.problems)
-    try:
-        return Model(**values)
-    except ValueError as error:
-        raise InputError([Problem(fields.where, str(error))]) from None
-
-
-def _preset(document: Document, path: Path) -> Preset:
-    if not isinstance(document.data, dict):
-        raise InputError([document.problem((), "expected a model: num_layers, hidden, ...")])
-    fields = Fields.of(document, document.data)
-    fields.refuse_unknown(_KEYS)
-    num_layers, hidden = fields.integer("num_layers"), fields.integer("hidden")
-    num_heads = fields.integer("num_heads")
-    values: dict[str, Any] = {
-        "num_layers": num_layers,
-        "hidden": hidden,
-        "ffn_hidden": fields.integer("ffn_hidden"),
-        "num_heads": num_heads,
-        "num_kv_heads": fields.integer("num_kv_heads", num_heads),
-        "head_dim": fields.integer("head_dim", max(hidden // num_heads, 1)),
-        "vocab_size": padded(fields.integer("vocab_size")),
-        "latent": _latent(document, fields),
-        "moe": _moe(document, fields),
-        "moe_layers": tuple(flag > 0 for flag in pattern(fields, "moe_layers", num_layers)),
-        "windows": pattern(fields, "windows", num_layers),
-        "norm": _norm(fields),
-        "num_norms": fields.integer("num_norms", 2),
-        "learned_positions": fields.integer("learned_positions", 0, least=0),
-        "num_mtp_layers": fields.integer("num_mtp_layers", 0, least=0),
-        "source": fields.word("source"),
-    }
-    for switch, default in (("is_gated", True), ("is_tied", False), ("has_linear_bias", False)):
-        values[switch] = fields.switch(switch, default)
-    for switch in ("has_qkv_bias", "has_qk_norm", "has_attention_sinks"):
-        values[switch] = fields.switch(switch, False)
-    title = fields.word("title", path.stem)
-    published = _published(document, fields)
-    return Preset(
-        title=title,
-        model=build_model(fields, name=path.stem, **values),
-        published=published,
-        tokenizers=tuple(fields.anything("tokenizers") or ()),
-        path=path,
-    )
-
-
-def _norm(fields: Fields) -> Literal["rmsnorm", "layernorm"]:
-    norm = fields.word("norm", "rmsnorm")
-    if norm not in ("rmsnorm", "layernorm"):
-        fields.problem("norm", f"{norm!r} is not rmsnorm or layernorm")
-    return "layernorm" if norm == "layernorm" else "rmsnorm"
-
-
-def pattern(fields: Fields, key: str, num_layers: int) -> tuple[int, ...]:
-    """One number per layer from a layer pattern or a list; empty where the key is missing."""
-    given = fields.anything(key)
-    if given is None:
-        return ()
-    try:
-        values = layer_pattern(given) if isinstance(given, str) else tuple(given)
-    except (ValueError, TypeError) as error:
-        fields.problem(key, str(error))
-        return ()
-    if not all(isinstance(value, int) and value >= 0 for value in values):
-        fields.problem(key, "a layer pattern holds whole numbers only")
-        return ()
-    if len(values) != num_layers:
-        fields.problem(key, f"has {len(values)} entries; the model has {num_layers} layers")
-        return ()
-    return tuple(int(value) for value in values)
-
-
-def _section(document: Document, fields: Fields, key: str, known: tuple[str, ...]) -> Fields | None:
-    data = fields.anything(key)
-    if data is None:
-        return None
-    if not isinstance(data, dict):
-        fields.problem(key, f"expected a mapping with {', '.join(known)}")
-        return None
-    section = Fields.of(document, data, (key,), into=fields)
-    section.refuse_unknown(known)
-    return section
-
-
-def _latent(document: Document, fields: Fields) -> LatentAttention | None:
-    section = _section(document, fields, "latent", _LATENT_KEYS)
-    if section is None:
-        return None
-    return LatentAttention(
-        **{key: section.integer(key, least=0 if key == "q_lora_rank" else 1) for key in _LATENT_KEYS}
-    )
-
-
-def _moe(document: Document, fields: Fields) -> MixtureOfExperts | None:
-    section = _section(document, fields, "moe", _MOE_KEYS)
-    if section is None:
-        return None
-    return MixtureOfExperts(
-        num_experts=section.integer("num_experts"),
-        top_k=section.integer("top_k"),
-        expert_ffn_hidden=section.integer("expert_ffn_hidden"),
-        shared_ffn_hidden=section.integer("shared_ffn_hidden", 0, least=0),
-        has_router_bias=section.switch("has_router_bias", False),
-        has_shared_gate=section.switch("has_shared_gate", False),
-    )
-
-
-def _published(document: Document, fields: Fields) -> Published | None:
-    known = ("total_params_B", "active_params_B", "active_counts_embedding", "source")
-    section = _section(document, fields, "published", known)
-    if section is None:
-        return None
-    return Published(
-        total_params=section.number("total_params_B") * 1e9,
-        active_params=section.number("active_params_B", 0.0) * 1e9,
-        active_counts_embedding=section.switch("active_counts_embedding", True),
-        source=section.word("source"),
-    )
+    return preset_from(document, path).model
