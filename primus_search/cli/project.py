@@ -97,11 +97,11 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 
 def _figures(space: "Space", p: "Projection", row: dict[str, Any]) -> dict[str, Any]:
     from primus_search.cost.result import Verdict
-    from primus_search.cost.uncertainty import interval
+    from primus_search.cost.uncertainty import confidence
 
     memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
     step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}
-    band = interval(space.cluster, space.model, p.tokens_per_s_per_gpu)
+    sure = confidence(space.model, space.cluster, p)
     feasible = bool(p.fits[0])
     return {
         "candidate": row | {"dp": int(p.dp[0]), "microbatches": int(p.microbatches[0])},
@@ -109,13 +109,14 @@ def _figures(space: "Space", p: "Projection", row: dict[str, Any]) -> dict[str, 
         "step": step | {"total_s": float(p.step.total[0])},
         "tokens_per_s": float(p.tokens_per_s[0]),
         "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[0]),
-        "tokens_per_s_per_gpu_low": float(band.low[0]),
-        "tokens_per_s_per_gpu_high": float(band.high[0]),
-        "interval_runs": int(band.runs),
+        "tokens_per_s_per_gpu_low": float(sure.low[0]),
+        "tokens_per_s_per_gpu_high": float(sure.high[0]),
+        "interval_runs": int(sure.runs),
         "bubble_ratio": float(p.bubble_ratio[0]),
         "mfu": float(p.mfu[0]),
         "feasible": feasible,
         "headroom_bytes": float(p.headroom_bytes[0]),
+        "fit_probability": float(sure.fits[0]),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
         "time_evidence": "projected",
         "memory_evidence": "projected",
@@ -123,6 +124,7 @@ def _figures(space: "Space", p: "Projection", row: dict[str, Any]) -> dict[str, 
 
 
 def _print(space: "Space", figures: dict[str, Any]) -> None:
+    from primus_search.report.words import chance
     from primus_search.units import GB
 
     cluster = space.cluster
@@ -139,7 +141,10 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
         f"MFU {figures['mfu']:.1%}, bubble {max(figures['bubble_ratio'], 0.0):.1%}"
     )
     room = figures["headroom_bytes"] / GB
-    typer.echo(f"memory {'fits' if room >= 0 else 'does not fit'}: {room:+.1f} GB")
+    typer.echo(
+        f"memory {'fits' if room >= 0 else 'does not fit'}: {room:+.1f} GB, "
+        f"runs with probability {chance(figures['fit_probability'])}"
+    )
     _tree("step", figures["step"], "total_s", 1e3, "ms")
     _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
 

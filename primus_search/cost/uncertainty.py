@@ -13,6 +13,8 @@ import numpy as np
 
 from primus_search.candidates import Bools, Floats
 from primus_search.cluster import Cluster
+from primus_search.cost.memory.fit import fit_probability
+from primus_search.cost.result import Projection
 from primus_search.model import Model
 from primus_search.stack import ErrorBand
 
@@ -50,3 +52,33 @@ def ties_with_best(rate: Floats) -> Bools:
     values = np.asarray(rate, np.float64)
     tied: Bools = values >= values.max(initial=0.0) * (1.0 - TIE)
     return tied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """How far a table of projections may be trusted, per candidate.
+
+    low, high        90 % interval of tokens/s/GPU
+    runs             left-out runs the interval rests on
+    fits             probability that the candidate runs in device memory
+    ties_with_best   it cannot be told from the fastest of the table by running both once
+    """
+
+    low: Floats
+    high: Floats
+    runs: float
+    fits: Floats
+    ties_with_best: Bools
+
+
+def confidence(model: Model, cluster: Cluster, p: Projection) -> Confidence:
+    """What may be said of every row beside its figures."""
+    rate = p.tokens_per_s_per_gpu
+    found = interval(cluster, model, rate)
+    return Confidence(
+        low=found.low,
+        high=found.high,
+        runs=found.runs,
+        fits=fit_probability(p.memory, cluster.accelerator),
+        ties_with_best=ties_with_best(rate),
+    )

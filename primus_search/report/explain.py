@@ -16,6 +16,7 @@ from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cost.detail import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.result import Memory, Projection
+from primus_search.cost.uncertainty import Confidence, confidence
 from primus_search.errors import InputError, Problem
 from primus_search.layout import Layout
 from primus_search.report.ablation import Ablation, ablations
@@ -59,6 +60,11 @@ class Explained:
     @cached_property
     def projection(self) -> Projection:
         return self.judge.projector.project(self.one)
+
+    @cached_property
+    def confidence(self) -> Confidence:
+        """Interval and probability of fitting of this candidate alone."""
+        return confidence(self.space.model, self.choice.cluster, self.projection)
 
     @cached_property
     def base(self) -> Values:
@@ -131,6 +137,11 @@ def as_data(e: Explained) -> dict[str, Any]:
         "configuration": {name: e.row[name] for name in COLUMN_NAMES}
         | {"dp": e.figures.dp, "microbatches": e.figures.microbatches},
         "tokens_per_s_per_gpu": e.figures.tokens_per_s_per_gpu,
+        "tokens_per_s_per_gpu_low": float(e.confidence.low[0]),
+        "tokens_per_s_per_gpu_high": float(e.confidence.high[0]),
+        "interval_runs": int(e.confidence.runs),
+        "ties_with_best": e.row["ties_with_best"],
+        "fit_probability": float(e.confidence.fits[0]),
         "time_evidence": e.row.get("time_evidence"),
         "memory_evidence": e.row.get("memory_evidence"),
         "mfu": e.figures.mfu,

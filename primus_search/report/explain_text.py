@@ -17,7 +17,7 @@ from primus_search.report.sensitivity import Step as Move
 from primus_search.report.trials import Figures, Trial, said, spoken, word
 from primus_search.report.what_if import WhatIf
 from primus_search.report.why_not import WhyNot
-from primus_search.report.words import short
+from primus_search.report.words import chance, short
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 
@@ -54,6 +54,7 @@ def _configuration(e: Explained) -> str:
         f"= {f.microbatches} micro-batches on {f.dp} replicas",
         f"{f.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, step {f.step_s:.3f} s, MFU {f.mfu:.1%}, "
         f"{f.memory_bytes / GB:.1f} GB per GPU, {f.headroom_bytes / GB:.1f} GB to spare ({evidence})",
+        _confidence(e),
     ]
     shown = e.row["tokens_per_s_per_gpu"]
     if abs(shown / f.tokens_per_s_per_gpu - 1.0) > 1e-6:
@@ -61,6 +62,16 @@ def _configuration(e: Explained) -> str:
             f"The run ranked it with {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
         )
     return "\n".join(lines)
+
+
+def _confidence(e: Explained) -> str:
+    """Interval, probability of fitting, and whether it can be told from the first."""
+    sure, row = e.confidence, e.row
+    tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
+    return (
+        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} ({sure.runs:.0f} runs left out of the fit), fits in "
+        f"memory with probability {chance(sure.fits[0])}{tie}"
+    )
 
 
 def _step(e: Explained) -> Group:

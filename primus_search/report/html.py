@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from primus_search.report.words import short
+from primus_search.report.words import between, chance, short
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
 
@@ -86,8 +86,10 @@ def _answer(run: SavedRun) -> str:
         f"configuration trains fastest?"
     )
     answer = (
-        f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU, {best['memory_bytes'] / GB:.1f} GB per GPU, MFU "
-        f"{best['mfu']:.1%}; {kind}. Time is {best['time_evidence']}, memory {best['memory_evidence']}."
+        f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU (90 % interval {best['tokens_per_s_per_gpu_low']:,.0f} to "
+        f"{best['tokens_per_s_per_gpu_high']:,.0f}), {best['memory_bytes'] / GB:.1f} GB per GPU (fits with probability "
+        f"{chance(best['fit_probability'])}), MFU {best['mfu']:.1%}; {kind}. Time is {best['time_evidence']}, memory "
+        f"{best['memory_evidence']}."
     )
     return f"<p>{html.escape(question)}</p><p><strong>{html.escape(short(best))}</strong><br>{html.escape(answer)}</p>"
 
@@ -95,7 +97,8 @@ def _answer(run: SavedRun) -> str:
 def _static(rows: Sequence[Mapping[str, Any]]) -> str:
     body = "".join(
         f"<tr><td>{rank}<td>{html.escape(short(row))}<td>{row['tokens_per_s_per_gpu']:,.0f}"
-        f"<td>{row['memory_bytes'] / GB:.1f}</tr>"
+        f"<td>{between(row['tokens_per_s_per_gpu_low'], row['tokens_per_s_per_gpu_high'])}"
+        f"<td>{row['memory_bytes'] / GB:.1f}<td>{chance(row['fit_probability'])}</tr>"
         for rank, row in enumerate(rows, start=1)
     )
-    return f"<table><tr><th>#<th>configuration<th>tokens/s/GPU<th>GB</tr>{body}</table>"
+    return f"<table><tr><th>#<th>configuration<th>tokens/s/GPU<th>90 %<th>GB<th>fits</tr>{body}</table>"

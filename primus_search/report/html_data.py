@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.result import Memory, Projection, Step
+from primus_search.cost.uncertainty import TIE
 from primus_search.errors import InputError
 from primus_search.export import FORMATS, write_launch
 from primus_search.export.job import Job
@@ -35,16 +36,13 @@ MOST_PASSES = 24_000
 """Passes of a pipeline that are drawn; longer steps show their beginning."""
 SAME = 1e-9
 """Figures of two files closer than this are the same, written with another number of digits."""
-TIE = 0.01
-"""Rows this close to the winner count as tied: far inside the error of any projection."""
 
 
 def content(run: SavedRun) -> dict[str, Any]:
     """Everything the page shows."""
     facts = run.facts
     kept = Kept.open(run.path, _best_cluster(run), is_exact=bool(facts["exact"]))
-    speeds = [row["tokens_per_s_per_gpu"] for row in run.ranking]
-    ties = sum(speed >= speeds[0] * (1.0 - TIE) for speed in speeds)
+    ties = sum(bool(row["ties_with_best"]) for row in run.ranking)
     data: dict[str, Any] = {
         "facts": {name: facts[name] for name in QUESTION if name in facts},
         "workload": facts["workload"],

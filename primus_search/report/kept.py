@@ -15,7 +15,8 @@ from primus_search.errors import InputError, Problem
 WORD_AXES = frozenset(
     {"schedule", "pipeline_layout", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm"}
 )
-FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "step_s", "memory_bytes", "headroom_bytes",
+FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low",
+           "tokens_per_s_per_gpu_high", "ties_with_best", "step_s", "memory_bytes", "headroom_bytes", "fit_probability",
            "bubble_ratio", "mfu")  # fmt: skip
 
 

@@ -26,6 +26,9 @@ const percent = (value, digits = 1) => (100 * value).toFixed(digits) + " %";
 const signed = value => (value >= 0 ? "+" : "\u2212") + percent(Math.abs(value));
 const gigabytes = value => (value / GB).toFixed(1);
 const words = name => name.replaceAll("_", " ");
+// A probability is never shown as 0 or 100 %: nobody knows the tail of an error.
+const chance = value => value >= 0.995 ? ">99 %" : value < 0.005 ? "<1 %" : percent(value, 0);
+const interval = row => whole(row.tokens_per_s_per_gpu_low) + " to " + whole(row.tokens_per_s_per_gpu_high);
 
 function column(packed) {
   const text = atob(packed.base64), bytes = new Uint8Array(text.length);
@@ -191,7 +194,8 @@ const scatter = (() => {
     }
     return row;
   }
-  const label = row => row.short + "\n" + whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB";
+  const label = row => row.short + "\n" + whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB" +
+    (row.fit_probability === undefined ? "" : "\n90 %: " + interval(row) + "; fits: " + chance(row.fit_probability));
   function zoom(factor, fx = 0.5, fy = 0.5) {
     const [x0, x1] = view.x, [y0, y1] = view.y, cx = x0 + fx * (x1 - x0), cy = y0 + fy * (y1 - y0);
     view = {x: [cx - (cx - x0) * factor, cx + (x1 - cx) * factor], y: [cy - (cy - y0) * factor, cy + (y1 - cy) * factor]};
@@ -285,6 +289,7 @@ function drawPins() {
     el("button", {type: "button", onclick: () => pin(row), "aria-label": "unpin " + row.short}, "unpin"));
   for (const row of rows) {
     pins.append(facts(row), el("p", {class: "soft"}, whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB per GPU" +
+      (row.fit_probability === undefined ? "" : "; 90 % interval " + interval(row) + ", fits with probability " + chance(row.fit_probability)) +
       (row.mfu ? ", MFU " + percent(row.mfu) + ", bubble " + percent(row.bubble_ratio) + ", " + row.microbatches + " micro-batches, dp " + row.dp : "")));
     if (!row.step) { pins.append(el("p", {class: "soft"}, "Break-downs are kept for the best " + run.table.rows.length + " and for the frontier.")); continue; }
     pins.append(el("div", {class: "rankline"}, el("span", {}, "step"), bar(row.step, STEP, longest, milliseconds), el("span", {}, sum(row.step).toFixed(3) + " s")));
@@ -302,11 +307,13 @@ function drawPins() {
 // --- table ------------------------------------------------------------------------------------------------------------
 const table = (() => {
   const rows = run.table.rows, differing = run.table.axes.filter(name => new Set(rows.map(r => r[name])).size > 1);
-  const columns = [["rank", "#"], ["tokens_per_s_per_gpu", "tokens/s/GPU"], ["memory_bytes", "GB"], ["headroom_bytes", "spare GB"],
+  const columns = [["rank", "#"], ["tokens_per_s_per_gpu", "tokens/s/GPU"], ["tokens_per_s_per_gpu_low", "90 % from"], ["tokens_per_s_per_gpu_high", "to"],
+    ["ties_with_best", "tie"], ["memory_bytes", "GB"], ["headroom_bytes", "spare GB"], ["fit_probability", "fits"],
     ["bubble_ratio", "bubble"], ["mfu", "MFU"], ["step_s", "step s"], ...differing.map(n => [n, words(n)]), ["dp", "dp"], ["microbatches", "micro-batches"],
     ["time_evidence", "time"], ["memory_evidence", "memory"]];
   let by = "rank", down = false, filter = "";
-  const shown = {tokens_per_s_per_gpu: whole, memory_bytes: gigabytes, headroom_bytes: gigabytes, bubble_ratio: v => percent(v), mfu: v => percent(v), step_s: v => v.toFixed(3)};
+  const shown = {tokens_per_s_per_gpu: whole, tokens_per_s_per_gpu_low: whole, tokens_per_s_per_gpu_high: whole, ties_with_best: v => v ? "=" : "",
+    fit_probability: chance, memory_bytes: gigabytes, headroom_bytes: gigabytes, bubble_ratio: v => percent(v), mfu: v => percent(v), step_s: v => v.toFixed(3)};
   const body = el("tbody"), count = el("span", {class: "soft", role: "status"});
   const head = el("tr", {}, el("th", {}, ""), columns.map(([name, title]) => el("th", {class: typeof rows[0][name] === "number" ? "n" : ""},
     el("button", {type: "button", "data-sort": name, onclick: () => { down = by === name ? !down : ["tokens_per_s_per_gpu", "mfu"].includes(name); by = name; draw(); }}, title))));
@@ -447,7 +454,7 @@ section("funnel", "How many were looked at",
     el("p", {}, "Projected: cost model and exact pipeline simulation. Traced: torch modules at true shapes. Measured: on a device. Of the best " + run.table.rows.length + ": " + Object.entries(counts).map(([k, n]) => k + " " + n).join(", ") + "."),
     el("div", {class: "wide"}, el("table", {}, el("thead", {}, el("tr", {}, ["#", "candidate", "tokens/s/GPU", "time is", "GB", "memory is"].map(t => el("th", {}, t)))),
       el("tbody", {}, best.map(r => el("tr", {}, el("td", {class: "n"}, r.rank), el("td", {class: "w"}, r.short), el("td", {class: "n"}, whole(r.tokens_per_s_per_gpu)), el("td", {}, r.time_evidence), el("td", {class: "n"}, gigabytes(r.memory_bytes)), el("td", {}, r.memory_evidence)))))),
-    el("p", {class: "soft"}, run.winner.ties + (run.winner.ties === 1 ? " candidate is" : " candidates are") + " within " + percent(run.winner.tie, 0) + " of the winner, itself included: closer than a projection can tell."));
+    el("p", {class: "soft"}, run.winner.ties + (run.winner.ties === 1 ? " candidate is" : " candidates are") + " within " + percent(run.winner.tie, 0) + " of the winner, itself included (\"=\" in the table): two runs of one job differ by as much."));
 })();
 
 if (run.exports) (() => {

@@ -12,7 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from primus_search.report.words import short
+from primus_search.cost.uncertainty import TIE
+from primus_search.report.words import between, chance, short
 from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
@@ -20,6 +21,10 @@ from primus_search.units import GB
 MOST_RULES = 12
 MOST_POINTS = 12
 PLOT_HEIGHT = 18
+TIED = "="
+"""Beside a rank: as fast as the first, as far as one run of each could tell."""
+CONFIGURATION_WIDTH = 24
+"""Least width of the configuration, which may wrap: with it the ranking fits 80 columns."""
 
 
 def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
@@ -36,6 +41,7 @@ def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
     console.print(_funnel(result))
     console.print(_removed(result))
     console.print(_ranking(result.ranking, result.space.search.top_k))
+    console.print(_confidence(result.ranking))
     console.print(_evidence(result))
     if len(result.clusters) > 1:
         console.print(_ladder(result))
@@ -93,17 +99,31 @@ def _removed(result: SearchResult) -> str:
 
 
 def _ranking(ranking: Table, top: int) -> RichTable:
-    table = _table("#", "configuration", "tok/s/GPU", "GB", "spare", "bubble", "comm", "MFU", "T/M")
-    p = ranking.projection
+    table = _table("#", "configuration", "tok/s/GPU", "90 %", "GB", "fits", "bubble", "comm", "MFU", "T/M")
+    p, sure = ranking.projection, ranking.confidence
     comm = exposed_comm_s(p) / p.step.total
     for rank in range(min(top, len(ranking))):
         row = ranking.row(rank)
+        tied = TIED if rank and row["ties_with_best"] else ""
         table.add_row(
-            str(rank + 1), short(row), f"{row['tokens_per_s_per_gpu']:,.0f}", f"{row['memory_bytes'] / GB:.0f}",
-            f"{row['headroom_bytes'] / GB:.0f}", f"{row['bubble_ratio']:.1%}", f"{comm[rank]:.1%}",
-            f"{row['mfu']:.1%}", f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
+            f"{rank + 1}{tied}", short(row), f"{row['tokens_per_s_per_gpu']:,.0f}",
+            between(sure.low[rank], sure.high[rank]), f"{row['memory_bytes'] / GB:.0f}", chance(sure.fits[rank]),
+            f"{row['bubble_ratio']:.1%}", f"{comm[rank]:.0%}", f"{row['mfu']:.0%}",
+            f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
         )  # fmt: skip
     return table
+
+
+def _confidence(ranking: Table) -> str:
+    """What the columns `90 %` and `fits` and the mark of a tie stand on."""
+    sure = ranking.confidence
+    rests = f"{sure.runs:.0f} runs left out of its fit" if sure.runs else "no run at all"
+    tied = int(sure.ties_with_best.sum())
+    return (
+        f"90 %: interval of tok/s/GPU, resting on {rests}. fits: probability that it runs in device memory. {TIED}: "
+        f"as good as the first; {tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two "
+        f"runs of one job."
+    )
 
 
 def _evidence(result: SearchResult) -> str:
@@ -138,8 +158,8 @@ def _ladder(result: SearchResult) -> RichTable:
 
 
 def _table(*columns: str) -> RichTable:
-    # One blank between columns: in 80 columns rich drops the last ones of a table that does not fit.
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    # The divider is a blank, and enough: in 80 columns rich drops the last ones of a table that does not fit.
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for name in columns:
         is_text = name in ("configuration", "stage", "cluster", "T/M")
         # A configuration is words and may wrap; figures may not.
@@ -148,6 +168,6 @@ def _table(*columns: str) -> RichTable:
             justify="left" if is_text else "right",
             overflow="fold",
             no_wrap=name != "configuration",
-            min_width=24 if name == "configuration" else None,
+            min_width=CONFIGURATION_WIDTH if name == "configuration" else None,
         )
     return table

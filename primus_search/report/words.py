@@ -33,3 +33,23 @@ def _recompute(row: Mapping[str, Any]) -> str:
     if row["recompute"] != "full":
         return f"recompute:{row['recompute']}"
     return f"full({row['recompute_num_layers']})" if row["recompute_num_layers"] else "full"
+
+
+CERTAIN = 0.995
+"""From here on a probability is written >99%, and below its complement <1%: nobody knows the tail of a memory error."""
+THOUSANDS_FROM = 1e4
+
+
+def chance(probability: float) -> str:
+    """A probability as a whole percentage; never 0 or 100 %."""
+    if probability >= CERTAIN:
+        return ">99%"
+    return "<1%" if probability < 1.0 - CERTAIN else f"{probability:.0%}"
+
+
+def between(low: float, high: float) -> str:
+    """Two ends of an interval of tokens/s/GPU, at most ten characters: `812-934`, `9.8-11.3k`, `98-105k`."""
+    if high < THOUSANDS_FROM:
+        return f"{low:.0f}-{high:.0f}"
+    digits = 1 if high < 10.0 * THOUSANDS_FROM else 0
+    return f"{low / 1e3:.{digits}f}-{high / 1e3:.{digits}f}k"

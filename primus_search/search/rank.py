@@ -54,6 +54,7 @@ def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> Tabl
     step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
     order = np.lexsort((numbers, step_s) if by == "step" else (numbers, step_s, memory_bytes))
     return Table(
+        model=funnel.space.model,
         choice=choice,
         indices=numbers[order],
         candidates=candidates.take(order),

@@ -8,8 +8,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Candidates, Floats, Ints
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints
 from primus_search.cost.result import Projection
+from primus_search.cost.uncertainty import Confidence, confidence
+from primus_search.model import Model
 from primus_search.search.findings import Stage
 from primus_search.space import ClusterChoice, Space
 
@@ -21,6 +23,7 @@ PROJECTED = "projected"
 class Table:
     """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on."""
 
+    model: Model
     choice: ClusterChoice
     indices: Ints
     candidates: Candidates
@@ -37,17 +40,26 @@ class Table:
         return len(self.indices)
 
     @cached_property
-    def figures(self) -> dict[str, Ints | Floats]:
+    def confidence(self) -> Confidence:
+        """Interval, probability of fitting and ties of every row."""
+        return confidence(self.model, self.choice.cluster, self.projection)
+
+    @cached_property
+    def figures(self) -> dict[str, Ints | Floats | Bools]:
         """Degrees and figures of every row, by column of `ranking.csv`."""
-        p = self.projection
+        p, sure = self.projection, self.confidence
         return {
             "dp": p.dp,
             "microbatches": p.microbatches,
             "tokens_per_s": p.tokens_per_s,
             "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
+            "tokens_per_s_per_gpu_low": sure.low,
+            "tokens_per_s_per_gpu_high": sure.high,
+            "ties_with_best": sure.ties_with_best,
             "step_s": p.step.total,
             "memory_bytes": p.memory.total,
             "headroom_bytes": p.headroom_bytes,
+            "fit_probability": sure.fits,
             "bubble_ratio": p.bubble_ratio,
             "mfu": p.mfu,
         }

@@ -137,6 +137,7 @@ def top_up(
     candidates = joined([run.candidate(rank) for rank in ranks])
     projector = Projector(space.model, choice.cluster, space.workload, memory_margin=space.search.memory_margin)
     table = Table(
+        model=space.model,
         choice=choice,
         indices=np.array(ranks, dtype=np.int64),
         candidates=candidates,

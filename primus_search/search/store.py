@@ -249,10 +249,7 @@ def _arrow(table: Table, cluster: int) -> Any:
     columns: dict[str, Any] = {"cluster": np.full(len(table), cluster), "index": table.indices}
     for name, column in c.columns().items():
         columns[name] = _dictionary(column, name, c) if name in _WORDS else column
-    columns |= {"dp": p.dp, "microbatches": p.microbatches, "tokens_per_s": p.tokens_per_s}
-    columns |= {"tokens_per_s_per_gpu": p.tokens_per_s_per_gpu, "step_s": p.step.total}
-    columns |= {"memory_bytes": p.memory.total, "headroom_bytes": p.headroom_bytes}
-    columns |= {"bubble_ratio": p.bubble_ratio, "mfu": p.mfu}
+    columns |= table.figures
     columns |= {f"step_{f.name}_s": p.step.__getattribute__(f.name) for f in fields(p.step)}
     columns |= {f"memory_{f.name}_bytes": p.memory.__getattribute__(f.name) for f in fields(p.memory)}
     return pyarrow.table(columns)

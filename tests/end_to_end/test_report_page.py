@@ -87,6 +87,25 @@ def test_the_table_filters_and_sorts(run: Path, chromium: Browser) -> None:
 
 
 @in_browser
+def test_the_table_shows_interval_chance_to_fit_and_tie(run: Path, chromium: Browser) -> None:
+    chromium.open((run / "report.html").as_uri())
+    rows = SavedRun.open(run).ranking[:100]
+    texts = "r => [...r.cells].slice(3, 6).map(c => c.textContent)"
+    cells = f"return [...document.querySelectorAll('#ranking tbody tr')].map({texts})"
+    wanted = [
+        [f"{r['tokens_per_s_per_gpu_low']:,.0f}", f"{r['tokens_per_s_per_gpu_high']:,.0f}", "=" * r["ties_with_best"]]
+        for r in rows
+    ]
+    shown = chromium.run(cells)
+    assert [row[2] for row in shown] == [row[2] for row in wanted]
+    for got, row in zip(shown, wanted, strict=True):  # the page rounds half up, Python half to even
+        assert all(
+            abs(int(a.replace(",", "")) - int(b.replace(",", ""))) <= 1 for a, b in zip(got[:2], row, strict=False)
+        )
+    assert "90 % interval" in chromium.run("return document.getElementById('pinned').textContent")
+
+
+@in_browser
 def test_candidates_are_pinned_from_table_and_plot(run: Path, chromium: Browser) -> None:
     chromium.open((run / "report.html").as_uri())
     pinned = "return document.getElementById('pinned').textContent"

@@ -12,6 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.cost.uncertainty import TIE
+from primus_search.report.words import between, chance
+from primus_search.search.saved import SavedRun
 
 ROOT = Path(__file__).parents[2]
 NARROW = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none"]
@@ -61,8 +64,39 @@ def test_pages_keep_to_80_columns_without_escape_codes_in_a_pipe(words: list[str
 def test_the_ranking_shows_all_its_columns_in_80(tmp_path: Path) -> None:
     text = printed([*MIXTURE, "--out", str(tmp_path / "run")])
     header = next(line for line in text.splitlines() if "configuration" in line)
-    assert header.split() == ["#", "configuration", "tok/s/GPU", "GB", "spare", "bubble", "comm", "MFU", "T/M"]
+    names = ["#", "configuration", "tok/s/GPU", "90", "%", "GB", "fits", "bubble", "comm", "MFU", "T/M"]
+    assert header.split() == names
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_every_row_is_shown_with_its_interval_its_chance_to_fit_and_its_tie(tmp_path: Path) -> None:
+    text = printed([*MIXTURE, "--out", str(tmp_path / "run")])
+    rows = SavedRun.open(tmp_path / "run").ranking
+    best = rows[0]["tokens_per_s_per_gpu"]
+    shown = re.findall(r"^ *(\d+)(=?) TP.*? ([\d,]+) (\S+) +\d+ +(>?\d+%)", text, re.MULTILINE)
+    assert len(shown) == 8
+    for rank, tie, rate, ends, fits in shown:
+        row = rows[int(rank) - 1]
+        low, high = row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]
+        assert rate == f"{row['tokens_per_s_per_gpu']:,.0f}" and low < row["tokens_per_s_per_gpu"] < high
+        assert ends == between(low, high) and fits == chance(row["fit_probability"])
+        is_tied = row["tokens_per_s_per_gpu"] >= best * (1 - TIE)
+        assert row["ties_with_best"] is is_tied and (tie == "=") is (is_tied and rank != "1")
+    assert any(tie for _, tie, *_ in shown) and not all(tie for _, tie, *_ in shown[1:])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(812.4, 934, "812-934"), (9_812, 9_999, "9812-9999"), (9_812, 11_300, "9.8-11.3k"), (98_100, 104_900, "98-105k")],
+)
+def test_an_interval_takes_ten_characters_at_most(low: float, high: float, text: str) -> None:
+    assert between(low, high) == text and len(text) <= 10
+
+
+def test_a_probability_is_never_certain() -> None:
+    assert [chance(p) for p in (0.0, 0.004, 0.006, 0.5, 0.994, 0.996, 1.0)] == [
+        "<1%", "<1%", "1%", "50%", "99%", ">99%", ">99%",
+    ]  # fmt: skip
 
 
 def test_brackets_of_a_space_file_are_shown_and_not_obeyed(tmp_path: Path) -> None:
