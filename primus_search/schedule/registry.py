@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +27,17 @@ TOLERANCE = 1e-9
 
 UNIT_COSTS = Costs()
 """F = B = W = 1 and free communication: what an order is generated for when nobody gives costs."""
+
+
+class Objective(StrEnum):
+    """What a cost-aware algorithm makes least; the other one decides between equals.
+
+    The span is the cost of the zero-bubble papers: what counts when the optimizer step is validated afterwards, so
+    that a rank whose last pass is over can begin its next step. The makespan counts when all ranks wait for the last.
+    """
+
+    MAKESPAN = "makespan"
+    SPAN = "span"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +56,7 @@ class Request:
     costs: StageCosts
     memory_limit: float
     group: int | None = None
+    objective: Objective = Objective.MAKESPAN
 
     @property
     def limit_chunks(self) -> int:
@@ -65,6 +78,7 @@ class Algorithm:
 
     `virtual_stages`: the values it accepts, None for any. `splits_weight`: runs W apart from B. `cost_aware`: the
     order depends on the costs. `memory_aware`: it fits itself into a memory limit instead of only being checked.
+    `objective`: what it makes least unless told otherwise.
     """
 
     name: str
@@ -75,6 +89,7 @@ class Algorithm:
     cost_aware: bool
     memory_aware: bool
     in_comparison: bool
+    objective: Objective
     generate: Callable[[Request], Table]
 
 
@@ -108,6 +123,7 @@ def register(
     cost_aware: bool = False,
     memory_aware: bool = False,
     in_comparison: bool = True,
+    objective: Objective = Objective.MAKESPAN,
 ) -> Callable[[Callable[[Request], Table]], Callable[[Request], Table]]:
     """Make a generator known under a name."""
 
@@ -123,6 +139,7 @@ def register(
             cost_aware=cost_aware,
             memory_aware=memory_aware,
             in_comparison=in_comparison,
+            objective=objective,
             generate=generate,
         )
         return generate
@@ -170,6 +187,7 @@ def make_request(
     costs: Costs = UNIT_COSTS,
     memory_limit: float | None = None,
     group: int | None = None,
+    objective: Objective | None = None,
 ) -> tuple[Algorithm, Request]:
     """Check what was asked for and expand it. Raises `ScheduleError` with the reason."""
     chosen = algorithm(name)
@@ -193,6 +211,7 @@ def make_request(
         costs=costs.per_stage(chosen.placement, stages, virtual_stages),
         memory_limit=np.inf if memory_limit is None else float(memory_limit),
         group=group,
+        objective=chosen.objective if objective is None else Objective(objective),
     )
     return chosen, request
 
@@ -206,11 +225,13 @@ def build(
     costs: Costs = UNIT_COSTS,
     memory_limit: float | None = None,
     group: int | None = None,
+    objective: Objective | None = None,
 ) -> Table:
     """The order of one algorithm. Raises `ScheduleError` with the reason when there is none.
 
     `virtual_stages=1` means "what the schedule is defined for", so V schedules need not be told their 2.
-    `memory_limit` is in micro-batches through one full rank stage, activations released at W.
+    `memory_limit` is in micro-batches through one full rank stage, activations released at W. `objective`: what the
+    order makes least, where the algorithm has a choice; the makespan, for ZB-1p and ZB-2p the span as in their paper.
     """
     if ALIASES.get(name, name) == BEST:
         return _best(stages, microbatches, virtual_stages, costs, memory_limit)
@@ -222,6 +243,7 @@ def build(
         costs=costs,
         memory_limit=memory_limit,
         group=group,
+        objective=objective,
     )
     table = chosen.generate(request)
     if memory_limit is not None:

@@ -100,7 +100,7 @@ def test_memory_of_v_half_and_v_min(p: int) -> None:
 def test_table_5_of_the_zero_bubble_paper(row: dict) -> None:
     """Bubble rate of the span to 4 decimals, at the paper's profiled times."""
     costs = Costs(forward=row["T_F"], backward=row["T_B"], weight=row["T_W"], comm=row["T_comm"])
-    for name, paper in (("1f1b", "1F1B"), ("zb-h1", "ZB-H1")):
+    for name, paper in (("1f1b", "1F1B"), ("zb-h1", "ZB-H1"), ("zb-1p", "ZB-1p"), ("zb-2p", "ZB-2p")):
         run = simulate(build(name, stages=row["p"], microbatches=row["m"], costs=costs), costs)
         assert round(run.span_bubble_ratio, 4) == row["paper_bubble_rate"][paper], name
 

@@ -1,8 +1,8 @@
 """Schedules that adapt to costs and memory: ZB-auto (any limit), ZB-1p and ZB-2p (published memory), V-auto.
 
-The zero-bubble paper's ZB-1p and ZB-2p (arXiv:2401.10241, section 3) are a heuristic's best order within the memory
-of p and 2p micro-batches per rank, half of an activation released at B; V-auto is the adaptive schedule of
-arXiv:2405.15362. Here all of them are one search (`schedule.adaptive`).
+The zero-bubble paper's ZB-1p and ZB-2p (arXiv:2401.10241, section 3) are the order of least span that its heuristic
+finds within the memory of p and 2p micro-batches per rank, half of an activation released at B; here as published
+(`schedule.zb_heuristic`). ZB-auto goes on searching from there; V-auto is the adaptive schedule of arXiv:2405.15362.
 """
 
 from itertools import chain
@@ -10,10 +10,11 @@ from itertools import chain
 from primus_search.schedule.adaptive import adaptive
 from primus_search.schedule.algorithms.zero_bubble import warm_ups
 from primus_search.schedule.contest import fastest_within
-from primus_search.schedule.registry import Request, register
+from primus_search.schedule.registry import Objective, Request, register
 from primus_search.schedule.table import Placement, Table
 from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
 from primus_search.schedule.v_search import best_walk
+from primus_search.schedule.zb_heuristic import best_of_the_grid
 
 
 @register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,
@@ -24,25 +25,25 @@ def zb_auto(request: Request) -> Table:
     return adaptive(request, (known,), limit=request.memory_limit)
 
 
-@register("zb-1p", summary="fastest zero-bubble order in the memory of p, half released at B",
-          placement=Placement.LOOP, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+@register("zb-1p", summary="the paper's search in the memory of p, half released at B", placement=Placement.LOOP,
+          splits_weight=True, cost_aware=True, memory_aware=True, objective=Objective.SPAN)  # fmt: skip
 def zb_1p(request: Request) -> Table:
     """Within p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
-    return _within_multiple(request, 1)
+    return _published(request, 1)
 
 
-@register("zb-2p", summary="fastest zero-bubble order in the memory of 2p, half released at B",
-          placement=Placement.LOOP, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+@register("zb-2p", summary="the paper's search in the memory of 2p, half released at B", placement=Placement.LOOP,
+          splits_weight=True, cost_aware=True, memory_aware=True, objective=Objective.SPAN)  # fmt: skip
 def zb_2p(request: Request) -> Table:
     """Within 2p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
-    return _within_multiple(request, 2)
+    return _published(request, 2)
 
 
-def _within_multiple(request: Request, multiple: int) -> Table:
-    published = float(multiple * request.stages)
-    if request.memory_limit < published:
-        return adaptive(request, (), limit=request.memory_limit)
-    return adaptive(request, (), limit=published, half_at_b=True)
+def _published(request: Request, multiple: int) -> Table:
+    limit, half_at_b = float(multiple * request.stages), True
+    if request.memory_limit < limit:
+        limit, half_at_b = request.memory_limit, False
+    return best_of_the_grid(request, limit, half_at_b)
 
 
 @register("v-auto", summary="fastest V order within the memory limit", placement=Placement.V, virtual_stages=(2,),
