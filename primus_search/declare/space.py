@@ -213,6 +213,8 @@ class _Assembly:
             names = [(hardware.default_stack, f"{hardware.path} @ $.default_stack")]
         else:
             given = shape.stack if isinstance(shape.stack, list) else [shape.stack]
+            if not given and "stack" not in self.skip:
+                self.problems.append(self.document.problem(("stack",), "is an empty list; give at least one name"))
             keys = [("stack", i) if isinstance(shape.stack, list) else ("stack",) for i in range(len(given))]
             names = [(name, self.document.where(key)) for name, key in zip(given, keys, strict=True)]
         stacks = [self._collect(partial(load_stack, name, beside=self.beside, where=where)) for name, where in names]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from primus_search.declare import load_hardware, load_model, make_space
@@ -40,6 +40,7 @@ GOOD: dict[str, Any] = {
     top=st.dictionaries(st.sampled_from([*SpaceFile.model_fields, "x"]), VALUES, max_size=2),
     axes=st.dictionaries(st.sampled_from([*AXIS, "hardware.nic_GBps", "stack.cuda_graph", "x"]), VALUES, max_size=3),
 )
+@example(top={"stack": []}, axes={})
 def test_any_space_is_a_space_or_an_input_error(top: dict[str, Any], axes: dict[str, Any]) -> None:
     if top.get("hardware") == "host":
         return
