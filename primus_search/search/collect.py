@@ -8,7 +8,7 @@ from functools import reduce
 from primus_search.search.engine import Engine
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
-from primus_search.search.journal import Done, Journal
+from primus_search.search.journal import Journal
 from primus_search.search.result import SamplerCheck
 from primus_search.search.shortlist import Cut
 
@@ -57,38 +57,55 @@ def silent(tick: Tick) -> None:
     """No progress bar."""
 
 
-OpenJournal = tuple[Journal, Sequence[Done]]
-
-
 def collect(
     engine: Engine,
     funnel: Funnel,
     tasks: Sequence[Task],
     budget: Budget,
-    opened: OpenJournal | None,
+    journal: Journal | None,
     progress: Progress,
 ) -> Collected:
     """Findings per cluster of all tasks; tasks that the journal holds are not done again."""
-    gathered = _Gathered(funnel, tasks, progress)
-    journal, known = opened or (None, ())
-    for done in known:
+    gathered, notes = _Gathered(funnel, tasks, progress), list[str]()
+    for done in journal.done if journal else ():
         gathered.add(done.task, done.findings)
     left = _until_spent([task for task in tasks if task.number not in gathered.done], budget)
-    notes: list[str] = []
+    record = _Record(journal)
     try:
         for task, findings in engine.map(left, gathered.cut_of):
             gathered.add(task.number, findings)
-            if journal is not None:
-                journal.add(task.number, findings)
+            record.add(task.number, findings)
     except KeyboardInterrupt:
         notes.append("interrupted: these are the best candidates found so far")
     finally:
-        if journal is not None:
-            journal.close()
+        record.close()
     is_complete = len(gathered.done) == len(tasks)
     if not is_complete and not notes:
         notes.append("the budget ran out: these are the best candidates found so far")
-    return Collected(findings=tuple(gathered.findings), is_complete=is_complete, notes=tuple(notes))
+    return Collected(findings=tuple(gathered.findings), is_complete=is_complete, notes=(*notes, *record.notes))
+
+
+class _Record:
+    """The journal, as long as it can be written: a full disk must not end a search that can still end well."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal, self.notes = journal, list[str]()
+
+    def add(self, task: int, findings: Findings) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.add(task, findings)
+        except OSError as error:
+            self.notes.append(
+                f"the journal could not be written ({error.strerror}): --resume would do again what followed"
+            )
+            self.close()
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
 
 
 def _until_spent(tasks: Sequence[Task], budget: Budget) -> Iterator[Task]:

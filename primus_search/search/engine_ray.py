@@ -58,24 +58,28 @@ class RayCluster:
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
         waiting, again = iter(tasks), list[Task]()
         flying, tries = dict[Any, Task](), dict[int, int]()
-        while True:
-            self._rescan()
-            while len(flying) < IN_FLIGHT_PER_WORKER * self.workers:
-                task = again.pop() if again else next(waiting, None)
-                if task is None:
-                    break
-                flying[_evaluate.remote(self._key, self._space, task, cut_of(task.cluster))] = task
-            if not flying:
-                return
-            ready, _ = ray.wait(list(flying), num_returns=1, timeout=RESCAN_S)
-            for reference in ready:
-                task = flying.pop(reference)
-                try:
-                    findings: Findings = ray.get(reference)
-                except LOST as error:
-                    again.append(_counted(task, tries, error))
-                    continue
-                yield task, findings
+        try:
+            while True:
+                self._rescan()
+                while len(flying) < IN_FLIGHT_PER_WORKER * self.workers:
+                    task = again.pop() if again else next(waiting, None)
+                    if task is None:
+                        break
+                    flying[_evaluate.remote(self._key, self._space, task, cut_of(task.cluster))] = task
+                if not flying:
+                    return
+                ready, _ = ray.wait(list(flying), num_returns=1, timeout=RESCAN_S)
+                for reference in ready:
+                    task = flying.pop(reference)
+                    try:
+                        findings: Findings = ray.get(reference)
+                    except LOST as error:
+                        again.append(_counted(task, tries, error))
+                        continue
+                    yield task, findings
+        finally:
+            for reference in flying:  # after Ctrl-C a cluster that was joined must not go on computing for nobody
+                ray.cancel(reference, force=True)
 
     def close(self) -> None:
         if self._is_ours:
@@ -97,6 +101,7 @@ def _connect(workers: int, address: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
     if not address:
         ray.init(
+            address="local",  # without it Ray joins whatever cluster this machine belongs to
             num_cpus=workers or available_cores(),
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,

@@ -11,7 +11,7 @@ from primus_search.search.collect import Budget, Collected, Progress, collect, s
 from primus_search.search.evaluate import Funnel
 from primus_search.search.findings import Stage
 from primus_search.search.method import choose_method
-from primus_search.search.plan import open_engine, plan_tasks
+from primus_search.search.plan import open_engine, plan_tasks, task_rows
 from primus_search.search.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.search.resources import peak_rss_bytes
 from primus_search.search.result import SearchResult
@@ -84,9 +84,10 @@ def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
     """Every legal row, on the engine that suits."""
     settings = funnel.space.search
     with open_engine(funnel, options.engine, options.workers, options.ray_address) as engine:
-        tasks = plan_tasks(funnel, engine.workers)
+        rows = task_rows(funnel, engine.workers)
+        journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
+        tasks = plan_tasks(funnel, journal.task_rows if journal else rows)
         budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
-        journal = options.folder.journal(funnel, options.resume) if options.folder else None
         collected = collect(engine, funnel, tasks, budget, journal, options.progress)
         return collected, engine.name, engine.workers
 

@@ -1,15 +1,16 @@
 """Tasks done, on disk: a run that was killed continues where it stopped, with the same answer.
 
 One file of records. A record is a fixed head (magic, lengths, checksum), a line of JSON with counts, and the kept rows
-as raw numbers. The first record says which search this is; a journal of another search is refused. A record that is
-cut short or damaged ends the journal: it and what follows are done again, so damage costs time and never the answer.
+as raw numbers. The first record says which search this is and how long its tasks are; a journal of another search is
+refused, for it may hold hours of work. A record that is cut short or damaged ends the journal: it and what follows are
+done again, so damage costs time and never the answer.
 """
 
 import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -31,33 +32,53 @@ class Done:
     findings: Findings
 
 
-class Journal:
-    """Append-only list of finished tasks of one search."""
+class OtherSearch(Exception):
+    """The journal belongs to another search; `differences` names what is different: (name, there, here)."""
 
-    def __init__(self, file: BinaryIO, keep: int) -> None:
-        self._file, self._keep = file, keep
+    def __init__(self, differences: Sequence[tuple[str, Any, Any]]) -> None:
+        super().__init__(", ".join(name for name, _, _ in differences))
+        self.differences = tuple(differences)
+
+
+class Journal:
+    """Append-only list of finished tasks of one search.
+
+    task_rows  rows of a task of this search; a run that continues cuts the space the same way, whatever its workers
+    done       tasks that were finished before this process began
+    """
+
+    def __init__(self, file: BinaryIO, task_rows: int, done: Sequence[Done] = ()) -> None:
+        self._file, self.task_rows, self.done = file, task_rows, tuple(done)
 
     @classmethod
-    def start(cls, path: Path, identity: dict[str, Any], keep: int) -> Self:
+    def start(cls, path: Path, identity: Mapping[str, Any], task_rows: int) -> Self:
         """A new journal; whatever was at `path` is replaced."""
-        file = path.open("wb", buffering=0)
-        journal = cls(file, keep)
-        journal._write({"identity": identity}, b"")
+        journal = cls(path.open("wb", buffering=0), task_rows)
+        journal._write({"identity": dict(identity), "task_rows": task_rows}, b"")
         return journal
 
     @classmethod
-    def resume(cls, path: Path, identity: dict[str, Any], keep: int) -> tuple[Self, list[Done]] | None:
-        """The journal and its finished tasks; None when there is none, or it belongs to another search."""
+    def resume(cls, path: Path, identity: Mapping[str, Any], keep: int) -> Self | None:
+        """The journal and its finished tasks; None when there is none, or its first record is damaged.
+
+        Raises OtherSearch when it belongs to another search.
+        """
         if not path.exists():
             return None
         file = path.open("r+b", buffering=0)
         records = list(_records(file))
-        if not records or records[0][0].get("identity") != json.loads(json.dumps(identity)):
+        if not records:
             file.close()
             return None
+        first, _, _ = records[0]
+        there, here = first["identity"], json.loads(json.dumps(dict(identity)))
+        if there != here:
+            file.close()
+            names = [name for name in here if there.get(name) != here[name]] or ["layout"]
+            raise OtherSearch([(name, there.get(name), here.get(name)) for name in names])
         file.truncate(records[-1][2])
         file.seek(records[-1][2])
-        return cls(file, keep), [_done(head, body, keep) for head, body, _ in records[1:]]
+        return cls(file, first["task_rows"], [_done(head, body, keep) for head, body, _ in records[1:]])
 
     def add(self, task: int, findings: Findings) -> None:
         """Record a finished task; on return it is on disk."""

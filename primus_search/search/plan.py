@@ -20,15 +20,19 @@ RAY_PAYS_ROWS = 3_000_000_000
 """Rows from which a private Ray cluster could be chosen over plain processes; on one machine it never wins."""
 
 
-def plan_tasks(funnel: Funnel, workers: int) -> list[Task]:
-    """Ranges that cover every legal row of every cluster once, in an order that mixes the space.
+def task_rows(funnel: Funnel, workers: int) -> int:
+    """Rows of a task: whole chunks, some tasks for each worker, none so long that losing one would hurt."""
+    total = sum(enumerator.size for enumerator in funnel.enumerators)
+    wanted = total // max(workers * TASKS_PER_WORKER, 1)
+    return int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
+
+
+def plan_tasks(funnel: Funnel, rows: int) -> list[Task]:
+    """Ranges of `rows` that cover every legal row of every cluster once, in an order that mixes the space.
 
     A mixed order fills the top list from everywhere early, so that bounds prune soon; the order depends on the seed
     alone and never changes the answer.
     """
-    total = sum(enumerator.size for enumerator in funnel.enumerators)
-    wanted = total // max(workers * TASKS_PER_WORKER, 1)
-    rows = int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
     ranges = [
         (cluster, start, min(start + rows, enumerator.size))
         for cluster, enumerator in enumerate(funnel.enumerators)

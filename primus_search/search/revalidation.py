@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.candidates import joined
 from primus_search.cost.project import Projector
-from primus_search.cost.result import Memory, Projection, Step
+from primus_search.cost.result import PER_ROW, Memory, Projection, Step
 from primus_search.search.findings import Stage
-from primus_search.search.rank import PER_ROW, reordered
 from primus_search.search.result import PROJECTED, SearchResult, Table
 from primus_search.search.saved import SavedRun
 from primus_search.search.store import _csv as csv_bytes
+from primus_search.search.store import file_facts
 
 if TYPE_CHECKING:
     from primus_search.measure.revalidate import Revalidation
@@ -57,7 +57,7 @@ def revalidated(
         best.choice.cluster,
         space.workload,
         table.candidates.take(head),
-        reordered(table.projection, head),
+        table.projection.take(head),
         how,
     )
     if save is not None:
@@ -99,7 +99,7 @@ def _reordered(table: Table, found: "Revalidation") -> Table:
         table,
         indices=table.indices[order],
         candidates=table.candidates.take(order),
-        projection=_joined(found.projection, reordered(table.projection, tail)),
+        projection=_joined(found.projection, table.projection.take(tail)),
         time_evidence=found.time_evidence + rest,
         memory_evidence=found.memory_evidence + rest,
     )
@@ -152,31 +152,16 @@ def top_up(
     return table, _notes(found)
 
 
-def joined(tables: Sequence[Candidates]) -> Candidates:
-    """Several tables as one; their vocabularies of schedules and layouts become one."""
-    schedules = tuple(dict.fromkeys(name for table in tables for name in table.schedules))
-    layouts = tuple(dict.fromkeys(layout for table in tables for layout in table.layouts))
-    columns: dict[str, list[int]] = {name: [] for name in COLUMN_NAMES}
-    for table in tables:
-        for name, column in table.columns().items():
-            values = column.tolist()
-            if name == "schedule":
-                values = [schedules.index(table.schedules[code]) for code in values]
-            elif name == "pipeline_layout":
-                values = [layouts.index(table.layouts[code]) for code in values]
-            columns[name] += values
-    every: dict[str, Any] = columns
-    return Candidates.table(schedules=schedules, layouts=layouts, **every)
-
-
 def _write_back(run: SavedRun, table: Table, ranks: Sequence[int]) -> None:
     """The new order first, then the rows that were not looked at; each file whole or as it was."""
     names = list(run.ranking[0])
     extra = {name: run.ranking[0][name] for name in names if name not in table.row(0)}
     rows: list[Mapping[str, Any]] = [extra | row for row in table.rows()]
     rows += [row for rank, row in enumerate(run.ranking, start=1) if rank not in set(ranks)]
-    write_whole(run.path / "ranking.csv", csv_bytes([{name: row[name] for name in names} for row in rows]))
+    ranking = csv_bytes([{name: row[name] for name in names} for row in rows])
+    write_whole(run.path / "ranking.csv", ranking)
     facts = dict(run.facts) | {"best": table.row(0)}
+    facts |= {"files": run.facts["files"] | {"ranking.csv": file_facts(ranking)}}
     write_whole(run.path / "run.json", json.dumps(facts, indent=2).encode() + b"\n")
 
 

@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,9 +25,8 @@ import numpy as np
 
 from primus_search import __version__
 from primus_search.errors import InputError, PrimusSearchError, Problem
-from primus_search.search.collect import OpenJournal
 from primus_search.search.evaluate import CHUNK_ROWS, Funnel
-from primus_search.search.journal import Journal
+from primus_search.search.journal import Journal, OtherSearch
 from primus_search.search.result import SearchResult, Table, ladder
 from primus_search.space import Space
 
@@ -35,7 +34,10 @@ RANKED_ROWS = 1000
 """Rows of `ranking.csv`; `candidates.parquet` holds all that were kept."""
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
-KNOWN = ("run.json", "ranking.csv", "pareto.csv", "candidates.parquet", "journal.bin", ".lock", "study.log")
+FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
+KNOWN = (*FILES, "report.html", "journal.bin", "study.log", ".lock")
+TEMPORARY = ".tmp"
+"""How the name of a half-written file ends; one that a killed run left behind is deleted by the next."""
 
 
 def default_folder(name: str, root: Path = Path("results/runs")) -> Path:
@@ -60,11 +62,11 @@ class RunFolder:
         """Create or enter the folder and lock it. Raises InputError when it cannot be used."""
         try:
             path.mkdir(parents=True, exist_ok=True)
-            strangers = [p.name for p in path.iterdir() if p.name not in KNOWN]
+            strangers = [p.name for p in path.iterdir() if p.name not in KNOWN and not p.name.endswith(TEMPORARY)]
             if strangers and not (path / "run.json").exists() and not (path / "journal.bin").exists():
                 what = f"holds other files ({', '.join(sorted(strangers)[:3])}); choose an empty folder or a run's own"
                 raise InputError([Problem(f"--out {path}", what)])
-            if resume and not (path / "journal.bin").exists() and not (path / "run.json").exists():
+            if resume and not any((path / name).exists() for name in ("journal.bin", "run.json", ".lock")):
                 raise InputError([Problem(f"--resume {path}", "there is no run to continue; leave out --resume")])
             lock = (path / ".lock").open("ab")
         except OSError as error:
@@ -75,6 +77,8 @@ class RunFolder:
             lock.close()
             what = "another run is writing here; wait for it or choose another folder"
             raise InputError([Problem(f"--out {path}", what)]) from error
+        for name in FILES:
+            (path / f".{name}{TEMPORARY}").unlink(missing_ok=True)
         # A forked worker must not hold the lock on behalf of a driver that was killed.
         os.register_at_fork(after_in_child=lock.close)
         return cls(path, lock)
@@ -85,17 +89,21 @@ class RunFolder:
 
     # --- while the search runs -------------------------------------------------------------------------------------
 
-    def journal(self, funnel: Funnel, resume: bool) -> OpenJournal:
-        """The journal of this search: continued where it belongs to the same search, else new."""
-        identity = {"search": fingerprint(funnel.space), "keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
+    def journal(self, funnel: Funnel, task_rows: int, resume: bool) -> Journal:
+        """The journal of this search: continued where one is to be resumed, else new.
+
+        Raises InputError when the journal to resume belongs to another search; a larger budget is the same search.
+        """
+        unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
+        searched = fingerprint(replace(funnel.space, search=unlimited))
+        identity = {"search": searched, "keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
         identity |= {"version": __version__, "numpy": np.__version__}
         path = self.path / "journal.bin"
         try:
-            if resume:
-                found = Journal.resume(path, identity, funnel.keep)
-                if found is not None:
-                    return found
-            return Journal.start(path, identity, funnel.keep), ()
+            found = Journal.resume(path, identity, funnel.keep) if resume else None
+            return found or Journal.start(path, identity, task_rows)
+        except OtherSearch as other:
+            raise InputError([Problem(f"--resume {self.path}", _other_search(other))]) from other
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -107,12 +115,18 @@ class RunFolder:
         `token_budget`: tokens to train on, for days and cost in `scaling.csv`.
         """
         try:
-            self._write("ranking.csv", _csv(_merged(result, "ranking", RANKED_ROWS)))
-            self._write("pareto.csv", _csv(_merged(result, "frontier", None)))
+            (self.path / "run.json").unlink(missing_ok=True)  # an earlier run's must not vouch for this one's tables
+            files = {
+                "ranking.csv": _csv(_merged(result, "ranking", RANKED_ROWS)),
+                "pareto.csv": _csv(_merged(result, "frontier", None)),
+                "candidates.parquet": _parquet(result),
+            }
             if len(result.clusters) > 1:
-                self._write("scaling.csv", _csv([_plain(rung) for rung in ladder(result, token_budget)]))
-            self._write("candidates.parquet", _parquet(result))
-            self._write("run.json", json.dumps(summary(result), indent=2).encode() + b"\n")
+                files["scaling.csv"] = _csv([_plain(rung) for rung in ladder(result, token_budget)])
+            for name, content in files.items():
+                self._write(name, content)
+            facts = summary(result) | {"files": {name: file_facts(content) for name, content in files.items()}}
+            self._write("run.json", json.dumps(facts, indent=2).encode() + b"\n")
             if result.is_complete:
                 (self.path / "journal.bin").unlink(missing_ok=True)
         except OSError as error:
@@ -120,7 +134,7 @@ class RunFolder:
 
     def _write(self, name: str, content: bytes) -> None:
         """One file, whole or not at all."""
-        temporary = self.path / f".{name}.{os.getpid()}.tmp"
+        temporary = self.path / f".{name}{TEMPORARY}"
         try:
             with temporary.open("wb") as file:
                 file.write(content)
@@ -129,6 +143,25 @@ class RunFolder:
             temporary.replace(self.path / name)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def file_facts(content: bytes) -> dict[str, Any]:
+    """What `run.json` says of a file beside it, so that a cut one is not taken for a short one."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+IDENTITY_WORDS = {"search": "space, model, hardware or settings", "keep": "--keep", "numpy": "NumPy"}
+"""What a user calls the parts of a journal's identity; a part that is not listed goes by its own name."""
+
+
+def _other_search(other: OtherSearch) -> str:
+    """Why a journal cannot be continued, and what to do."""
+    told = [
+        IDENTITY_WORDS.get(name, name) + ("" if name == "search" else f" {there}, now {here}")
+        for name, there, here in other.differences
+    ]
+    what = f"its journal belongs to another search ({'; '.join(told)} changed)"
+    return f"{what}; give what that run was given, or leave out --resume to start over"
 
 
 # --- contents ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""Runs that are killed at random moments: start one, kill what the test wants killed, continue, compare to the byte.
+
+The command line itself is run in a process of its own, with tasks cut small, so that even a space of a few seconds has
+many of them. Everything such a run starts inherits a mark in its environment, by which orphans are found, whatever
+session or process group they moved to.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from primus_search.search.journal import MAGIC
+
+TASK_ROWS = 500
+MARK = "KILL_TEST_MARK"
+PATIENCE_S = 240.0
+POLL_S = 0.01
+LATER_S = 0.2
+
+# The command with small tasks; workers are forked from it, and Ray's get their range with each task.
+COMMAND = f"""
+import sys
+from primus_search.search import evaluate, plan, store
+for module in (evaluate, plan, store):
+    module.CHUNK_ROWS = {TASK_ROWS}
+plan.MAX_TASK_ROWS = {TASK_ROWS}
+from primus_search.cli import main
+main()
+"""
+
+SPACE = {
+    "name": "killed",
+    "model": "tiny_moe",
+    "hardware": "mi355x",
+    "nodes": 2,
+    "workload": {"seq_length": 1024, "global_batch_size": 64},
+    "benchmark": {"device": "off"},
+    "space": {
+        "etp": 1,
+        "cp": 1,
+        "pp": [1, 2, 4],
+        "schedule": ["1f1b", "interleaved", "zb-h1"],
+        "micro_batch_size": [1, 2],
+        "sync_free_stage": [0, 1],
+        "loss_fusion": True,
+        "overlap_grad_reduce": True,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the command in a folder of its own."""
+
+    space: Path
+    folder: Path
+    options: tuple[str, ...] = ()
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        """The command, started."""
+        arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", "500", *self.options, *more]
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *arguments],
+            env=os.environ | {MARK: self.mark},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def finish(self, *more: str) -> None:
+        """The command, to its end."""
+        process = self.start(*more)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, said.decode()
+
+    def answer(self) -> bytes:
+        """What must not depend on who was killed: ranking, frontier and the counts of every stage."""
+        facts = yaml.safe_load((self.folder / "run.json").read_text())
+        counts = {name: facts[name] for name in ("exact", "complete", "raw", "legal", "feasible", "removed")}
+        tables = [(self.folder / name).read_bytes() for name in ("ranking.csv", "pareto.csv")]
+        return b"".join(tables) + repr(counts).encode()
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks this finished run had."""
+        legal: int = yaml.safe_load((self.folder / "run.json").read_text())["legal"]
+        return -(-legal // TASK_ROWS)
+
+    def processes(self) -> list[int]:
+        """Everything alive that this run started, directly or not."""
+        return [number for number in _numbers() if f"{MARK}={self.mark}".encode() in _words(number, "environ")]
+
+    def wait_until_gone(self, seconds: float = 30.0) -> None:
+        """Nothing may stay behind. Raises AssertionError with what did."""
+        deadline = time.monotonic() + seconds
+        while self.processes():
+            left = {number: _words(number, "cmdline").replace(b"\0", b" ")[:100] for number in self.processes()}
+            assert time.monotonic() < deadline, f"orphans: {left}"
+            time.sleep(0.1)
+
+
+def write_space(folder: Path) -> Path:
+    """The space that is searched while things are killed."""
+    path = folder / "killed.yaml"
+    path.write_text(yaml.safe_dump(SPACE), encoding="utf-8")
+    return path
+
+
+def moments(count: int, seed: int, num_tasks: int) -> list[tuple[int, float]]:
+    """Random moments of a run: tasks on record, and seconds after the last of them. All of the run is covered.
+
+    Counted in tasks, for a run takes twice as long when the machine is busy.
+    """
+    draws = [random.Random(f"{seed} {number}") for number in range(count)]
+    return [(draw.randint(0, num_tasks), draw.uniform(0.0, LATER_S)) for draw in draws]
+
+
+def wait_until(run: Run, process: subprocess.Popen[bytes], moment: tuple[int, float]) -> None:
+    """Until a run has reached a moment, or has ended before it."""
+    num_tasks, later_s = moment
+    wait_for(lambda: process.poll() is not None or _recorded(run.folder) >= num_tasks)
+    time.sleep(later_s)
+
+
+def _recorded(folder: Path) -> int:
+    """Tasks on record in the journal of a run that is going on; -1 before there is a journal."""
+    try:
+        return (folder / "journal.bin").read_bytes().count(MAGIC) - 1
+    except FileNotFoundError:
+        return -1
+
+
+def kill_at(run: Run, moment: tuple[int, float], *more: str) -> bool:
+    """Start the run and kill its driver at a moment; False when it had ended before."""
+    process = run.start(*more)
+    wait_until(run, process, moment)
+    was_running = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE_S)
+    return was_running
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    """Poll until something holds. Raises AssertionError when it never does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(POLL_S)
+
+
+def children_of(parent: int) -> list[int]:
+    """Process ids of the direct children of a process."""
+    return [number for number in _numbers() if _parent(number) == parent]
+
+
+def ray_workers() -> list[int]:
+    """Process ids of Ray workers that evaluate our tasks right now."""
+    return [number for number in _numbers() if _words(number, "cmdline").startswith(b"ray::_evaluate")]
+
+
+def _numbers() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _words(number: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{number}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(number: int) -> int:
+    words = _words(number, "stat").rpartition(b")")[2].split()
+    return int(words[1]) if len(words) > 1 else -1

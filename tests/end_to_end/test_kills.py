@@ -1,0 +1,158 @@
+"""Whatever is killed, at whatever moment: the same files to the byte, nothing lost, nothing left behind.
+
+A few moments in the default suite; all twenty per victim with `-m full`. Moments are drawn from a seed and cover a run
+from holding its folder to writing its files.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kills
+import pytest
+from kills import Run, kill_at, moments, write_space
+
+MOMENTS = 20
+FEW = 1
+HOW_OFTEN = [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(MOMENTS, marks=pytest.mark.full)]
+
+Whole = tuple[Path, bytes, int]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The space, the answer of an undisturbed run, and how many tasks it had."""
+    folder = tmp_path_factory.mktemp("whole")
+    run = Run(write_space(folder), folder / "run", ("--workers", "2"))
+    run.finish()
+    return run.space, run.answer(), run.num_tasks
+
+
+@pytest.mark.parametrize("count", HOW_OFTEN)
+def test_a_killed_driver_continues_to_the_same_files(count: int, tmp_path: Path, whole: Whole) -> None:
+    space, answer, num_tasks = whole
+    hits = 0
+    for number, moment in enumerate(moments(count, 1, num_tasks)):
+        run = Run(space, tmp_path / str(number), ("--workers", "2"))
+        hits += kill_at(run, moment)
+        run.wait_until_gone()
+        run.finish("--resume")
+        assert run.answer() == answer, f"killed at {moment}"
+        run.wait_until_gone()
+    assert hits > 0
+
+
+def test_a_driver_killed_again_and_again_still_arrives(tmp_path: Path, whole: Whole) -> None:
+    space, answer, num_tasks = whole
+    run = Run(space, tmp_path / "run", ("--workers", "2"))
+    kill_at(run, (num_tasks // 3, 0.0))
+    kill_at(run, (2 * num_tasks // 3, 0.0), "--resume")
+    run.wait_until_gone()
+    run.finish("--resume")
+    assert run.answer() == answer
+
+
+@pytest.mark.parametrize("count", HOW_OFTEN)
+def test_killed_workers_are_replaced(count: int, tmp_path: Path, whole: Whole) -> None:
+    space, answer, num_tasks = whole
+    hits = 0
+    for number, moment in enumerate(moments(count, 2, num_tasks)):
+        run = Run(space, tmp_path / str(number), ("--workers", "2"))
+        process = run.start()
+        kills.wait_until(run, process, moment)
+        hits += _killed(kills.children_of(process.pid), number)
+        _, said = process.communicate(timeout=kills.PATIENCE_S)
+        assert process.returncode == 0, said.decode()
+        assert run.answer() == answer, f"killed at {moment}"
+        run.wait_until_gone()
+    assert hits > 0 or count < MOMENTS
+
+
+def _killed(victims: list[int], seed: int) -> bool:
+    """Kill one of some processes; False when there is none."""
+    if not victims:
+        return False
+    try:
+        os.kill(random.Random(seed).choice(victims), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# --- on Ray --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head that computes nothing, and two nodes of one core."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    found.add_node(num_cpus=1)
+    found.add_node(num_cpus=1)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+def disturbed(run: Run, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
+    """The run, with something done to its cluster meanwhile; whether that was possible while it ran."""
+    process = run.start()
+    kills.wait_until(run, process, moment)
+    was_done = process.poll() is None and disturb()
+    _, said = process.communicate(timeout=kills.PATIENCE_S)
+    assert process.returncode == 0, said.decode()
+    return was_done
+
+
+@pytest.mark.parametrize("count", HOW_OFTEN)
+def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whole: Whole, cluster: Any) -> None:
+    space, answer, num_tasks = whole
+
+    def lose_worker() -> bool:
+        return _killed(kills.ray_workers(), count)
+
+    def lose_node() -> bool:
+        cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+        return True
+
+    for what, disturb in (("worker", lose_worker), ("node", lose_node)):
+        hits = 0
+        for number, moment in enumerate(moments(count, len(what), num_tasks - 1)):
+            run = Run(space, tmp_path / f"{what}{number}", ("--ray-address", cluster.address))
+            hits += disturbed(run, disturb, moment)
+            assert run.answer() == answer, f"{what} killed at {moment}"
+        assert hits > 0 or count < MOMENTS
+
+
+@pytest.mark.parametrize("count", HOW_OFTEN)
+def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
+    count: int, tmp_path: Path, whole: Whole, cluster: Any
+) -> None:
+    space, answer, num_tasks = whole
+    for number, moment in enumerate(moments(count, 5, num_tasks)):
+        run = Run(space, tmp_path / str(number), ("--ray-address", cluster.address))
+        kill_at(run, moment)
+        run.wait_until_gone()
+        kills.wait_for(lambda: not kills.ray_workers())
+        run.finish("--resume", "--workers", "1")
+        assert run.answer() == answer, f"killed at {moment}"
+
+
+@pytest.mark.slow
+def test_a_private_cluster_ends_with_its_killed_driver(tmp_path: Path, whole: Whole) -> None:
+    space, answer, _ = whole
+    run = Run(space, tmp_path / "run", ("--engine", "ray", "--workers", "2"))
+    process = run.start()
+    kills.wait_for(lambda: bool(kills.ray_workers()) or process.poll() is not None)
+    assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=kills.PATIENCE_S)
+    run.wait_until_gone()
+    run.finish("--resume", "--engine", "local")
+    assert run.answer() == answer
