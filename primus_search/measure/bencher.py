@@ -10,6 +10,7 @@ the benchmark itself has none, so none is counted twice.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from primus_search.candidates import Candidates
 from primus_search.cost.measured import Key, MeasuredLayers, PieceSeconds, key_of
@@ -18,7 +19,7 @@ from primus_search.measure.cache import MeasurementCache
 from primus_search.measure.device import CPU, DeviceInfo
 from primus_search.measure.host import devices_of_host, mean_of
 from primus_search.measure.isolate import Outcome, Verdict, isolated
-from primus_search.measure.ranks import run_ranks
+from primus_search.measure.ranks import failure_of, run_ranks
 from primus_search.measure.shard import DtypeName, Shard
 from primus_search.measure.timing import Measurement
 from primus_search.model import Model
@@ -71,7 +72,7 @@ class Bencher:
         if outcome.verdict is not Verdict.DONE:
             self.failures.append(Failure(key=key_of(c, row), verdict=outcome.verdict, cause=outcome.cause))
             return False
-        measurements = [Measurement(**{**item, "notes": tuple(item["notes"])}) for item in outcome.value]
+        measurements = outcome.value
         self.cache.add(measurements)
         self.num_new += len(measurements)
         return True
@@ -106,27 +107,23 @@ class Bencher:
         payload |= {"budget_s": budget_s, "threads": threads}
         limit_s = self.limit_s or START_S + OVERRUN * budget_s
         if ranks == 1:
-            return isolated(self.worker, payload, limit_s=limit_s)
-        outcomes = run_ranks(self.worker, payload, ranks=ranks, limit_s=limit_s)
-        failed = [outcome for outcome in outcomes if outcome.verdict is not Verdict.DONE]
-        if failed:
-            return min(failed, key=lambda outcome: outcome.verdict is Verdict.HANG)
-        return Outcome(verdict=Verdict.DONE, value=_mean_measurements([outcome.value for outcome in outcomes]))
+            outcomes = [isolated(self.worker, payload, limit_s=limit_s)]
+        else:
+            outcomes = run_ranks(self.worker, payload, ranks=ranks, limit_s=limit_s)
+        failure = failure_of(outcomes)
+        return failure or Outcome(
+            verdict=Verdict.DONE, value=joined_measurements([outcome.value for outcome in outcomes])
+        )
 
 
-def _mean_measurements(by_rank: list[list[dict[str, object]]]) -> list[dict[str, object]]:
-    """What the ranks measured of each piece, as one: mean seconds, every note once."""
+def joined_measurements(by_rank: list[list[dict[str, Any]]]) -> list[Measurement]:
+    """What the ranks measured of each piece (`worker.bench_pieces`), as one: mean seconds, every note once."""
     joined = []
     for same in zip(*by_rank, strict=True):
-        notes = dict.fromkeys(note for one in same for note in _words(one["notes"]))
+        notes = dict.fromkeys(note for one in same for note in one["notes"])
         numbers = {name: mean_of([one[name] for one in same]) for name in ("seconds", "spreads_s", "memory_bytes")}
-        joined.append(same[0] | numbers | {"notes": list(notes)})
+        joined.append(Measurement(**(same[0] | numbers | {"notes": tuple(notes)})))
     return joined
-
-
-def _words(notes: object) -> list[str]:
-    assert isinstance(notes, list)
-    return notes
 
 
 def _seconds(measurement: Measurement | None, *, has_recompute: bool) -> PieceSeconds | None:

@@ -119,3 +119,22 @@ def resident_bytes(which: str = "VmRSS") -> int:
         return 0
     line = next(text for text in status.read_text().splitlines() if text.startswith(which))
     return int(line.split()[1]) * 1024
+
+
+def forget_peak() -> None:
+    """Let VmHWM start again from what is resident now (proc_pid_clear_refs(5)); nothing where the system has none."""
+    refs = Path("/proc/self/clear_refs")
+    if refs.exists():
+        refs.write_text("5")
+
+
+def busy_s() -> float:
+    """CPU seconds all processes of this machine have used since it started, time stolen by its host included.
+
+    0 where the system does not say (proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal in ticks).
+    """
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    ticks = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

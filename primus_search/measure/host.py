@@ -46,14 +46,16 @@ from primus_search.measure.host_rank import (
     ROWS,
     VOCABULARY,
 )
-from primus_search.measure.isolate import Verdict
-from primus_search.measure.ranks import run_ranks
+from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.network import Network
 
 MAX_DEVICES = 8
-CALIBRATION = 2  # raise when the calibration changes, so that old files are measured again
+CALIBRATION = 3  # raise when the calibration changes, so that old files are measured again
 COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
 LIMIT_S = 300.0
+WARM = "primus_search.measure.truth_train:warm"
+RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
+MIN_MOVE_S = 1e-6  # what the cost of an empty collective may at most hide of a full one
 # AdamW in FP32 without masters: gradient twice, weight in and out with the moments (cost/optimizer.py).
 OPTIMIZER_BYTES = 26.0
 
@@ -95,13 +97,20 @@ def _memory_bytes() -> int:
 def calibrate() -> tuple[Accelerator, Network]:
     """Measure every device of this machine at once and fit the laws to the figures."""
     count, threads = devices_of_host()
-    outcomes = run_ranks(
-        "primus_search.measure.host_rank:calibrate_rank", {"threads": threads}, ranks=count, limit_s=LIMIT_S
-    )
-    failed = [outcome for outcome in outcomes if outcome.verdict is not Verdict.DONE]
-    if failed:
-        raise CalibrationError(f"this machine could not be measured: {failed[0].verdict.value}: {failed[0].cause}")
-    figures = mean_of([outcome.value for outcome in outcomes])
+    (outcomes,) = run_jobs([calibration_job()], ranks=count, threads=threads, warm=WARM)
+    failure = failure_of(outcomes)
+    if failure is not None:
+        raise CalibrationError(f"this machine could not be measured: {failure.verdict.value}: {failure.cause}")
+    return fit(mean_of([outcome.value for outcome in outcomes]), count)
+
+
+def calibration_job() -> Job:
+    """What every device of this machine measures at the same time."""
+    return Job(function="primus_search.measure.host_rank:calibrate_rank", payload={}, limit_s=LIMIT_S)
+
+
+def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:
+    """The laws of one of `count` devices and of the links between them."""
     return accelerator_of(figures, _memory_bytes() / count), network_of(figures["links"], count)
 
 
@@ -220,21 +229,35 @@ def _with_grouped(base: Accelerator, seconds: float) -> Accelerator:
 
 
 def network_of(links: dict[str, list[float]], count: int) -> Network:
-    """Rates of the collectives at the largest message, the cost of an empty one, in two-byte elements."""
+    """Rates of the collectives, how they grow with the message, the cost of an empty one, in two-byte elements."""
     if not links:
-        return _network(count, rates={"ring": 1e9, "all_to_all": 1e9, "send": 1e9}, latency_s=1e-6)
-    size = MESSAGES[-1] / 4.0 * COUNTED_BYTES
+        return _network(
+            count, rates={"ring": 1e9, "all_to_all": 1e9, "send": 1e9}, latency_s=1e-6, half_speed_bytes=0.0
+        )
     wires = {"all_reduce": 2.0 * (count - 1) / count, "all_gather": (count - 1) / count}
     wires |= {"all_to_all": (count - 1) / count, "send": 1.0}
     latency_s = float(np.median([seconds[0] for seconds in links.values()]))
-    rate = {name: wires[name] * size / max(seconds[-1] - latency_s, 1e-9) for name, seconds in links.items()}
+    sizes = np.array(MESSAGES[1:]) / 4.0 * COUNTED_BYTES
+    moving = {name: np.maximum(np.array(seconds[1:]) - latency_s, MIN_MOVE_S) for name, seconds in links.items()}
+    bytes_ = {name: wires[name] * sizes for name in links}
+    half_speed = min(RAMPS, key=lambda ramp: sum(_ramp_error(bytes_[n], moving[n], ramp)[1] for n in links))
+    rate = {name: _ramp_error(bytes_[name], moving[name], half_speed)[0] for name in links}
     ring = float(np.sqrt(rate["all_reduce"] * rate["all_gather"]))
     return _network(
-        count, rates={"ring": ring, "all_to_all": rate["all_to_all"], "send": rate["send"]}, latency_s=latency_s
+        count,
+        rates={"ring": ring, "all_to_all": rate["all_to_all"], "send": rate["send"]},
+        latency_s=latency_s,
+        half_speed_bytes=half_speed,
     )
 
 
-def _network(count: int, *, rates: dict[str, float], latency_s: float) -> Network:
+def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: float) -> tuple[float, float]:
+    """The rate that explains what moved best, with that ramp, and the squared logarithmic error that is left."""
+    logs = np.log((wire_bytes + np.sqrt(half_speed_bytes * wire_bytes)) / seconds)
+    return float(np.exp(logs.mean())), float(((logs - logs.mean()) ** 2).sum())
+
+
+def _network(count: int, *, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
     line = max(rates.values())
     return Network(
         gpus_per_node=count,
@@ -243,7 +266,7 @@ def _network(count: int, *, rates: dict[str, float], latency_s: float) -> Networ
         link_bytes_per_s=line,
         link_latency_s=latency_s,
         link_hop_latency_s=0.0,
-        link_half_speed_bytes=0.0,
+        link_half_speed_bytes=half_speed_bytes,
         ring_efficiency=rates["ring"] / line,
         pair_loss=0.0,
         in_network_efficiency=0.0,

@@ -3,7 +3,6 @@
 Every figure is in seconds for a stated amount of work; `host.py` turns them into the laws of the cost model.
 """
 
-import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -28,12 +27,11 @@ OPTIMIZER_PARAMS = 2_000_000
 
 
 def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
-    """All figures of one rank."""
-    torch.set_num_threads(payload["threads"])
+    """All figures of one rank; one of `forks.run_jobs`."""
     torch.manual_seed(payload["rank"])
-    importlib.import_module("primus_search.measure.truth_train")  # what a training process has loaded
+    entered = resident_bytes()
     join(payload)
-    baseline = resident_bytes()
+    baseline = payload["resident_bytes"] + resident_bytes() - entered
     figures: dict[str, Any] = {"gemm_s": [_gemm(*shape) for shape in GEMMS]}
     figures["attention_s"] = [_attention(*shape) for shape in ATTENTION]
     figures |= _streams()

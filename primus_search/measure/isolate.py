@@ -22,7 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ERROR_LINES = 3
 _OUT_OF_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "hiperroroutofmemory")
 
@@ -104,14 +104,15 @@ def _outcome(code: int, result: Path, errors: str) -> Outcome:
 
 def _die_with_parent(parent: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
 
 
-def _load(name: str) -> Callable[[Any], Any]:
+def load(name: str) -> Callable[..., Any]:
+    """The function named `module:function`."""
     module, _, function = name.partition(":")
-    loaded: Callable[[Any], Any] = importlib.import_module(module).__dict__[function]
+    loaded: Callable[..., Any] = importlib.import_module(module).__dict__[function]
     return loaded
 
 
@@ -129,16 +130,21 @@ def classify(error: BaseException) -> Verdict:
     return Verdict.ERROR
 
 
+def outcome_of(function: str, payload: Any) -> dict[str, Any]:
+    """What the function returned, or the verdict on what it raised, as JSON."""
+    try:
+        return {"verdict": Verdict.DONE.value, "value": load(function)(payload), "cause": ""}
+    except Exception as error:  # the boundary: every failure becomes a verdict with its cause
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        cause = f"{type(error).__name__}: {first_line}"
+        return {"verdict": classify(error).value, "value": None, "cause": cause}
+
+
 def main(job_path: str, result_path: str) -> None:
     """Entry of the child: run the job, write its outcome atomically."""
     job = json.loads(Path(job_path).read_text())
     _die_with_parent(job["parent"])
-    try:
-        outcome = {"verdict": Verdict.DONE.value, "value": _load(job["function"])(job["payload"]), "cause": ""}
-    except Exception as error:  # the boundary: every failure becomes a verdict with its cause
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        cause = f"{type(error).__name__}: {first_line}"
-        outcome = {"verdict": classify(error).value, "value": None, "cause": cause}
+    outcome = outcome_of(job["function"], job["payload"])
     partial = Path(result_path).with_suffix(".partial")
     partial.write_text(json.dumps(outcome))
     partial.replace(result_path)

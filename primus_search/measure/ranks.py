@@ -2,7 +2,9 @@
 to train for real. gloo on CPU, NCCL or RCCL on GPUs."""
 
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 from primus_search.measure.device import CPU, CUDA
-from primus_search.measure.isolate import Outcome, isolated
+from primus_search.measure.isolate import Outcome, Verdict, isolated
+
+START_S = 90.0  # what a process may take before its first job: interpreter, torch
 
 # Freed memory goes back to the system at once, so that a process's resident size is what it holds; and one thread
 # pool per rank, since the ranks share the cores.
@@ -36,6 +40,37 @@ def run_ranks(
             return isolated(function, job, limit_s=limit_s, environment=CPU_ENVIRONMENT | (environment or {}))
 
         return list(pool.map(run, range(ranks)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One of many functions for all ranks to run one after another, each in a fork; see `forks`."""
+
+    function: str
+    payload: dict[str, Any]
+    limit_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"function": self.function, "payload": self.payload, "limit_s": self.limit_s}
+
+
+def run_jobs(jobs: Sequence[Job], *, ranks: int, threads: int, warm: str) -> list[list[Outcome]]:
+    """Every job's outcome on every rank. `warm` names a function that each rank calls once, before its forks."""
+    payload = {"jobs": [job.to_json() for job in jobs], "threads": threads, "warm": warm}
+    limit_s = START_S + sum(job.limit_s for job in jobs)
+    by_rank = run_ranks("primus_search.measure.forks:run_jobs", payload, ranks=ranks, limit_s=limit_s)
+    if any(outcome.verdict is not Verdict.DONE for outcome in by_rank):
+        return [by_rank] * len(jobs)
+    return [
+        [Outcome(verdict=Verdict(one["verdict"]), value=one["value"], cause=one["cause"]) for one in same]
+        for same in zip(*(outcome.value for outcome in by_rank), strict=True)
+    ]
+
+
+def failure_of(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """What went wrong on the ranks of one job: a cause rather than a peer's wait for it; None where all is well."""
+    failed = [outcome for outcome in outcomes if outcome.verdict is not Verdict.DONE]
+    return min(failed, key=lambda outcome: outcome.verdict is Verdict.HANG) if failed else None
 
 
 def join(payload: dict[str, Any], *, device: str = CPU, limit_s: float = 60.0) -> None:

@@ -1,29 +1,20 @@
 """Ground truth of our own: small models trained for real on this machine, against what the projection says of them.
 
 Every case is one configuration of a small GPT or MoE on the host's devices: data, tensor, pipeline (torch's own
-schedules), fully sharded and expert parallelism, recomputation, micro-batch sizes. Each is trained in fresh processes,
-its step timed and its peak resident memory read; the same candidate is projected for `hardware: host`, then
-re-validated with measured layers, and the three are compared: rank correlation of tokens/s, place of the true best,
-median errors of step time and memory.
+schedules), fully sharded and expert parallelism, recomputation, micro-batch sizes. Each is trained in processes of its
+own, its step timed and its peak resident memory read (`truth_rounds`); the same candidate is projected for
+`hardware: host`, then re-validated with measured layers, and the three are compared: rank correlation of tokens/s,
+place of the true best, median errors of step time and memory.
 """
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import numpy as np
 from scipy.stats import kendalltau
 
 from primus_search.candidates import Candidates, Recompute, Sharding
-from primus_search.cluster import Cluster
-from primus_search.cost.project import Projector
-from primus_search.measure.bench import Piece
-from primus_search.measure.isolate import Verdict
-from primus_search.measure.ranks import run_ranks
-from primus_search.measure.revalidate import Benchmark, make_bencher
-from primus_search.measure.shard import Shard
 from primus_search.model import MixtureOfExperts, Model
 from primus_search.workload import Workload
 
@@ -37,9 +28,8 @@ MOE = Model(
 )  # fmt: skip
 WORKLOAD = Workload(seq_length=256, global_batch_size=16)
 RANKS = 2
-STEPS, WARMUP = 5, 1
-LIMIT_S = 180.0
-CALM_LOAD = 0.5  # running processes per core besides ours, above which a wall clock says little
+CALM_SHARE = 0.05  # of the cores that other processes may take during a step that counts as undisturbed
+FEWEST_CALM = 2
 
 PLAIN, FULL, CORE = Recompute.NONE, Recompute.FULL, Recompute.CORE_ATTENTION
 
@@ -88,10 +78,37 @@ def cases() -> tuple[Case, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One really trained step. foreign_share: of the machine's cores, what processes that do not train used meanwhile.
+
+    cpu_s  of the slower rank: what other work does not spoil, but blind to waiting
+    """
+
+    wall_s: float
+    cpu_s: float
+    foreign_share: float
+
+
+def undisturbed(samples: Sequence[Sample]) -> tuple[float, bool]:
+    """Seconds of a step and whether they can be trusted: the median of the calm steps, of the calmest where none was.
+
+    Other work can only make a step longer, and it is seen, so disturbed steps are left out rather than averaged away.
+    """
+    calm = [sample for sample in samples if sample.foreign_share <= CALM_SHARE]
+    is_calm = len(calm) >= FEWEST_CALM
+    if not is_calm:
+        calm = sorted(samples, key=lambda sample: sample.foreign_share)[:FEWEST_CALM]
+    return median(sample.wall_s for sample in calm), is_calm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One case, three ways. Seconds of a step, bytes of a process at its peak; `failure` says why there are none.
 
-    cpu_s  CPU seconds of a step on the slower rank: what a busy machine does not spoil, but blind to waiting
+    trained_s, trained_bytes      really trained; cpu_s  CPU seconds of a step on the slower rank
+    projected_s, projected_bytes  before anything of the case was measured;  measured_s  with its layers measured
+    baseline_bytes, projected_baseline_bytes  of a process that holds nothing of a model: part of both totals
+    is_calm                       whether enough steps were trained on an otherwise idle machine
     """
 
     name: str
@@ -101,8 +118,28 @@ class Row:
     measured_s: float = float("nan")
     projected_bytes: float = float("nan")
     baseline_bytes: float = float("nan")
+    projected_baseline_bytes: float = float("nan")
     cpu_s: float = float("nan")
+    steps: int = 0
+    is_calm: bool = True
     failure: str = ""
+
+    @property
+    def step_error(self) -> float:
+        return abs(self.measured_s / self.trained_s - 1.0)
+
+    @property
+    def memory_error(self) -> float:
+        return abs(self.projected_bytes / self.trained_bytes - 1.0)
+
+    @property
+    def model_memory_error(self) -> float:
+        """As `memory_error`, of what the model adds to a bare process."""
+        grown = self.trained_bytes - self.baseline_bytes
+        return abs((self.projected_bytes - self.projected_baseline_bytes) / grown - 1.0)
+
+
+WANTED_CASES, WANTED_KENDALL, WANTED_PLACE, WANTED_STEP, WANTED_MEMORY = 24, 0.8, 3, 0.15, 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +171,40 @@ class Report:
 
     @property
     def memory_error(self) -> float:
-        return median(abs(row.projected_bytes / row.trained_bytes - 1.0) for row in self.complete)
+        return median(row.memory_error for row in self.complete)
+
+    @property
+    def model_memory_error(self) -> float:
+        return median(row.model_memory_error for row in self.complete)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the machine was idle enough for the step times to mean something."""
+        return all(row.is_calm for row in self.complete)
+
+    def verdicts(self) -> list[tuple[str, str, str, bool]]:
+        """What is wanted: (claim, wanted, found, whether it holds)."""
+        return [
+            (
+                "configurations really trained", f">= {WANTED_CASES}", str(len(self.complete)),
+                len(self.complete) >= WANTED_CASES,
+            ),
+            (
+                "Kendall of projected-then-measured tokens/s", f">= {WANTED_KENDALL}", f"{self.kendall():.2f}",
+                self.kendall() >= WANTED_KENDALL,
+            ),
+            (
+                "place of the true best", f"<= {WANTED_PLACE}", str(self.place()), self.place() <= WANTED_PLACE,
+            ),
+            (
+                "median error of step time", f"<= {WANTED_STEP:.0%}", f"{self.step_error():.1%}",
+                self.step_error() <= WANTED_STEP,
+            ),
+            (
+                "median error of peak memory", f"<= {WANTED_MEMORY:.0%}", f"{self.memory_error:.1%}",
+                self.memory_error <= WANTED_MEMORY,
+            ),
+        ]  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for `--json` and for results/."""
@@ -144,87 +214,32 @@ class Report:
             figures |= {"kendall": self.kendall(), "kendall_projected": self.kendall("projected_s")}
             figures |= {"place_of_true_best": self.place(), "step_median_error": self.step_error()}
             figures |= {"step_median_error_projected": self.step_error("projected_s")}
-            figures |= {"memory_median_error": self.memory_error}
+            figures |= {"memory_median_error": self.memory_error, "is_valid": self.is_valid}
+            figures |= {"model_memory_median_error": self.model_memory_error}
+            figures |= {"holds": {claim: holds for claim, _, _, holds in self.verdicts()}}
         return figures | {"notes": list(self.notes), "rows": rows}
 
-
-def train(case: Case, *, steps: int = STEPS, warmup: int = WARMUP, limit_s: float = LIMIT_S) -> Row:
-    """Really train one case; step seconds are those of the slower rank, memory that of the larger."""
-    c = case.candidates()
-    shard = Shard.of(c, 0, WORKLOAD, "float32")
-    piece = Piece(piece="layer", model=case.model, shard=shard, kind=case.model.kinds[0])
-    dp = RANKS if case.mode in ("dp", "fsdp") else 1
-    knobs = {"mode": case.mode, "dp": dp, "vpp": int(c.vpp[0]), "schedule": case.schedule}
-    microbatches = WORKLOAD.global_batch_size // (shard.micro_batch_size * dp)
-    payload = {"piece": piece.to_json(), "knobs": knobs, "microbatches": microbatches, "steps": steps}
-    outcomes = run_ranks(
-        "primus_search.measure.truth_train:train", payload | {"warmup": warmup}, ranks=RANKS, limit_s=limit_s
-    )
-    for outcome in outcomes:
-        if outcome.verdict is not Verdict.DONE:
-            return Row(name=case.name, failure=f"{outcome.verdict.value}: {outcome.cause}")
-    values = [outcome.value for outcome in outcomes]
-    return Row(
-        name=case.name,
-        trained_s=max(_undisturbed(value["walls_s"]) for value in values),
-        trained_bytes=max(float(value["peak_bytes"]) for value in values),
-        baseline_bytes=max(float(value["baseline_bytes"]) for value in values),
-        cpu_s=max(_undisturbed(value["cpus_s"]) for value in values),
-    )
-
-
-def _undisturbed(walls: Sequence[float]) -> float:
-    """The lower quartile of step times: other work only ever makes a step longer."""
-    return float(np.quantile(walls, 0.25))
-
-
-def compare(cluster: Cluster, rows: Sequence[tuple[Case, Row]], how: Benchmark) -> tuple[Row, ...]:
-    """Project and re-validate every trained case."""
-    done = []
-    benchers = {model.name: make_bencher(model, cluster, WORKLOAD, how, "cpu") for model in (GPT, MOE)}
-    budget_s = how.seconds / max(len(rows), 1)
-    for case, row in rows:
-        if row.failure:
-            done.append(row)
-            continue
-        c, bencher = case.candidates(), benchers[case.model.name]
-        projected = Projector(case.model, cluster, WORKLOAD).project(c)
-        measured_s = float("nan")
-        if bencher.measure(c, 0, budget_s):
-            layers = bencher.layers(c, [0])
-            again = Projector(case.model, cluster, WORKLOAD, measured=layers).project(c)
-            measured_s = float(again.step.total[0])
-        failure = "" if measured_s == measured_s else f"benchmark: {bencher.failures[-1].cause}"
-        done.append(
-            replace(
-                row,
-                projected_s=float(projected.step.total[0]),
-                measured_s=measured_s,
-                projected_bytes=float(projected.memory.total[0]),
-                failure=failure,
-            )
-        )
-    return tuple(done)
-
-
-def prove(
-    cluster: Cluster,
-    how: Benchmark,
-    *,
-    chosen: Sequence[Case] | None = None,
-    steps: int = STEPS,
-    say: Callable[[str], object] = print,
-) -> Report:
-    """Train the cases, project them, and report. Takes minutes; wants a quiet machine and says when it had none."""
-    wanted = tuple(chosen) if chosen is not None else cases()
-    notes = []
-    cores = os.cpu_count() or 1
-    load = os.getloadavg()[0] / cores
-    if load > CALM_LOAD:
-        notes.append(f"the machine was busy (load {load:.1f} per core before the first case): step times are not calm")
-    trained = []
-    for number, case in enumerate(wanted, start=1):
-        row = train(case, steps=steps)
-        trained.append((case, row))
-        say(f"{number}/{len(wanted)} {case.name}: {row.failure or f'{row.trained_s:.3f} s'}")
-    return Report(rows=compare(cluster, trained, how), notes=tuple(notes))
+    def as_markdown(self, title: str) -> str:
+        """The verdicts and every case as a page."""
+        lines = [f"# {title}", ""]
+        if self.complete:
+            lines += ["| claim | wanted | found | |", "|---|---|---|---|"]
+            lines += [f"| {c} | {w} | {f} | {'holds' if h else 'FAILS'} |" for c, w, f, h in self.verdicts()]
+            lines += [
+                "",
+                f"Before re-validation: Kendall {self.kendall('projected_s'):.2f}, step time median error "
+                f"{self.step_error('projected_s'):.1%}. Memory beyond a bare process: median error "
+                f"{self.model_memory_error:.1%}.",
+                "",
+            ]
+        lines += [*self.notes, ""] if self.notes else []
+        lines += ["| configuration | trained s | projected | measured | error | peak MB | projected | error | steps |"]
+        lines += ["|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+        for row in sorted(self.rows, key=lambda row: (bool(row.failure), row.trained_s)):
+            if row.failure:
+                lines.append(f"| {row.name} | {row.failure} | | | | | | | |")
+                continue
+            time = f"{row.trained_s:.3f} | {row.projected_s:.3f} | {row.measured_s:.3f} | {row.step_error:.1%}"
+            memory = f"{row.trained_bytes / 1e6:.0f} | {row.projected_bytes / 1e6:.0f} | {row.memory_error:.1%}"
+            lines.append(f"| {row.name} | {time} | {memory} | {row.steps}{'' if row.is_calm else ', busy'} |")
+        return "\n".join([*lines, ""])

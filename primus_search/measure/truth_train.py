@@ -1,6 +1,5 @@
 """Trains one configuration for a few steps on this rank and reports what it took. Runs isolated, one process a rank."""
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +20,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from primus_search.measure.bench import NotFiniteError, Piece
-from primus_search.measure.device import resident_bytes
+from primus_search.measure.device import busy_s, forget_peak, resident_bytes
 from primus_search.measure.ranks import join, leave
 from primus_search.measure.truth_model import Part
 
@@ -29,38 +28,59 @@ LEARNING_RATE = 1e-4
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
-    """Step seconds of every timed step, peak resident bytes, losses.
+    """Seconds of every timed step (wall, of this process, of the whole machine), resident bytes, losses.
 
-    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps.
+    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup; it runs as
+    one of `forks.run_jobs`, whose process has done `warm`.
+    peak_bytes      highest resident size; baseline_bytes  of the process before it held anything of the model
     """
-    torch.set_num_threads(1)
     torch.manual_seed(1)
+    entered = resident_bytes()
     join(payload)
+    joined = resident_bytes()
+    warm()  # touches again what the forking process had touched, so that it does not look like the model's
+    forget_peak()
+    before = resident_bytes()
     piece, knobs = Piece.from_json(payload["piece"]), payload["knobs"]
-    baseline = resident_bytes("VmRSS")
     step = _PREPARE[knobs["mode"]](piece, knobs, payload)
-    losses, walls, cpus = [], [], []
+    losses: list[float] = []
+    timed: list[tuple[float, ...]] = []
     for number in range(payload["steps"] + payload["warmup"]):
         dist.barrier()
-        wall, cpu = time.perf_counter(), time.process_time()
-        loss = step(number)
+        start = _clocks()
+        losses.append(step(number))
         dist.barrier()
         if number >= payload["warmup"]:
-            walls.append(time.perf_counter() - wall)
-            cpus.append(time.process_time() - cpu)
-        losses.append(loss)
+            timed.append(tuple(now - then for now, then in zip(_clocks(), start, strict=True)))
     if any(loss != loss for loss in losses):
         raise NotFiniteError("the loss is NaN")
-    peak = resident_bytes("VmHWM")
+    grown = resident_bytes("VmHWM") - before
     leave()
+    baseline = payload["resident_bytes"] + joined - entered
+    walls, cpus, machine = (list(column) for column in zip(*timed, strict=True))
     return {
         "walls_s": walls,
         "cpus_s": cpus,
-        "peak_bytes": peak,
+        "machine_s": machine,
+        "peak_bytes": baseline + grown,
         "baseline_bytes": baseline,
         "losses": losses,
-        "median_s": statistics.median(walls),
     }
+
+
+def warm() -> None:
+    """Load what any training process of this kind has loaded before its model: kernels, autograd, an optimizer."""
+    layer = nn.Sequential(nn.Embedding(8, 64), nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=LEARNING_RATE, fused=True)
+    q = layer(torch.zeros(1, 64, dtype=torch.int64)).view(1, 1, 64, 64)
+    out = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    torch.autograd.backward(torch.log_softmax(out.flatten(0, 2), dim=-1).mean())
+    optimizer.step()
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds of this process, CPU seconds of all processes of the machine."""
+    return time.perf_counter(), time.process_time(), busy_s()
 
 
 def _data(piece: Piece, samples: int, number: int, replica: int) -> tuple[Tensor, Tensor]:

@@ -3,18 +3,22 @@
 The whole comparison takes minutes and a quiet machine: `primus-search truth`.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from primus_search.measure.bench import Piece
+from primus_search.measure.host import WARM
 from primus_search.measure.isolate import Verdict
-from primus_search.measure.ranks import run_ranks
+from primus_search.measure.ranks import Job, run_jobs
 from primus_search.measure.shard import Shard
-from primus_search.measure.truth import GPT, MOE, Case, Report, Row, cases, train
+from primus_search.measure.truth import GPT, MOE, Case, Report, Row, Sample, cases, undisturbed
+from primus_search.measure.truth_rounds import samples_of, training_job, typical
 
 TRAIN = "primus_search.measure.truth_train:train"
 
 
-def losses(model, mode, *, microbatches=2, knobs=(), **shard):
+def losses_job(model, mode, *, microbatches=2, knobs=(), **shard):
     piece = Piece(
         piece="layer",
         model=model,
@@ -23,24 +27,45 @@ def losses(model, mode, *, microbatches=2, knobs=(), **shard):
     )
     payload = {"piece": piece.to_json(), "microbatches": microbatches, "steps": 2, "warmup": 0}
     payload |= {"knobs": {"mode": mode, "dp": 2, "vpp": 1, "schedule": "1f1b"} | dict(knobs)}
-    outcomes = run_ranks(TRAIN, payload, ranks=2, limit_s=240)
+    return Job(function=TRAIN, payload=payload, limit_s=240)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Four ways to split a step, really trained; and a job that cannot work between them."""
+    jobs = [
+        losses_job(GPT, "fsdp"),
+        losses_job(GPT, "dp"),
+        replace(losses_job(GPT, "dp"), function="tests.unit.measure_faults:not_finite"),
+        training_job(case("gpt pp2 1f1b b2"), steps=1, warmup=0),
+        losses_job(MOE, "dp", ep=2),
+    ]
+    return run_jobs(jobs, ranks=2, threads=1, warm=WARM)
+
+
+def losses(outcomes):
     assert [outcome.verdict for outcome in outcomes] == [Verdict.DONE] * 2, outcomes
     return [outcome.value["losses"] for outcome in outcomes]
 
 
 @pytest.mark.slow
-def test_sharded_and_replicated_training_have_the_same_losses():
-    assert losses(GPT, "fsdp") == [pytest.approx(rank, rel=1e-5) for rank in losses(GPT, "dp")]
+def test_sharded_and_replicated_training_have_the_same_losses(trained):
+    assert losses(trained[0]) == [pytest.approx(rank, rel=1e-5) for rank in losses(trained[1])]
 
 
 @pytest.mark.slow
-def test_every_way_to_split_a_step_trains():
-    first = case("gpt pp2 1f1b b2")
-    row = train(first, steps=1, warmup=0, limit_s=240)
-    assert row.failure == ""
-    assert row.trained_s > 0 and row.trained_bytes > row.baseline_bytes > 1e8
-    expert = losses(MOE, "dp", ep=2)
-    assert all(7.0 < loss < 10.0 for rank in expert for loss in rank)  # ln(4096) = 8.3 before anything is learnt
+def test_a_job_that_fails_is_a_verdict_and_the_jobs_after_it_run(trained):
+    assert [outcome.verdict for outcome in trained[2]] == [Verdict.NOT_FINITE] * 2
+    assert trained[2][0].cause == "NotFiniteError: the output holds NaN or infinity"
+
+
+@pytest.mark.slow
+def test_every_way_to_split_a_step_trains(trained):
+    for value in (outcome.value for outcome in trained[3]):
+        assert value["walls_s"][0] > 0 and value["peak_bytes"] > value["baseline_bytes"] > 1e8
+    assert all(
+        7.0 < loss < 10.0 for rank in losses(trained[4]) for loss in rank
+    )  # ln(4096) = 8.3 before anything is learnt
 
 
 def case(name):
@@ -78,3 +103,26 @@ def test_errors_and_ranks_of_a_report():
     assert report.step_error() == pytest.approx(0.1)
     assert report.memory_error == pytest.approx(0.1)
     assert report.as_json()["configurations"] == 3
+    assert [holds for _, _, _, holds in report.verdicts()] == [False, True, True, True, True]
+    assert "| d | hang: no result within 1 s |" in report.as_markdown("title")
+
+
+def test_steps_that_other_work_disturbed_are_left_out_and_their_lack_is_said():
+    calm = [Sample(wall_s=1.0, cpu_s=1.0, foreign_share=0.0), Sample(wall_s=1.2, cpu_s=1.0, foreign_share=0.02)]
+    busy = [Sample(wall_s=3.0 + i, cpu_s=1.0, foreign_share=0.3 + 0.1 * i) for i in range(4)]
+    assert undisturbed(calm + busy) == (pytest.approx(1.1), True)
+    assert undisturbed(busy) == (pytest.approx(3.5), False)
+
+
+def test_what_other_processes_used_is_what_the_machine_used_beyond_the_ranks():
+    ranks = [
+        {"walls_s": [2.0], "cpus_s": [1.5], "machine_s": [3.8]},
+        {"walls_s": [1.9], "cpus_s": [1.9], "machine_s": [3.8]},
+    ]
+    (sample,) = samples_of(ranks, cores=2)
+    assert (sample.wall_s, sample.cpu_s) == (2.0, 1.9)
+    assert sample.foreign_share == pytest.approx((3.8 - 1.5 - 1.9) / (2.0 * 2))
+
+
+def test_rounds_are_joined_number_by_number():
+    assert typical([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [2.0, 5.0]}
