@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, degrees
+from primus_search.candidates import Bools, Candidates, Floats, degrees
 from primus_search.cluster import Cluster
 from primus_search.cost.data_parallel import data_parallel
 from primus_search.workload import Workload
@@ -52,11 +52,14 @@ def gradient_traffic(
 
 
 def exposed_gradient_s(
-    cluster: Cluster, c: Candidates, t: GradientTraffic, forward_s: Floats, backward_s: Floats
+    cluster: Cluster, overlaps: Bools, t: GradientTraffic, forward_s: Floats, backward_s: Floats
 ) -> Floats:
-    """What is left of both behind one micro-batch's backward (gradients) and forward (weights) on the rank."""
+    """What is left of both behind one micro-batch's backward (gradients) and forward (weights) on the rank.
+
+    overlaps  whether a candidate hides them at all
+    """
     stack = cluster.stack
-    helps = np.where(c.overlap_grad_reduce, 1.0 - stack.comm_contention, 0.0)
+    helps = np.where(overlaps, 1.0 - stack.comm_contention, 0.0)
     reduce_s = t.reduce_most_s - helps * stack.gradient_overlap * backward_s
     gather_s = t.gather_most_s - helps * stack.param_gather_overlap * forward_s
     return np.maximum(reduce_s, t.reduce_least_s) + np.maximum(gather_s, t.gather_least_s)

@@ -1,101 +1,175 @@
 # mypy: allow-untyped-defs
-"""Compiled loops over pipeline keys. Loaded only when the first key is estimated."""
+"""Compiled loops over pipelines. Loaded only when the first one is estimated.
+
+Shapes come as `pipeline.Shapes.arrays`: `first`, the first of a shape's stages; per stage its `kind` (stages that hold
+the same pieces are of one kind), whether its hop is `far`, the `ranks` of both copies; per shape the `facts` ranks,
+copies of the model, whether W runs apart from B; `first_kind`, the first of a shape's kinds, with the `counts` of
+pieces and the `recomputed` layers of every kind.
+"""
 
 import numpy as np
 from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def estimate(
-    shape, layer, microbatches, hops, layers, first, counts, recomputed, is_far, ranks, facts,
-    pieces, parts, recompute, out,
-):  # fmt: skip
-    """Fill `out` per key: parts of the busiest rank, bubble (left), backward and forward windows, makespan bound.
+def _kinds_of_stages(n, row, at_recompute, first_kind, counts, recomputed, seconds):
+    """Seconds of each kind of stage of shape n: forward, backward, weight, recompute into `seconds[:, kind]`."""
+    pieces, kinds = counts.shape[1], recomputed.shape[1]
+    k0 = first_kind[n]
+    for k in range(first_kind[n + 1] - k0):
+        f = b = w = r = 0.0
+        for p in range(pieces):
+            many = counts[k0 + k, p]
+            if many != 0.0:
+                f += many * row[3 * p]
+                b += many * row[3 * p + 1]
+                w += many * row[3 * p + 2]
+        for p in range(kinds):
+            r += recomputed[k0 + k, p] * row[at_recompute + p]
+        seconds[0, k], seconds[1, k], seconds[2, k], seconds[3, k] = f, b, w, r
 
-    hops      near and far seconds, share of a hop that blocks the sender, seconds of a pass besides its kernels
-    layers    rows of seconds: [piece, pass], then [piece, part], then recompute per kind
-    first     first row of a shape's stages in `counts`, `recomputed`, `is_far` and `ranks` (both copies' ranks)
-    facts     per shape: ranks, copies of the model, whether W runs apart from B
 
-    The bound is the largest over ranks of: forwards before its first stage, all its work, and, where backward is one
-    pass, the way of its last gradient to stage 0.
+@njit(cache=True, nogil=True)
+def _load(n, m, hop_facts, first, kind, is_far, ranks, facts, seconds, stage_s, busy, begin):
+    """Work of every rank of shape n into `busy`, its first stage into `begin`; returns the busiest rank.
+
+    stage_s  filled per stage with forward, backward, weight and the way to the next stage
     """
-    kinds = recomputed.shape[1]
-    at_part = 3 * pieces
-    at_recompute = at_part + pieces * parts
-    most = 0
+    num_ranks, copies = facts[n, 0], facts[n, 1]
+    near_s, far_s, blocking = hop_facts[0], hop_facts[1], hop_facts[2]
+    pass_s = hop_facts[3] if num_ranks > 1 else 0.0
+    s0, stages = first[n], first[n + 1] - first[n]
+    busy[:num_ranks] = 0.0
+    begin[:num_ranks] = -1
+    before = 0.0
+    for s in range(stages):
+        k = kind[s0 + s]
+        f, b, w, r = seconds[0, k], seconds[1, k], seconds[2, k], seconds[3, k]
+        hop = 0.0
+        if s + 1 < stages and ranks[s0 + s, 0] != ranks[s0 + s + 1, 0]:
+            hop = far_s if is_far[s0 + s] else near_s
+        f += pass_s + blocking * hop
+        b += pass_s
+        if s > 0:
+            b += blocking * before
+        before = hop
+        stage_s[0, s], stage_s[1, s], stage_s[2, s], stage_s[3, s] = f, b + r, w, hop
+        for copy in range(copies):
+            rank = ranks[s0 + s, copy]
+            busy[rank] += m * (f + b + r + w) / copies
+            if begin[rank] < 0:
+                begin[rank] = s
+    busiest = 0
+    for rank in range(1, num_ranks):
+        if busy[rank] > busy[busiest]:
+            busiest = rank
+    return busiest
+
+
+@njit(cache=True, nogil=True)
+def _least(n, blocking, first, ranks, facts, stage_s, busy, begin, busiest):
+    """Makespan that no order of shape n can beat.
+
+    The largest over ranks of: forwards before its first stage, all its work, and, where backward is one pass, the way
+    of its last gradient to stage 0.
+    """
+    bound = busy[busiest]
+    if facts[n, 1] == 1:
+        s0, stages = first[n], first[n + 1] - first[n]
+        ahead = 0.0
+        way_back = 0.0
+        for s in range(stages):
+            rank = ranks[s0 + s, 0]
+            if begin[rank] == s:
+                after = 0.0 if facts[n, 2] else way_back
+                bound = max(bound, ahead + busy[rank] + after)
+            travel = (1.0 - blocking) * stage_s[3, s]
+            ahead += stage_s[0, s] + travel
+            way_back += stage_s[1, s] + stage_s[2, s] + travel
+    return bound
+
+
+@njit(cache=True, nogil=True)
+def _longest(first):
+    most = 1
     for n in range(len(first) - 1):
         most = max(most, first[n + 1] - first[n])
-    forward, backward, weight, again, hop = (
-        np.empty(most), np.empty(most), np.empty(most), np.empty(most), np.empty(most),
-    )  # fmt: skip
+    return most
+
+
+@njit(cache=True, nogil=True)
+def estimate(
+    shape, layer, microbatches, hops, layers, first, kind, is_far, ranks, facts, first_kind, counts, recomputed,
+    parts, recompute, out,
+):  # fmt: skip
+    """Fill `out` per pipeline: parts of the busiest rank, bubble (left), backward and forward windows, makespan bound.
+
+    hops      near and far seconds, share of a hop that blocks the sender, seconds of a pass besides its kernels
+    layers    rows of seconds: [piece, pass], then [piece, part], then recompute per kind of layer
+    """
+    pieces = counts.shape[1]
+    at_part = 3 * pieces
+    at_recompute = at_part + pieces * parts
+    stage_s, seconds = np.empty((4, _longest(first))), np.empty((4, _longest(first_kind)))
     busy, begin = np.empty(facts[:, 0].max()), np.empty(facts[:, 0].max(), np.int64)
     for i in range(len(shape)):
         n, row, m = shape[i], layers[layer[i]], microbatches[i]
-        near_s, far_s, blocking = hops[i, 0], hops[i, 1], hops[i, 2]
-        pass_s = hops[i, 3] if facts[n, 0] > 1 else 0.0
-        s0, stages = first[n], first[n + 1] - first[n]
-        num_ranks, copies = facts[n, 0], facts[n, 1]
-        busy[:num_ranks] = 0.0
-        begin[:num_ranks] = -1
-        for s in range(stages):
-            f = b = w = r = 0.0
-            for p in range(pieces):
-                many = counts[s0 + s, p]
-                if many != 0.0:
-                    f += many * row[3 * p]
-                    b += many * row[3 * p + 1]
-                    w += many * row[3 * p + 2]
-            for k in range(kinds):
-                r += recomputed[s0 + s, k] * row[at_recompute + k]
-            hop[s] = 0.0
-            if s + 1 < stages and ranks[s0 + s, 0] != ranks[s0 + s + 1, 0]:
-                hop[s] = far_s if is_far[s0 + s] else near_s
-            f += pass_s + blocking * hop[s]
-            b += pass_s
-            if s > 0:
-                b += blocking * hop[s - 1]
-            forward[s], backward[s], weight[s], again[s] = f, b + r, w, r
-            for copy in range(copies):
-                rank = ranks[s0 + s, copy]
-                busy[rank] += m * (f + b + r + w) / copies
-                if begin[rank] < 0:
-                    begin[rank] = s
-        busiest = 0
-        for rank in range(1, num_ranks):
-            if busy[rank] > busy[busiest]:
-                busiest = rank
+        _kinds_of_stages(n, row, at_recompute, first_kind, counts, recomputed, seconds)
+        busiest = _load(n, m, hops[i], first, kind, is_far, ranks, facts, seconds, stage_s, busy, begin)
+        s0, copies = first[n], facts[n, 1]
         out[i, :] = 0.0
         window_b = window_f = 0.0
-        for s in range(stages):
+        for s in range(first[n + 1] - s0):
             share = 0.0
             for copy in range(copies):
                 if ranks[s0 + s, copy] == busiest:
                     share += 1.0 / copies
             if share == 0.0:
                 continue
+            k = kind[s0 + s]
             for p in range(pieces):
-                many = counts[s0 + s, p] * share
+                many = counts[first_kind[n] + k, p] * share
                 if many != 0.0:
                     for q in range(parts):
                         out[i, q] += m * many * row[at_part + p * parts + q]
                     window_f += many * row[3 * p]
                     window_b += many * (row[3 * p + 1] + row[3 * p + 2])
-            out[i, recompute] += m * share * again[s]
-            window_b += share * again[s]
-        bound = busy[busiest]
-        if copies == 1:
-            ahead = 0.0
-            way_back = 0.0
-            for s in range(stages):
-                rank = ranks[s0 + s, 0]
-                if begin[rank] == s:
-                    after = 0.0 if facts[n, 2] else way_back
-                    bound = max(bound, ahead + busy[rank] + after)
-                travel = (1.0 - blocking) * hop[s]
-                ahead += forward[s] + travel
-                way_back += backward[s] + weight[s] + travel
+            out[i, recompute] += m * share * seconds[3, k]
+            window_b += share * seconds[3, k]
+        bound = _least(n, hops[i, 2], first, ranks, facts, stage_s, busy, begin, busiest)
         out[i, parts + 1], out[i, parts + 2], out[i, parts + 3] = window_b, window_f, bound
+
+
+@njit(cache=True, nogil=True)
+def enclose(
+    shape, ends, microbatches, hops, low, high, first, kind, is_far, ranks, facts, first_kind, counts, recomputed, out
+):
+    """Per bundle of pipelines: a makespan none of them can beat, and backward and forward windows none can exceed.
+
+    ends       row of `low` and `high`: the least and the most seconds of any layer row in the bundle, [piece, pass]
+               and recompute per kind
+    A makespan bound grows with every second of a layer, so the least of each gives a bound for all.
+    """
+    pieces = counts.shape[1]
+    stage_s, seconds = np.empty((4, _longest(first))), np.empty((4, _longest(first_kind)))
+    most = facts[:, 0].max()
+    busy, begin, window = np.empty(most), np.empty(most, np.int64), np.empty((2, most))
+    for i in range(len(shape)):
+        n, m = shape[i], microbatches[i]
+        _kinds_of_stages(n, low[ends[i]], 3 * pieces, first_kind, counts, recomputed, seconds)
+        busiest = _load(n, m, hops[i], first, kind, is_far, ranks, facts, seconds, stage_s, busy, begin)
+        out[i, 0] = _least(n, hops[i, 2], first, ranks, facts, stage_s, busy, begin, busiest)
+        _kinds_of_stages(n, high[ends[i]], 3 * pieces, first_kind, counts, recomputed, seconds)
+        s0, copies = first[n], facts[n, 1]
+        window[:, : facts[n, 0]] = 0.0
+        for s in range(first[n + 1] - s0):
+            k = kind[s0 + s]
+            for copy in range(copies):
+                rank = ranks[s0 + s, copy]
+                window[0, rank] += (seconds[1, k] + seconds[2, k] + seconds[3, k]) / copies
+                window[1, rank] += seconds[0, k] / copies
+        out[i, 1] = window[0, : facts[n, 0]].max()
+        out[i, 2] = window[1, : facts[n, 0]].max()
 
 
 # The multiplier of Fibonacci hashing (2^64 over the golden ratio), Knuth, The Art of Computer Programming 3, 6.4.

@@ -1,15 +1,15 @@
 """Pipeline rows: what a candidate's pipeline costs, estimated for every distinct key and simulated where it matters.
 
 A row has the parts of the busiest rank, the backward and forward windows that gradient traffic can hide behind, and a
-makespan no order can beat; all of that is sums over stages and needs no simulation (`kernels.estimate`). The bubble,
-which does, is filled in by `simulate` for the rows that are asked for exactly, grouped by order.
+makespan no order can beat; all of that is sums over stages and needs no simulation (`estimate`). The bubble, which
+does, is filled in by `simulate` for the rows that are asked for exactly, grouped by order.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Ints
+from primus_search.candidates import Bools, Candidates, Floats, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.collectives import Group, send_s
 from primus_search.cost.factor import Rows, in_order
@@ -63,7 +63,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """New keys: which shape, which row of the layer table, micro-batches, and what a hop costs.
+    """Pipelines to be costed: which shape, which row of the layer table, micro-batches, and what a hop costs.
 
     hops  (rows, 4) seconds of a hop inside the fast domain and between two, the share of a hop that keeps the sending
           rank busy, and what every pass costs besides its kernels; see `hop_facts`
@@ -74,49 +74,95 @@ class Keys:
     microbatches: Ints
     hops: Floats
 
+    def take(self, rows: Ints | Bools) -> "Keys":
+        """Some of the pipelines."""
+        return Keys(
+            shape=self.shape[rows], layer=self.layer[rows], microbatches=self.microbatches[rows], hops=self.hops[rows]
+        )
 
-class PipelineRows:
-    """The growing table of pipeline rows, numbered as the vocabulary numbers their keys."""
+
+class Shapes:
+    """All shapes met so far, laid out for compiled loops: stages that hold the same pieces are one kind of stage."""
 
     def __init__(self, num_pieces: int, num_kinds: int) -> None:
         self._num_pieces, self._num_kinds = num_pieces, num_kinds
+        self._shapes: list[Shape] = []
+        self._arrays: tuple[np.ndarray, ...] | None = None
+
+    def add(self, shape: Shape) -> None:
+        """Register a shape under the next number."""
+        self._shapes.append(shape)
+        self._arrays = None
+
+    def __getitem__(self, number: int) -> Shape:
+        return self._shapes[number]
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """first, kind, far, ranks, facts of shapes and stages, then first, counts, recomputed of kinds of stages."""
+        if self._arrays is None:
+            self._arrays = self._laid_out()
+        return self._arrays
+
+    def _laid_out(self) -> tuple[np.ndarray, ...]:
+        kind, counts, recomputed, is_far, ranks, facts = [], [], [], [], [], []
+        for shape in self._shapes:
+            stages, on = len(shape.counts), shape.ranks
+            distinct, number = np.unique(
+                np.concatenate([shape.counts, shape.recomputed], axis=1), axis=0, return_inverse=True
+            )
+            kind.append(number.reshape(-1))
+            counts.append(distinct[:, : self._num_pieces])
+            recomputed.append(distinct[:, self._num_pieces :])
+            is_far.append(np.append(shape.is_far, False))
+            ranks.append(np.stack([on[:stages], on[-stages:]], axis=1))
+            facts.append((max(shape.pp, 1), len(on) // stages, int(shape.splits_weight)))
+        return (
+            np.cumsum([0, *map(len, kind)]), np.concatenate(kind), np.concatenate(is_far), np.concatenate(ranks),
+            np.array(facts), np.cumsum([0, *map(len, counts)]), np.concatenate(counts), np.concatenate(recomputed),
+        )  # fmt: skip
+
+
+def estimate(shapes: Shapes, keys: Keys, layers: Floats) -> Floats:
+    """(rows, WIDTH) of every pipeline; the bubble stays unknown (not a number) until it is simulated."""
+    from primus_search.cost import kernels
+
+    out = np.empty((len(keys.shape), WIDTH))
+    kernels.estimate(
+        keys.shape, keys.layer, keys.microbatches, keys.hops, layers, *shapes.arrays, PARTS, int(Part.RECOMPUTE), out
+    )
+    out[:, BOUND] *= 1.0 - ROUNDING
+    out[:, BUBBLE] = np.nan
+    return out
+
+
+def simulate(shapes: Shapes, keys: Keys, layers: Floats, rows: Floats) -> None:
+    """Fill in the bubble of estimated rows: what is left of the exact makespan, simulated order by order."""
+    order = np.lexsort((keys.microbatches, keys.shape))
+    shape, microbatches = keys.shape[order], keys.microbatches[order]
+    changes = np.flatnonzero((np.diff(shape) != 0) | (np.diff(microbatches) != 0)) + 1
+    for members in np.split(order, changes):
+        if len(members) == 0:
+            continue
+        one = int(members[0])
+        makespan = _makespan(
+            shapes[int(keys.shape[one])], int(keys.microbatches[one]), layers[keys.layer[members]], keys.hops[members]
+        )
+        rows[members, BUBBLE] = makespan - in_order(rows[members, :PARTS].T)
+
+
+class PipelineRows:
+    """A growing table of pipelines, numbered as a vocabulary numbers their keys; what was simulated stays known."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self._shapes = shapes
         self._rows = Rows(WIDTH)
         self._codes = Rows(3)  # shape, layer, micro-batches
         self._hops = Rows(HOP_FACTS)
-        self._shapes: list[Shape] = []
-        self._first = np.zeros(1, dtype=np.int64)
-        self._counts = np.zeros((0, num_pieces))
-        self._recomputed = np.zeros((0, num_kinds))
-        self._is_far = np.zeros(0, dtype=np.bool_)
-        self._ranks = np.zeros((0, 2), dtype=np.int64)
-        self._ranks_copies_splits = np.zeros((0, 3), dtype=np.int64)
-
-    def add_shape(self, shape: Shape) -> None:
-        """Register a shape under the next number."""
-        self._shapes.append(shape)
-        stages, ranks = len(shape.counts), shape.ranks
-        copies = len(ranks) // stages
-        self._first = np.append(self._first, self._first[-1] + stages)
-        self._counts = np.concatenate([self._counts, shape.counts])
-        self._recomputed = np.concatenate([self._recomputed, shape.recomputed])
-        self._is_far = np.concatenate([self._is_far, shape.is_far, [False]])
-        self._ranks = np.concatenate([self._ranks, np.stack([ranks[:stages], ranks[-stages:]], axis=1)])
-        facts = [[max(shape.pp, 1), copies, int(shape.splits_weight)]]
-        self._ranks_copies_splits = np.concatenate([self._ranks_copies_splits, facts])
 
     def append(self, keys: Keys, layers: Floats) -> None:
-        """Estimate new keys; their bubble stays unknown (not a number) until it is simulated."""
-        from primus_search.cost import kernels
-
-        out = np.empty((len(keys.shape), WIDTH))
-        kernels.estimate(
-            keys.shape, keys.layer, keys.microbatches, keys.hops, layers,
-            self._first, self._counts, self._recomputed, self._is_far, self._ranks, self._ranks_copies_splits,
-            self._num_pieces, PARTS, int(Part.RECOMPUTE), out,
-        )  # fmt: skip
-        out[:, BOUND] *= 1.0 - ROUNDING
-        out[:, BUBBLE] = np.nan
-        self._rows.append(out)
+        """Estimate new keys."""
+        self._rows.append(estimate(self._shapes, keys, layers))
         self._codes.append(np.stack([keys.shape, keys.layer, keys.microbatches], axis=1).astype(np.float64))
         self._hops.append(keys.hops)
 
@@ -129,40 +175,34 @@ class PipelineRows:
         wanted = np.unique(codes[np.isnan(self._rows.data[codes, BUBBLE])])
         if len(wanted) == 0:
             return
-        facts = self._codes.data[wanted].astype(np.int64)
-        order = np.lexsort((facts[:, 2], facts[:, 0]))
-        facts, wanted = facts[order], wanted[order]
-        changes = np.flatnonzero((np.diff(facts[:, 0]) != 0) | (np.diff(facts[:, 2]) != 0)) + 1
-        for members in np.split(np.arange(len(wanted)), changes):
-            shape = self._shapes[facts[members[0], 0]]
-            rows = wanted[members]
-            makespan = self._makespan(
-                shape, int(facts[members[0], 2]), layers[facts[members, 1]], self._hops.data[rows]
-            )
-            data = self._rows.data
-            data[rows, BUBBLE] = makespan - in_order(data[rows, :PARTS].T)
+        shape, layer, microbatches = self._codes.data[wanted].astype(np.int64).T
+        keys = Keys(shape=shape, layer=layer, microbatches=microbatches, hops=self._hops.data[wanted])
+        rows = self._rows.data[wanted]
+        simulate(self._shapes, keys, layers, rows)
+        self._rows.data[wanted] = rows
 
-    def _makespan(self, shape: Shape, microbatches: int, layers: Floats, hops: Floats) -> Floats:
-        pieces, kinds = self._num_pieces, self._num_kinds
-        by_pass = layers[:, : pieces * len(Pass)].reshape(-1, pieces, len(Pass))
-        forward, backward, weight = (_counted(by_pass[:, :, which], shape.counts) for which in Pass)
-        backward = backward + _counted(layers[:, len(layers[0]) - kinds :], shape.recomputed)
-        if shape.pp == 1:
-            return microbatches * in_order((forward + backward + weight).T)
-        stages = len(shape.counts)
-        ranks = shape.ranks[:stages]
-        crosses = ranks[:-1] != ranks[1:]
-        hop_s = crosses * np.where(shape.is_far, hops[:, [FAR_S]], hops[:, [NEAR_S]])
-        held = hops[:, [BLOCKING]] * hop_s
-        none = np.zeros((len(held), 1))
-        costs = CostColumns(
-            forward=forward + hops[:, [PASS_S]] + np.concatenate([held, none], axis=1),
-            backward=backward + hops[:, [PASS_S]] + np.concatenate([none, held], axis=1),
-            weight=weight,
-            comm=hop_s - held,
-        )
-        times = simulate_many(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), costs)
-        return times.makespan
+
+def _makespan(shape: Shape, microbatches: int, layers: Floats, hops: Floats) -> Floats:
+    pieces, kinds = shape.counts.shape[1], shape.recomputed.shape[1]
+    by_pass = layers[:, : pieces * len(Pass)].reshape(-1, pieces, len(Pass))
+    forward, backward, weight = (_counted(by_pass[:, :, which], shape.counts) for which in Pass)
+    backward = backward + _counted(layers[:, len(layers[0]) - kinds :], shape.recomputed)
+    if shape.pp == 1:
+        return microbatches * in_order((forward + backward + weight).T)
+    stages = len(shape.counts)
+    ranks = shape.ranks[:stages]
+    crosses = ranks[:-1] != ranks[1:]
+    hop_s = crosses * np.where(shape.is_far, hops[:, [FAR_S]], hops[:, [NEAR_S]])
+    held = hops[:, [BLOCKING]] * hop_s
+    none = np.zeros((len(held), 1))
+    costs = CostColumns(
+        forward=forward + hops[:, [PASS_S]] + np.concatenate([held, none], axis=1),
+        backward=backward + hops[:, [PASS_S]] + np.concatenate([none, held], axis=1),
+        weight=weight,
+        comm=hop_s - held,
+    )
+    times = simulate_many(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), costs)
+    return times.makespan
 
 
 def _counted(pieces_s: Floats, counts: Floats) -> Floats:

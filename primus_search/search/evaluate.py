@@ -1,34 +1,33 @@
 """One range of candidates through the funnel: legality -> memory -> bound -> full projection. Runs in every worker.
 
-Each stage sees only what the stage before left over, and a row is dropped by its bound only when rows already found
-exclude it from the top list and from the frontier.
+Candidates of a whole outer cell come in bundles that memory cannot tell apart: memory and a first bound are computed
+once per bundle. Bundles that may matter are taken up in the order of their bounds, candidate by candidate: a sharper
+bound, then the exact step. A row is dropped only when rows already found exclude it from the top list and from the
+frontier, so that the order in which rows are looked at never changes the answer.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from primus_search.candidates import Floats, Ints
+from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.search.findings import NO_MISS, Findings, Miss
 from primus_search.search.shortlist import NO_ROWS, OPEN, Collector, Cut, Rows, without_noise
+from primus_search.search.sieve import MEMORY_IGNORES as MEMORY_IGNORES
+from primus_search.search.sieve import Sieve
 from primus_search.space import Enumerator, Space
-from primus_search.space.enumerate import INNER, Lines
+from primus_search.space.enumerate import Lines
 
 CHUNK_ROWS = 65536
 """Rows evaluated at once: large enough that NumPy's cost per call vanishes, small enough to stay in cache."""
 
 BOUND_SLACK = 1e-9
 """The bound adds the same terms in another order; this covers the rounding, so that pruning stays provable."""
-
-MEMORY_IGNORES = frozenset({"overlap_grad_reduce", "grouped_gemm", "sync_free_stage"})
-"""Inner axes that the memory of a device does not depend on; a test flips them and compares."""
-
-MEMORY_READS = frozenset(INNER) - MEMORY_IGNORES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +55,10 @@ class Funnel:
     def projectors(self) -> tuple[Projector, ...]:
         return tuple(self.fresh_projector(cluster) for cluster in range(len(self.space.clusters)))
 
+    @cached_property
+    def sieves(self) -> tuple[Sieve, ...]:
+        return tuple(map(Sieve, self.enumerators, self.projectors))
+
     def fresh_projector(self, cluster: int) -> Projector:
         """A projector that has seen no row yet."""
         space = self.space
@@ -65,16 +68,26 @@ class Funnel:
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""
         tally, collector = _Tally(), Collector(self.keep, cut)
-        for start in range(task.start, task.stop, CHUNK_ROWS):
-            self._chunk(task.cluster, start, min(start + CHUNK_ROWS, task.stop), collector, tally)
+        sieve = self.sieves[task.cluster]
+        sieve.refresh()
+        starts = sieve.enumerator.starts
+        first, last = np.searchsorted(starts, [task.start, task.stop], side="left")
+        last -= int(starts[last] > task.stop)
+        if sieve.enumerator.has_late_rules or first >= last:
+            self._rows_between(sieve, task.start, task.stop, collector, tally)
+        else:
+            self._cells_between(sieve, int(first), int(last), collector, tally)
+            self._rows_between(sieve, task.start, int(starts[first]), collector, tally)
+            self._rows_between(sieve, int(starts[last]), task.stop, collector, tally)
         return tally.findings(collector)
 
     def look_at(self, cluster: int, numbers: Ints) -> "LookedAt":
         """The candidates with these numbers, one by one: what a sampler asks for."""
-        tally, collector = _Tally(), Collector(self.keep, OPEN)
+        tally, collector, sieve = _Tally(), Collector(self.keep, OPEN), self.sieves[cluster]
+        sieve.refresh()
         with tally.stage("enumerate", len(numbers)):
             lines = self.enumerators[cluster].lines_at(numbers)
-        memory_bytes, missing_bytes, rows = self._through(cluster, lines, collector, tally)
+        memory_bytes, missing_bytes, rows = _look_at(sieve, lines, collector, tally)
         step_of = dict(zip(rows.indices.tolist(), rows.step_s.tolist(), strict=True))
         return LookedAt(
             per_row=tuple(
@@ -86,47 +99,120 @@ class Funnel:
             findings=tally.findings(collector),
         )
 
-    def _chunk(self, cluster: int, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
-        with tally.stage("enumerate", stop - start):
-            lines = self.enumerators[cluster].lines(start, stop)
-        self._through(cluster, lines, collector, tally)
+    def _rows_between(self, sieve: Sieve, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
+        """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
+        for begin in range(start, stop, CHUNK_ROWS):
+            end = min(begin + CHUNK_ROWS, stop)
+            with tally.stage("enumerate", end - begin):
+                lines = sieve.enumerator.lines(begin, end)
+            _look_at(sieve, lines, collector, tally)
 
-    def _through(
-        self, cluster: int, lines: Lines, collector: Collector, tally: "_Tally"
-    ) -> tuple[Floats, Floats, Rows]:
-        """Memory, bound and projection of some lines; memory and missing bytes of all, and the rows projected."""
-        enumerator, projector = self.enumerators[cluster], self.projectors[cluster]
-        with tally.stage("memory", len(lines)):
-            memory_bytes, missing_bytes = self._memory(cluster, lines)
-            fits = missing_bytes <= 0.0
-            alive, alive_bytes = lines.take(fits), memory_bytes[fits]
-        tally.note(lines, missing_bytes)
-        if not len(alive):
-            return memory_bytes, missing_bytes, NO_ROWS
-        with tally.stage("bound", len(alive)):
-            candidates = enumerator.table(alive)
-            bound_s = projector.bound(candidates) * (1.0 - BOUND_SLACK)
-            admitted = collector.cut.admits(bound_s, without_noise(alive_bytes))
-        with tally.stage("project", int(np.count_nonzero(admitted))):
-            step_s = projector.step(candidates.take(admitted)).total if admitted.any() else np.zeros(0)
-            rows = Rows(
-                indices=alive.indices[admitted],
-                step_s=without_noise(step_s),
-                memory_bytes=without_noise(alive_bytes[admitted]),
-            )
-            collector.add(rows)
-        return memory_bytes, missing_bytes, rows
+    def _cells_between(self, sieve: Sieve, first: int, last: int, collector: Collector, tally: "_Tally") -> None:
+        """All candidates of the cells from `first` up to `last`, bundle by bundle, the most promising first."""
+        alive = _Bundles.none()
+        for begin, end in _portions(sieve.bundles.count(first, last), CHUNK_ROWS):
+            alive = alive.plus(_sift(sieve, first + begin, first + end, collector.cut, tally))
+        alive = alive.take(np.argsort(alive.bound_s, kind="stable"))
+        for begin, end in _portions(sieve.bundles.size[alive.bundle], CHUNK_ROWS):
+            some = alive.take(slice(begin, end))
+            some = some.take(collector.cut.admits(some.bound_s, some.memory_bytes))
+            with tally.stage("enumerate", 0):
+                spread = sieve.bundles.lines(some.cells, some.bundle)
+            _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
 
-    def _memory(self, cluster: int, lines: Lines) -> tuple[Floats, Floats]:
-        """Memory of every line, and the bytes it lacks (negative: headroom); computed once per distinct memory."""
-        if not len(lines):
-            return np.zeros(0), np.zeros(0)
-        enumerator, projector = self.enumerators[cluster], self.projectors[cluster]
-        distinct, number = enumerator.distinct(lines, MEMORY_READS)
-        total = projector.memory_bytes(enumerator.table(distinct))
-        accelerator = self.space.clusters[cluster].cluster.accelerator
-        missing = total - accelerator.hbm_bytes * (1.0 - self.space.search.memory_margin)
-        return total[number], missing[number]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bundles:
+    """Bundles that fit, with the seconds that no member can beat and the bytes of each, freed of noise."""
+
+    cells: Ints
+    bundle: Ints
+    bound_s: Floats
+    memory_bytes: Floats
+
+    @classmethod
+    def none(cls) -> "_Bundles":
+        empty = np.zeros(0, dtype=np.int64)
+        return cls(cells=empty, bundle=empty, bound_s=np.zeros(0), memory_bytes=np.zeros(0))
+
+    def take(self, rows: Ints | Bools | slice) -> "_Bundles":
+        return _Bundles(
+            cells=self.cells[rows],
+            bundle=self.bundle[rows],
+            bound_s=self.bound_s[rows],
+            memory_bytes=self.memory_bytes[rows],
+        )
+
+    def plus(self, other: "_Bundles") -> "_Bundles":
+        return _Bundles(
+            cells=np.concatenate([self.cells, other.cells]),
+            bundle=np.concatenate([self.bundle, other.bundle]),
+            bound_s=np.concatenate([self.bound_s, other.bound_s]),
+            memory_bytes=np.concatenate([self.memory_bytes, other.memory_bytes]),
+        )
+
+
+def _sift(sieve: Sieve, first: int, last: int, cut: Cut, tally: "_Tally") -> _Bundles:
+    """The bundles of some cells that fit and that the cut admits."""
+    bundles = sieve.bundles
+    rows = int(sieve.enumerator.starts[last] - sieve.enumerator.starts[first])
+    with tally.stage("enumerate", rows):
+        cells, bundle = bundles.between(first, last)
+    with tally.stage("memory", rows):
+        memory_bytes = sieve.memory_bytes(cells, bundles.example[bundle])
+        missing_bytes = sieve.missing_bytes(memory_bytes)
+        fits = missing_bytes <= 0.0
+        tally.note(missing_bytes, lambda at: bundles.first_number(cells[at], bundle[at]))
+        cells, bundle, memory_bytes = cells[fits], bundle[fits], without_noise(memory_bytes[fits])
+    with tally.stage("bound", int(bundles.size[bundle].sum())):
+        if not len(cells):
+            return _Bundles.none()
+        bound_s = sieve.bound_s(cells, bundle) * (1.0 - BOUND_SLACK)
+        every = _Bundles(cells=cells, bundle=bundle, bound_s=bound_s, memory_bytes=memory_bytes)
+        return every.take(cut.admits(bound_s, memory_bytes))
+
+
+def _look_at(sieve: Sieve, lines: Lines, collector: Collector, tally: "_Tally") -> tuple[Floats, Floats, Rows]:
+    """Memory and missing bytes of every line, and the rows of those that fit and were projected."""
+    with tally.stage("memory", len(lines)):
+        memory_bytes = sieve.memory_bytes(lines.cells, lines.inner)
+        missing_bytes = sieve.missing_bytes(memory_bytes)
+        fits = missing_bytes <= 0.0
+    tally.removed_by(lines.removed)
+    tally.note(missing_bytes, lambda at: lines.indices[at])
+    with tally.stage("bound", int(np.count_nonzero(fits))):
+        alive = lines.take(fits)
+    return memory_bytes, missing_bytes, _project(sieve, alive, without_noise(memory_bytes[fits]), collector, tally)
+
+
+def _project(sieve: Sieve, lines: Lines, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> Rows:
+    """The exact steps of those lines that the collector's cut admits, handed to it."""
+    if not len(lines):
+        return NO_ROWS
+    with tally.stage("bound", 0):
+        pipelines = sieve.pipelines(lines)
+        admitted = collector.cut.admits(pipelines.bound_s() * (1.0 - BOUND_SLACK), memory_bytes)
+    with tally.stage("project", int(np.count_nonzero(admitted))):
+        if not admitted.any():
+            return NO_ROWS
+        rows = Rows(
+            indices=lines.indices[admitted],
+            step_s=without_noise(pipelines.step_s(admitted)),
+            memory_bytes=memory_bytes[admitted],
+        )
+        collector.add(rows)
+        return rows
+
+
+def _portions(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive positions whose sizes sum to about `most`, at least one position each."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, before + most, side="right")), begin + 1)
+        yield begin, end
+        begin = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +239,18 @@ class _Tally:
         self.rows[name] += rows
         self.seconds[name] += time.process_time() - started
 
-    def note(self, lines: Lines, missing_bytes: Floats) -> None:
-        for name, count in lines.removed.items():
+    def removed_by(self, removed: Mapping[str, int]) -> None:
+        """Rows that late rules took out."""
+        for name, count in removed.items():
             self.removed[name] = self.removed.get(name, 0) + count
-        if len(lines) and missing_bytes.max() > 0.0:
-            lacks = np.where(missing_bytes > 0.0, missing_bytes, np.inf)
-            nearest = int(np.argmin(lacks))
-            self.miss = self.miss.plus(Miss(index=int(lines.indices[nearest]), missing_bytes=float(lacks[nearest])))
+
+    def note(self, missing_bytes: Floats, numbers: Callable[[Ints], Ints]) -> None:
+        """Remember the row that misses by least; `numbers` gives the first number at some positions."""
+        lacking = np.flatnonzero(missing_bytes > 0.0)
+        if len(lacking):
+            least = float(missing_bytes[lacking].min())
+            nearest = numbers(lacking[missing_bytes[lacking] == least])
+            self.miss = self.miss.plus(Miss(index=int(nearest.min()), missing_bytes=least))
 
     def findings(self, collector: Collector) -> Findings:
         return Findings(

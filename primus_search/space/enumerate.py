@@ -12,6 +12,7 @@ costs what its legal rows cost. The order depends on the space alone, hence so d
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -92,7 +93,9 @@ class Enumerator:
     """Legal candidates of one cluster of a space, in a fixed order.
 
     size     rows that chunks walk over             raw_size  rows of the whole grid, legal or not
-    removed  raw rows per rule, known at once; rules in `late` are counted by `chunk` as it goes
+    removed  raw rows per rule, known at once; late rules are counted by `chunk` as it goes
+    starts   number of the first candidate of every outer cell, and the size
+    class_of_cell, inner_lists  class of every outer cell, and the inner combinations legal in each class
     """
 
     def __init__(self, space: Space, choice: ClusterChoice | None = None) -> None:
@@ -104,7 +107,6 @@ class Enumerator:
         }
         self.raw_size = prod(self.job.sizes.values())
         self.removed: dict[str, int] = {}
-        self._kinds: dict[frozenset[str], tuple[Ints, Ints]] = {}
         self._build(rules)
 
     def _build(self, rules: Sequence[Rule]) -> None:
@@ -152,7 +154,8 @@ class Enumerator:
         class_of_cell = class_of_cell[has_rows]
         ends = np.cumsum(lengths[class_of_cell])
         self.size = int(ends[-1]) if len(ends) else 0
-        self._starts: Ints = np.concatenate([[0], ends]).astype(np.int64)
+        self.starts: Ints = np.concatenate([[0], ends]).astype(np.int64)
+        self.class_of_cell, self.inner_lists = class_of_cell, tuple(lists)
         self._rows_of_classes: Ints = np.concatenate([*lists, np.zeros(0, dtype=np.int64)])
         self._offset_of_cell: Ints = np.concatenate([[0], np.cumsum(lengths)])[class_of_cell]
 
@@ -175,8 +178,10 @@ class Enumerator:
         return ways[:, inner_number], way_of_outer.reshape(-1)[outer_number]
 
     def _distinct(self, block: Block, wanted: frozenset[str]) -> tuple[Ints, Ints]:
-        keys = [(block.idents[name], self.job.sizes[name] + 1) for name in block.axes if name in wanted]
-        return densified(keys, block.length)
+        return densified(self._keys(block, wanted), block.length)
+
+    def _keys(self, block: Block, wanted: frozenset[str]) -> list[tuple[Ints, int]]:
+        return [(block.idents[name], self.job.sizes[name] + 1) for name in block.axes if name in wanted]
 
     # --- rows by number --------------------------------------------------------------------------------------------
 
@@ -194,9 +199,9 @@ class Enumerator:
         start, stop = max(start, 0), min(stop, self.size)
         if start >= stop:
             return Lines(cells=_NONE, inner=_NONE, indices=_NONE, removed={})
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        last = int(np.searchsorted(self._starts, stop, side="left"))
-        edges = np.clip(self._starts[first : last + 1], start, stop)
+        first = int(np.searchsorted(self.starts, start, side="right")) - 1
+        last = int(np.searchsorted(self.starts, stop, side="left"))
+        edges = np.clip(self.starts[first : last + 1], start, stop)
         return self._filtered(self._placed(np.repeat(np.arange(first, last), np.diff(edges)), np.arange(start, stop)))
 
     def lines_at(self, indices: Ints) -> Lines:
@@ -220,29 +225,37 @@ class Enumerator:
     def inner_rows_of(self, cell: int) -> Ints:
         """The inner combinations that are legal in one outer cell."""
         first = int(self._offset_of_cell[cell])
-        return self._rows_of_classes[first : first + int(self._starts[cell + 1] - self._starts[cell])]
+        return self._rows_of_classes[first : first + int(self.starts[cell + 1] - self.starts[cell])]
 
     def number_of(self, cell: int, inner: int) -> int:
         """The number of the candidate in this cell with this inner combination."""
-        return int(self._starts[cell]) + int(np.searchsorted(self.inner_rows_of(cell), inner))
+        return int(self.starts[cell]) + int(np.searchsorted(self.inner_rows_of(cell), inner))
 
-    def distinct(self, lines: Lines, columns: frozenset[str]) -> tuple[Lines, Ints]:
-        """One line per combination of outer cell and the inner `columns`, and the position among them of every line.
+    @property
+    def has_late_rules(self) -> bool:
+        """Whether rules remain that are asked row by row."""
+        return bool(self._late)
 
-        What depends only on outer axes and on `columns` is computed on the few and gathered for the many.
-        """
-        kinds, _ = self._inner_kinds(columns)
-        if not len(lines):
-            return lines, _NONE
-        first = int(lines.cells.min())
-        keys = [(lines.cells - first, int(lines.cells.max()) - first + 1), (kinds[lines.inner], self._inner.length)]
-        number, example = densified(keys, len(lines))
-        return lines.take(example), number
+    def outer_numbers(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
+        """Number of every outer cell by some of its columns, and one cell per number; `microbatches` counts as one."""
+        keys = self._keys(self._outer, columns)
+        if "microbatches" in columns:
+            distinct, number = np.unique(self.microbatches, return_inverse=True)
+            keys.append((number.reshape(-1), len(distinct)))
+        return densified(keys, self._outer.length)
 
-    def _inner_kinds(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
-        if columns not in self._kinds:
-            self._kinds[columns] = self._distinct(self._inner, columns)
-        return self._kinds[columns]
+    def inner_numbers(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
+        """Number of every inner combination by some of its columns, and one combination per number."""
+        return densified(self._keys(self._inner, columns), self._inner.length)
+
+    @cached_property
+    def microbatches(self) -> Ints:
+        """Micro-batches per pipeline and step of every outer cell."""
+        return self._outer.cells(self.job).degrees.microbatches
+
+    def pairs(self, cells: Ints, inner: Ints) -> Candidates:
+        """The columns of outer cells with inner combinations, legal together or not."""
+        return self.table(Lines(cells=cells, inner=inner, indices=cells, removed={}))
 
     def _filtered(self, lines: Lines) -> Lines:
         removed: dict[str, int] = {}
@@ -262,10 +275,10 @@ class Enumerator:
         return Cells(self.job, values, codes, len(lines))
 
     def _located(self, indices: Ints) -> Lines:
-        return self._placed(np.searchsorted(self._starts, indices, side="right") - 1, indices)
+        return self._placed(np.searchsorted(self.starts, indices, side="right") - 1, indices)
 
     def _placed(self, cells: Ints, indices: Ints) -> Lines:
-        inner = self._rows_of_classes[self._offset_of_cell[cells] + (indices - self._starts[cells])]
+        inner = self._rows_of_classes[self._offset_of_cell[cells] + (indices - self.starts[cells])]
         return Lines(cells=cells, inner=inner, indices=indices, removed={})
 
 

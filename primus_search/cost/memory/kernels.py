@@ -41,39 +41,3 @@ def split(moment, key, units, part, unit, price, out):
         j, k = moment[i], key[i]
         for e in range(len(part)):
             out[part[e], i] += units[j, unit[e]] * price[k, e]
-
-
-@njit(cache=True, nogil=True)
-def number_rows(columns, small, shift, rows, size, codes, first):
-    """Number of every row by its packed small numbers; new ones are counted on from `size`.
-
-    Returns how many are new, their first rows in `first`, or -1 as soon as a value has no small number yet (then
-    nothing new stays numbered).
-    """
-    fresh = 0
-    for i in range(len(codes)):
-        packed = 0
-        for k in range(len(columns)):
-            value = columns[k][i]
-            code = small[k, value] if value < small.shape[1] else -1
-            if code < 0:
-                for j in range(fresh):
-                    rows[_packed(columns, small, shift, first[j])] = -1
-                return -1
-            packed += code << shift[k]
-        number = rows[packed]
-        if number < 0:
-            number = size + fresh
-            rows[packed] = number
-            first[fresh] = i
-            fresh += 1
-        codes[i] = number
-    return fresh
-
-
-@njit(cache=True, nogil=True)
-def _packed(columns, small, shift, i):
-    packed = 0
-    for k in range(len(columns)):
-        packed += small[k, columns[k][i]] << shift[k]
-    return packed

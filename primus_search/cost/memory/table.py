@@ -2,7 +2,8 @@
 
 A row needs three keys. Its pipeline (schedule, stages, layout, recompute of whole layers, micro-batches) decides the
 moments and their units. Its state (degrees and sharding) decides the prices of what stays, its micro-batch (tokens,
-precision, recompute of modules) the prices of what comes and goes. `keys` numbers them.
+precision, recompute of modules) the prices of what comes and goes. `cost.factor.Vocabulary` numbers them; a search over
+a grid remembers the numbers per pair of outer cell and inner combination and asks for `total_of` alone.
 """
 
 import numpy as np
@@ -10,9 +11,8 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, degrees
 from primus_search.cluster import Cluster
-from primus_search.cost.factor import in_order
+from primus_search.cost.factor import Vocabulary, in_order
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.keys import Keys
 from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst_moments
@@ -32,6 +32,17 @@ NEVER = 1e15
 KEY_LIMIT = 200_000
 """Keys of one kind kept before a table starts afresh (about 100 MB)."""
 
+STATE_READS = frozenset({"tp", "pp", "cp", "ep", "etp", "sharding", "shard_group", "fp8"})
+BATCH_READS = frozenset(
+    {"tp", "pp", "cp", "ep", "etp", "micro_batch_size", "fp8", "recompute", "sequence_parallel", "deepep",
+     "loss_fusion"}
+)  # fmt: skip
+PIPELINE_READS = frozenset(
+    {"pp", "vpp", "schedule", "pipeline_layout", "microbatches", "recompute", "recompute_method",
+     "recompute_num_layers", "offload_layers"}
+)  # fmt: skip
+"""Columns that each kind of key depends on."""
+
 
 class MemoryTable:
     """Memory of candidates of one model, cluster and workload; remembers every key it has seen."""
@@ -39,11 +50,22 @@ class MemoryTable:
     def __init__(self, model: Model, cluster: Cluster, workload: Workload) -> None:
         self.model, self.cluster, self.workload = model, cluster, workload
         self._columns = Units(len(memory_kinds(model)))
-        self._forget()
+        self.generation = 0
+        self._start()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Drop every key; numbers given before mean nothing afterwards, which a new `generation` tells."""
+        self._start()
+        self.generation += 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the tables hold more than they should."""
+        return max(self._pipeline_keys.size, self._state_keys.size, self._batch_keys.size) > KEY_LIMIT
+
+    def _start(self) -> None:
         states, batches = range(self._columns.state_width), range(self._columns.state_width, self._columns.width)
-        self._pipeline_keys, self._state_keys, self._batch_keys = Keys(7), Keys(8), Keys(8)
+        self._pipeline_keys, self._state_keys, self._batch_keys = Vocabulary(), Vocabulary(), Vocabulary()
         self._words: dict[object, int] = {}
         self._shapes: dict[Pipeline, int] = {}
         self._shape_of = _Grown((), np.int64)
@@ -106,21 +128,26 @@ class MemoryTable:
 
     def _total(self, c: Candidates) -> tuple[Floats, Ints, Ints, Ints]:
         """Bytes of every row, the moment they are needed at, and the keys of state and micro-batch."""
+        if self.is_full:
+            self.forget()
+        state, batch = self.state_codes(c), self.batch_codes(c)
+        return *self.total_of(self.pipeline_codes(c), state, batch), state, batch
+
+    def total_of(self, pipeline: Ints, state: Ints, batch: Ints) -> tuple[Floats, Ints]:
+        """Bytes of every combination of keys, and the moment they are needed at."""
         from primus_search.cost.memory.kernels import worst
 
-        if max(self._pipeline_keys.size, self._state_keys.size, self._batch_keys.size) > KEY_LIMIT:
-            self._forget()
-        pipeline, state, batch = self._pipelines(c), self._states(c), self._batches(c)
-        tight, loose, moment = np.empty(len(c)), np.empty(len(c)), np.empty(len(c), dtype=np.int64)
+        rows = len(pipeline)
+        tight, loose, moment = np.empty(rows), np.empty(rows), np.empty(rows, dtype=np.int64)
         fixed = self._context.data[state] + self._expert_buffer.data[batch] + self.cluster.stack.memory.fixed_bytes
         worst(
             pipeline, state, batch, np.array(self._first), self._units.data,
             self._state.tight.data, self._batch.tight.data, self._state.loose.data, self._batch.loose.data,
             self.full_bytes - fixed, tight, loose, moment,
         )  # fmt: skip
-        return self.shown(tight + fixed, loose + fixed), moment, state, batch
+        return self.shown(tight + fixed, loose + fixed), moment
 
-    def _pipelines(self, c: Candidates) -> Ints:
+    def pipeline_codes(self, c: Candidates) -> Ints:
         """Number of the pipeline shape of every row."""
         is_full = (c.recompute & int(Recompute.FULL)) != 0
         recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
@@ -146,7 +173,8 @@ class MemoryTable:
             self._first.append(self._units.size)
         return number
 
-    def _states(self, c: Candidates) -> Ints:
+    def state_codes(self, c: Candidates) -> Ints:
+        """Number of the prices of what stays, per row."""
         columns = [c.tp, c.pp, c.cp, c.ep, c.etp, c.sharding, c.shard_group, c.fp8]
         codes, first = self._state_keys.encode(columns)
         if len(first):
@@ -155,7 +183,8 @@ class MemoryTable:
             self._context.append(context_bytes(self.cluster.accelerator, s))
         return codes
 
-    def _batches(self, c: Candidates) -> Ints:
+    def batch_codes(self, c: Candidates) -> Ints:
+        """Number of the prices of what comes and goes, per row."""
         switches = c.sequence_parallel + 2 * c.deepep + 4 * c.loss_fusion + 8 * (c.pp > 1)
         columns = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.fp8, c.recompute, switches]
         codes, first = self._batch_keys.encode(columns)

@@ -1,0 +1,100 @@
+"""What a candidate pays once per step for its replicas: gradient traffic and optimizer, from parameters per rank."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Ints, Sharding, degrees
+from primus_search.cluster import Cluster
+from primus_search.cost.factor import in_order
+from primus_search.cost.gradient import gradient_traffic
+from primus_search.cost.measured import MeasuredLayers
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.share import share
+from primus_search.cost.optimizer import optimizer_s
+from primus_search.errors import ScheduleError
+from primus_search.layout import StageLayers, stage_layers
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+REDUCE_MOST, REDUCE_LEAST, GATHER_MOST, GATHER_LEAST, UPDATE = range(5)
+REPLICA_TERMS = 5
+"""Columns of `replica_terms`, all in seconds: see `gradient.GradientTraffic`; UPDATE is the optimizer."""
+
+
+def replica_terms(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates, measured: MeasuredLayers | None
+) -> Floats:
+    """(rows, 5) seconds per step: gradient and weight traffic at most and at least, and the optimizer."""
+    dense, expert = params_per_rank(model, cluster, workload, c)
+    t = gradient_traffic(cluster, workload, c, dense, expert)
+    d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
+    replicas = d.dp * c.cp
+    group = np.where(c.shard_group > 0, np.minimum(c.shard_group, replicas), replicas)
+    is_sharded = c.sharding != Sharding.NONE
+    owned = dense / np.where(is_sharded, group, 1)
+    owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
+    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned)
+    if measured is not None and measured.optimizer_s_per_param > 0:
+        update_s = owned * measured.optimizer_s_per_param
+    is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
+    update_s = update_s + is_zero1 * group * cluster.stack.broadcast_s
+    return np.stack([t.reduce_most_s, t.reduce_least_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
+
+
+def params_per_rank(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> tuple[Floats, Floats]:
+    """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
+    s = share(model, workload, cluster.stack, c, cluster.world)
+    dense_of = np.array([layer_dense_params(model, kind, s) for kind in model.kinds])
+    expert_of = np.array([layer_expert_params(model, s) if k.is_moe else 0.0 * s.tp for k in model.kinds])
+    mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
+    mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
+    out = np.zeros((2, len(c)))
+    for members in _groups(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
+        i = int(members[0])
+        stages, pp = stages_of(model, c, i), int(c.pp[i])
+        has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
+        ends = stages.has_embedding * model.embedding_params + has_matrix * model.head_params
+        layers = range(len(model.kinds))
+        dense = in_order(stages.counts[:, [k]] * dense_of[k, members] for k in layers)
+        dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]
+        expert = in_order(stages.counts[:, [k]] * expert_of[k, members] for k in layers)
+        expert = expert + stages.mtp[:, None] * mtp_expert[members]
+        on_rank = [np.flatnonzero(_ranks(c, i, len(ends)) == rank) for rank in range(pp)]
+        dense = np.array([in_order(dense[stage]) for stage in on_rank])
+        expert = np.array([in_order(expert[stage]) for stage in on_rank])
+        heaviest = (dense + expert).argmax(axis=0)
+        column = np.arange(len(members))
+        out[:, members] = dense[heaviest, column], expert[heaviest, column]
+    return out[0], out[1]
+
+
+def stages_of(model: Model, c: Candidates, i: int) -> StageLayers:
+    """The layers of every virtual stage of row i."""
+    layout = c.layouts[int(c.pipeline_layout[i])]
+    count = int(c.pp[i] * c.vpp[i])
+    stages = stage_layers(model, count, layout)
+    if stages is None:
+        raise ScheduleError(f"layout {layout} does not deal {model.num_layers} layers to {count} stages")
+    return stages
+
+
+def _ranks(c: Candidates, i: int, num_stages: int) -> Ints:
+    """Pipeline rank of every virtual stage of row i."""
+    from primus_search.schedule import algorithm
+    from primus_search.schedule.table import rank_of_stage
+
+    pp, vpp = int(c.pp[i]), int(c.vpp[i])
+    if pp == 1:
+        return np.zeros(num_stages, dtype=np.int64)
+    placement = algorithm(c.schedules[int(c.schedule[i])]).placement
+    return rank_of_stage(placement, pp, vpp)[:num_stages].astype(np.int64)
+
+
+def _groups(keys: Ints) -> Iterator[Ints]:
+    """Positions of the columns of `keys` that are alike, group by group."""
+    if keys.shape[1] == 0:
+        return
+    order = np.lexsort(keys[::-1])
+    changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
+    yield from np.split(order, np.flatnonzero(changes) + 1)
