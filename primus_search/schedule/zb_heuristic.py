@@ -73,47 +73,18 @@ def _score(order: Ordered, objective: Objective) -> tuple[float, float]:
 
 
 @njit(cache=True)
-def _arrival(k, r, done, end, comm):  # type: ignore[no-untyped-def]
-    """When the input of the next F or B of rank r is there; 0 where it comes from this rank itself."""
-    j = done[k, r]
-    if k == F and r > 0:
-        return end[F, r - 1, j] + comm[r - 1]
-    if k == B and r + 1 < done.shape[1]:
-        return end[B, r + 1, j] + comm[r]
-    return 0.0
-
-
-@njit(cache=True)
-def _put(k, r, done, end, clock, idle, held, change, duration, comm, kind, micro):  # type: ignore[no-untyped-def]
-    """Run the next pass of a kind on a rank."""
-    m = end.shape[2]
-    j = done[k, r]
-    start = clock[r]
-    if k != W:
-        start = max(start, _arrival(k, r, done, end, comm))
-    if done[F, r] > 0:
-        idle[r] += start - clock[r]
-    clock[r] = start + duration[k, r]
-    if k != W:
-        end[k, r, j] = clock[r]
-    held[r] += change[k, r]
-    row = 3 * m * r + done[0, r] + done[1, r] + done[2, r]
-    kind[row], micro[row] = k, j
-    done[k, r] = j + 1
-
-
-@njit(cache=True)
-def _forwards_first(p, m, end, clock, held, change, duration, comm, limit, eager):  # type: ignore[no-untyped-def]
+def _forwards_first(end, clock, held, gain, duration, comm, limit, eager):  # type: ignore[no-untyped-def]
     """Forwards each rank runs after its first one and before its first input gradient."""
+    p, m = len(clock), end.shape[2]
     more = np.zeros(p, np.int64)
     first_b = end[F, p - 1, 0] + duration[B, p - 1]
     for r in range(p - 2, -1, -1):
         at, full = clock[r], held[r]
         first_b += comm[r]
-        while 1 + more[r] < m and full + change[F, r] <= limit:
+        while 1 + more[r] < m and full + gain[F, r] <= limit:
             if (at >= first_b) if eager else (at + duration[F, r] > first_b):
                 break
-            full += change[F, r]
+            full += gain[F, r]
             at += duration[F, r]
             more[r] += 1
         first_b = max(at, first_b) + duration[B, r]
@@ -124,20 +95,43 @@ def _forwards_first(p, m, end, clock, held, change, duration, comm, limit, eager
 
 
 @njit(cache=True)
-def _skips(r, done, clock, idle, held, change, duration, comm, limit):  # type: ignore[no-untyped-def]
-    """Whether rank r leaves out a forward because the next rank's gradient would come before the forward ends."""
-    if done[F, r] < done[F, r + 1] + 2:
-        return False
+def _skips(r, done, clock, spare, full, gain, duration, comm, limit):  # type: ignore[no-untyped-def]
+    """Whether rank r leaves out a forward because the next rank's gradient would come before the forward ends.
+
+    `full`: activations with that forward; `spare`: how much less this rank idled than the one that idled most.
+    """
     back = clock[r + 1] + duration[F, r + 1] + duration[B, r + 1] + comm[r]
-    if clock[r] >= back:
+    at = clock[r]
+    if at >= back:
         return True
-    full, at = held[r] + change[F, r], clock[r]
     weights = done[B, r] - done[W, r]
     while full > limit and weights > 0:
         at += duration[W, r]
-        full += change[W, r]
+        full += gain[W, r]
         weights -= 1
-    return at + duration[F, r] > back and back - clock[r] <= idle.max() - idle[r]
+    return at + duration[F, r] > back and back - clock[r] <= spare
+
+
+@njit(cache=True)
+def _weights_before(full, limit, released, at, ready, one, waiting, spare):  # type: ignore[no-untyped-def]
+    """Weight gradients that run before a pass: to make room, and where the rank would wait for the input.
+
+    `full`: activations with the pass, `released` by one W of time `one`; the rank is free `at`, its input `ready`. A
+    gap of at most `spare` that is shorter than a W stays empty. -1 where there is no room.
+    """
+    n = 0
+    while full > limit and n < waiting:
+        at += one
+        full += released
+        n += 1
+    if full > limit:
+        return -1
+    while n < waiting and at + one <= ready:
+        at += one
+        n += 1
+    if n < waiting and ready - at > max(0.0, spare):
+        n += 1
+    return n
 
 
 @njit(cache=True)
@@ -145,46 +139,59 @@ def _rounds(p, m, duration, comm, weight, share, limit, eager, yields, spares): 
     """Makespan, span and columns of the order; infinite times where it does not fit the memory."""
     kind, micro = np.empty(3 * p * m, np.int8), np.empty(3 * p * m, np.int32)
     stage = np.repeat(np.arange(p), 3 * m).astype(np.int16)
-    change = share.reshape(3, 1) * weight.reshape(1, p)
-    done, end = np.zeros((3, p), np.int64), np.zeros((2, p, m))
+    gain = share.reshape(3, 1) * weight.reshape(1, p)
+    done, end, row = np.zeros((3, p), np.int64), np.zeros((2, p, m)), np.arange(p) * 3 * m
     clock, idle, held = np.zeros(p), np.zeros(p), np.zeros(p)
-    wanted = np.zeros(p, np.bool_)
-    for r in range(p):
-        _put(F, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
-        if held[r] > limit:
-            return np.inf, np.inf, kind, stage, micro
-    more = _forwards_first(p, m, end, clock, held, change, duration, comm, limit, eager)
-    for r in range(p):
-        for _ in range(more[r]):
-            _put(F, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
-    for i in range(m):
-        for r in range(p):
-            wanted[r] = i > 0 and done[F, r] < m
-            if wanted[r] and yields and r + 1 < p:
-                wanted[r] = not _skips(r, done, clock, idle, held, change, duration, comm, limit)
-        for r in range(p - 2, -1, -1):
-            wanted[r] = wanted[r] and wanted[r + 1]
-        for turn in range(2 * p):
+    forwards, most_idle = np.ones(p, np.int64), 0.0
+    # Two rounds of warm-up, each with forwards only: one on every rank, then as many as fit before the first gradient.
+    for i in range(-2, m):
+        if i == -1:
+            forwards = _forwards_first(end, clock, held, gain, duration, comm, limit, eager)
+        if i >= 0:
+            for r in range(p):
+                forwards[r] = 1 if i > 0 and done[F, r] < m else 0
+                if forwards[r] and yields and r + 1 < p and done[F, r] >= done[F, r + 1] + 2:
+                    spare, full = most_idle - idle[r], held[r] + gain[F, r]
+                    if _skips(r, done, clock, spare, full, gain, duration, comm, limit):
+                        forwards[r] = 0
+            for r in range(p - 2, -1, -1):
+                forwards[r] = min(forwards[r], forwards[r + 1])
+        for turn in range(2 * p if i >= 0 else p):
             k, r = (F, turn) if turn < p else (B, 2 * p - 1 - turn)
-            if k == F and not wanted[r]:
-                continue
-            while held[r] + change[k, r] > limit and done[W, r] < done[B, r]:
-                _put(W, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
-            if held[r] + change[k, r] > limit:
-                return np.inf, np.inf, kind, stage, micro
-            ready = _arrival(k, r, done, end, comm) if i > 0 else 0.0
-            while done[W, r] < done[B, r] and clock[r] + duration[W, r] <= ready:
-                _put(W, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
-            gap = ready - clock[r]
-            if done[W, r] < done[B, r] and gap > 0.0 and not (spares and gap <= idle.max() - idle[r]):
-                _put(W, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
-            if k == B and r == 0 and done[F, r] == m:
-                while done[W, r] < done[B, r]:
-                    _put(W, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
-            _put(k, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
+            for _ in range(forwards[r] if k == F else 1):
+                j, ready, waiting = done[k, r], 0.0, done[B, r] - done[W, r]
+                if k == F and r > 0:
+                    ready = end[F, r - 1, j] + comm[r - 1]
+                elif k == B and r + 1 < p:
+                    ready = end[B, r + 1, j] + comm[r]
+                spare = most_idle - idle[r] if spares else 0.0
+                weights = _weights_before(
+                    held[r] + gain[k, r], limit, gain[W, r], clock[r], ready, duration[W, r], waiting, spare
+                )
+                if weights < 0:
+                    return np.inf, np.inf, kind, stage, micro
+                if k == B and r == 0 and done[F, r] == m:
+                    weights = waiting
+                for n in range(weights):
+                    kind[row[r]], micro[row[r]] = W, done[W, r] + n
+                    row[r] += 1
+                    clock[r] += duration[W, r]
+                done[W, r] += weights
+                held[r] += weights * gain[W, r] + gain[k, r]
+                start = max(clock[r], ready)
+                if done[F, r] > 0:
+                    idle[r] += start - clock[r]
+                    most_idle = max(most_idle, idle[r])
+                clock[r] = start + duration[k, r]
+                end[k, r, j] = clock[r]
+                kind[row[r]], micro[row[r]] = k, j
+                row[r] += 1
+                done[k, r] = j + 1
     span = 0.0
     for r in range(p):
-        while done[W, r] < m:
-            _put(W, r, done, end, clock, idle, held, change, duration, comm, kind, micro)
+        for j in range(done[W, r], m):
+            kind[row[r]], micro[row[r]] = W, j
+            row[r] += 1
+            clock[r] += duration[W, r]
         span = max(span, clock[r] - end[F, r, 0] + duration[F, r])
     return clock.max(), span, kind, stage, micro

@@ -5,11 +5,12 @@ finds within the memory of p and 2p micro-batches per rank, half of an activatio
 (`schedule.zb_heuristic`). ZB-auto goes on searching from there; V-auto is the adaptive schedule of arXiv:2405.15362.
 """
 
+from collections.abc import Iterator
 from itertools import chain
 
 from primus_search.schedule.adaptive import adaptive
 from primus_search.schedule.algorithms.zero_bubble import warm_ups
-from primus_search.schedule.contest import fastest_within
+from primus_search.schedule.loop_search import fastest_loop
 from primus_search.schedule.registry import Objective, Request, register
 from primus_search.schedule.table import Placement, Table
 from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
@@ -21,8 +22,11 @@ from primus_search.schedule.zb_heuristic import best_of_the_grid
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def zb_auto(request: Request) -> Table:
     """One stage per rank, any memory limit, aware of the costs."""
-    known = fastest_within(request, request.memory_limit, chain(warm_ups(request, 1), warm_ups(request, 2)))
-    return adaptive(request, (known,), limit=request.memory_limit)
+    return fastest_loop(request, request.memory_limit, _any_warm_up)
+
+
+def _any_warm_up(request: Request) -> Iterator[Table]:
+    return chain(warm_ups(request, 1), warm_ups(request, 2))
 
 
 @register("zb-1p", summary="the paper's search in the memory of p, half released at B", placement=Placement.LOOP,

@@ -6,9 +6,10 @@ a group of g needs g + (p - g)/v (PipeOffload, arXiv:2503.01328, without the off
 """
 
 from collections.abc import Iterator
+from functools import partial
 
-from primus_search.schedule.algorithms.interleaved import in_groups, runs
-from primus_search.schedule.contest import fastest_within, own_limit
+from primus_search.schedule.algorithms.interleaved import balanced, in_groups, runs
+from primus_search.schedule.loop_search import fastest_loop, own_limit
 from primus_search.schedule.registry import TOLERANCE, Request, register
 from primus_search.schedule.table import Placement, Table
 
@@ -19,7 +20,7 @@ def interleaved_zb(request: Request) -> Table:
     """Bubble (p-1)(F+B-W)/v at F=B=W, peak p; a little more where m is no multiple of p."""
     p, m = request.stages, request.microbatches
     largest = -(-m // max(1, m // p))
-    return fastest_within(request, own_limit(request, max(p, largest)), _patterns(request, p))
+    return fastest_loop(request, own_limit(request, max(p, largest)), partial(_patterns, group=p))
 
 
 @register("gis", summary="interleaved in small groups, less memory", placement=Placement.LOOP, virtual_stages=None,
@@ -32,7 +33,7 @@ def gis(request: Request) -> Table:
     sizes = [request.group] if request.group is not None else range(p, 0, -1)
     fitting = [g for g in sizes if memory(g, p, v) <= request.memory_limit + TOLERANCE]
     group = fitting[0] if fitting else sizes[-1]
-    return fastest_within(request, own_limit(request, memory(group, p, v)), _patterns(request, group))
+    return fastest_loop(request, own_limit(request, memory(group, p, v)), partial(_patterns, group=group))
 
 
 def memory(group: int, stages: int, virtual_stages: int) -> float:
@@ -41,12 +42,17 @@ def memory(group: int, stages: int, virtual_stages: int) -> float:
 
 
 def _patterns(request: Request, group: int) -> Iterator[Table]:
-    """Interleaved orders with the warm-up of ZB-H1 and shorter, in groups of this size."""
+    """Interleaved orders with the warm-up of ZB-H1 and shorter, in groups of this size.
+
+    What is left over goes last as a small group, or as a full one with empty places, or is shared among the groups.
+    """
     p, m, v = request.stages, request.microbatches, request.virtual_stages
     whole, rest = divmod(m, group)
-    sizes = (group,) * whole + ((rest,) if rest else ())
-    first = (v - 1) * sizes[0]
+    cuts = [(group,) * whole + ((rest,) if rest else ())]
+    if rest and v > 1:
+        cuts += [(group,) * (whole + 1), balanced(m, max(1, whole))]
     for slope in (1, 2) if v > 1 else (1, 2, 3):
-        table = in_groups(request, sizes, [first + slope * (p - 1 - r) for r in range(p)])
-        if runs(table):
-            yield table
+        for sizes in cuts:
+            table = in_groups(request, sizes, [(v - 1) * sizes[0] + slope * (p - 1 - r) for r in range(p)])
+            if runs(table):
+                yield table

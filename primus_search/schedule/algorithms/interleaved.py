@@ -12,7 +12,7 @@ from primus_search.errors import ScheduleError
 from primus_search.schedule.choose import fastest
 from primus_search.schedule.patterns import warm_steady_cool
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.table import Placement, Table
+from primus_search.schedule.table import Placement, RankOrder, Table
 
 
 @register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None,
@@ -42,9 +42,7 @@ def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
     whole, rest = divmod(m, p)
     cuts = [(p,) * whole + ((rest,) if rest else ())]
     if rest:
-        for rounds in {max(1, whole), whole + 1}:
-            low, more = divmod(m, rounds)
-            cuts.append((low + 1,) * more + (low,) * (rounds - more))
+        cuts += [balanced(m, rounds) for rounds in (max(1, whole), whole + 1)]
         if whole:
             cuts.append((p,) * (whole - 1) + (p + rest,))
             cuts.append((rest,) + (p,) * whole)
@@ -52,17 +50,36 @@ def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
 
 
 def in_groups(request: Request, sizes: tuple[int, ...], warm_up: list[int]) -> Table:
-    """Groups of micro-batches walk through the chunks of a rank one group and chunk at a time."""
-    p, v = request.stages, request.virtual_stages
+    """Groups of micro-batches walk through the chunks of a rank one group and chunk at a time.
+
+    Where the groups have room for more micro-batches than there are, the last places stay empty: passes keep the
+    turns that they have with full groups.
+    """
+    p, v, m = request.stages, request.virtual_stages, request.microbatches
     starts = np.concatenate([[0], np.cumsum(sizes)])
     micro = np.concatenate([np.tile(np.arange(starts[g], starts[g] + n), v) for g, n in enumerate(sizes)])
     chunk = np.concatenate([np.repeat(np.arange(v), n) for n in sizes])
     return Table.from_ranks(
         request.name,
-        [warm_steady_cool(chunk * p + r, micro, (v - 1 - chunk) * p + r, micro, warm_up[r]) for r in range(p)],
+        [
+            _present(warm_steady_cool(chunk * p + r, micro, (v - 1 - chunk) * p + r, micro, warm_up[r]), m)
+            for r in range(p)
+        ],
         microbatches=request.microbatches,
         virtual_stages=v,
     )
+
+
+def _present(order: RankOrder, microbatches: int) -> RankOrder:
+    """The passes of the micro-batches that there are."""
+    there = order.micro_batch < microbatches
+    return order if there.all() else RankOrder(order.kind[there], order.stage[there], order.micro_batch[there])
+
+
+def balanced(m: int, rounds: int) -> tuple[int, ...]:
+    """m micro-batches in as many groups as there are rounds, the larger ones first."""
+    low, more = divmod(m, rounds)
+    return (low + 1,) * more + (low,) * (rounds - more)
 
 
 def runs(table: Table) -> bool:

@@ -5,10 +5,11 @@ gaps, held back so that no rank keeps more than p (H1) or 2p - 1 (H2) micro-batc
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
-from primus_search.schedule.contest import fastest_within, own_limit
+from primus_search.schedule.loop_search import fastest_loop, own_limit
 from primus_search.schedule.patterns import warm_steady_cool
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Placement, Table
@@ -19,7 +20,7 @@ from primus_search.schedule.table import Placement, Table
 def zb_h1(request: Request) -> Table:
     """Bubble (p-1)(F+B-W), peak p."""
     p = request.stages
-    return fastest_within(request, own_limit(request, p), warm_ups(request, 1))
+    return fastest_loop(request, own_limit(request, p), partial(warm_ups, depth=1))
 
 
 @register("zb-h2", summary="no steady bubble, twice the memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
@@ -27,7 +28,7 @@ def zb_h1(request: Request) -> Table:
 def zb_h2(request: Request) -> Table:
     """Span bubble (p-1)(F+B-2W), peak 2p - 1."""
     p = request.stages
-    return fastest_within(request, own_limit(request, 2 * p - 1), warm_ups(request, 2))
+    return fastest_loop(request, own_limit(request, 2 * p - 1), partial(warm_ups, depth=2))
 
 
 def warm_ups(request: Request, depth: int) -> Iterator[Table]:

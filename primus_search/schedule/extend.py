@@ -1,0 +1,104 @@
+"""A longer run of the same order: more of the periods it already repeats, everything else as it is.
+
+An order found on few micro-batches serves any number of them: in the middle of the run every rank repeats its passes
+for later micro-batches, and more such periods go in there. The warm-up, the cool-down and the activations held stay
+the same. Nothing is assumed about the result: its links are resolved and its times are computed like any other's.
+"""
+
+import numpy as np
+from numba import njit
+
+from primus_search.errors import ScheduleError
+from primus_search.schedule.table import Table
+
+
+def extended(table: Table, microbatches: int) -> Table | None:
+    """The order for more micro-batches; None where it does not repeat in a way that gives this number."""
+    more = microbatches - table.microbatches
+    if more == 0:
+        return table
+    rows = len(table) // table.stages
+    per_micro = rows // table.microbatches
+    if table.has_pairs or per_micro * table.microbatches * table.stages != len(table):
+        return None
+    for shift in _shifts(more, table.microbatches // 2):
+        cuts = _cuts(table.kind, table.stage, table.micro_batch, table.stages, shift * per_micro, shift)
+        if cuts[-1] < 0:
+            continue
+        longer = _longer(table, cuts, shift, shift * per_micro, more // shift, microbatches)
+        if _runs(longer):
+            return longer
+    return None
+
+
+def _shifts(more: int, most: int) -> list[int]:
+    """Micro-batches per period that divide what is missing, few first."""
+    return [shift for shift in range(1, min(more, most) + 1) if more % shift == 0]
+
+
+def _runs(table: Table) -> bool:
+    try:
+        table.links  # noqa: B018  (asking for the links is what finds a deadlock)
+    except ScheduleError:
+        return False
+    return True
+
+
+def _longer(table: Table, cuts: np.ndarray, shift: int, step: int, times: int, microbatches: int) -> Table:
+    rows = len(table) // table.stages + times * step
+    kind, stage, micro = _insert(table.kind, table.stage, table.micro_batch, cuts, step, shift, times, rows)
+    return Table(
+        name=table.name,
+        stages=table.stages,
+        microbatches=microbatches,
+        virtual_stages=table.virtual_stages,
+        placement=table.placement,
+        offsets=np.arange(table.stages + 1, dtype=np.int64) * rows,
+        kind=kind,
+        stage=stage,
+        micro_batch=micro,
+        overlaps_next=np.zeros(len(kind), dtype=np.bool_),
+    )
+
+
+@njit(cache=True)
+def _cuts(kind, stage, micro, p, step, shift):  # type: ignore[no-untyped-def]
+    """Per rank the first row of the middle period of its longest repeating part; the last entry is -1 if one has none.
+
+    Row i repeats when row i + step is the same pass, `shift` micro-batches later.
+    """
+    rows = len(kind) // p
+    cuts = np.full(p + 1, -1, np.int64)
+    for r in range(p):
+        low, longest, run = r * rows, 0, 0
+        for i in range(low, low + rows - step):
+            j = i + step
+            same = kind[i] == kind[j] and stage[i] == stage[j] and micro[i] + shift == micro[j]
+            run = run + 1 if same else 0
+            if run > longest:
+                longest = run
+                cuts[r] = i + 1 - run - low
+        if longest < step:
+            return cuts
+        cuts[r] += (longest - step) // 2
+    cuts[p] = 0
+    return cuts
+
+
+@njit(cache=True)
+def _insert(kind, stage, micro, cuts, step, shift, times, rows):  # type: ignore[no-untyped-def]
+    """Columns with the period at each cut run `times` more often."""
+    p = len(cuts) - 1
+    old = len(kind) // p
+    new_kind, new_stage = np.empty(p * rows, np.int8), np.empty(p * rows, np.int16)
+    new_micro = np.empty(p * rows, np.int32)
+    for r in range(p):
+        to = r * rows
+        for turn in range(times + 1):
+            begin = 0 if turn == 0 else cuts[r]
+            end = cuts[r] + step if turn < times else old
+            for i in range(begin, end):
+                row = r * old + i
+                new_kind[to], new_stage[to], new_micro[to] = kind[row], stage[row], micro[row] + turn * shift
+                to += 1
+    return new_kind, new_stage, new_micro
