@@ -5,7 +5,7 @@ bool. Words (schedule, layout) are stored as codes into a vocabulary that travel
 10^5 rows stays a few megabytes and equal words compare as integers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum, IntFlag
 from typing import Any, Self
@@ -211,6 +211,23 @@ DEFAULTS: Mapping[str, int | bool] = {
     "offload_layers": 0,
 }
 COLUMN_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Candidates) if f.name not in ("schedules", "layouts"))
+
+
+def joined(tables: Sequence[Candidates]) -> Candidates:
+    """Several tables as one, in their order; their vocabularies of schedules and layouts become one."""
+    schedules = tuple(dict.fromkeys(name for table in tables for name in table.schedules))
+    layouts = tuple(dict.fromkeys(layout for table in tables for layout in table.layouts))
+    columns: dict[str, list[int]] = {name: [] for name in COLUMN_NAMES}
+    for table in tables:
+        for name, column in table.columns().items():
+            values = column.tolist()
+            if name == "schedule":
+                values = [schedules.index(table.schedules[code]) for code in values]
+            elif name == "pipeline_layout":
+                values = [layouts.index(table.layouts[code]) for code in values]
+            columns[name] += values
+    every: dict[str, Any] = columns
+    return Candidates.table(schedules=schedules, layouts=layouts, **every)
 
 
 def recompute_word(flags: int) -> str:

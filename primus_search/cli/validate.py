@@ -43,6 +43,11 @@ def _finite(value: Any) -> Any:
 
 def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
+    if figures["memory_only"]:
+        typer.echo(f"{figures['memory_only']} more publish their memory and no rate")
+    if not figures["rows"]:
+        _print_reasons("skipped", figures["skipped_reasons"], "reason")
+        return
     typer.echo(
         f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, "
         f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, "
@@ -64,7 +69,8 @@ def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
                     f"{group['p90_abs_error']:>8.1%}{group['worst_abs_error']:>8.1%}{group['bias']:>+8.1%}"
                 )
     _print_worst(outcome)
-    _print_skipped(figures)
+    _print_reasons("assumed", figures["assumed"], "what")
+    _print_reasons("skipped", figures["skipped_reasons"], "reason")
 
 
 def _print_worst(outcome: "Outcome") -> None:
@@ -86,12 +92,13 @@ def _print_worst(outcome: "Outcome") -> None:
         )
 
 
-def _print_skipped(figures: dict[str, Any]) -> None:
+def _print_reasons(title: str, items: list[dict[str, str]], key: str) -> None:
+    """How many runs share each reason, the most frequent first, with the first of them."""
     reasons: dict[str, list[str]] = {}
-    for item in figures["skipped_reasons"]:
-        reasons.setdefault(item["reason"], []).append(item["id"])
+    for item in items:
+        reasons.setdefault(item[key], []).append(item["id"])
     if reasons:
-        typer.echo("\nskipped")
+        typer.echo(f"\n{title}")
     for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1])):
         named = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
         typer.echo(f"{len(ids):>6}  {reason} ({named})")

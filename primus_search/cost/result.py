@@ -1,6 +1,6 @@
 """What the cost model says of a table of candidates: named parts whose total is a property, so they always sum."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 from primus_search.candidates import Bools, Floats, Ints
@@ -101,6 +101,10 @@ def _sum(parts: Memory | Step) -> Floats:
     return in_order(parts.__getattribute__(f.name) for f in fields(parts))
 
 
+PER_ROW = ("verdict", "headroom_bytes", "microbatches", "dp")
+"""Columns of a projection beside those of memory and step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
     """Memory and step of every candidate, and whether it fits. A row that does not fit is still a row.
@@ -119,6 +123,13 @@ class Projection:
     tokens_per_step: float
     flops_per_token: float
     peak_flops_per_s: float
+
+    def take(self, rows: Ints) -> "Projection":
+        """The projection of these rows, in their order."""
+        memory = {f.name: self.memory.__getattribute__(f.name)[rows] for f in fields(Memory)}
+        step = {f.name: self.step.__getattribute__(f.name)[rows] for f in fields(Step)}
+        columns = {name: self.__getattribute__(name)[rows] for name in PER_ROW}
+        return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
 
     @property
     def fits(self) -> Bools:

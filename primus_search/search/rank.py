@@ -1,13 +1,11 @@
 """From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from functools import reduce
 
 import numpy as np
 
 from primus_search.candidates import Ints
-from primus_search.cost.result import Memory, Projection, Step
 from primus_search.errors import InputError, NothingFits, Problem
 from primus_search.search.collect import Collected
 from primus_search.search.evaluate import Funnel
@@ -58,19 +56,8 @@ def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> Tabl
         choice=choice,
         indices=numbers[order],
         candidates=candidates.take(order),
-        projection=reordered(projection, order),
+        projection=projection.take(order),
     )
-
-
-def reordered(projection: Projection, order: Ints) -> Projection:
-    """The projection with its rows in another order."""
-    columns = {name: projection.__getattribute__(name)[order] for name in PER_ROW}
-    memory = {f.name: projection.memory.__getattribute__(f.name)[order] for f in fields(projection.memory)}
-    step = {f.name: projection.step.__getattribute__(f.name)[order] for f in fields(projection.step)}
-    return replace(projection, memory=Memory(**memory), step=Step(**step), **columns)
-
-
-PER_ROW = ("verdict", "headroom_bytes", "microbatches", "dp")
 
 
 def refuse_empty(funnel: Funnel) -> None:

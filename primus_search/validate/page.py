@@ -18,6 +18,7 @@ def write_page(path: Path, title: str, figures: dict[str, Any]) -> None:
         _paragraph(figures),
         _table(["group", "runs", "median", "p90", "bias"], [_group(g) for g in figures["groups"]]),
         _table(["run", "projected tok/s/GPU", "measured", "error"], [_run(row) for row in rows]),
+        _table(["run", "assumed"], [[a["id"], a["what"]] for a in figures["assumed"]]),
         _table(["skipped run", "reason"], [[s["id"], s["reason"]] for s in figures["skipped_reasons"]]),
     ]
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")

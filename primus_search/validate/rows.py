@@ -1,4 +1,4 @@
-"""Measured training runs as typed rows. Odd or missing values become None; `cases` decides if that matters."""
+"""Measured training runs as typed rows. Odd or missing values become None; who needs one decides if that matters."""
 
 import csv
 import math
@@ -48,14 +48,23 @@ WORDS = (
     "recompute",
     "schedule",
     "sequence_parallel",
+    "stack",
     "flags",
     "complete",
     "notes",
 )
-REQUIRED = ("source", "model", "gpu", "gpus", "tokens_per_s_per_gpu")
+REQUIRED = (("gpu",), ("gpus",), ("tokens_per_s_per_gpu", "step_time_s"))
+"""Columns without which no row can be scored, one of each group; whatever else is missing is missing in each row."""
 
 MOST = 10**9
 """No count of a training run is larger; what is, is a slip of the pen."""
+MOST_OF = {"num_layers": 4096, "heads": 4096, "kv_heads": 4096, "head_dim": 8192, "num_experts": 65536,
+           "gpus": 10**6, "pp": 4096, "vpp": 4096, "shared_experts": 1024, "first_dense_layers": 4096}  # fmt: skip
+"""Counts that lists are as long as, well beyond any model or machine there is."""
+
+
+class Skipped(Exception):
+    """Why a run cannot be projected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +92,26 @@ class Run:
         value = self.numbers[name]
         if value is None:
             return default
-        return int(value) if 0 <= value <= MOST and value == int(value) else None
+        return int(value) if 0 <= value <= MOST_OF.get(name, MOST) and value == int(value) else None
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A count of at least 1 that the run must have. Raises `Skipped` where it has none."""
+        value = self.whole(name, default)
+        if value is None or value < 1:
+            raise Skipped(f"{name} is missing or not a whole number of at least 1")
+        return value
+
+    def parts(self, name: str) -> int:
+        """A count that is 0 where the cell is empty. Raises `Skipped` where it is no count."""
+        value = self.whole(name, 0)
+        if value is None:
+            raise Skipped(f"{name} is not a whole number")
+        return value
 
     @property
     def is_complete(self) -> bool:
         """Whether every field needed to project the run is published; a table without the column claims it."""
-        return self.words["complete"].lower() in ("yes", "1", "true", "")
+        return self.words["complete"].lower() in ("yes", "y", "1", "1.0", "true", "")
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -96,28 +119,36 @@ def read_runs(path: Path) -> list[Run]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            header = reader.fieldnames or ()
-            missing = [name for name in REQUIRED if name not in header]
+            names = {(name or "").strip().lower(): name for name in reader.fieldnames or ()}
+            missing = [group for group in REQUIRED if not any(name in names for name in group)]
             if missing:
-                raise InputError([Problem(str(path), f"no column {name}") for name in missing])
-            return [_run(line, row) for line, row in enumerate(reader, start=2)]
+                raise InputError([Problem(str(path), f"no column {' or '.join(group)}") for group in missing])
+            return [_run(line, row, names) for line, row in enumerate(reader, start=2)]
     except OSError as error:
         raise InputError([Problem(str(path), error.strerror or str(error))]) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError([Problem(str(path), f"not a CSV file: {error}")]) from None
 
 
-def _run(line: int, row: dict[str, str | None]) -> Run:
+def _run(line: int, row: dict[str, str | None], names: dict[str, str]) -> Run:
+    cells = {name: row.get(written) or "" for name, written in names.items()}
     return Run(
         line=line,
-        words={name: (row.get(name) or "").strip() for name in WORDS},
-        numbers={name: _number(row.get(name)) for name in NUMBERS},
+        words={name: cells.get(name, "").strip() for name in WORDS},
+        numbers={name: _number(cells.get(name, "")) for name in NUMBERS},
     )
 
 
-def _number(text: str | None) -> float | None:
+_YES_NO = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+
+
+def _number(text: str) -> float | None:
+    """A number as tables write them: `8192`, `8192.0`, `1,024`, `12 %`; yes and no are 1 and 0."""
+    word = text.strip().lower().removesuffix("%").replace(",", "").replace("_", "")
+    if word in _YES_NO:
+        return _YES_NO[word]
     try:
-        value = float((text or "").strip().replace(",", ""))
+        value = float(word)
     except ValueError:
         return None
     return value if math.isfinite(value) else None

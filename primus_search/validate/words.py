@@ -2,32 +2,61 @@
 
 import re
 
-from primus_search.candidates import Fp8, Recompute
+from primus_search.candidates import Fp8, Recompute, Sharding
 
-HARDWARE = {
-    "a100": "a100_80",
-    "a100-80gb": "a100_80",
-    "a100-40gb": "a100_40",
-    "a800": "a800",
-    "h100": "h100",
-    "h800": "h800",
-    "h200": "h200",
-    "b200": "b200",
-    "b300": "b300",
-    "gb200": "gb200",
-    "gb300": "gb300",
-    "mi250x": "mi250x",
-    "mi250": "mi250x",
-    "mi300x": "mi300x",
-    "mi325x": "mi325x",
-    "mi350x": "mi350x",
-    "mi355x": "mi355x",
-}
-"""GPU names of published tables -> hardware files."""
+_DEVICES = (
+    # pattern of a GPU's name or the notes beside it, hardware file; the first that matches
+    (r"\bgh200\b", None),
+    (r"\b(?:h100|h800|a100|h200)\b.*\b(?:pcie|nvl)\b", None),
+    (r"gb300", "gb300"),
+    (r"gb200", "gb200"),
+    (r"\bb300", "b300"),
+    (r"\bb200", "b200"),
+    (r"\bh200", "h200"),
+    (r"\bh800", "h800"),
+    (r"\bh100.*\b96 ?gi?b", "h100_96gb"),
+    (r"\bh100", "h100"),
+    (r"\ba800", "a800"),
+    (r"\ba100.*\b40 ?gi?b", "a100_40"),
+    (r"\ba100", "a100_80"),
+    (r"mi250x?", "mi250x"),
+    (r"mi300x", "mi300x"),
+    (r"mi325x", "mi325x"),
+    (r"mi350x", "mi350x"),
+    (r"mi355x", "mi355x"),
+)
+"""How published tables call a device -> its hardware file; None: a device of another rate that has no file.
+
+PCIe and NVL cards and GH200 carry the name of an SXM module without its clocks, memory or links.
+"""
+
+
+def hardware(gpu: str, notes: str = "") -> str | None:
+    """The hardware file of a GPU as a table names it: `H100`, `NVIDIA H100-SXM5-80GB`, `AMD Instinct MI300X OAM`.
+
+    A name nobody published yet may be that of a hardware file (`my_gpu.yaml` -> "My GPU"). Memory and card type may
+    stand in the notes instead.
+    """
+    name = re.sub(r"[-_/,()]+", " ", gpu.lower())
+    beside = re.sub(r"[-_/,()]+", " ", notes.lower()) if "h100" in name else ""
+    for pattern, file in _DEVICES:
+        memory_beside = beside if file == "h100_96gb" else ""
+        if re.search(pattern, f"{name} {memory_beside}"):
+            return file
+    slug = "_".join(name.split())
+    return slug if slug in hardware_names() else None
+
+
+def hardware_names() -> tuple[str, ...]:
+    """Every hardware file there is, the user's own included."""
+    from primus_search.declare.places import Kind, names
+
+    return tuple(names(Kind.HARDWARE))
+
 
 _STACKS: tuple[tuple[str, str, str], ...] = (
-    # pattern of the source, pattern of the flags or GPU, stack
-    ("llm-foundry", "", "fsdp_2023"),
+    # pattern of the source, pattern of the flags, GPU or source, stack
+    ("llm-foundry|mosaicml|composer", "", "fsdp_2023"),
     ("fms-fsdp|foundation-model-stack", "", "fsdp_2024"),
     ("megatron-bridge", "megatron_fsdp=true", "megatron_fsdp_2026"),
     ("megatron-bridge", "", "megatron_core_2026"),
@@ -46,16 +75,15 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     ("amd|primus|rocm", "", "primus_megatron"),
     ("torchtitan", "", "torchtitan"),
 )
-_DEFAULT_STACKS = {"mi": "primus_megatron", "a1": "megatron_te", "": "megatron_te"}
 
 
-def stack_name(source: str, flags: str, gpu: str) -> str:
-    """The software stack that a run of this source, with these flags, on this GPU was made with."""
+def stack_name(source: str, flags: str, gpu: str) -> str | None:
+    """The software stack that a run of this source, with these flags, on this GPU was made with; None: nobody knows."""
     text, details = source.lower(), f"{flags} {gpu} {source}".lower()
     for pattern, detail, name in _STACKS:
         if re.search(pattern, text) and re.search(detail, details):
             return name
-    return next(name for start, name in _DEFAULT_STACKS.items() if gpu.lower().startswith(start))
+    return None
 
 
 def precision(word: str) -> Fp8 | None:
@@ -87,10 +115,10 @@ _MODULES = {
 
 def recompute(word: str) -> tuple[Recompute, int] | None:
     """Recompute flags and the number of layers (0 = all) of a recompute word; None for a word nobody knows."""
-    text = word.lower()
-    if text in ("none", "no", "off", "0"):
+    text = word.lower().strip()
+    if text in ("none", "no", "off", "0", "false"):
         return Recompute.NONE, 0
-    if text.startswith("full"):
+    if text.startswith("full") or text in ("yes", "all", "true"):
         return Recompute.FULL, 0
     partial = re.search(r"partial:(?:recompute_num_layers=)?(\d+)\b(?!,)", text)
     if partial and "layer ids" not in text:
@@ -115,8 +143,23 @@ def _count_ids(text: str) -> int:
     total = 0
     for part in text.split(","):
         first, _, last = part.partition("-")
-        total += int(last) - int(first) + 1 if last else 1
+        total += max(int(last) - int(first) + 1, 0) if last else 1
     return total
+
+
+_SHARDING = (
+    (r"zero-?2|no reshard|shard_grad_op", Sharding.ZERO2),
+    (r"hsdp|hybrid_shard", Sharding.HSDP),
+    (r"fsdp|zero-?3|full_shard", Sharding.FSDP2),
+    (r"zero-?1|dist", Sharding.DISTRIBUTED_OPTIMIZER),
+    (r"^(none|ddp|dp|no|0|)$", Sharding.NONE),
+)
+
+
+def sharding(word: str) -> Sharding | None:
+    """What is sharded over replicas; None for a word nobody knows."""
+    text = word.lower().strip()
+    return next((found for pattern, found in _SHARDING if re.search(pattern, text)), None)
 
 
 def schedule(word: str, vpp: int) -> str | None:
@@ -170,6 +213,23 @@ def fused_loss(source: str, model: str, flags: str, by_default: bool) -> bool:
     if any(a in text and b in name for a, b in _UNFUSED):
         return False
     return by_default or bool(re.search(r"torchtitan.*_2025", text))
+
+
+def has(text: str, word: str) -> bool:
+    """Whether a flag text (in lower case) names a feature without switching it off: `no X`, `X=false`, `X off`."""
+    off = rf"(?:\b(?:no|without) {re.escape(word)}|{re.escape(word)}(?: |[=:] ?)(?:off|false|no|none|0)\b)"
+    return word in text and not re.search(off, text)
+
+
+def has_deepep(text: str) -> bool:
+    """Whether tokens travel by DeepEP or the like of it."""
+    return has(text, "deepep") or has(text, "hybridep")
+
+
+def offloaded_layers(flags: str) -> int:
+    """Layers whose activations are offloaded, over the whole model."""
+    found = re.match(r"\d{1,4}", setting(flags, "cpu_offload_layers") or "")
+    return int(found.group()) if found else 0
 
 
 def setting(flags: str, key: str) -> str | None:

@@ -1,0 +1,107 @@
+"""The configuration of a measured run as a table of one candidate."""
+
+import re
+
+from primus_search.candidates import Candidates, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.layout import BALANCED, EVEN, Layout
+from primus_search.model import Model
+from primus_search.stack import Stack
+from primus_search.validate import words
+from primus_search.validate.rows import Run, Skipped
+
+
+def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
+    """The configuration of a run as a table of one row."""
+    flags = run.word("flags")
+    text, rungs = flags.lower(), words.ladder(flags)
+    pp, vpp, tp = run.count("pp", 1), run.count("vpp", 1), run.count("tp", 1)
+    vpp = vpp if pp > 1 else 1
+    fp8 = words.precision(run.word("precision"))
+    if fp8 is None:
+        raise Skipped(f"precision {run.word('precision')!r} is not known")
+    recompute, layers = _recompute(run, model)
+    sharding = _sharding(run)
+    return Candidates.table(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        ep=run.count("ep", 1),
+        etp=max(run.parts("etp"), 1),
+        cp=run.count("cp", 1),
+        micro_batch_size=run.count("mbs"),
+        deepep=words.has_deepep(text) or "deepep" in rungs,
+        sync_free_stage=_sync_free(text, rungs),
+        fp8=int(fp8),
+        recompute=int(recompute),
+        recompute_num_layers=layers,
+        recompute_method=int(RecomputeMethod.BLOCK if layers else RecomputeMethod.UNIFORM),
+        sharding=int(sharding),
+        shard_group=_shard_group(run, sharding),
+        loss_fusion=words.fused_loss(run.word("source"), run.word("model"), flags, stack.has_fused_loss),
+        overlap_grad_reduce="no tp/p2p/grad overlap" not in text,
+        grouped_gemm=int(GroupedGemm.LEGACY if "legacy grouped" in text else GroupedGemm.TURBO),
+        sequence_parallel=run.word("sequence_parallel").lower() in ("yes", "true", "1") and tp > 1,
+        offload_layers=words.offloaded_layers(flags) // (pp * vpp),
+        schedules=(_schedule(run, pp, vpp),),
+        layouts=(_layout(run, model, pp * vpp),),
+    )
+
+
+def _schedule(run: Run, pp: int, vpp: int) -> str:
+    """The pipeline's order; without a pipeline the word does not matter."""
+    name = words.schedule(run.word("schedule"), vpp)
+    if name is None and pp > 1:
+        raise Skipped(f"schedule {run.word('schedule')!r} is not known")
+    return name or "1f1b"
+
+
+def _recompute(run: Run, model: Model) -> tuple[Recompute, int]:
+    """Flags, and for FULL the number of layers (0 = all)."""
+    found = words.recompute(run.word("recompute"))
+    if found is None:
+        raise Skipped(f"recompute {run.word('recompute')!r} is not known")
+    flags, layers = found
+    if flags is Recompute.FULL and layers >= model.num_layers:
+        return flags, 0
+    return flags, layers
+
+
+def _sharding(run: Run) -> Sharding:
+    sharding = words.sharding(run.word("fsdp"))
+    if sharding is None:
+        raise Skipped(f"fsdp {run.word('fsdp')!r} is not known")
+    return sharding
+
+
+def _shard_group(run: Run, sharding: Sharding) -> int:
+    group = re.search(r"zero1 group[= ](\d{1,6})", run.word("flags").lower())
+    if group:
+        return int(group.group(1))
+    if sharding is Sharding.HSDP:
+        return run.whole("gpus_per_node", 8) or 8
+    return 0
+
+
+def _sync_free(text: str, rungs: set[str]) -> int:
+    stage = re.search(r"sync[-_ ]?free(?:[-_ ]?stage)?[ =]?([0-3])", text)
+    if stage:
+        return int(stage.group(1))
+    return 1 if "sync-free" in rungs else 0
+
+
+def _layout(run: Run, model: Model, stages: int) -> Layout:
+    text = words.setting(run.word("flags"), "pp_layout")
+    if text:
+        return Layout("string", text=text)
+    if stages == 1 or model.num_layers % stages == 0:
+        return EVEN
+    most = -(-model.num_layers // stages)
+    rest = model.num_layers - (stages - 1) * most
+    if model.num_mtp_layers and rest >= 0:
+        # Megatron-Bridge deals DeepSeek-V3 so: full stages, and what is left to the one with MTP and loss.
+        return Layout("ends", last=rest)
+    if (model.num_layers + 2) % stages == 0:
+        # Megatron's account_for_embedding_in_pipeline_split and its twin for the loss: each end counts as a layer.
+        at_ends = (model.num_layers + 2) // stages - 1
+        return Layout("ends", first=at_ends, last=at_ends)
+    return BALANCED

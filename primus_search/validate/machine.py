@@ -1,0 +1,138 @@
+"""The machine of a measured run: accelerator and network of its GPU, software stack of its source, switches of its
+flags."""
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+from primus_search.candidates import Sharding
+from primus_search.cluster import Cluster
+from primus_search.declare.hardware import Hardware, load_hardware, load_stack, on_fewer_gpus
+from primus_search.errors import InputError
+from primus_search.network import Network
+from primus_search.stack import Stack
+from primus_search.validate import words
+from primus_search.validate.rows import Run, Skipped
+
+
+@lru_cache(maxsize=64)
+def _hardware(name: str) -> Hardware:
+    return load_hardware(name)
+
+
+@lru_cache(maxsize=64)
+def _stack(name: str) -> Stack:
+    return load_stack(name)
+
+
+def build_hardware(run: Run) -> Hardware:
+    """The hardware file of a run's GPU; variants that notes describe (memory, power cap) have files of their own."""
+    name = words.hardware(run.word("gpu"), run.word("notes"))
+    if name is None:
+        raise Skipped(f"no hardware file for GPU {run.word('gpu')!r}")
+    try:
+        return _hardware(name)
+    except InputError as error:
+        raise Skipped(f"hardware {name}: {error.problems[0].what}") from None
+
+
+def build_cluster(run: Run, hardware: Hardware, stack: Stack) -> Cluster:
+    """As many nodes as the run had GPUs; a run on part of one node, or of each node, has smaller nodes."""
+    gpus = run.count("gpus")
+    network = _fabric(run, hardware.network)
+    per_node = min(run.parts("gpus_per_node") or network.gpus_per_node, network.gpus_per_node, gpus)
+    if gpus % per_node:
+        raise Skipped(f"{gpus} GPUs are no whole number of nodes of {per_node}")
+    network = on_fewer_gpus(network, per_node)
+    return Cluster(accelerator=hardware.accelerator, network=network, stack=stack, num_nodes=gpus // per_node)
+
+
+def _fabric(run: Run, network: Network) -> Network:
+    """The network with the NICs a run says it had: `4x100Gb RoCE/node`, or a total per node."""
+    text = f"{run.word('flags')} {run.word('source')}"
+    per_nic = re.search(r"\b(\d{1,2})x(\d{1,4}) ?Gb", text)
+    if per_nic and int(per_nic.group(1)) and int(per_nic.group(2)):
+        nics, gbit = int(per_nic.group(1)), float(per_nic.group(2))
+        return replace(network, nics_per_node=nics, nic_bytes_per_s=gbit * 1e9 / 8.0)
+    total = re.search(r"(?:inter-node|with) (\d{3,4}) ?Gbps", text)
+    if total and int(total.group(1)):
+        rate = float(total.group(1)) * 1e9 / 8.0 / network.nics_per_node
+        return replace(network, nic_bytes_per_s=rate, pod_bytes_per_s=min(rate, network.pod_bytes_per_s))
+    return network
+
+
+def build_stack(run: Run, hardware: Hardware) -> tuple[Stack, tuple[str, ...]]:
+    """The stack of a run with the switches its flags name, and what had to be assumed to know it.
+
+    A column `stack` (or `stack=` in the flags) names a stack file; else the source tells; else the words of notes and
+    flags; else what most runs on such a device are made with.
+    """
+    named = run.word("stack") or words.setting(run.word("flags"), "stack") or ""
+    assumed: tuple[str, ...] = ()
+    if named:
+        try:
+            return switched(_stack(named), run), ()
+        except InputError:
+            assumed = (f"stack {named!r} is not known",)
+    name = words.stack_name(run.word("source"), run.word("flags"), run.word("gpu"))
+    if name is None:
+        name = likely_stack(run, hardware)
+        assumed += (f"no stack is known for this source: {name} assumed",)
+    try:
+        return switched(_stack(name), run), assumed
+    except InputError as error:
+        raise Skipped(f"stack {name}: {error.problems[0].what}") from None
+
+
+def likely_stack(run: Run, hardware: Hardware) -> str:
+    """What a run of a source nobody knows was most likely made with: its sharding tells a family, its device a year.
+
+    docs/fidelity.md has the error this assumption costs on sources that are known.
+    """
+    text = f"{run.word('source')} {run.word('flags')} {run.word('notes')}".lower()
+    is_fsdp = words.sharding(run.word("fsdp")) in (Sharding.FSDP2, Sharding.HSDP)
+    if hardware.accelerator.vendor == "amd":
+        return "primus_torchtitan" if is_fsdp or "torchtitan" in text else "primus_megatron"
+    if "torchtitan" in text:
+        return "torchtitan"
+    if is_fsdp:
+        return "megatron_fsdp_2026" if "megatron" in text else "fsdp_2024"
+    return hardware.default_stack or "megatron_core_2026"
+
+
+def switched(stack: Stack, run: Run) -> Stack:
+    """The stack with what a run's flags switch on or off."""
+    flags, text = run.word("flags"), run.word("flags").lower()
+    graph = (words.setting(flags, "cuda_graph") or "").lower()
+    if "full_iteration" in graph:
+        stack = replace(stack, cuda_graph="full" if not graph.startswith("none") else stack.cuda_graph)
+    elif "attn" in graph:
+        stack = replace(stack, cuda_graph="partial")
+    elif "moe_router" in graph:
+        stack = replace(stack, cuda_graph="router")
+    elif words.has(text, "cuda graph"):
+        stack = replace(stack, cuda_graph="full")
+    if "a2a_overlap=true" in text:
+        stack = replace(stack, expert_overlap=stack.batch_expert_overlap)
+    if "cp_comm=a2a" in text:
+        stack = replace(stack, cp_comm="a2a")
+    if any(words.has(text, word) for word in ("tp_comm_overlap", "tp overlap", "tp comm overlap", "asynctp")):
+        stack = replace(stack, tensor_overlap=stack.switched_tensor_overlap)
+    if "mixed_precision=pure" in text:
+        stack = replace(
+            stack, gradient_bytes=2.0, gradient_comm_bytes=2.0, master_weight_bytes=0.0, moment_bytes=2.0,
+            memory=replace(stack.memory, weight_bytes=2.0, sharded_gradient_bytes=2.0),
+        )  # fmt: skip
+    if "precision-aware" in text:
+        stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
+    if "no compile" in text:
+        stack = replace(
+            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False
+        )
+    return stack
+
+
+def imbalance(run: Run, stack: Stack) -> float:
+    """How uneven routing is: 1 where it is balanced by force, as published runs do unless they say otherwise."""
+    text = f"{run.word('flags')} {run.word('notes')}".lower()
+    return stack.natural_imbalance if re.search(r"natural routing|real routing", text) else 1.0

@@ -1,0 +1,166 @@
+"""`validate` on tables nobody here wrote: names spelled otherwise, columns missing, sources and stacks unknown."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.cli import app
+from primus_search.errors import InputError
+from primus_search.validate import Outcome, validate_file
+from primus_search.validate.rows import read_runs
+from primus_search.validate.run import memory_view, summary
+from primus_search.validate.words import hardware
+
+LLAMA = {
+    "id": "x-1", "source": "someone/else results.md", "model": "Llama-3-8B", "params_b": "8.03", "num_layers": "32",
+    "hidden": "4096", "ffn_hidden": "14336", "heads": "32", "kv_heads": "8", "head_dim": "128", "vocab": "128256",
+    "gpu": "H100", "gpus": "16", "gpus_per_node": "8", "tp": "2", "pp": "1", "cp": "1", "dp": "8", "fsdp": "zero1",
+    "seq_len": "8192", "mbs": "1", "gbs": "64", "precision": "bf16", "recompute": "none", "schedule": "none",
+    "sequence_parallel": "yes", "flags": "", "tokens_per_s_per_gpu": "9000", "complete": "yes", "notes": "",
+}  # fmt: skip
+
+
+def outcome_of(folder: Path, *rows: dict[str, str], without: tuple[str, ...] = ()) -> Outcome:
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in without]
+    path = folder / "runs.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return validate_file(path)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "notes", "file"),
+    [
+        ("H100", "", "h100"),
+        ("NVIDIA H100-SXM5-80GB", "", "h100"),
+        ("H100", "96 GB HBM2e 500 W, not stock", "h100_96gb"),
+        ("H100 96GB", "", "h100_96gb"),
+        ("DGX H200", "", "h200"),
+        ("A100-SXM4-40GB", "", "a100_40"),
+        ("A100 80GB SXM", "", "a100_80"),
+        ("A100", "each with 40 GB of memory free", "a100_80"),
+        ("NVIDIA GB200 NVL72", "", "gb200"),
+        ("GB300", "", "gb300"),
+        ("HGX-B200", "", "b200"),
+        ("AMD Instinct MI300X OAM", "", "mi300x"),
+        ("mi355x (288 GB)", "", "mi355x"),
+        ("MI250X (GCD)", "", "mi250x"),
+        ("H100 PCIe", "", None),
+        ("GH200 96GB", "", None),
+        ("TPU v5p", "", None),
+        ("", "", None),
+    ],
+)
+def test_a_gpu_is_known_by_any_of_its_names(gpu: str, notes: str, file: str | None) -> None:
+    assert hardware(gpu, notes) == file
+
+
+def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Path) -> None:
+    amd = LLAMA | {"id": "x-2", "gpu": "MI300X", "fsdp": "FSDP2", "tp": "1", "dp": "16", "sequence_parallel": "no"}
+    outcome = outcome_of(tmp_path, LLAMA, amd)
+    assert [row.case.cluster.stack.name for row in outcome.rows] == ["megatron_core_2026", "primus_torchtitan"]
+    told = {item["id"]: item["what"] for item in summary(outcome)["assumed"]}
+    assert told == {
+        "x-1": "no stack is known for this source: megatron_core_2026 assumed",
+        "x-2": "no stack is known for this source: primus_torchtitan assumed",
+    }
+
+
+def test_a_column_may_name_the_stack(tmp_path: Path) -> None:
+    named, odd = LLAMA | {"stack": "nemo_2024"}, LLAMA | {"id": "x-2", "stack": "our_fork"}
+    outcome = outcome_of(tmp_path, named, odd)
+    assert [row.case.cluster.stack.name for row in outcome.rows] == ["nemo_2024", "megatron_core_2026"]
+    assert [item["what"] for item in summary(outcome)["assumed"]] == [
+        "stack 'our_fork' is not known",
+        "no stack is known for this source: megatron_core_2026 assumed",
+    ]
+
+
+def test_columns_may_be_missing_renamed_in_case_or_more_than_known(tmp_path: Path) -> None:
+    whole = outcome_of(tmp_path, LLAMA).rows[0].predicted
+    rare = ("id", "source", "model", "notes", "flags", "complete", "vpp", "ep", "etp", "mla", "params_b", "dp")
+    assert outcome_of(tmp_path, LLAMA, without=rare).rows[0].predicted == whole
+    loud = {name.upper(): value for name, value in LLAMA.items()} | {"weather": "fair"}
+    assert outcome_of(tmp_path, loud).rows[0].predicted == whole
+
+
+def test_the_time_of_a_step_stands_in_for_a_rate(tmp_path: Path) -> None:
+    timed = LLAMA | {"tokens_per_s_per_gpu": "", "step_time_s": "4.0"}
+    row = outcome_of(tmp_path, timed).rows[0]
+    assert row.case.tokens_per_s_per_gpu == pytest.approx(64 * 8192 / 4.0 / 16)
+
+
+def test_a_run_that_publishes_memory_alone_counts_for_memory_alone(tmp_path: Path) -> None:
+    memory = LLAMA | {"id": "x-2", "tokens_per_s_per_gpu": "", "peak_mem_gb": "40", "notes": "nvidia-smi"}
+    outcome = outcome_of(tmp_path, LLAMA, memory)
+    figures = summary(outcome)
+    assert (figures["rows"], figures["memory_only"], figures["memory"]["rows"]) == (1, 1, 1)
+    assert [item["id"] for item in figures["per_row"]] == ["x-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gpu": "TPU v5p"}, "no hardware file for GPU 'TPU v5p'"),
+        ({"heads": ""}, "heads is missing or not a whole number of at least 1"),
+        ({"kv_heads": "7"}, "no such model: num_heads 32 is not a multiple of num_kv_heads 7"),
+        ({"num_layers": "1e9"}, "num_layers is missing or not a whole number of at least 1"),
+        ({"mbs": "0"}, "mbs is missing or not a whole number of at least 1"),
+        ({"precision": "int7"}, "precision 'int7' is not known"),
+        ({"recompute": ""}, "recompute '' is not known"),
+        ({"fsdp": "magic"}, "fsdp 'magic' is not known"),
+        ({"pp": "2", "tp": "1", "schedule": "hanoi"}, "schedule 'hanoi' is not known"),
+        ({"gbs": "63"}, "16 GPUs and global batch 63 do not divide by the degrees given"),
+        ({"gpus": "12"}, "12 GPUs are no whole number of nodes of 8"),
+        ({"gbs": "800000000", "pp": "4"}, "400000000 micro-batches through 4 stages are beyond any training run"),
+        ({"tokens_per_s_per_gpu": "fast"}, "no measured tokens/s/GPU, nor the time of a step"),
+        ({"num_experts": "8", "moe_ffn": "1024"}, "topk is missing or not a whole number of at least 1"),
+        ({"complete": "no"}, "marked incomplete"),
+    ],
+)
+def test_a_row_that_cannot_be_projected_says_why(change: dict[str, str], reason: str, tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, LLAMA | change)
+    assert [why for _, why in outcome.skipped] == [reason] and not outcome.rows
+
+
+def test_without_a_pipeline_the_word_for_its_schedule_does_not_matter(tmp_path: Path) -> None:
+    plain, odd = outcome_of(tmp_path, LLAMA), outcome_of(tmp_path, LLAMA | {"schedule": "hanoi", "vpp": "4"})
+    assert odd.rows[0].predicted == plain.rows[0].predicted
+
+
+def test_nodes_with_fewer_gpus_than_the_hardware_file_has_are_believed(tmp_path: Path) -> None:
+    by_four = LLAMA | {"gpus_per_node": "4"}
+    network = outcome_of(tmp_path, by_four).rows[0].case.cluster.network
+    assert (network.gpus_per_node, network.domain_size, network.nics_per_node) == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("source", "notes", "view"),
+    [
+        ("MooreThreads/SimuMax", "reserved 70 GiB", ("allocated", 2**30)),
+        ("pytorch/torchtitan", "max reserved GiB over ranks", ("reserved", 2**30)),
+        ("paper", "torch.cuda.max_memory_allocated", ("allocated", 2**30)),
+        ("blog", "as nvidia-smi shows", ("driver", 2**30)),
+        ("blog", "", ("driver", 1e9)),
+    ],
+)
+def test_memory_is_compared_in_the_view_its_source_prints(
+    source: str, notes: str, view: tuple[str, float], tmp_path: Path
+) -> None:
+    outcome_of(tmp_path, LLAMA | {"source": source, "notes": notes})
+    assert memory_view(read_runs(tmp_path / "runs.csv")[0]) == view
+
+
+def test_no_row_at_all_is_an_answer_and_a_table_without_gpus_is_refused(tmp_path: Path) -> None:
+    outcome_of(tmp_path, LLAMA | {"gpu": "TPU v5p"})
+    done = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv")])
+    assert done.exit_code == 0
+    assert "0 runs projected, 1 skipped" in done.stdout and "no hardware file for GPU 'TPU v5p'" in done.stdout
+    with pytest.raises(InputError) as caught:
+        outcome_of(tmp_path, LLAMA, without=("gpu", "tokens_per_s_per_gpu"))
+    text = str(tmp_path / "runs.csv")
+    assert str(caught.value) == f"{text}: no column gpu\n{text}: no column tokens_per_s_per_gpu or step_time_s"
