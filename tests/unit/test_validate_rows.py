@@ -62,21 +62,21 @@ def test_a_gpu_is_known_by_any_of_its_names(gpu: str, notes: str, file: str | No
 def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Path) -> None:
     amd = LLAMA | {"id": "x-2", "gpu": "MI300X", "fsdp": "FSDP2", "tp": "1", "dp": "16", "sequence_parallel": "no"}
     outcome = outcome_of(tmp_path, LLAMA, amd)
-    assert [row.case.cluster.stack.name for row in outcome.rows] == ["megatron_core_2026", "primus_torchtitan"]
+    assert [row.case.cluster.stack.name for row in outcome.rows] == ["nemo_2024", "primus_torchtitan"]
     told = {item["id"]: item["what"] for item in summary(outcome)["assumed"]}
     assert told == {
-        "x-1": "no stack is known for this source: megatron_core_2026 assumed",
+        "x-1": "no stack is known for this source: nemo_2024 assumed",
         "x-2": "no stack is known for this source: primus_torchtitan assumed",
     }
 
 
 def test_a_column_may_name_the_stack(tmp_path: Path) -> None:
-    named, odd = LLAMA | {"stack": "nemo_2024"}, LLAMA | {"id": "x-2", "stack": "our_fork"}
+    named, odd = LLAMA | {"stack": "megatron_te"}, LLAMA | {"id": "x-2", "stack": "our_fork"}
     outcome = outcome_of(tmp_path, named, odd)
-    assert [row.case.cluster.stack.name for row in outcome.rows] == ["nemo_2024", "megatron_core_2026"]
+    assert [row.case.cluster.stack.name for row in outcome.rows] == ["megatron_te", "nemo_2024"]
     assert [item["what"] for item in summary(outcome)["assumed"]] == [
         "stack 'our_fork' is not known",
-        "no stack is known for this source: megatron_core_2026 assumed",
+        "no stack is known for this source: nemo_2024 assumed",
     ]
 
 
