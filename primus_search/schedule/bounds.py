@@ -5,7 +5,8 @@ its first input gradient can start (`first_b`) it can only idle or, in between, 
 activations it cannot run more than K of them before anything is released. The same holds mirrored at the end: after
 its last forward only the K activations it still holds can keep it busy while that micro-batch runs through the rest
 of the pipeline and back (`drain`). Independently, every activation lives at least as long as its micro-batch needs
-from that stage to the end and back, and K of them fit at a time.
+from that stage to the end and back, and K of them fit at a time; and micro-batches follow each other in rounds, as many
+at a time as fit (`reuse`).
 
 For v = 1 and equal stages these are the bounds of the zero-bubble papers: (p-1)(F+c) + max{ m(F+B+W),
 m(F+B) + (p-1)(B+c) + W, F + (p-1)(B+c) + m(B+W) }; and for the V placement at F=B=W and k chunks 6m + 6p - 3k - 1
@@ -19,6 +20,7 @@ import numpy as np
 
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Request, make_request
+from primus_search.schedule.reuse import reuse_bound
 from primus_search.schedule.table import Ints, Placement, rank_of_stage
 
 
@@ -55,7 +57,7 @@ def bound(request: Request, memory_limit: float) -> float:
     micro = request.microbatches // copies
     paths = _Paths.of(request.costs, request.stages * request.virtual_stages, copies)
     ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
-    return max(_of_rank(request.costs, paths, np.flatnonzero(ranks == r), micro, memory_limit)
+    return max(_of_rank(request.costs, paths, np.flatnonzero(ranks == r), micro, memory_limit, copies == 1)
                for r in range(request.stages))  # fmt: skip
 
 
@@ -88,7 +90,8 @@ class _Paths:
         return cls(head=head, first_b=first_b, after_b=after_b, away=away)
 
 
-def _of_rank(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float) -> float:
+def _of_rank(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float,
+             one_copy: bool) -> float:  # fmt: skip
     """The bound that one rank, which holds the virtual stages `mine`, puts on the makespan."""
     f, b, w, a = costs.forward[mine], costs.backward[mine], costs.weight[mine], costs.activation[mine]
     forwards, gradients = m * f.sum(), m * (b + w).sum()
@@ -108,6 +111,12 @@ def _of_rank(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float)
         bounds.append(idle + work + max(0.0, drain - late))
         held = a * (f + paths.away[mine] + b + w)
         bounds.append(head + m * held.sum() / limit)
+        if one_copy:
+            order = np.argsort(paths.head[mine])
+            last = mine[order[-1]]
+            back = (paths.first_b[mine] - paths.first_b[last] + b)[order]
+            bounds.append(reuse_bound(m, f[order], b[order], w[order], a[order], paths.head[mine][order],
+                                      float(paths.away[last]), back, float(paths.after_b[last]), limit))  # fmt: skip
     return float(max(bounds))
 
 
