@@ -17,7 +17,7 @@ import numpy as np
 
 from primus_search.schedule.anneal import anneal
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.dispatch import POLICIES, Dispatched, as_table, dispatch
+from primus_search.schedule.dispatch import POLICIES, Dispatched, Policy, as_table, dispatch
 from primus_search.schedule.extend import extended
 from primus_search.schedule.lag import lagged
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
@@ -32,8 +32,8 @@ Patterns = Callable[[Request], Iterable[Table]]
 SHORT = 4
 """Micro-batches of the short run, in units of the pipeline's ranks."""
 
-CONTEST_ROWS = 250_000
-"""Passes that all contestants together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 8 ms."""
+CONTEST_ROWS = 150_000
+"""Passes that all contestants together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 5 ms."""
 
 ROWS_PER_PASS = 3
 
@@ -43,8 +43,8 @@ DISPATCH_WEIGHT = 8
 FINALISTS = 2
 """Orders of the short run that are run in full."""
 
-POLISH_WORK = 2_500_000
-"""Row evaluations that the local search at the end may spend, about 20 ms; only small pipelines have one."""
+POLISH_WORK = 1_000_000
+"""Row evaluations that the local search at the end may spend, about 10 ms; only small pipelines have one."""
 
 CLOSE = 1e-9
 """Relative distance to the lower bound that counts as reaching it."""
@@ -76,10 +76,13 @@ def fastest_loop(request: Request, limit: float, patterns: Patterns) -> Table:
         raise request.refuse(f"no order holds as little as {limit:g} micro-batches of activations")
     if short.microbatches == request.microbatches:
         return _polished(request, best[0], limit)
-    longer = [table for each in best if (table := extended(each.table(), request.microbatches)) is not None]
-    if not longer:
-        return _best(request, limit, patterns)[0].table()
-    return min((_as_run(request, table) for table in longer), key=_by(request)).table()
+    longer = [extended(each.table(), request.microbatches) for each in best]
+    finalists = [_as_run(request, table, cost=2) for table in longer if table is not None]
+    # The paper's own search is fast enough to run in full, so that no public ZB order can be better.
+    finalists += _published(request, limit)
+    if not finalists:
+        finalists = _best(request, limit, patterns)
+    return min(finalists, key=_by(request)).table()
 
 
 def own_limit(request: Request, units: float) -> float:
@@ -123,37 +126,57 @@ def _least_span(request: Request) -> float:
 
 def _contestants(request: Request, limit: float, patterns: Patterns) -> Iterator[Contestant]:
     """Orders within the limit, roughly in the order of what they add to the ones before them."""
-    fused = []
-    for pattern in patterns(request):
-        fused.append(pattern)
+    fused = list(patterns(request))
+    policies = _policies(request)
+    yield from _woven(request, limit, fused[:1])
+    yield from _published(request, limit)
+    yield from _dispatched(request, limit, policies[:1])
+    yield from _lagged(request, limit, fused)
+    yield from _woven(request, limit, fused[1:])
+    yield from _dispatched(request, limit, policies[1:])
+
+
+def _woven(request: Request, limit: float, patterns: list[Table]) -> Iterator[Contestant]:
+    for pattern in patterns:
         for patience in patiences(request.stages):
             woven = weave(request, pattern, limit, patience)
             if woven is None:
-                fused.pop()
                 break
             yield Contestant(makespan=woven.makespan, span=woven.span, cost=1, table=woven.table)
-    for pattern in fused:
+
+
+def _lagged(request: Request, limit: float, patterns: list[Table]) -> Iterator[Contestant]:
+    for pattern in patterns:
         table = lagged(pattern, np.arange(request.stages))
         if peak_activations(table, request.costs.activation).max() <= limit + TOLERANCE:
-            yield _as_run(request, table)
-    if request.virtual_stages == 1:
-        for habits in HABITS:
-            ordered = heuristic(request, habits, limit, half_at_b=False)
-            if ordered is not None:
-                table_of = partial(as_table, request, ordered.kind, ordered.stage, ordered.micro_batch)
-                yield Contestant(makespan=ordered.makespan, span=ordered.span, cost=2, table=table_of)
-    for policy in POLICIES:
-        if policy.trusts_drain and request.virtual_stages == 1:
-            continue
-        found = dispatch(request, policy, limit, half_at_b=False)
-        if found is not None:
-            table = as_table(request, found.kind, found.stage, found.micro_batch)
-            yield replace(_as_run(request, table), cost=DISPATCH_WEIGHT)
+            yield _as_run(request, table, cost=2)
 
 
-def _as_run(request: Request, table: Table) -> Contestant:
+def _published(request: Request, limit: float) -> Iterator[Contestant]:
+    for habits in HABITS if request.virtual_stages == 1 else ():
+        order = heuristic(request, habits, limit, half_at_b=False)
+        if order is not None:
+            table = partial(as_table, request, order.kind, order.stage, order.micro_batch)
+            yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=table)
+
+
+def _dispatched(request: Request, limit: float, policies: list[Policy]) -> Iterator[Contestant]:
+    for policy in policies:
+        order = dispatch(request, policy, limit, half_at_b=False)
+        if order is not None:
+            table = as_table(request, order.kind, order.stage, order.micro_batch)
+            yield _as_run(request, table, cost=DISPATCH_WEIGHT)
+
+
+def _policies(request: Request) -> list[Policy]:
+    """The policies that make sense here; where patterns lose it is to one that never waits."""
+    usable = [policy for policy in POLICIES if request.virtual_stages > 1 or not policy.trusts_drain]
+    return sorted(usable, key=lambda policy: policy.patience)
+
+
+def _as_run(request: Request, table: Table, cost: int) -> Contestant:
     timeline = run(table, request.costs)
-    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=2, table=partial(_same, table))
+    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=cost, table=partial(_same, table))
 
 
 def _same(table: Table) -> Table:

@@ -1,28 +1,52 @@
 """Orders that are made of a warm-up of forwards, a steady part that alternates, and a cool-down of backwards."""
 
 import numpy as np
-from numpy.typing import NDArray
+from numba import njit
 
-from primus_search.schedule.table import Kind, RankOrder
+from primus_search.schedule.kernels import BW, F
+from primus_search.schedule.registry import Request
+from primus_search.schedule.table import Ints, Table
 
 
-def warm_steady_cool(
-    forward_stage: NDArray[np.int64],
-    forward_micro: NDArray[np.int64],
-    backward_stage: NDArray[np.int64],
-    backward_micro: NDArray[np.int64],
-    warm_up: int,
-) -> RankOrder:
-    """`warm_up` forwards, then one forward and one fused backward in turn, then the backwards that are left."""
-    n = len(forward_stage)
-    warm = min(max(warm_up, 0), n)
-    steady = n - warm
-    f_at = np.concatenate([np.arange(warm), warm + 2 * np.arange(steady)])
-    b_at = np.concatenate([warm + 2 * np.arange(steady) + 1, warm + 2 * steady + np.arange(warm)])
-    kind = np.empty(2 * n, dtype=np.int8)
-    stage = np.empty(2 * n, dtype=np.int16)
-    micro = np.empty(2 * n, dtype=np.int32)
-    kind[f_at], kind[b_at] = Kind.F, Kind.BW
-    stage[f_at], stage[b_at] = forward_stage, backward_stage
-    micro[f_at], micro[b_at] = forward_micro, backward_micro
-    return RankOrder(kind, stage, micro)
+def warm_steady_cool(request: Request, chunk: Ints, micro_batch: Ints, warm_up: Ints) -> Table:
+    """`warm_up[rank]` forwards, then one forward and one fused backward in turn, then the backwards that are left.
+
+    Every rank runs its forwards in the order of `chunk` and `micro_batch` and its backwards in the same order with
+    the chunks from behind (loop placement). Micro-batches beyond those of the request are left out; the passes after
+    them keep their turns.
+    """
+    p, m, v = request.stages, request.microbatches, request.virtual_stages
+    kind, stage, micro = _alternate(chunk, micro_batch, np.asarray(warm_up, dtype=np.int64), p, m, v)
+    return Table(
+        name=request.name,
+        stages=p,
+        microbatches=m,
+        virtual_stages=v,
+        placement=request.placement,
+        offsets=np.arange(p + 1, dtype=np.int64) * (2 * v * m),
+        kind=kind,
+        stage=stage,
+        micro_batch=micro,
+        overlaps_next=np.zeros(len(kind), dtype=np.bool_),
+    )
+
+
+@njit(cache=True)
+def _alternate(chunk, micro, warm_up, p, m, v):  # type: ignore[no-untyped-def]
+    n, rows = len(chunk), 2 * p * m * v
+    new_kind, new_stage, new_micro = np.empty(rows, np.int8), np.empty(rows, np.int16), np.empty(rows, np.int32)
+    to = 0
+    for r in range(p):
+        forwards, backwards = 0, 0
+        while backwards < n:
+            runs_forward = forwards < n and forwards - backwards <= max(0, warm_up[r])
+            if runs_forward:
+                at, k, s = forwards, F, chunk[forwards] * p + r
+                forwards += 1
+            else:
+                at, k, s = backwards, BW, (v - 1 - chunk[backwards]) * p + r
+                backwards += 1
+            if micro[at] < m:
+                new_kind[to], new_stage[to], new_micro[to] = k, s, micro[at]
+                to += 1
+    return new_kind, new_stage, new_micro

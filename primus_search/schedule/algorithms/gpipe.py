@@ -11,9 +11,4 @@ from primus_search.schedule.table import Placement, Table
 def gpipe(request: Request) -> Table:
     """Bubble (p-1)(F+B+W), peak m."""
     p, m = request.stages, request.microbatches
-    micro = np.arange(m)
-    return Table.from_ranks(
-        request.name,
-        [warm_steady_cool(np.full(m, r), micro, np.full(m, r), micro, m) for r in range(p)],
-        microbatches=m,
-    )
+    return warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), np.full(p, m))

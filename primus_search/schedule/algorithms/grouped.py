@@ -8,6 +8,8 @@ a group of g needs g + (p - g)/v (PipeOffload, arXiv:2503.01328, without the off
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+
 from primus_search.schedule.algorithms.interleaved import balanced, in_groups, runs
 from primus_search.schedule.loop_search import fastest_loop, own_limit
 from primus_search.schedule.registry import TOLERANCE, Request, register
@@ -47,12 +49,13 @@ def _patterns(request: Request, group: int) -> Iterator[Table]:
     What is left over goes last as a small group, or as a full one with empty places, or is shared among the groups.
     """
     p, m, v = request.stages, request.microbatches, request.virtual_stages
+    behind = p - 1 - np.arange(p)
     whole, rest = divmod(m, group)
     cuts = [(group,) * whole + ((rest,) if rest else ())]
     if rest and v > 1:
         cuts += [(group,) * (whole + 1), balanced(m, max(1, whole))]
     for slope in (1, 2) if v > 1 else (1, 2, 3):
         for sizes in cuts:
-            table = in_groups(request, sizes, [(v - 1) * sizes[0] + slope * (p - 1 - r) for r in range(p)])
+            table = in_groups(request, sizes, (v - 1) * sizes[0] + slope * behind)
             if runs(table):
                 yield table

@@ -12,7 +12,7 @@ from primus_search.errors import ScheduleError
 from primus_search.schedule.choose import fastest
 from primus_search.schedule.patterns import warm_steady_cool
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.table import Placement, RankOrder, Table
+from primus_search.schedule.table import Ints, Placement, Table
 
 
 @register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None,
@@ -24,14 +24,15 @@ def interleaved(request: Request) -> Table:
 
 def _candidates(request: Request) -> Iterator[Table]:
     p, m, v = request.stages, request.microbatches, request.virtual_stages
+    behind = p - 1 - np.arange(p)
     if v == 1:
-        yield in_groups(request, (m,), [p - 1 - r for r in range(p)])
+        yield in_groups(request, (m,), behind)
         return
     for sizes in _cuts(m, p):
         for group in sorted({sizes[0], max(sizes)}):
             base = (v - 1) * group
             for extra in (0, p, m * v):
-                table = in_groups(request, sizes, [base + 2 * (p - 1 - r) + extra for r in range(p)])
+                table = in_groups(request, sizes, base + 2 * behind + extra)
                 if runs(table):
                     yield table
                     break
@@ -49,31 +50,17 @@ def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(cuts))
 
 
-def in_groups(request: Request, sizes: tuple[int, ...], warm_up: list[int]) -> Table:
+def in_groups(request: Request, sizes: tuple[int, ...], warm_up: Ints) -> Table:
     """Groups of micro-batches walk through the chunks of a rank one group and chunk at a time.
 
     Where the groups have room for more micro-batches than there are, the last places stay empty: passes keep the
     turns that they have with full groups.
     """
-    p, v, m = request.stages, request.virtual_stages, request.microbatches
+    v = request.virtual_stages
     starts = np.concatenate([[0], np.cumsum(sizes)])
     micro = np.concatenate([np.tile(np.arange(starts[g], starts[g] + n), v) for g, n in enumerate(sizes)])
     chunk = np.concatenate([np.repeat(np.arange(v), n) for n in sizes])
-    return Table.from_ranks(
-        request.name,
-        [
-            _present(warm_steady_cool(chunk * p + r, micro, (v - 1 - chunk) * p + r, micro, warm_up[r]), m)
-            for r in range(p)
-        ],
-        microbatches=request.microbatches,
-        virtual_stages=v,
-    )
-
-
-def _present(order: RankOrder, microbatches: int) -> RankOrder:
-    """The passes of the micro-batches that there are."""
-    there = order.micro_batch < microbatches
-    return order if there.all() else RankOrder(order.kind[there], order.stage[there], order.micro_batch[there])
+    return warm_steady_cool(request, chunk, micro, warm_up)
 
 
 def balanced(m: int, rounds: int) -> tuple[int, ...]:

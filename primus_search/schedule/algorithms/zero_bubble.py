@@ -38,16 +38,7 @@ def warm_ups(request: Request, depth: int) -> Iterator[Table]:
     may hold more than it.
     """
     p, m = request.stages, request.microbatches
-    micro = np.arange(m)
-    most = depth * (p - 1)
-    for slope, extra in ((1, 0), (2, 0), (3, 0), (1, 1)):
-        yield Table.from_ranks(
-            request.name,
-            [
-                warm_steady_cool(
-                    np.full(m, r), micro, np.full(m, r), micro, min(most, slope * depth * (p - 1 - r) + extra)
-                )
-                for r in range(p)
-            ],
-            microbatches=m,
-        )
+    most, behind = depth * (p - 1), depth * (p - 1 - np.arange(p))
+    shapes = [np.minimum(most, slope * behind + extra) for slope, extra in ((1, 0), (2, 0), (3, 0), (1, 1))]
+    for warm_up in np.unique(np.minimum(shapes, m), axis=0):
+        yield warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), warm_up)
