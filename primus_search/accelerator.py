@@ -12,6 +12,8 @@ hours under full load, which is what training sees. A measurement of a few itera
 
 from dataclasses import dataclass
 
+from primus_search.tables import NO_TABLES, Tables
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmLaw:
@@ -136,6 +138,7 @@ class Accelerator:
     sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
     training_rate         compute rate inside a training step over that of the kernel laws: power, caches and links are
                           shared with everything else; fitted to training runs, 1 where there are none
+    tables                measured kernels, asked before the laws; see `cost/tables.py`
     """
 
     name: str
@@ -156,3 +159,4 @@ class Accelerator:
     launch: LaunchLaw
     footprint: Footprint = Footprint()
     training_rate: float = 1.0
+    tables: Tables = NO_TABLES

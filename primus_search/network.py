@@ -12,6 +12,8 @@ study of a faster NIC changes one number. Parameters come from `hardware/*.yaml`
 from dataclasses import dataclass
 from typing import Literal
 
+from primus_search.tables import NO_TABLES, Tables
+
 _EFFICIENCIES = (
     "ring_efficiency",
     "all_to_all_efficiency",
@@ -52,6 +54,7 @@ class Network:
     pod_size                   devices in one pod
     pod_bytes_per_s            one NIC, one direction, for traffic that leaves its pod
     pod_latency_s              what each hop between pods adds
+    tables                     measured collectives inside the domain, asked before the laws (`cost/tables.py`)
     """
 
     gpus_per_node: int
@@ -79,6 +82,7 @@ class Network:
     pod_size: int
     pod_bytes_per_s: float
     pod_latency_s: float
+    tables: Tables = NO_TABLES
 
     def __post_init__(self) -> None:
         for name in ("gpus_per_node", "domain_size", "nics_per_node", "pod_size"):

@@ -103,6 +103,7 @@ class Stack:
     batch_expert_overlap    that share where a run switches the overlap on
     shared_expert_overlap   shared experts run while tokens travel
     shard_overlap           share of FSDP gathers and scatters that prefetch hides
+    gathers_ends            embedding and head are gathered once and their gradients scattered, every micro-batch
     gradient_bucket_params  parameters whose gradients travel together; the last bucket of a step hides behind nothing
     gradient_overlap        share of gradient reduction hidden where the candidate overlaps it
     param_gather_overlap    share of the distributed optimizer's weight gather hidden behind the next forward
@@ -164,6 +165,7 @@ class Stack:
     batch_expert_overlap: float = 0.7
     shared_expert_overlap: bool = False
     shard_overlap: float = 0.9
+    gathers_ends: bool = False
     gradient_bucket_params: float = 40e6
     gradient_overlap: float = 0.9
     param_gather_overlap: float = 0.9

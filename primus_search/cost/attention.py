@@ -15,6 +15,7 @@ over seq_q x seq_kv elements. Parameters: `accelerator.AttentionLaw`; errors: do
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +24,7 @@ from primus_search.accelerator import Accelerator, AttentionKernel
 from primus_search.candidates import Floats, Fp8
 from primus_search.cost.gemm import GemmPass, tiled_s
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s
+from primus_search.cost.tables import measured_over_law
 
 UNFUSED = "unfused"
 
@@ -78,20 +80,52 @@ def attention_s(
     )
     if kernel == UNFUSED:
         return _unfused(acc, batch * heads, seq_q, seq_kv, qk_dim, v_dim)
-    family = kernel_family(acc, kernel)
     causal = np.asarray(causal, np.bool_)
+    shape = (batch * heads, batch * kv_heads, seq_q, seq_kv, qk_dim, v_dim, window, causal)
+    modelled = _law_s(acc, kernel, *shape)
+    if not acc.tables:
+        return modelled
+    is_plain = causal & (window == 0) & (seq_q == seq_kv) & (qk_dim == v_dim)
+    sizes = (batch * heads, seq_q, qk_dim)
+    forward, backward = (
+        np.where(is_plain, measured_over_law(acc.tables.of(f"attention/{kernel}/{word}"), law, *sizes), 1.0)
+        for word, law in (("fwd", partial(_plain_s, acc, kernel, True)), ("bwd", partial(_plain_s, acc, kernel, False)))
+    )
+    return ForwardBackward(forward_s=modelled.forward_s * forward, backward_s=modelled.backward_s * backward)
+
+
+def _plain_s(acc: Accelerator, kernel: str, is_forward: bool, heads: Floats, seq: Floats, dim: Floats) -> Floats:
+    """The law of a causal call over whole sequences with as many key as query heads: what tables are measured with."""
+    both = _law_s(acc, kernel, heads, heads, seq, seq, dim, dim, np.zeros_like(seq), np.asarray(True))
+    return both.forward_s if is_forward else both.backward_s
+
+
+def _law_s(
+    acc: Accelerator,
+    kernel: str,
+    heads: Floats,
+    kv_heads: Floats,
+    seq_q: Floats,
+    seq_kv: Floats,
+    qk_dim: Floats,
+    v_dim: Floats,
+    window: Floats,
+    causal: np.ndarray,
+) -> ForwardBackward:
+    """Seconds by the law; query and key heads are those of all sequences together."""
+    family = kernel_family(acc, kernel)
     pairs = attended_pairs(seq_q, seq_kv, window, causal)
     keys = pairs / np.maximum(seq_q, 1.0)
     dims = 0.5 * (qk_dim + v_dim)
     law = acc.attention
     ramp = law.ramp_tokens + np.where(causal, law.causal_tokens, 0.0)
-    shape = dims / (dims + law.softmax_dims) * keys / (keys + ramp) / _wave_loss(acc, batch * heads, seq_q)
-    flops = 4.0 * batch * heads * pairs * dims
+    shape = dims / (dims + law.softmax_dims) * keys / (keys + ramp) / _wave_loss(acc, heads, seq_q)
+    flops = 4.0 * heads * pairs * dims
     rate = acc.bf16_peak_flops_per_s * np.where(shape > 0, shape, 1.0)
     latent = np.where(qk_dim != v_dim, family.latent_backward_factor, 1.0)
     q_bytes, kv_bytes = (
-        batch * heads * seq_q * (qk_dim + v_dim) * 2.0,
-        batch * kv_heads * seq_kv * (qk_dim + v_dim) * 2.0,
+        heads * seq_q * (qk_dim + v_dim) * 2.0,
+        kv_heads * seq_kv * (qk_dim + v_dim) * 2.0,
     )
     traffic_s = (q_bytes + kv_bytes) / bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE)
     forward_s = np.maximum(flops / (rate * family.forward_efficiency), traffic_s)

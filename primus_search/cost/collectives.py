@@ -19,11 +19,13 @@ Valid: docs/cost/collectives.md compares them with measured sweeps per accelerat
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.candidates import Floats, Ints
+from primus_search.cost.tables import measured_over_law
 from primus_search.network import Network
 
 
@@ -132,23 +134,59 @@ def _start_s(network: Network, reach: _Reach) -> Floats:
     return network.link_latency_s + (network.nic_latency_s - network.link_latency_s) * reach.is_remote
 
 
+Collective = Callable[[Network, ArrayLike, Group], Floats]
+
+
+def _measured_first(kind: str, *, pairs: bool = False) -> Callable[[Collective], Collective]:
+    """A law of a collective, corrected by the network's table of that kind for groups inside one domain.
+
+    pairs  the table is of two ranks whatever the group: a send is between neighbours
+    """
+
+    def around(law: Collective) -> Collective:
+        @wraps(law)
+        def seconds(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
+            modelled = law(network, message_bytes, group)
+            table = network.tables.of(kind)
+            if table is None:
+                return modelled
+
+            def alone(ranks: Floats, bytes_: Floats) -> Floats:
+                return law(network, bytes_, Group(ranks.astype(np.int64), 1))
+
+            ranks = 2 if pairs else group.size
+            factor = measured_over_law(table, alone, ranks, message_bytes)
+            return np.where(_reach(network, group).domains == 1.0, modelled * factor, modelled)
+
+        return seconds
+
+    return around
+
+
+@_measured_first("all_gather")
 def all_gather_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     """Seconds of an all-gather whose gathered output has `message_bytes`; each rank starts with 1/g of it.
 
     Formula: latency + (g-1) hops + ramped (g-1)/g * bytes, at the slower of the fast links and the NICs in use.
     Source: ring all-gather; NCCL has no tree for it, so hops grow with g (NVIDIA/nccl#1218 sees the slope).
     """
+    return _ring_pass_s(network, message_bytes, group)
+
+
+@_measured_first("reduce_scatter")
+def reduce_scatter_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
+    """Seconds of a reduce-scatter whose input on every rank has `message_bytes`: an all-gather run backwards."""
+    return _ring_pass_s(network, message_bytes, group)
+
+
+def _ring_pass_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     reach = _reach(network, group)
     wire = np.asarray(message_bytes, dtype=np.float64) * (reach.members - 1.0) / reach.members
     flow = _flow_s(network, wire, reach, congestion=reach.congestion)
     return reach.is_group * (_start_s(network, reach) + _ring_latency_s(network, reach) + flow)
 
 
-def reduce_scatter_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
-    """Seconds of a reduce-scatter whose input on every rank has `message_bytes`: an all-gather run backwards."""
-    return all_gather_s(network, message_bytes, group)
-
-
+@_measured_first("all_reduce")
 def all_reduce_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     """Seconds of an all-reduce of a tensor of `message_bytes`: the best of five algorithms.
 
@@ -194,6 +232,7 @@ def _across_all_reduce_s(network: Network, bytes_: Floats, reach: _Reach) -> Flo
     return reach.is_remote * np.minimum(ring, tree)
 
 
+@_measured_first("all_to_all")
 def all_to_all_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     """Seconds of an all-to-all in which every rank holds `message_bytes`, its own share included.
 
@@ -242,6 +281,7 @@ def dispatch_s(
     return reach.is_group * (_start_s(network, reach) + hops + wire)
 
 
+@_measured_first("send", pairs=True)
 def send_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     """Seconds one pipeline stage needs to send `message_bytes` to the next, over the slowest hop of the group.
 

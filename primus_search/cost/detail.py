@@ -12,7 +12,7 @@ from primus_search.candidates import Candidates, Floats, Ints, Recompute, Recomp
 from primus_search.cluster import Cluster
 from primus_search.cost.data_parallel import data_parallel
 from primus_search.cost.layer import BF16_BYTES, layer_operations, shapes
-from primus_search.cost.layer_comm import end_traffic_s, layer_traffic, sharded_traffic
+from primus_search.cost.layer_comm import end_traffic_s, layer_traffic, sharded_ends, sharded_traffic
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
@@ -167,6 +167,10 @@ def traffic(
             sent, "embedding and head", "tensor_comm", tokens * model.hidden * BF16_BYTES, 2 * num_ends * m,
             ends_s * num_ends * m, ends_s * num_ends * m,
         )  # fmt: skip
+    ends = sharded_ends(model, cluster, workload, one) or ()
+    for end, number in zip(ends, mine[len(model.kinds) :], strict=False):
+        for comm in (end.forward, end.backward):
+            _add(sent, Part.SHARD_COMM.name.lower(), comm, float(number) * m)
     _add_hops(sent, model, cluster, workload, one, s, rank, m)
     _add_gradients(sent, model, cluster, workload, one, s, projection)
     return list(sent.values())

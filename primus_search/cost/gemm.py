@@ -14,6 +14,7 @@ Parameters: `accelerator.GemmLaw`. Derivation, alternatives and errors: docs/cos
 """
 
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8
 from primus_search.cost.memory_bound import Stream, stream_s
+from primus_search.cost.tables import corrected
 
 
 class GemmPass(IntEnum):
@@ -52,9 +54,33 @@ def gemm_s(
     """Seconds of the kernel alone, sustained clocks; 0 where m, n or k is 0. Operands are already in `precision`.
 
     Casting operands is `quantize_s`. m, n, k are those of the product itself: for the weight gradient of a linear
-    layer with T tokens pass (out, in, T).
+    layer with T tokens pass (out, in, T). Near measured shapes the law is corrected by the accelerator's tables.
     """
     m, n, k, code = _columns(m, n, k, precision)
+    seconds = _law_s(acc, m, n, k, code, gemm_pass)
+    if not acc.tables:
+        return seconds
+    if gemm_pass is GemmPass.FORWARD:
+        law = partial(_law_of_code_s, acc, GemmPass.FORWARD)
+        return corrected(seconds, acc.tables, "gemm", "fwd", code, law, m, n, k)
+    shape = (m, k, n) if gemm_pass is GemmPass.INPUT_GRAD else (k, m, n)  # of the forward product
+    return corrected(seconds, acc.tables, "gemm", "bwd", code, partial(_both_gradients_s, acc), *shape)
+
+
+def _law_of_code_s(
+    acc: Accelerator, gemm_pass: GemmPass, code: NDArray[np.int64], m: Floats, n: Floats, k: Floats
+) -> Floats:
+    return _law_s(acc, m, n, k, code, gemm_pass)
+
+
+def _both_gradients_s(acc: Accelerator, code: NDArray[np.int64], m: Floats, n: Floats, k: Floats) -> Floats:
+    """Both gradients of a forward product (m, n, k), by the law: what benchmarks time as its backward."""
+    input_grad = _law_s(acc, m, k, n, code, GemmPass.INPUT_GRAD)
+    weight_grad = _law_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD)
+    return input_grad + weight_grad
+
+
+def _law_s(acc: Accelerator, m: Floats, n: Floats, k: Floats, code: NDArray[np.int64], gemm_pass: GemmPass) -> Floats:
     seconds = tiled_s(acc, m, n, k, np.float64(1.0), code, gemm_pass)
     bytes_moved = (m * k + k * n) * operand_bytes(code) + m * n * BF16_BYTES
     traffic_s = bytes_moved / (acc.hbm_bytes_per_s * acc.memory.stream_efficiency)

@@ -5,12 +5,15 @@ LEGACY is one GEMM after another: each pays its own launch and its own last wave
 `accelerator.GroupedGemmLaw`; formula of the tiles: `cost/gemm.py`; errors: docs/cost/grouped_gemm.md.
 """
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8, GroupedGemm
 from primus_search.cost.gemm import BF16_BYTES, GemmPass, gemm_s, operand_bytes, tiled_s
+from primus_search.cost.tables import corrected
 
 
 def grouped_gemm_s(
@@ -34,6 +37,10 @@ def grouped_gemm_s(
     a, b, depth = turned(rows, n, k, gemm_pass)
     is_legacy = np.asarray(mode, np.int64) == GroupedGemm.LEGACY
     fused = _fused_s(acc, a, b, depth, groups, code, gemm_pass)
+    if acc.tables:
+        direction = "fwd" if gemm_pass is GemmPass.FORWARD else "bwd"
+        law = partial(_direction_s, acc, direction)
+        fused = corrected(fused, acc.tables, "grouped_gemm", direction, code, law, groups, rows, n, k)
     if not is_legacy.any():  # the usual table has one mode; the other costs as much to compute
         return fused + np.zeros(is_legacy.shape)
     one_by_one = groups * gemm_s(acc, a, b, depth, code, gemm_pass)
@@ -47,6 +54,17 @@ def turned(rows: Floats, n: Floats, k: Floats, gemm_pass: GemmPass) -> tuple[Flo
     if gemm_pass is GemmPass.WEIGHT_GRAD:
         return k, n, rows
     return rows, n, k
+
+
+def _direction_s(
+    acc: Accelerator, direction: str, code: np.ndarray, groups: Floats, rows: Floats, n: Floats, k: Floats
+) -> Floats:
+    """The fused law of a forward pass, or of both gradients together: what benchmarks time."""
+    passes = (GemmPass.FORWARD,) if direction == "fwd" else (GemmPass.INPUT_GRAD, GemmPass.WEIGHT_GRAD)
+    total = np.zeros(np.shape(rows))
+    for gemm_pass in passes:
+        total = total + _fused_s(acc, *turned(rows, n, k, gemm_pass), groups, code, gemm_pass)
+    return total
 
 
 def _fused_s(

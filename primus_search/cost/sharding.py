@@ -73,6 +73,20 @@ def sharded_layer(
     )
 
 
+def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, params: Floats) -> ShardedLayer:
+    """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
+    is_sharded = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+    weight_bytes = np.full(len(params), BF16_BYTES)
+    one = _exchange(network, stack, c, params * is_sharded, weight_bytes, dp * c.cp, c.tp)
+    gather, scatter = one.gather_s / stack.network_efficiency, one.reduce_s / stack.network_efficiency
+    count = (one.gather_s > 0) * 1.0
+    return ShardedLayer(
+        forward=comm("sharded ends forward", one.gathered_bytes, count, gather, gather),
+        backward=comm("sharded ends backward", one.gathered_bytes, count, scatter, scatter),
+        first_gather_s=gather,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Exchange:
     gathered_bytes: Floats

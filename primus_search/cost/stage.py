@@ -13,9 +13,9 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Candidates, Floats
 from primus_search.cluster import Cluster
 from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
-from primus_search.cost.factor import in_order
+from primus_search.cost.factor import Vocabulary, in_order
 from primus_search.cost.layer import layer_operations
-from primus_search.cost.layer_comm import add_traffic, end_traffic_s
+from primus_search.cost.layer_comm import add_sharded_traffic, add_traffic, end_traffic_s, sharded_ends
 from primus_search.cost.measured import MeasuredLayers, put_measured, put_recompute
 from primus_search.cost.recompute import recompute_s
 from primus_search.cost.work import Module, Part, Pass, Work, tally
@@ -39,16 +39,64 @@ class Pieces:
     recompute_s: Floats
 
 
-def pieces(
-    model: Model, cluster: Cluster, workload: Workload, c: Candidates, measured: MeasuredLayers | None = None
-) -> Pieces:
-    """Seconds of every piece for every candidate of a (small) table of distinct layer keys.
+COMPUTE_IGNORES = frozenset(
+    {"pp", "vpp", "schedule", "pipeline_layout", "recompute", "recompute_num_layers", "recompute_method",
+     "offload_layers", "sharding", "shard_group", "overlap_grad_reduce"}
+)  # fmt: skip
+"""Columns that neither the kernels of a piece nor the traffic inside a layer depend on; a test flips them."""
 
-    `measured` replaces the compute of the pieces it knows; their traffic is added as for any other.
+
+def pieces(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    c: Candidates,
+    measured: MeasuredLayers | None = None,
+    *,
+    shares_rows: bool = True,
+) -> Pieces:
+    """Seconds of every piece for every candidate of a table of distinct layer keys.
+
+    Kernels and the traffic inside layers are computed once for the rows that differ in COMPUTE_IGNORES alone, unless
+    `shares_rows` is False. `measured` replaces the compute of the pieces it knows; their traffic is added as for any
+    other.
     """
     acc, stack = cluster.accelerator, cluster.stack
     measured = measured or MeasuredLayers()
-    works: list[Work] = []
+    works = _works(model, cluster, workload, c, measured, shares_rows and not measured.pieces)
+    for kind, work in zip(model.kinds, works, strict=False):
+        add_sharded_traffic(work, kind, model, cluster, workload, c)
+    for work, end in zip(works[len(model.kinds) :], sharded_ends(model, cluster, workload, c) or (), strict=False):
+        work.seconds[Pass.FORWARD, Part.SHARD_COMM] += end.forward.exposed_s
+        work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += end.backward.exposed_s
+    for i, work in enumerate(works):
+        is_moe = i < len(model.kinds) and model.kinds[i].is_moe
+        dispatcher = np.where(c.deepep, stack.host_dispatch_factor, 1.0)
+        dispatcher = dispatcher * np.where(np.asarray(stack.expert_overlap) > 0.0, stack.host_overlap_factor, 1.0)
+        _add_launches(work, acc, stack, bookkeeping=dispatcher if is_moe else 0.0)
+    return Pieces(
+        pass_s=np.array([[work.pass_s(p) for p in Pass] for work in works]),
+        part_s=np.array([in_order(work.seconds) for work in works]),
+        recompute_s=np.array(
+            [
+                put_recompute(recompute_s(work, c.recompute), measured, i, c)
+                for i, work in enumerate(works[: len(model.kinds)])
+            ]
+        ),
+    )
+
+
+def _works(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates, measured: MeasuredLayers, shares_rows: bool
+) -> list[Work]:
+    """Kernels of every piece and the traffic inside layers; launches and sharded weights apart."""
+    if shares_rows:
+        columns = [column.astype(np.int64) for name, column in c.columns().items() if name not in COMPUTE_IGNORES]
+        number, first = Vocabulary().encode(columns)
+        works = _works(model, cluster, workload, c.take(first), measured, shares_rows=False)
+        return [work.take(number) for work in works]
+    acc, stack = cluster.accelerator, cluster.stack
+    works = []
     for kind in model.kinds:
         work = tally(layer_operations(model, kind, workload, acc, stack, c), acc=acc, stack=stack, rows=len(c))
         put_measured(work, measured, len(works), c)
@@ -65,21 +113,7 @@ def pieces(
     for work in works[len(model.kinds) :]:
         work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
         work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s
-    for i, work in enumerate(works):
-        is_moe = i < len(model.kinds) and model.kinds[i].is_moe
-        dispatcher = np.where(c.deepep, stack.host_dispatch_factor, 1.0)
-        dispatcher = dispatcher * np.where(np.asarray(stack.expert_overlap) > 0.0, stack.host_overlap_factor, 1.0)
-        _add_launches(work, acc, stack, bookkeeping=dispatcher if is_moe else 0.0)
-    return Pieces(
-        pass_s=np.array([[work.pass_s(p) for p in Pass] for work in works]),
-        part_s=np.array([in_order(work.seconds) for work in works]),
-        recompute_s=np.array(
-            [
-                put_recompute(recompute_s(work, c.recompute), measured, i, c)
-                for i, work in enumerate(works[: len(model.kinds)])
-            ]
-        ),
-    )
+    return works
 
 
 # Share of the launches that a graph replays: the router and its preparation; attention, norms and residuals as well.

@@ -18,13 +18,14 @@ from primus_search.declare import primus_hardware
 from primus_search.declare.places import Kind, find, names
 from primus_search.declare.records import Reading, Sourced, build
 from primus_search.declare.source import Document, did_you_mean, read
+from primus_search.declare.tables import read_tables
 from primus_search.errors import InputError, Problem
 from primus_search.network import Network
 from primus_search.stack import Stack
 
 HOST = "host"
 
-_KEYS = ("name", "vendor", "accelerator", "network", "price_per_gpu_hour_USD", "default_stack")
+_KEYS = ("name", "vendor", "accelerator", "network", "price_per_gpu_hour_USD", "default_stack", "tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,8 @@ def _parse(document: Document, path: Path) -> Hardware:
         if key not in _KEYS:
             reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}")
     words = {
-        key: _word(reading, data, key, required=key != "default_stack") for key in ("name", "vendor", "default_stack")
+        key: _word(reading, data, key, required=key in ("name", "vendor"))
+        for key in ("name", "vendor", "default_stack", "tables")
     }
     price = _price(reading, data)
     parts: dict[str, Any] = {}
@@ -141,13 +143,25 @@ def _parse(document: Document, path: Path) -> Hardware:
         parts[section] = build(cls, data[section], (section,), reading, given[section])
     if reading.problems:
         raise InputError(reading.problems)
-    return Hardware(
+    loaded = Hardware(
         name=words["name"] or path.stem,
         default_stack=words["default_stack"],
         price_per_gpu_hour_usd=price,
         sources=tuple(reading.sources),
         path=path,
         **parts,
+    )
+    return _with_tables(loaded, path.parent / words["tables"]) if words["tables"] else loaded
+
+
+def _with_tables(hardware: Hardware, path: Path) -> Hardware:
+    """The hardware with the measured calls of a CSV, which projections ask before the laws."""
+    kernels, links, sources = read_tables(path)
+    return replace(
+        hardware,
+        accelerator=replace(hardware.accelerator, tables=kernels),
+        network=replace(hardware.network, tables=links),
+        sources=hardware.sources + tuple(Sourced("tables", path.name, source) for source in sources),
     )
 
 

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,6 @@ import torch
 from primus_search.measure.device import resident_bytes
 from primus_search.measure.isolate import PR_SET_PDEATHSIG, Verdict, load, outcome_of
 
-HIGHEST = -20  # setpriority(2): the scheduler's strongest preference that is not real time
 _CHUNK = 1 << 16
 
 
@@ -45,15 +43,14 @@ def run_jobs(payload: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def prefer() -> None:
-    """Ask the scheduler to prefer this process and its children; a user who may not ask measures all the same.
+    """Ask to run before other work, round robin, as this process and its forks may; else measure all the same.
 
-    Where sessions are scheduled as groups (sched(7), autogroup) the group's nice value decides between sessions.
+    Real time (sched(7)) rather than a nice value: a rank that a collective wakes must not wait for others' time slices.
     """
-    group = Path("/proc/self/autogroup")
+    if not hasattr(os, "sched_setscheduler"):
+        return
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        if group.exists():
-            group.write_text(str(HIGHEST))
     except PermissionError:
         return
 

@@ -14,7 +14,7 @@ import datetime
 import hashlib
 import json
 import os
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,13 @@ from primus_search.accelerator import (
     LaunchLaw,
     MemoryLaw,
 )
+from primus_search.cost.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
 from primus_search.cost.gemm import GemmPass, gemm_s
+from primus_search.declare.tables import tables_of
 from primus_search.errors import PrimusSearchError
 from primus_search.measure.cache import default_folder
 from primus_search.measure.device import cpu_name
+from primus_search.measure.device_table import TERA, to_csv
 from primus_search.measure.host_rank import (
     ATTENTION,
     EXPERTS,
@@ -78,12 +81,20 @@ def host_file(folder: Path | None = None) -> Path:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"host-{digest}.yaml"
     if not path.exists():
-        text = to_yaml(calibrate(), source=f"measured on {cpu_name()}, torch {torch.__version__}, {_today()}")
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        source = f"measured on {cpu_name()}, torch {torch.__version__}, {_today()}"
+        figures, count = measure_host()
+        table = path.with_suffix(".csv")
+        _write(table, to_csv(rows_of(figures, count, source)))
+        _write(path, to_yaml(fit(figures, count), source=source, tables=table.name))
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    """The file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def _today() -> str:
@@ -94,14 +105,14 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def calibrate() -> tuple[Accelerator, Network]:
-    """Measure every device of this machine at once and fit the laws to the figures."""
+def measure_host() -> tuple[dict[str, Any], int]:
+    """What every device of this machine measures while all of them do, and how many they are."""
     count, threads = devices_of_host()
     (outcomes,) = run_jobs([calibration_job()], ranks=count, threads=threads, warm=WARM)
     failure = failure_of(outcomes)
     if failure is not None:
         raise CalibrationError(f"this machine could not be measured: {failure.verdict.value}: {failure.cause}")
-    return fit(mean_of([outcome.value for outcome in outcomes]), count)
+    return mean_of([outcome.value for outcome in outcomes]), count
 
 
 def calibration_job() -> Job:
@@ -110,8 +121,33 @@ def calibration_job() -> Job:
 
 
 def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:
-    """The laws of one of `count` devices and of the links between them."""
-    return accelerator_of(figures, _memory_bytes() / count), network_of(figures["links"], count)
+    """The laws of one of `count` devices and of the links between them, and the measured calls as tables."""
+    kernels, links = tables_of(rows_of(figures, count, "measured here"), "host")
+    accelerator, network = accelerator_of(figures, _memory_bytes() / count), network_of(figures["links"], count)
+    return replace(accelerator, tables=kernels), replace(network, tables=links)
+
+
+def rows_of(figures: dict[str, Any], count: int, source: str) -> list[dict[str, str]]:
+    """The figures of `host_rank` as rows of a measurement CSV; messages in two-byte elements."""
+    rows: list[dict[str, Any]] = []
+    for (m, n, k), t in zip(GEMMS, figures["gemm_s"], strict=True):
+        shape = {"kind": "gemm", "m": m, "n": n, "k": k}
+        rows.append(shape | {"op": "fwd", "value": 2.0 * m * n * k / t["forward"]})
+        rows.append(shape | {"op": "bwd", "value": 4.0 * m * n * k / (t["input_grad"] + t["weight_grad"])})
+    for (batch, heads, seq, dim), t in zip(ATTENTION, figures["attention_s"], strict=True):
+        shape = {"kind": "attention", "batch": batch, "heads": heads, "seq": seq, "head_dim": dim, "causal": "true"}
+        flops = 2.0 * batch * heads * seq * seq * dim
+        rows.append(shape | {"op": "fwd_torch_sdpa", "value": flops / t["forward"]})
+        rows.append(shape | {"op": "bwd_torch_sdpa", "value": BACKWARD_ATTENTION * flops / t["backward"]})
+    for row in rows:
+        row |= {"unit": "TFLOP/s", "value": row["value"] / TERA}
+    for op, seconds in figures["links"].items():
+        for size, duration in zip(MESSAGES, seconds, strict=True):
+            message = size / 4.0 * COUNTED_BYTES
+            rows.append({"kind": "collective", "op": op, "message_bytes": message, "num_gpus": count, "unit": "us"})
+            rows[-1] |= {"value": duration * 1e6}
+    common = {"gpu": "host", "dtype": "fp32", "source": source}
+    return [{key: str(value) for key, value in (common | row).items()} for row in rows]
 
 
 def mean_of(parts: list[Any]) -> Any:
@@ -221,8 +257,6 @@ def _fit_attention(f: dict[str, Any], peak: float) -> AttentionLaw:
 
 def _with_grouped(base: Accelerator, seconds: float) -> Accelerator:
     """The rate of grouped products against the law's dense ones of the same size."""
-    from dataclasses import replace
-
     groups, rows, k, n = EXPERTS
     dense_s = groups * float(gemm_s(base, rows, n, k, gemm_pass=GemmPass.FORWARD))
     return replace(base, grouped_gemm=replace(base.grouped_gemm, factor=dense_s / seconds))
@@ -238,10 +272,10 @@ def network_of(links: dict[str, list[float]], count: int) -> Network:
     wires |= {"all_to_all": (count - 1) / count, "send": 1.0}
     latency_s = float(np.median([seconds[0] for seconds in links.values()]))
     sizes = np.array(MESSAGES[1:]) / 4.0 * COUNTED_BYTES
-    moving = {name: np.maximum(np.array(seconds[1:]) - latency_s, MIN_MOVE_S) for name, seconds in links.items()}
-    bytes_ = {name: wires[name] * sizes for name in links}
-    half_speed = min(RAMPS, key=lambda ramp: sum(_ramp_error(bytes_[n], moving[n], ramp)[1] for n in links))
-    rate = {name: _ramp_error(bytes_[name], moving[name], half_speed)[0] for name in links}
+    moving = {name: np.maximum(np.array(links[name][1:]) - latency_s, MIN_MOVE_S) for name in wires}
+    bytes_ = {name: wires[name] * sizes for name in wires}
+    half_speed = min(RAMPS, key=lambda ramp: sum(_ramp_error(bytes_[n], moving[n], ramp)[1] for n in wires))
+    rate = {name: _ramp_error(bytes_[name], moving[name], half_speed)[0] for name in wires}
     ring = float(np.sqrt(rate["all_reduce"] * rate["all_gather"]))
     return _network(
         count,
@@ -291,18 +325,19 @@ def _network(count: int, *, rates: dict[str, float], latency_s: float, half_spee
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def to_yaml(parts: tuple[Accelerator, Network], *, source: str, stack: str = "host") -> str:
-    """A hardware file, every number with its unit in its key and the source."""
+def to_yaml(parts: tuple[Accelerator, Network], *, source: str, stack: str = "host", tables: str = "") -> str:
+    """A hardware file, every number with its unit in its key and the source; `tables` names the CSV beside it."""
     accelerator, network = parts
     lines = [
         f"name: {accelerator.name}",
         f"vendor: {accelerator.vendor}",
         f"default_stack: {stack}",
+        *([f"tables: {tables}"] if tables else []),
         "",
         "accelerator:",
     ]
-    lines += _section(accelerator, 1, source, skip=("name", "vendor"))
-    return "\n".join([*lines, "", "network:", *_section(network, 1, source), ""])
+    lines += _section(accelerator, 1, source, skip=("name", "vendor", "tables"))
+    return "\n".join([*lines, "", "network:", *_section(network, 1, source, skip=("tables",)), ""])
 
 
 def _section(record: Any, depth: int, source: str, skip: tuple[str, ...] = ()) -> list[str]:

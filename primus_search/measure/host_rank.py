@@ -22,7 +22,9 @@ ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head 
 ROWS, HIDDEN = 2048, 512  # streams
 VOCABULARY = 8192
 EXPERTS = (8, 128, 256, 768)  # groups, rows, k, n
-MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 23)  # bytes
+MESSAGES = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes
+PARTS = 8  # tensors that a sharded layer's weights are gathered for
+BURST = (512, 1024, 256)  # product computed before each collective: m, n, k
 OPTIMIZER_PARAMS = 2_000_000
 
 
@@ -115,17 +117,36 @@ def _optimizer() -> float:
 
 
 def _links(ranks: int) -> dict[str, list[float]]:
-    """Seconds of each collective at each message size; both ranks' cores take part, so wall time is what counts."""
-    out: dict[str, list[float]] = {"all_reduce": [], "all_gather": [], "all_to_all": [], "send": []}
+    """Seconds of each collective at each message size, as training uses it.
+
+    In training no collective finds its ranks side by side: each comes from computing, and the early one waits. So every
+    sample follows a burst of computing, without a barrier. A gather of sharded weights and a scatter of their gradients
+    include the copies between single tensors and the message that FSDP2 makes (torch/distributed/fsdp/_fully_shard).
+    """
+    out: dict[str, list[float]] = {name: [] for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")}
+    out["send"] = []
     for size in MESSAGES:
         whole = torch.zeros(size // 4)
-        part = torch.zeros(size // 4 // ranks)
-        other = torch.empty_like(whole)
+        part, other = torch.zeros(size // 4 // ranks), torch.empty_like(whole)
         out["all_reduce"].append(_wall(partial(dist.all_reduce, whole)))
-        out["all_gather"].append(_wall(partial(dist.all_gather_into_tensor, whole, part)))
+        out["all_gather"].append(_wall(partial(_gather, part, other.chunk(PARTS), ranks)))
+        out["reduce_scatter"].append(_wall(partial(_scatter, whole.chunk(PARTS), part)))
         out["all_to_all"].append(_wall(partial(dist.all_to_all_single, other, whole)))
         out["send"].append(_wall(partial(_ring_send, whole)) / 2)
     return out
+
+
+def _gather(part: torch.Tensor, weights: tuple[torch.Tensor, ...], ranks: int) -> None:
+    gathered = torch.empty(ranks * part.numel())
+    dist.all_gather_into_tensor(gathered, part.clone())
+    for target, source in zip(weights, gathered.chunk(PARTS), strict=True):
+        target.copy_(source)
+
+
+def _scatter(gradients: tuple[torch.Tensor, ...], part: torch.Tensor) -> None:
+    sent, received = torch.cat(gradients), torch.empty_like(part)
+    dist.reduce_scatter_tensor(received, sent)
+    part.add_(received.div_(2.0))
 
 
 def _ring_send(tensor: torch.Tensor) -> None:
@@ -139,11 +160,14 @@ def _ring_send(tensor: torch.Tensor) -> None:
         dist.send(tensor, 0)
 
 
-def _wall(run: Callable[[], object], repeats: int = 9) -> float:
+def _wall(run: Callable[[], object], repeats: int = 11) -> float:
+    m, n, k = BURST
+    x, w = torch.randn(m, k), torch.randn(n, k)
     samples = []
+    dist.barrier()
     for _ in range(repeats):
-        dist.barrier()
+        torch.matmul(x, w.t())
         start = time.perf_counter()
         run()
         samples.append(time.perf_counter() - start)
-    return statistics.quantiles(samples, n=4)[0]
+    return statistics.median(samples[1:])

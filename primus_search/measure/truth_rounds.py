@@ -20,7 +20,8 @@ from primus_search.measure.bench import Piece
 from primus_search.measure.bencher import Bencher, joined_measurements
 from primus_search.measure.cache import MeasurementCache
 from primus_search.measure.device import CPU, describe
-from primus_search.measure.host import WARM, calibration_job, fit, mean_of
+from primus_search.measure.device_table import to_csv
+from primus_search.measure.host import WARM, calibration_job, fit, mean_of, rows_of
 from primus_search.measure.isolate import Outcome
 from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.measure.shard import DtypeName, Shard
@@ -202,7 +203,9 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
     if not found.figures:
         why = found.notes[-1] if found.notes else "the host could not be calibrated"
         return tuple(Row(name=case.name, failure=why) for case in wanted)
-    accelerator, network = fit(typical(found.figures), RANKS)
+    figures = typical(found.figures)
+    accelerator, network = fit(figures, RANKS)
+    (folder / "host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
     cluster = Cluster(accelerator=accelerator, network=network, stack=stack, num_nodes=1)
     cache = MeasurementCache(folder / "measurements.jsonl")
     cache.add(_merged(same) for same in found.pieces.values())

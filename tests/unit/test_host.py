@@ -7,7 +7,8 @@ import pytest
 from primus_search.cluster import Cluster
 from primus_search.cost.gemm import gemm_s
 from primus_search.declare.hardware import load_hardware, load_stack
-from primus_search.measure.host import accelerator_of, mean_of, network_of, to_yaml
+from primus_search.measure.device_table import to_csv
+from primus_search.measure.host import accelerator_of, fit, mean_of, network_of, rows_of, to_yaml
 from primus_search.measure.host_rank import GEMMS, MESSAGES
 from primus_search.measure.preflight import GEMM, judge
 
@@ -18,7 +19,10 @@ FIGURES = {
     "add_s": 0.001, "swiglu_s": {"forward": 0.003, "backward": 0.01}, "norm_s": {"forward": 0.003, "backward": 0.008},
     "loss_s": 0.02, "copy_s": 0.003, "permute_s": {"forward": 0.001, "backward": 0.003}, "small_kernel_s": 1e-5,
     "experts_s": {"forward": 0.006}, "optimizer_s": 0.004, "baseline_bytes": 3e8,
-    "links": {name: [1e-4, 2e-4, 1e-3, 8e-3] for name in ("all_reduce", "all_gather", "all_to_all", "send")},
+    "links": {
+        name: [1e-4 + size * 1e-9 for size in MESSAGES]
+        for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+    },
 }  # fmt: skip
 
 
@@ -37,18 +41,40 @@ def test_a_send_of_the_largest_message_takes_what_was_measured():
 
     network = network_of(FIGURES["links"], 2)
     # the cost model counts two-byte elements where the host moves four
-    assert float(send_s(network, MESSAGES[-1] / 2, Group(2, 1))) == pytest.approx(8e-3, rel=0.01)
+    assert float(send_s(network, MESSAGES[-1] / 2, Group(2, 1))) == pytest.approx(1e-4 + MESSAGES[-1] * 1e-9, rel=0.01)
+
+
+def test_what_was_measured_on_the_host_is_what_is_projected_there():
+    from primus_search.cost.collectives import Group, all_reduce_s, reduce_scatter_s
+    from primus_search.cost.gemm import GemmPass
+
+    slow = FIGURES | {"gemm_s": [{name: 3.0 * s for name, s in t.items()} for t in FIGURES["gemm_s"]]}
+    slow["links"] = FIGURES["links"] | {"reduce_scatter": [5.0 * s for s in FIGURES["links"]["reduce_scatter"]]}
+    accelerator, network = fit(slow, 2)
+    m, n, k = GEMMS[2]
+    assert float(gemm_s(accelerator, m, n, k)) == pytest.approx(slow["gemm_s"][2]["forward"])
+    gradients = gemm_s(accelerator, m, k, n, gemm_pass=GemmPass.INPUT_GRAD)
+    gradients = gradients + gemm_s(accelerator, n, k, m, gemm_pass=GemmPass.WEIGHT_GRAD)
+    assert float(gradients) == pytest.approx(slow["gemm_s"][2]["input_grad"] + slow["gemm_s"][2]["weight_grad"])
+    size = MESSAGES[3] / 2
+    assert float(all_reduce_s(network, size, Group(2, 1))) == pytest.approx(slow["links"]["all_reduce"][3])
+    assert float(reduce_scatter_s(network, size, Group(2, 1))) == pytest.approx(slow["links"]["reduce_scatter"][3])
 
 
 def test_the_host_file_is_read_back_by_the_loader_of_all_hardware_files(accelerator, tmp_path):
     path = tmp_path / "host.yaml"
     network = network_of(FIGURES["links"], 2)
-    path.write_text(to_yaml((accelerator, network), source="measured on a test, 2026-01-01"))
+    source = "measured on a test, 2026-01-01"
+    (tmp_path / "host.csv").write_text(to_csv(rows_of(FIGURES, 2, source)))
+    path.write_text(to_yaml((accelerator, network), source=source, tables="host.csv"))
     loaded = load_hardware("host", host_file=lambda: path)
     assert loaded.default_stack == "host"
     assert loaded.accelerator.bf16_peak_flops_per_s == pytest.approx(accelerator.bf16_peak_flops_per_s, rel=1e-5)
     assert loaded.network.link_bytes_per_s == pytest.approx(network.link_bytes_per_s, rel=1e-5)
-    assert {source.source for source in loaded.sources} == {"measured on a test, 2026-01-01"}
+    assert {one.source for one in loaded.sources} == {source}
+    kernels, links = fit(FIGURES, 2)
+    assert {table.kind: table.shapes for table in loaded.network.tables} == {t.kind: t.shapes for t in links.tables}
+    assert {table.kind for table in loaded.accelerator.tables} == {table.kind for table in kernels.tables}
 
 
 def test_ranks_are_averaged_number_by_number():

@@ -14,6 +14,7 @@ ROOT = Path(primus_search.__file__).parent
 FLOORS = {
     "units": 0,
     "errors": 0,
+    "tables": 0,
     "model": 1,
     "accelerator": 1,
     "network": 1,
