@@ -24,7 +24,7 @@ from primus_search.workload import Workload
 
 LAYER_READS = frozenset(
     {"tp", "cp", "micro_batch_size", "fp8", "sequence_parallel", "recompute", "loss_fusion", "sharding", "shard_group",
-     "offload_layers", "ep", "etp", "grouped_gemm", "deepep", "sync_free_stage"}
+     "ep", "etp", "grouped_gemm", "deepep", "sync_free_stage"}
 )  # fmt: skip
 SHAPE_READS = frozenset(
     {"pp", "vpp", "schedule", "pipeline_layout", "recompute", "recompute_method", "recompute_num_layers"}
@@ -80,13 +80,13 @@ class Terms:
         is_fsdp = _gathers_weights(c)
         columns: list[ArrayLike] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
         columns += [c.loss_fusion, np.where(is_fsdp, c.sharding, 0), np.where(is_fsdp, c.shard_group, 0)]
-        columns += [np.where(is_fsdp, c.pp, 0), c.offload_layers]
+        columns += [np.where(is_fsdp, c.pp, 0)]
         if self.model.is_moe:
             columns += [c.ep, c.etp, c.grouped_gemm, c.deepep, c.sync_free_stage]
         codes, first = self._encode(self._layer_keys, columns)
         if len(first):
-            p = pieces(self.model, self.cluster, self.workload, c.take(first), self.measured)
-            n = len(first)
+            taken, n = c.take(first), len(first)
+            p = pieces(self.model, self.cluster, self.workload, taken, self.measured, shares_rows=self._shares_rows)
             flat = [p.pass_s.reshape(-1, n), p.part_s.reshape(-1, n), p.recompute_s.reshape(-1, n)]
             self.layers.append(np.concatenate(flat).T)
         return codes

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats, Fp8, GroupedGemm
+from primus_search.candidates import Floats, Fp8, GroupedGemm, Ints
 from primus_search.cost.factor import in_order
 from primus_search.cost.gemm import GemmPass, gemm_s, quantize_s
 from primus_search.cost.grouped_gemm import grouped_gemm_s
@@ -140,6 +140,15 @@ class Work:
     def pass_s(self, which: Pass) -> Floats:
         """Seconds of one pass, all parts."""
         return in_order(self.seconds[which])
+
+    def take(self, rows: Ints) -> "Work":
+        """The work of some candidates, repeated where a row is."""
+        return Work(
+            seconds=self.seconds.take(rows, axis=2),
+            forward_module_s=self.forward_module_s.take(rows, axis=1),
+            core_backward_s=self.core_backward_s.take(rows),
+            kernels=self.kernels.take(rows, axis=1),
+        )
 
 
 def tally(operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int) -> Work:

@@ -75,23 +75,15 @@ def _single(rank: int, live: int) -> RankMoments:
 
 
 def _of_order(stages: NDArray[np.int64], kind: NDArray[np.int8], chunk: NDArray[np.int64]) -> RankMoments:
-    """Count forwards, input gradients and weight gradients along the order; a pass holds what it works on."""
-    from primus_search.schedule import Kind
+    """Walk the order of one rank and keep the moments that no other exceeds."""
+    from primus_search.cost.memory.kernels import highest
 
-    which = np.eye(len(stages))[chunk]
-    forward = np.cumsum(which * (kind == Kind.F)[:, None], axis=0)
-    done = which * ((kind == Kind.B) | (kind == Kind.BW))[:, None]
-    split, late = which * (kind == Kind.B)[:, None], which * (kind == Kind.W)[:, None]
-    # While it runs, a backward still holds its micro-batch and a weight gradient its inputs.
-    live = forward - np.cumsum(done, axis=0) + done
-    waiting = np.cumsum(split, axis=0) - split - np.cumsum(late, axis=0) + late
-    backward = np.where((kind == Kind.B) | (kind == Kind.BW), chunk, -1)
-    table = distinct_rows(np.column_stack([live, waiting, backward]).astype(np.int32)).astype(np.float64)
-    table = table[~_dominated(table[:, :-1], table[:, -1])]
     v = len(stages)
+    table = highest(kind, chunk, v)
     return RankMoments(
-        stages=stages, live=table[:, :v], waiting=table[:, v : 2 * v], backward=table[:, -1].astype(np.int64)
-    )
+        stages=stages, live=table[:, :v].astype(np.float64), waiting=table[:, v:-1].astype(np.float64),
+        backward=table[:, -1].copy(),
+    )  # fmt: skip
 
 
 def distinct_rows(rows: NDArray[Any]) -> NDArray[Any]:
@@ -101,12 +93,3 @@ def distinct_rows(rows: NDArray[Any]) -> NDArray[Any]:
     data = rows.tobytes()
     seen = dict.fromkeys(data[i : i + width] for i in range(0, len(data), width))
     return np.frombuffer(b"".join(seen), dtype=rows.dtype).reshape(len(seen), rows.shape[1])
-
-
-def _dominated(rows: Floats, work: Floats) -> NDArray[np.bool_]:
-    """Rows that another distinct row equals or exceeds everywhere, running the same backward or this one none."""
-    covers = (rows[:, None, :] >= rows[None, :, :]).all(axis=2)
-    covers &= (work[:, None] == work[None, :]) | (work[None, :] < 0)
-    covers &= ~np.eye(len(rows), dtype=np.bool_)
-    dominated: NDArray[np.bool_] = covers.any(axis=0)
-    return dominated
