@@ -17,7 +17,7 @@ from primus_search.cost.layer import BF16_BYTES, shapes
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
 from primus_search.cost.recompute import recompute_s
-from primus_search.cost.sharding import ShardedLayer, sharded_layer
+from primus_search.cost.sharding import ShardedLayer, kept_shard, sharded_layer
 from primus_search.cost.tensor_parallel import tensor_parallel
 from primus_search.cost.traffic import Comm
 from primus_search.cost.work import Module, Part, Pass, Work
@@ -125,6 +125,24 @@ def sharded_traffic(
         forward_s=work.pass_s(Pass.FORWARD),
         backward_s=backward_s,
     )
+
+
+def sharded_ends(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates
+) -> tuple[ShardedLayer, ShardedLayer] | None:
+    """Weight gathers and gradient scatters of embedding and head; None where the stack or no row shards them.
+
+    FSDP2's root module holds both: gathered before the first layer and kept until its gradients are scattered, with
+    nothing to hide behind (torch/distributed/fsdp/_fully_shard: the root does not reshard after forward).
+    """
+    if not cluster.stack.gathers_ends or not np.any(c.sharding >= Sharding.FSDP2):
+        return None
+    d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
+    embedding, head = (
+        kept_shard(cluster.network, cluster.stack, c, dp=d.dp, params=params / c.tp)
+        for params in (model.embedding_params, model.head_params)
+    )
+    return embedding, head
 
 
 def end_traffic_s(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:

@@ -15,7 +15,7 @@ from primus_search.cluster import Cluster
 from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.factor import Vocabulary, in_order
 from primus_search.cost.layer import layer_operations
-from primus_search.cost.layer_comm import add_sharded_traffic, add_traffic, end_traffic_s
+from primus_search.cost.layer_comm import add_sharded_traffic, add_traffic, end_traffic_s, sharded_ends
 from primus_search.cost.measured import MeasuredLayers, put_measured, put_recompute
 from primus_search.cost.recompute import recompute_s
 from primus_search.cost.work import Module, Part, Pass, Work, tally
@@ -66,6 +66,9 @@ def pieces(
     works = _works(model, cluster, workload, c, measured, shares_rows and not measured.pieces)
     for kind, work in zip(model.kinds, works, strict=False):
         add_sharded_traffic(work, kind, model, cluster, workload, c)
+    for work, end in zip(works[len(model.kinds) :], sharded_ends(model, cluster, workload, c) or (), strict=False):
+        work.seconds[Pass.FORWARD, Part.SHARD_COMM] += end.forward.exposed_s
+        work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += end.backward.exposed_s
     for i, work in enumerate(works):
         is_moe = i < len(model.kinds) and model.kinds[i].is_moe
         dispatcher = np.where(c.deepep, stack.host_dispatch_factor, 1.0)
