@@ -4,7 +4,7 @@ from setuptools import find_namespace_packages, setup
 
 DATA = {
     f"primus_search.data.{folder.replace('/', '.')}": folder
-    for folder in ("hardware", "hardware/stacks", "spaces", "spaces/models")
+    for folder in ("hardware", "hardware/ranges", "hardware/stacks", "spaces", "spaces/models")
 }
 
 setup(

@@ -28,6 +28,9 @@ def calibrate(
     device: Annotated[
         str | None, typer.Option(metavar="cuda|cpu", help="Measure this machine's device into --measurements first.")
     ] = None,
+    ranges: Annotated[
+        Path | None, typer.Option(help="With --measurements and --training: write what they cover into this folder.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable results.")] = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
@@ -42,6 +45,9 @@ def calibrate(
     from primus_search.calibrate.run import calibrate_hardware, fitted_numbers_of_files, hardware_names
     from primus_search.errors import InputError, Problem
 
+    if ranges is not None:
+        _write_ranges(measurements, training, ranges)
+        return
     if training is not None:
         from primus_search.calibrate.training_run import fit_training, lines, write_training
 
@@ -76,6 +82,20 @@ def calibrate(
         text = results[0].path.read_text(encoding="utf-8")
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         out.write_text(with_fitted(text, results[0].calibration, today, str(results[0].path)), encoding="utf-8")
+
+
+def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
+    """Devices and stacks: the sizes of everything that was measured of them."""
+    from primus_search.calibrate.ranges import device_ranges, stack_ranges, write_ranges
+    from primus_search.errors import InputError, Problem
+
+    if measurements is None or training is None:
+        raise InputError([Problem("--ranges", "needs --measurements and --training")])
+    devices = device_ranges(measurements, training)
+    write_ranges(
+        devices, folder / "devices.yaml", "Sizes of measured kernels, collectives and memory peaks per device."
+    )
+    write_ranges(stack_ranges(training), folder / "stacks.yaml", "Training runs of each stack: GPUs, sequence length.")
 
 
 def _measure(device: str, path: Path | None, hardware: str | None, gpu: str | None) -> Path:

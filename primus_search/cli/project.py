@@ -1,12 +1,13 @@
 """`primus-search project`: one candidate, its memory tree and its step, part by part."""
 
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from primus_search.candidates import Candidates
     from primus_search.cost.result import Projection
     from primus_search.space import Space
 
@@ -53,7 +54,7 @@ def project(
     _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
     projector = Projector(space.model, space.cluster, space.workload, memory_margin=space.search.memory_margin)
     projection = projector.project(chunk.candidates)
-    figures = _figures(space, projection, chunk.candidates.row(0))
+    figures = _figures(space, projection, chunk.candidates)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:
@@ -95,16 +96,19 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
         raise InputError([Problem("--set", f"{', '.join(several)}: give one value each; `run` searches many")])
 
 
-def _figures(space: "Space", p: "Projection", row: dict[str, Any]) -> dict[str, Any]:
+def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, Any]:
+    from primus_search.cost.coverage import coverage
     from primus_search.cost.result import Verdict
     from primus_search.cost.uncertainty import confidence
+    from primus_search.declare.ranges import load_ranges
 
     memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
     step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}
     sure = confidence(space.model, space.cluster, p)
+    parts = coverage(space.model, space.cluster, space.workload, one, float(p.memory.total[0]), load_ranges())
     feasible = bool(p.fits[0])
     return {
-        "candidate": row | {"dp": int(p.dp[0]), "microbatches": int(p.microbatches[0])},
+        "candidate": one.row(0) | {"dp": int(p.dp[0]), "microbatches": int(p.microbatches[0])},
         "memory": memory | {"total_bytes": float(p.memory.total[0])},
         "step": step | {"total_s": float(p.step.total[0])},
         "tokens_per_s": float(p.tokens_per_s[0]),
@@ -118,12 +122,15 @@ def _figures(space: "Space", p: "Projection", row: dict[str, Any]) -> dict[str, 
         "headroom_bytes": float(p.headroom_bytes[0]),
         "fit_probability": float(sure.fits[0]),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
+        "coverage": [asdict(part) for part in parts],
         "time_evidence": "projected",
         "memory_evidence": "projected",
     }
 
 
 def _print(space: "Space", figures: dict[str, Any]) -> None:
+    import textwrap
+
     from primus_search.report.words import chance
     from primus_search.units import GB
 
@@ -145,6 +152,10 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
         f"memory {'fits' if room >= 0 else 'does not fit'}: {room:+.1f} GB, "
         f"runs with probability {chance(figures['fit_probability'])}"
     )
+    typer.echo("\nrests on")
+    for part in figures["coverage"]:
+        said = f"{part['part']:<14}{'measured' if part['is_calibrated'] else 'EXTRAPOLATED':<14}{part['why']}"
+        typer.echo(textwrap.fill(said, 80, initial_indent="  ", subsequent_indent=" " * 30))
     _tree("step", figures["step"], "total_s", 1e3, "ms")
     _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
 

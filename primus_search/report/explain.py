@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.cost.coverage import Covered, coverage
 from primus_search.cost.detail import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.result import Memory, Projection
 from primus_search.cost.uncertainty import Confidence, confidence
+from primus_search.declare.ranges import load_ranges
 from primus_search.errors import InputError, Problem
 from primus_search.layout import Layout
 from primus_search.report.ablation import Ablation, ablations
@@ -65,6 +67,12 @@ class Explained:
     def confidence(self) -> Confidence:
         """Interval and probability of fitting of this candidate alone."""
         return confidence(self.space.model, self.choice.cluster, self.projection)
+
+    @cached_property
+    def coverage(self) -> tuple[Covered, ...]:
+        """Which parts of its projection rest on measured ranges."""
+        space, cluster = self.space, self.choice.cluster
+        return coverage(space.model, cluster, space.workload, self.one, self.figures.memory_bytes, load_ranges())
 
     @cached_property
     def base(self) -> Values:
@@ -142,6 +150,7 @@ def as_data(e: Explained) -> dict[str, Any]:
         "interval_runs": int(e.confidence.runs),
         "ties_with_best": e.row["ties_with_best"],
         "fit_probability": float(e.confidence.fits[0]),
+        "coverage": [plain(part) for part in e.coverage],
         "time_evidence": e.row.get("time_evidence"),
         "memory_evidence": e.row.get("memory_evidence"),
         "mfu": e.figures.mfu,

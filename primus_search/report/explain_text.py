@@ -33,6 +33,7 @@ def print_explained(e: Explained, stream: TextIO) -> None:
     """Every part, in the order of the questions."""
     console = Console(file=stream, highlight=False)
     console.print(_configuration(e))
+    console.print(_coverage(e))
     console.print(_step(e))
     console.print(_traffic(e))
     if e.timeline is not None:
@@ -72,6 +73,14 @@ def _confidence(e: Explained) -> str:
         f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} ({sure.runs:.0f} runs left out of the fit), fits in "
         f"memory with probability {chance(sure.fits[0])}{tie}"
     )
+
+
+def _coverage(e: Explained) -> Group:
+    """Part by part: measured on this device, or extrapolated and why."""
+    table = _table("part", "rests on", "", left=("part", "rests on", ""))
+    for part in e.coverage:
+        table.add_row(part.part, "measurements" if part.is_calibrated else "extrapolation", escape(part.why))
+    return Group("What the projection rests on", table)
 
 
 def _step(e: Explained) -> Group:

@@ -152,6 +152,9 @@ def _add_projected(data: dict[str, Any], e: Explained) -> None:
         mine = e.run.cluster(rank).cluster
         memory = memory_by_rank(space.model, mine, space.workload, run.candidate(rank))
         row["memory_by_rank"] = {f.name: [_rounded(v) for v in memory.__getattribute__(f.name)] for f in fields(Memory)}
+    data["coverage"] = [
+        {"part": part.part, "is_calibrated": part.is_calibrated, "why": part.why} for part in e.coverage
+    ]
     data["gantt"] = None if e.timeline is None else _gantt(e.timeline)
     data["traffic"] = [
         {"operation": s.operation, "part": s.part, "message_bytes": s.message_bytes, "count": s.count,

@@ -454,7 +454,9 @@ section("funnel", "How many were looked at",
     el("p", {}, "Projected: cost model and exact pipeline simulation. Traced: torch modules at true shapes. Measured: on a device. Of the best " + run.table.rows.length + ": " + Object.entries(counts).map(([k, n]) => k + " " + n).join(", ") + "."),
     el("div", {class: "wide"}, el("table", {}, el("thead", {}, el("tr", {}, ["#", "candidate", "tokens/s/GPU", "time is", "GB", "memory is"].map(t => el("th", {}, t)))),
       el("tbody", {}, best.map(r => el("tr", {}, el("td", {class: "n"}, r.rank), el("td", {class: "w"}, r.short), el("td", {class: "n"}, whole(r.tokens_per_s_per_gpu)), el("td", {}, r.time_evidence), el("td", {class: "n"}, gigabytes(r.memory_bytes)), el("td", {}, r.memory_evidence)))))),
-    el("p", {class: "soft"}, run.winner.ties + (run.winner.ties === 1 ? " candidate is" : " candidates are") + " within " + percent(run.winner.tie, 0) + " of the winner, itself included (\"=\" in the table): two runs of one job differ by as much."));
+    el("p", {class: "soft"}, run.winner.ties + (run.winner.ties === 1 ? " candidate is" : " candidates are") + " within " + percent(run.winner.tie, 0) + " of the winner, itself included (\"=\" in the table): two runs of one job differ by as much."),
+    run.coverage ? el("div", {class: "wide"}, el("table", {}, el("thead", {}, el("tr", {}, ["part of the winner's projection", "rests on", ""].map(t => el("th", {}, t)))),
+      el("tbody", {}, run.coverage.map(c => el("tr", {}, el("td", {}, c.part), el("td", {}, c.is_calibrated ? "measurements" : "extrapolation"), el("td", {class: "w"}, c.why)))))) : null);
 })();
 
 if (run.exports) (() => {

@@ -12,7 +12,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from primus_search.cost.coverage import coverage, in_words
 from primus_search.cost.uncertainty import TIE
+from primus_search.declare.ranges import load_ranges
 from primus_search.report.words import between, chance, short
 from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
 from primus_search.search.saved import SavedRun
@@ -42,6 +44,7 @@ def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
     console.print(_removed(result))
     console.print(_ranking(result.ranking, result.space.search.top_k))
     console.print(_confidence(result.ranking))
+    console.print(_coverage(result))
     console.print(_evidence(result))
     if len(result.clusters) > 1:
         console.print(_ladder(result))
@@ -124,6 +127,15 @@ def _confidence(ranking: Table) -> str:
         f"as good as the first; {tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two "
         f"runs of one job."
     )
+
+
+def _coverage(result: SearchResult) -> str:
+    """Which parts of the first row's projection rest on measured ranges."""
+    space, table = result.space, result.ranking
+    memory_bytes = float(table.projection.memory.total[0])
+    first = table.candidates.take(slice(0, 1))
+    parts = coverage(space.model, table.choice.cluster, space.workload, first, memory_bytes, load_ranges())
+    return f"First row, {in_words(parts)}"
 
 
 def _evidence(result: SearchResult) -> str:

@@ -82,6 +82,7 @@ def test_every_row_is_shown_with_its_interval_its_chance_to_fit_and_its_tie(tmp_
         assert ends == between(low, high) and fits == chance(row["fit_probability"])
         is_tied = row["tokens_per_s_per_gpu"] >= best * (1 - TIE)
         assert row["ties_with_best"] is is_tied and (tie == "=") is (is_tied and rank != "1")
+    assert "First row, calibrated: " in text and "Extrapolated: " in text
     assert any(tie for _, tie, *_ in shown) and not all(tie for _, tie, *_ in shown[1:])
 
 

@@ -15,6 +15,7 @@ FLOORS = {
     "units": 0,
     "errors": 0,
     "tables": 0,
+    "ranges": 1,
     "model": 1,
     "accelerator": 1,
     "network": 1,
