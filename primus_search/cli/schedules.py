@@ -1,6 +1,7 @@
 """`primus-search schedules`: which pipeline schedule, at which memory, for any pipeline."""
 
 import json as json_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,35 +17,44 @@ if TYPE_CHECKING:
 
 
 def schedules(
-    stages: Annotated[int, typer.Option(help="Pipeline ranks.", min=1)],
-    microbatches: Annotated[int, typer.Option(help="Micro-batches per step.", min=1)],
+    stages: Annotated[int | None, typer.Option(help="Pipeline ranks.", min=1)] = None,
+    microbatches: Annotated[int | None, typer.Option(help="Micro-batches per step.", min=1)] = None,
     costs: Annotated[
         str, typer.Option(help="Forward, input-gradient and weight-gradient time of one full rank: F,B,W.")
     ] = "1,1,1",
     comm: Annotated[float, typer.Option(help="Time of one hop between two ranks.", min=0.0)] = 0.0,
-    vpp: Annotated[int, typer.Option(help="Chunks per rank, for the schedules that take any number.", min=1)] = 2,
+    vpp: Annotated[
+        int | None, typer.Option(help="Chunks per rank, for the schedules that take any number; 2.", min=1)
+    ] = None,
     memory_limit: Annotated[
         float | None, typer.Option(help="Activations a rank may hold, in micro-batches through one full rank.")
     ] = None,
     head_extra: Annotated[
         float, typer.Option(help="What the output head adds to the last virtual stage, in full ranks.", min=0.0)
     ] = 0.0,
+    run: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A run folder: the pipeline, costs and memory of a candidate.")
+    ] = None,
+    rank: Annotated[int, typer.Option(help="Which candidate of the run's ranking, from 1.", min=1)] = 1,
     schedule: Annotated[str | None, typer.Option(help="The schedule to draw; the best one unless given.")] = None,
     gantt: Annotated[Path | None, typer.Option(help="Write a Gantt chart of it as SVG.")] = None,
     draw: Annotated[bool, typer.Option(help="Draw its Gantt chart in the terminal.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Every pipeline schedule side by side, with its gap to the lower bound."""
-    from primus_search.schedule import Costs
-    from primus_search.schedule.compare import best_within, compare
+    """Every pipeline schedule side by side, with its gap to the lower bound.
 
-    forward, backward, weight = _three(costs)
-    given = Costs(forward=forward, backward=backward, weight=weight, comm=comm, last_head_extra=head_extra)
-    rows = compare(stages=stages, microbatches=microbatches, virtual_stages=vpp, costs=given, memory_limit=memory_limit)
+    Either --stages, --microbatches and --costs say what the pipeline is, or --run and --rank: a candidate of a finished
+    search, with the time of each of its stages, its hops, and the memory its device has left for activations.
+    """
+    if run is not None:
+        asked = _of_run(run, rank, vpp, memory_limit, [stages, microbatches, costs != "1,1,1", comm, head_extra])
+    else:
+        asked = _of_costs(stages, microbatches, vpp, memory_limit, costs, comm, head_extra)
+    rows, limit = asked.rows, asked.memory_limit
     built = [row for row in rows if row.timeline is not None]
     if not built:
         raise NothingFits("no schedule fits:\n" + "\n".join(f"  {row.reason}" for row in rows))
-    best = best_within(rows, memory_limit)
+    best = asked.best
     chosen = best if schedule is None else next((row for row in built if row.name == schedule), None)
     if chosen is None or best is None:
         raise InputError([Problem("--schedule", _why_not(schedule, [(row.name, row.reason) for row in rows]))])
@@ -54,13 +64,59 @@ def schedules(
         typer.echo(json_module.dumps([_as_json(row) for row in built], indent=2))
         return
     console = Console()
-    title = f"{stages} ranks, {microbatches} micro-batches, F,B,W = {forward:g},{backward:g},{weight:g}, comm {comm:g}"
-    _print(console, title, rows, best, memory_limit)
+    _print(console, asked.title, rows, best, limit, asked.own)
     if draw:
         from primus_search.report.gantt import terminal
 
         assert chosen.timeline is not None
         console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True, highlight=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A comparison with its title, its memory limit, and the schedule that a run's candidate has."""
+
+    title: str
+    rows: "list[Compared]"
+    memory_limit: float | None
+    own: str | None = None
+
+    @property
+    def best(self) -> "Compared | None":
+        from primus_search.schedule.compare import best_within
+
+        return best_within(self.rows, self.memory_limit)
+
+
+def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, memory_limit: float | None, costs: str,
+              comm: float, head_extra: float) -> _Asked:  # fmt: skip
+    from primus_search.schedule import Costs
+    from primus_search.schedule.compare import compare
+
+    if stages is None or microbatches is None:
+        missing = "--stages" if stages is None else "--microbatches"
+        raise InputError([Problem(missing, "say the pipeline with --stages and --microbatches, or name a --run")])
+    forward, backward, weight = _three(costs)
+    given = Costs(forward=forward, backward=backward, weight=weight, comm=comm, last_head_extra=head_extra)
+    rows = compare(stages=stages, microbatches=microbatches, virtual_stages=2 if vpp is None else vpp, costs=given,
+                   memory_limit=memory_limit)  # fmt: skip
+    title = f"{stages} ranks, {microbatches} micro-batches, F,B,W = {forward:g},{backward:g},{weight:g}, comm {comm:g}"
+    return _Asked(title=title, rows=rows, memory_limit=memory_limit)
+
+
+def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, given: list[object]) -> _Asked:
+    """The candidate of that rank; `given` are the options that describe a pipeline without a run."""
+    from primus_search.report.pipelines import RunPipeline
+    from primus_search.search.saved import SavedRun
+
+    if any(given):
+        raise InputError([Problem("--run", "a run says its own pipeline; leave out --stages, --costs and the like")])
+    pipeline = RunPipeline.of(SavedRun.open(run), rank)
+    chunks = max(2, pipeline.virtual_stages) if vpp is None else vpp
+    rows = pipeline.compared(virtual_stages=chunks, memory_limit=memory_limit)
+    title = f"rank {rank} of {run}: {pipeline.stages} ranks, {pipeline.microbatches} micro-batches; times in ms"
+    limit = pipeline.room if memory_limit is None else memory_limit
+    return _Asked(title=title, rows=rows, memory_limit=limit, own=pipeline.schedule)
 
 
 def _three(costs: str) -> tuple[float, float, float]:
@@ -107,7 +163,8 @@ def _as_json(row: "Compared") -> dict[str, object]:
     }
 
 
-def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None) -> None:
+def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None,
+           own: str | None) -> None:  # fmt: skip
     table = RichTable(
         title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
@@ -123,14 +180,17 @@ def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared
             f"{100 * row.timeline.bubble_ratio:.2f}",
             f"{row.peak:.4g}",
             f"{float(row.timeline.peak_activations_half_at_b.max()):.4g}",
-            f"{100 * row.gap_to_bound:.2f}",
+            f"{round(100 * row.gap_to_bound, 2) + 0.0:.2f}",
             f"{1e3 * row.seconds:.1f}",
             "best" if row is best else "frontier" if row.on_frontier else "",
             style="bold green" if row is best else None,
         )
     console.print(table)
-    within = "" if memory_limit is None else f" within {memory_limit:g} micro-batches of activations"
+    within = "" if memory_limit is None else f" within {memory_limit:.4g} micro-batches of activations"
     console.print(f"Best{within}: {best.name}, makespan {best.makespan:g}, peak {best.peak:g}.")
+    for row in rows:
+        if row.name == own and row.timeline is not None:
+            console.print(f"The run has {own}: {100 * (row.makespan / best.makespan - 1):.2f} % above the best.")
     console.print(
         "peak: micro-batches of activations on the fullest rank, released at W (½ at B: half of each already at B); "
         "gap: over the lower bound of its placement and memory limit; "

@@ -117,14 +117,18 @@ def timeline(s: Stages, one: Candidates, microbatches: int) -> Timeline | None:
     row = one.row(0)
     if row["pp"] == 1:
         return None
+    return simulate(order_for(str(row["schedule"]), int(row["pp"]), microbatches, int(row["vpp"])), pipeline_costs(s))
+
+
+def pipeline_costs(s: Stages) -> Costs:
+    """Seconds of every virtual stage and hop as a pipeline order meets them: host time and blocking sends included."""
     held = s.held_share * s.hop_s
-    costs = Costs(
+    return Costs(
         forward=s.forward_s + s.pass_s + np.append(held, 0.0),
         backward=s.input_grad_s + s.recompute_s + s.pass_s + np.append(0.0, held),
         weight=s.weight_grad_s,
         comm=s.hop_s - held,
     )
-    return simulate(order_for(str(row["schedule"]), int(row["pp"]), microbatches, int(row["vpp"])), costs)
 
 
 def busiest_rank(s: Stages, one: Candidates) -> int:

@@ -1,13 +1,13 @@
 """All schedules side by side for one pipeline: time, memory, distance to the bound, and which ones are worth having."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from primus_search.errors import ScheduleError
 from primus_search.schedule.bounds import lower_bound
 from primus_search.schedule.costs import Costs
-from primus_search.schedule.registry import TOLERANCE, build, registered
+from primus_search.schedule.registry import TOLERANCE, Algorithm, build, registered
 from primus_search.schedule.simulate import Timeline, simulate
 
 
@@ -43,6 +43,11 @@ class Compared:
         return self.makespan / self.bound - 1.0 if self.bound > 0.0 else 0.0
 
 
+Conditions = Callable[[Algorithm, int], tuple[Costs, float | None]]
+"""Costs and memory limit under an algorithm with that many chunks per rank. Raises `ScheduleError` where it cannot be
+used at all."""
+
+
 def compare(
     *, stages: int, microbatches: int, virtual_stages: int, costs: Costs, memory_limit: float | None = None
 ) -> list[Compared]:
@@ -50,11 +55,18 @@ def compare(
 
     `virtual_stages` is for schedules that take any number of chunks; the others use the number they are defined for.
     """
-    rows = [
-        _one(algorithm.name, algorithm.summary, stages, microbatches,
-             virtual_stages if algorithm.virtual_stages is None else 1, costs, memory_limit)
-        for algorithm in registered() if algorithm.in_comparison
-    ]  # fmt: skip
+    return compare_under(
+        lambda *_: (costs, memory_limit), stages=stages, microbatches=microbatches, virtual_stages=virtual_stages
+    )
+
+
+def compare_under(conditions: Conditions, *, stages: int, microbatches: int, virtual_stages: int) -> list[Compared]:
+    """`compare` where costs and memory depend on the schedule: a model is cut by the number of virtual stages."""
+    rows = []
+    for algorithm in registered():
+        if algorithm.in_comparison:
+            chunks = virtual_stages if algorithm.virtual_stages is None else algorithm.virtual_stages[0]
+            rows.append(_one(algorithm, stages, microbatches, chunks, conditions))
     rows.sort(key=lambda row: (row.makespan, row.peak, row.name))
     return _with_frontier(rows)
 
@@ -66,20 +78,20 @@ def best_within(rows: Sequence[Compared], memory_limit: float | None) -> Compare
     return min(fitting, key=lambda row: (round(row.makespan, 9), row.peak, row.name), default=None)
 
 
-def _one(name: str, summary: str, stages: int, microbatches: int, virtual_stages: int, costs: Costs,
-         memory_limit: float | None) -> Compared:  # fmt: skip
-    begin = time.perf_counter()
+def _one(algorithm: Algorithm, stages: int, microbatches: int, chunks: int, conditions: Conditions) -> Compared:
+    name, begin = algorithm.name, time.perf_counter()
     try:
-        table = build(name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages, costs=costs,
+        costs, memory_limit = conditions(algorithm, chunks)
+        table = build(name, stages=stages, microbatches=microbatches, virtual_stages=chunks, costs=costs,
                       memory_limit=memory_limit)  # fmt: skip
         timeline = simulate(table, costs)
     except ScheduleError as error:
-        return Compared(name=name, summary=summary, timeline=None, bound=0.0, seconds=time.perf_counter() - begin,
-                        reason=str(error))  # fmt: skip
+        return Compared(name=name, summary=algorithm.summary, timeline=None, bound=0.0,
+                        seconds=time.perf_counter() - begin, reason=str(error))  # fmt: skip
     seconds = time.perf_counter() - begin
-    bound = lower_bound(name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages, costs=costs,
+    bound = lower_bound(name, stages=stages, microbatches=microbatches, virtual_stages=chunks, costs=costs,
                         memory_limit=memory_limit)  # fmt: skip
-    return Compared(name=name, summary=summary, timeline=timeline, bound=bound, seconds=seconds, reason="")
+    return Compared(name=name, summary=algorithm.summary, timeline=timeline, bound=bound, seconds=seconds, reason="")
 
 
 def _with_frontier(rows: list[Compared]) -> list[Compared]:
