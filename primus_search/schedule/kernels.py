@@ -344,20 +344,23 @@ def run_rows(offsets, kind, stage, pair, source, hop, rank, prefix, period, suff
                         if cycle[b] > 0:
                             steady_at[b] = k
                             steady_lanes += 1
-        if k < count:
-            for b in range(LANES):
-                c = cycle[b]
-                size = step[rank[period[0]]]
-                lead = (period[0] + (steady_at[b] - 1) * size) * LANES + b
-                pace = end[lead] - end[lead - c * size * LANES]
-                for back in range(lookback):
-                    ahead = count - steady_at[b] - back
-                    turns = (ahead + c - 1) // c
-                    known = count - 1 - back - turns * c
-                    for j in period:
-                        size = step[rank[j]]
-                        to = (j + (count - 1 - back) * size) * LANES + b
-                        end[to] = end[(j + known * size) * LANES + b] + turns * pace
+        # A lane that repeats itself takes its last periods from its own cycle even where another lane had to be walked to
+        # the end: a row does not depend on the rows it is simulated with.
+        for b in range(LANES):
+            c = cycle[b]
+            if c == 0:
+                continue
+            size = step[rank[period[0]]]
+            lead = (period[0] + (steady_at[b] - 1) * size) * LANES + b
+            pace = end[lead] - end[lead - c * size * LANES]
+            for back in range(lookback):
+                ahead = count - steady_at[b] - back
+                turns = (ahead + c - 1) // c
+                known = count - 1 - back - turns * c
+                for j in period:
+                    size = step[rank[j]]
+                    to = (j + (count - 1 - back) * size) * LANES + b
+                    end[to] = end[(j + known * size) * LANES + b] + turns * pace
         for i in suffix:
             if i != skip:
                 _advance(i, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
