@@ -46,6 +46,14 @@ def leaves(text: str) -> list[Leaf]:
     return found
 
 
+def with_tables(text: str, name: str) -> str:
+    """The hardware file with its `tables:` key naming that CSV beside it, before its first section."""
+    line = f"tables: {name}"
+    if re.search(r"^tables:.*$", text, flags=re.MULTILINE):
+        return re.sub(r"^tables:.*$", line, text, count=1, flags=re.MULTILINE)
+    return re.sub(rf"^{SECTION}:", f"{line}\n\n{SECTION}:", text, count=1, flags=re.MULTILINE)
+
+
 def with_fitted(text: str, calibration: Calibration, date: str, where: str = "hardware file") -> str:
     """The hardware file with every fitted number replaced and its provenance as source.
 

@@ -1,7 +1,7 @@
 """Calibrate a named hardware file from points: which device of the CSV it is, and what came out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus_search.calibrate.fit import Calibration, calibrate
@@ -10,6 +10,7 @@ from primus_search.calibrate.provenance import fitted_numbers
 from primus_search.declare.hardware import load_hardware
 from primus_search.declare.places import Kind, names
 from primus_search.errors import InputError, Problem
+from primus_search.tables import NO_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,8 @@ def calibrate_hardware(name: str, points: Sequence[Point], gpu: str | None = Non
         what = f"no points of {wanted[0]}; the file has {', '.join(known) or 'none'}"
         raise InputError([Problem("--measurements", what)])
     chosen = of_gpu(points, found)
-    calibration = calibrate(hardware.accelerator, chosen)
+    # The laws are fitted to the points; tables of the same points would answer for them.
+    calibration = calibrate(replace(hardware.accelerator, tables=NO_TABLES), chosen)
     return Result(name=name, gpu=found, path=hardware.path, num_points=len(chosen), calibration=calibration)
 
 

@@ -26,7 +26,12 @@ def calibrate(
         Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="cuda|cpu", help="Measure this machine's device into --measurements first.")
+        str | None,
+        typer.Option(
+            metavar="cuda|cpu",
+            help="Measure this machine's device into --measurements first; --out then names it as the file's table. "
+            "cpu measures `hardware: host` again.",
+        ),
     ] = None,
     ranges: Annotated[
         Path | None, typer.Option(help="With --measurements and --training: write what they cover into this folder.")
@@ -41,7 +46,7 @@ def calibrate(
     import datetime
 
     from primus_search.calibrate.points import read_points
-    from primus_search.calibrate.provenance import with_fitted
+    from primus_search.calibrate.provenance import with_fitted, with_tables
     from primus_search.calibrate.run import calibrate_hardware, fitted_numbers_of_files, hardware_names
     from primus_search.errors import InputError, Problem
 
@@ -60,8 +65,13 @@ def calibrate(
     if table is not None:
         table.write_text(fitted_numbers_of_files(), encoding="utf-8")
         return
+    if device == "cpu":
+        from primus_search.measure.host import host_file
+
+        typer.echo(f"hardware: host is measured: {host_file(again=True)}")
+        return
     if device is not None:
-        measurements = _measure(device, measurements, hardware, gpu)
+        measurements = measured_table(device, measurements, hardware, gpu)
     if measurements is None:
         raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
     if not measurements.is_file():
@@ -81,7 +91,10 @@ def calibrate(
     if out is not None:
         text = results[0].path.read_text(encoding="utf-8")
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        out.write_text(with_fitted(text, results[0].calibration, today, str(results[0].path)), encoding="utf-8")
+        text = with_fitted(text, results[0].calibration, today, str(results[0].path))
+        if device is not None:
+            text = with_tables(text, beside(out, measurements))
+        out.write_text(text, encoding="utf-8")
 
 
 def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
@@ -98,7 +111,16 @@ def _write_ranges(measurements: Path | None, training: Path | None, folder: Path
     write_ranges(stack_ranges(training), folder / "stacks.yaml", "Training runs of each stack: GPUs, sequence length.")
 
 
-def _measure(device: str, path: Path | None, hardware: str | None, gpu: str | None) -> Path:
+def beside(out: Path, table: Path) -> str:
+    """A copy of the table in a folder beside the hardware file; its path from there."""
+    name = f"tables/{out.stem}.csv"
+    target = out.parent / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(table.read_bytes())
+    return name
+
+
+def measured_table(device: str, path: Path | None, hardware: str | None, gpu: str | None, sweep: str = "full") -> Path:
     """Sweep this machine's device into a CSV that is read like a published one."""
     from primus_search.declare.hardware import load_hardware
     from primus_search.errors import InputError, Problem
@@ -113,7 +135,7 @@ def _measure(device: str, path: Path | None, hardware: str | None, gpu: str | No
         describe(device)
     except ValueError as error:
         raise InputError([Problem("--device", str(error))]) from error
-    for line in measure_device(target, kind=device, gpu=name):
+    for line in measure_device(target, kind=device, gpu=name, sweep=sweep):
         typer.echo(f"not measured: {line}", err=True)
     return target
 

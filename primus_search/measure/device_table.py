@@ -8,19 +8,24 @@ import csv
 import datetime
 import io
 import itertools
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor
 
 from primus_search.measure.attention import MissingKernelError
-from primus_search.measure.device import CPU, describe
+from primus_search.measure.device import CPU, CUDA, describe, synchronize
 from primus_search.measure.isolate import Verdict, isolated
 from primus_search.measure.linear import E4M3_MAX, quantize, scaled_mm
+from primus_search.measure.ranks import failure_of, join, leave, run_ranks
 from primus_search.measure.timing import measure
 
 COLUMNS = (
@@ -30,6 +35,8 @@ COLUMNS = (
 TERA = 1e12
 BACKWARD_ATTENTION = 2.5  # five products against two, as in cost/attention.py
 LIMIT_S = 600.0
+CPU_RANKS = 2
+LINK_REPEATS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,7 @@ class Sweep:
     attention: tuple[tuple[int, int, int, int], ...]
     experts: tuple[tuple[int, int, int, int], ...]
     budget_s: float
+    messages: tuple[int, ...]
 
 
 FULL = Sweep(
@@ -52,8 +60,12 @@ FULL = Sweep(
     ),
     experts=tuple((8, rows, n, k) for rows in (128, 512, 2048, 4096) for n, k in ((28672, 4096), (2816, 2048))),
     budget_s=0.5,
+    messages=tuple(1 << power for power in range(12, 31, 2)),
 )
-TINY = Sweep(gemms=((64, 64, 64),), attention=((1, 2, 64, 16),), experts=((2, 16, 32, 16),), budget_s=0.02)
+TINY = Sweep(
+    gemms=((64, 64, 64),), attention=((1, 2, 64, 16),), experts=((2, 16, 32, 16),), budget_s=0.02,
+    messages=(1 << 10, 1 << 14),
+)  # fmt: skip
 SWEEPS = {"full": FULL, "tiny": TINY}
 
 
@@ -72,9 +84,79 @@ def measure_device(path: Path, *, kind: str, gpu: str, sweep: str = "full") -> l
             missing += outcome.value["missing"]
         else:
             missing.append(f"{family}: {outcome.verdict.value}: {outcome.cause}")
+    links, lost = _measure_links(kind, gpu, sweep)
+    rows += links
+    missing += lost
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(to_csv(rows), encoding="utf-8")
     return missing
+
+
+def _measure_links(kind: str, gpu: str, sweep: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Collectives between all devices of this node, each device a rank; nothing where there is one device."""
+    ranks = torch.cuda.device_count() if kind == CUDA else CPU_RANKS
+    if ranks < 2:
+        return [], [f"collectives: this node has {ranks} device"]
+    payload = {"device": kind, "gpu": gpu, "sweep": sweep}
+    outcomes = run_ranks("primus_search.measure.device_table:sweep_links", payload, ranks=ranks, limit_s=LIMIT_S)
+    failure = failure_of(outcomes)
+    if failure is not None:
+        return [], [f"collectives: {failure.verdict.value}: {failure.cause}"]
+    by_call = zip(*(outcome.value for outcome in outcomes), strict=True)
+    return [same[0] | {"value": median(row["value"] for row in same)} for same in by_call], []
+
+
+def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """Inside one rank: every collective at every message size, microseconds of wall time."""
+    join(payload, device=payload["device"])
+    ranks, kind = payload["ranks"], payload["device"]
+    common = {"kind": "collective", "gpu": payload["gpu"], "dtype": "bf16", "num_gpus": ranks, "nodes": 1, "unit": "us"}
+    common |= {"source": _source(kind), "notes": "trust=A; median of repeats after warm-up, ranks synchronised before"}
+    rows = []
+    for size in SWEEPS[payload["sweep"]].messages:
+        elements = size // 2 // ranks * ranks
+        with torch.device(kind):
+            whole = torch.zeros(elements, dtype=torch.bfloat16)
+            part, other = torch.zeros(elements // ranks, dtype=torch.bfloat16), torch.empty_like(whole)
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": partial(dist.all_reduce, whole),
+            "all_gather": partial(dist.all_gather_into_tensor, whole, part),
+            "reduce_scatter": partial(dist.reduce_scatter_tensor, part, whole),
+            "all_to_all": partial(dist.all_to_all_single, other, whole),
+        }
+        for op, call in calls.items():
+            rows.append(common | {"op": op, "message_bytes": elements * 2, "value": _link_s(call, kind) * 1e6})
+        send_s = _link_s(partial(_there_and_back, whole, payload["rank"]), kind) / 2.0
+        rows.append(common | {"op": "send", "num_gpus": 2, "message_bytes": elements * 2, "value": send_s * 1e6})
+    leave()
+    return rows
+
+
+def _link_s(call: Callable[[], object], kind: str) -> float:
+    """Median wall seconds of a collective that all ranks enter together."""
+    samples = []
+    for _ in range(LINK_REPEATS):
+        dist.barrier()
+        synchronize(kind)
+        start = time.perf_counter()
+        call()
+        synchronize(kind)
+        samples.append(time.perf_counter() - start)
+    return median(samples[1:])
+
+
+def _there_and_back(tensor: Tensor, rank: int) -> None:
+    """A message from rank 0 to rank 1 and back; the others wait at the next barrier."""
+    if rank == 0:
+        dist.send(tensor, 1)
+        dist.recv(tensor, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        dist.send(tensor, 0)
+
+
+def _source(kind: str) -> str:
+    return f"measured on {describe(kind).label}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
 
 
 def to_csv(rows: Iterable[dict[str, Any]]) -> str:
@@ -89,11 +171,10 @@ def to_csv(rows: Iterable[dict[str, Any]]) -> str:
 def sweep_family(payload: dict[str, Any]) -> dict[str, Any]:
     """Inside the isolated process: every shape of one family of kernels."""
     sweep, kind = SWEEPS[payload["sweep"]], payload["device"]
-    info = describe(kind)
     common = {
         "gpu": payload["gpu"],
         "unit": "TFLOP/s",
-        "source": f"measured on {info.label}, {datetime.datetime.now(datetime.UTC).date().isoformat()}",
+        "source": _source(kind),
         "notes": "trust=A; median of repeats after warm-up, fresh random inputs; sustained",
     }
     rows: list[dict[str, Any]] = []

@@ -74,13 +74,14 @@ def devices_of_host() -> tuple[int, int]:
     return count, cores // count
 
 
-def host_file(folder: Path | None = None) -> Path:
-    """The hardware file of this machine; measured when there is none yet for this processor, memory and torch."""
+def host_file(folder: Path | None = None, *, again: bool = False) -> Path:
+    """The hardware file of this machine; measured when there is none yet for this processor, memory and torch, or
+    when it is to be measured again."""
     folder = folder or default_folder()
     identity = {"cpu": cpu_name(), "memory": _memory_bytes(), "torch": torch.__version__, "calibration": CALIBRATION}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     path = folder / f"host-{digest}.yaml"
-    if not path.exists():
+    if again or not path.exists():
         source = f"measured on {cpu_name()}, torch {torch.__version__}, {_today()}"
         figures, count = measure_host()
         table = path.with_suffix(".csv")

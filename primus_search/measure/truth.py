@@ -26,7 +26,7 @@ MOE = Model(
     name="truth-moe", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
     vocab_size=4096, moe=MixtureOfExperts(num_experts=4, top_k=2, expert_ffn_hidden=512), source="as truth-gpt",
 )  # fmt: skip
-WORKLOAD = Workload(seq_length=256, global_batch_size=16)
+WORKLOAD = Workload(seq_length=256, global_batch_size=8)
 RANKS = 2
 CALM_SHARE = 0.05  # of the cores that other processes may take during a step that counts as undisturbed
 FEWEST_CALM = 2
@@ -90,15 +90,14 @@ class Sample:
 
 
 def undisturbed(samples: Sequence[Sample]) -> tuple[float, bool]:
-    """Seconds of a step and whether they can be trusted: the median of the calm steps, of the calmest where none was.
+    """Seconds of a step and whether they can be trusted: the median of the calm steps; the fastest where none was calm.
 
     Other work can only make a step longer, and it is seen, so disturbed steps are left out rather than averaged away.
     """
-    calm = [sample for sample in samples if sample.foreign_share <= CALM_SHARE]
-    is_calm = len(calm) >= FEWEST_CALM
-    if not is_calm:
-        calm = sorted(samples, key=lambda sample: sample.foreign_share)[:FEWEST_CALM]
-    return median(sample.wall_s for sample in calm), is_calm
+    calm = [sample.wall_s for sample in samples if sample.foreign_share <= CALM_SHARE]
+    if len(calm) >= FEWEST_CALM:
+        return median(calm), True
+    return min(sample.wall_s for sample in samples), False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,14 +188,14 @@ def samples_of(values: Sequence[dict[str, Any]], cores: int) -> Iterable[Sample]
 # --- what it adds up to -------------------------------------------------------------------------------------------
 
 
-def typical(trees: Sequence[Any]) -> Any:
-    """The element-wise median of equal trees of numbers."""
+def least(trees: Sequence[Any]) -> Any:
+    """The element-wise minimum of equal trees of numbers: what a call takes in the round that disturbed it least."""
     first = trees[0]
     if isinstance(first, dict):
-        return {key: typical([tree[key] for tree in trees]) for key in first}
+        return {key: least([tree[key] for tree in trees]) for key in first}
     if isinstance(first, list):
-        return [typical(list(column)) for column in zip(*trees, strict=True)]
-    return float(median(trees))
+        return [least(list(column)) for column in zip(*trees, strict=True)]
+    return float(min(trees))
 
 
 def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) -> tuple[Row, ...]:
@@ -203,7 +203,7 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
     if not found.figures:
         why = found.notes[-1] if found.notes else "the host could not be calibrated"
         return tuple(Row(name=case.name, failure=why) for case in wanted)
-    figures = typical(found.figures)
+    figures = least(found.figures)
     accelerator, network = fit(figures, RANKS)
     (folder / "host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
     cluster = Cluster(accelerator=accelerator, network=network, stack=stack, num_nodes=1)
@@ -214,8 +214,8 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
 
 
 def _merged(same: Sequence[Measurement]) -> Measurement:
-    """One measurement from those of all rounds: medians, every note once."""
-    seconds, spreads = typical([m.seconds for m in same]), typical([m.spreads_s for m in same])
+    """One measurement from those of all rounds, every note once."""
+    seconds, spreads = least([m.seconds for m in same]), least([m.spreads_s for m in same])
     notes = tuple(dict.fromkeys(note for m in same for note in m.notes))
     return replace(same[0], seconds=seconds, spreads_s=spreads, notes=notes)
 
