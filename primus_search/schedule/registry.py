@@ -20,7 +20,7 @@ from primus_search.errors import ScheduleError
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.simulate import peak_activations, simulate
-from primus_search.schedule.table import Placement, Table
+from primus_search.schedule.table import Bools, Ints, Placement, Table
 
 TOLERANCE = 1e-9
 """Slack when activations are compared with a limit: sums of 1/vpp are not exact in binary."""
@@ -72,13 +72,23 @@ class Request:
         return ScheduleError(f"{self.name} ({shape}): {reason}")
 
 
+Serves = Callable[[Ints, Ints], Bools]
+"""Whether there is an order for (stages, microbatches), element by element."""
+
+
+def _any_shape(stages: Ints, microbatches: Ints) -> Bools:
+    shape = np.broadcast_shapes(np.shape(stages), np.shape(microbatches))
+    return np.ones(shape, dtype=np.bool_)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """One registered algorithm.
 
     `virtual_stages`: the values it accepts, None for any. `splits_weight`: runs W apart from B. `cost_aware`: the
     order depends on the costs. `memory_aware`: it fits itself into a memory limit instead of only being checked.
-    `objective`: what it makes least unless told otherwise.
+    `objective`: what it makes least unless told otherwise. `serves`: for which numbers of stages and micro-batches it
+    has an order, element by element; `needs` says so in words. What it does not serve, legality drops.
     """
 
     name: str
@@ -90,6 +100,8 @@ class Algorithm:
     memory_aware: bool
     in_comparison: bool
     objective: Objective
+    serves: Serves
+    needs: str
     generate: Callable[[Request], Table]
 
 
@@ -124,6 +136,8 @@ def register(
     memory_aware: bool = False,
     in_comparison: bool = True,
     objective: Objective = Objective.MAKESPAN,
+    serves: Serves = _any_shape,
+    needs: str = "",
 ) -> Callable[[Callable[[Request], Table]], Callable[[Request], Table]]:
     """Make a generator known under a name."""
 
@@ -140,6 +154,8 @@ def register(
             memory_aware=memory_aware,
             in_comparison=in_comparison,
             objective=objective,
+            serves=serves,
+            needs=needs,
             generate=generate,
         )
         return generate
@@ -176,6 +192,16 @@ def algorithm(name: str) -> Algorithm:
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise ScheduleError(f"no schedule is called {name!r}; {hint}known: {', '.join(names())}")
     return found
+
+
+def servable(name: str, stages: Ints, virtual_stages: Ints, microbatches: Ints) -> Bools:
+    """Whether an algorithm has an order for these shapes, element by element: its chunks and its `serves`."""
+    chosen = algorithm(name)
+    chunks = np.asarray(virtual_stages) >= 1
+    if chosen.virtual_stages is not None:
+        chunks = np.isin(virtual_stages, chosen.virtual_stages)
+    suits: Bools = chunks & chosen.serves(stages, microbatches)
+    return suits
 
 
 def make_request(
@@ -245,6 +271,8 @@ def build(
         group=group,
         objective=objective,
     )
+    if not chosen.serves(np.array(stages), np.array(microbatches)).all():
+        raise request.refuse(chosen.needs)
     table = chosen.generate(request)
     if memory_limit is not None:
         peak = peak_activations(table, request.costs.activation)

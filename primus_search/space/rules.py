@@ -125,6 +125,13 @@ def _schedule_chunks(job: Job, c: Cells) -> Bools:
     return mask
 
 
+def _schedule_serves(job: Job, c: Cells) -> Bools:
+    mask = _everywhere(c, True)
+    for code, algorithm in enumerate(job.algorithms):
+        mask &= (c["schedule"] != code) | (c["pp"] == 1) | algorithm.serves(c.ints("pp"), c.ints("microbatches"))
+    return mask
+
+
 def _interleaving_rounds(job: Job, c: Cells) -> Bools:
     if INTERLEAVED not in job.schedules:
         return _everywhere(c, True)
@@ -310,6 +317,12 @@ RULES: tuple[Rule, ...] = (
         reads=("vpp", "schedule"),
         keeps=_schedule_chunks,
         reason="interleaved needs vpp >= 2, V schedules vpp = 2, the others vpp = 1",
+    ),
+    Rule(
+        name="schedule_serves",
+        reads=("schedule", "pp", "microbatches"),
+        keeps=_schedule_serves,
+        reason="the schedule has an order for that many stages and micro-batches (DualPipe: at least 2 * pp)",
     ),
     Rule(
         name="interleaving_rounds",

@@ -21,16 +21,13 @@ WG = WEIGHT_GRADIENT
 
 
 @register("dualpipe", summary="two model copies in opposite directions, F and B overlapped",
-          placement=Placement.BIDIRECTIONAL, splits_weight=True)  # fmt: skip
+          placement=Placement.BIDIRECTIONAL, splits_weight=True,
+          serves=lambda p, m: (p % 2 == 0) & (m % 2 == 0) & (m >= 2 * p),
+          needs="the two directions meet in the middle and run equally many micro-batches, at least as many as there "
+                "are stages: stages and micro-batches must be even, micro-batches at least 2 * stages")  # fmt: skip
 def dualpipe(request: Request) -> Table:
     """Peak p + 1, twice the parameters."""
     p, m = request.stages, request.microbatches
-    if p % 2:
-        raise request.refuse("the two directions meet in the middle: stages must be even")
-    if m % 2 or m < 2 * p:
-        raise request.refuse(
-            f"both directions need the same number of micro-batches, at least {p}: an even m >= {2 * p}"
-        )
     ranks = []
     for r in range(p):
         down, up = r, p + (p - 1 - r)
@@ -41,12 +38,11 @@ def dualpipe(request: Request) -> Table:
 
 
 @register("dualpipev", summary="DualPipe folded to a V, one model copy", placement=Placement.V, virtual_stages=(2,),
-          splits_weight=True)  # fmt: skip
+          splits_weight=True, serves=lambda p, m: m >= 2 * p,
+          needs="the overlapped steady part needs at least 2 * stages micro-batches")  # fmt: skip
 def dualpipev(request: Request) -> Table:
     """Peak (2p + 1)/2."""
     p, m = request.stages, request.microbatches
-    if m < 2 * p:
-        raise request.refuse(f"the overlapped steady part needs at least 2 * stages = {2 * p} micro-batches")
     ranks = [_eight_steps(p, r, m, (r, 2 * p - 1 - r)) for r in range(p)]
     return Table.from_ranks(request.name, ranks, microbatches=m, virtual_stages=2, placement=Placement.V)
 
