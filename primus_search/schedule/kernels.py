@@ -344,8 +344,8 @@ def run_rows(offsets, kind, stage, pair, source, hop, rank, prefix, period, suff
                         if cycle[b] > 0:
                             steady_at[b] = k
                             steady_lanes += 1
-        # A lane that repeats itself takes its last periods from its own cycle even where another lane had to be walked to
-        # the end: a row does not depend on the rows it is simulated with.
+        # A lane that repeats itself takes its last periods from its own cycle even where another lane had to be walked
+        # to the end: a row does not depend on the rows it is simulated with.
         for b in range(LANES):
             c = cycle[b]
             if c == 0:

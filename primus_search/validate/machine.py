@@ -14,7 +14,6 @@ from primus_search.stack import Stack
 from primus_search.validate import words
 from primus_search.validate.rows import Run, Skipped
 
-
 HOPPER = "sm90"
 
 

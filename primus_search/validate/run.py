@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import Floats, joined
+from primus_search.candidates import Candidates, Floats, joined
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Projection
 from primus_search.cost.uncertainty import interval
@@ -134,7 +134,7 @@ def _projected(cases: Sequence[Case]) -> tuple[dict[int, Row], list[tuple[Run, s
     release are one candidate. Where the table cannot be projected every case is tried alone, to name the one."""
     first = cases[0]
     numbers: dict[tuple[object, ...], int] = {}
-    distinct = []
+    distinct: list[Candidates] = []
     for case in cases:
         key = _candidate_key(case)
         if key not in numbers:

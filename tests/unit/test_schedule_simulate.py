@@ -145,8 +145,9 @@ def test_a_deadlock_names_what_is_waited_for() -> None:
         ),
         (
             {"name": "dualpipe", "microbatches": 6},
-            "dualpipe (stages=4, microbatches=6, virtual_stages=1): both directions need the same number of "
-            "micro-batches, at least 4: an even m >= 8",
+            "dualpipe (stages=4, microbatches=6, virtual_stages=1): the two directions meet in the middle and run "
+            "equally many micro-batches, at least as many as there are stages: stages and micro-batches must be even, "
+            "micro-batches at least 2 * stages",
         ),
     ],
 )
