@@ -60,6 +60,7 @@ class Model:
     windows           one attention window per layer in tokens, 0 = full; empty means full everywhere
     learned_positions rows of a learned position table, 0 for rotary or ALiBi
     has_linear_bias   bias on every linear (GPT-3, MPT, GPT-OSS); has_qkv_bias: on Q, K, V only (Qwen2)
+    activation_clamp  largest gate and up value the activation lets through, 0 = no limit (GPT-OSS, arXiv:2508.10925)
     num_norms         norms per layer over the hidden size (2; 4 where a model also normalises block outputs)
     num_mtp_layers    multi-token-prediction modules after the last layer (DeepSeek-V3, arXiv:2412.19437 section 2.2)
     """
@@ -83,6 +84,7 @@ class Model:
     has_qkv_bias: bool = False
     has_qk_norm: bool = False
     has_attention_sinks: bool = False
+    activation_clamp: float = 0.0
     num_norms: int = 2
     learned_positions: int = 0
     num_mtp_layers: int = 0

@@ -31,6 +31,14 @@ _PLAIN = {True: (2.0, 3.0, 1, 1), False: (5.0, 6.0, 2, 2)}
 _ROPE = {True: (2.0, 2.0, 1, 1), False: (8.0, 8.0, 6, 6)}
 DROPOUT_BYTES = 1.0 + 2.0
 
+# Expert biases and clamps that no kernel fuses, in Megatron-Core 0.16.1. TEGroupedMLP._apply_bias adds the bias of the
+# down projection expert by expert, times the routing weight, in FP32, and joins the pieces: bytes of an element of the
+# output forward (split 0, product 4 + 4, sum 2 + 4 + 4, cast 4 + 2, join 2 + 2) and backward (casts, both gradients of
+# the product, reductions over rows, join); kernels per expert and per call. weighted_bias_quick_geglu_impl clamps gate
+# and up one by one and joins them before the fused kernel: bytes of an inner element of both halves together.
+_EXPERT_BIAS_BYTES, _EXPERT_BIAS_KERNELS = (28.0, 40.0), ((2.0, 2.0), (5.0, 3.0))
+_CLAMP_BYTES, _CLAMP_KERNELS = (16.0, 24.0), (3.0, 5.0)
+
 # Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, counts,
 # splits, sorts, reshapes; fused or one by one.
 ROUTER_KERNELS = {True: (16.0, 20.0), False: (60.0, 70.0)}
@@ -295,9 +303,36 @@ def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
         _activation(model, stack, routed * inner, Part.EXPERTS, Module.EXPERT_ACTIVATION),
         grouped(np.full_like(inner, float(model.hidden)), inner, False),
     ]
+    if model.has_linear_bias:
+        ops.append(_expert_bias(routed * model.hidden, s.local_experts))
+    if model.activation_clamp:
+        ops.append(_clamp(routed * inner))
     if moe.shared_ffn_hidden:
         ops += mlp_operations(model, stack, c, s.tokens, moe.shared_ffn_hidden, Part.MLP)
     return ops
+
+
+def _expert_bias(elements: Floats, local_experts: Floats) -> Traffic:
+    (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
+    return Traffic(
+        part=Part.EXPERTS,
+        module=Module.EXPERTS,
+        forward_bytes=_EXPERT_BIAS_BYTES[0] * elements,
+        backward_bytes=_EXPERT_BIAS_BYTES[1] * elements,
+        forward_kernels=forward_each * local_experts + forward_once,
+        backward_kernels=backward_each * local_experts + backward_once,
+    )
+
+
+def _clamp(elements: Floats) -> Traffic:
+    return Traffic(
+        part=Part.EXPERTS,
+        module=Module.EXPERT_ACTIVATION,
+        forward_bytes=_CLAMP_BYTES[0] * elements,
+        backward_bytes=_CLAMP_BYTES[1] * elements,
+        forward_kernels=_CLAMP_KERNELS[0],
+        backward_kernels=_CLAMP_KERNELS[1],
+    )
 
 
 def router_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:

@@ -209,6 +209,7 @@ def _gpt_oss(fields: Fields) -> Values:
         expert_ffn_hidden=values["ffn_hidden"],
         has_router_bias=True,
     )
+    values["activation_clamp"] = fields.number("swiglu_limit", 7.0)
     return values | {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
 
 

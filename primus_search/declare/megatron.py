@@ -38,6 +38,7 @@ SIZES = (
     "qk_pos_emb_head_dim", "v_head_dim", "mtp_num_layers", "num_experts", "num_moe_experts", "moe_layer_freq",
     "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_router_topk",
     "moe_router_enable_expert_bias", "window_size", "window_attn_skip_freq", "softmax_type",
+    "activation_func_clamp_value",
 )  # fmt: skip
 """Every key that decides a size."""
 
@@ -209,10 +210,17 @@ def _model(fields: Fields, name: str) -> Model:
         # Under MLA, qk_layernorm means the norms of the compressed queries and keys, which MLA always has.
         has_qk_norm=fields.switch("qk_layernorm", False) and latent is None,
         has_attention_sinks=fields.word("softmax_type", "vanilla") == "learnable",
+        activation_clamp=_clamp(fields),
         learned_positions=fields.integer("max_position_embeddings") if has_positions else 0,
         num_mtp_layers=fields.integer("mtp_num_layers", 0, least=0),
         source=fields.where,
     )
+
+
+def _clamp(fields: Fields) -> float:
+    """Megatron's limit of the gated activation; null, its default, is none."""
+    key = "activation_func_clamp_value"
+    return fields.number(key) if fields.has(key) and fields.entries[key].value is not None else 0.0
 
 
 def _default_ffn(hidden: int, is_gated: bool) -> int:

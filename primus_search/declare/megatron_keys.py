@@ -30,6 +30,8 @@ def megatron_keys(model: Model) -> dict[str, Any]:
         "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "mtp_num_layers": model.num_mtp_layers,
     }
+    if model.activation_clamp:
+        keys["activation_func_clamp_value"] = model.activation_clamp
     if model.learned_positions:
         keys["max_position_embeddings"] = model.learned_positions
     if any(model.windows):

@@ -22,8 +22,8 @@ VOCAB_MULTIPLE = 128
 _KEYS = (
     "title", "source", "published", "tokenizers", "num_layers", "hidden", "ffn_hidden", "num_heads", "num_kv_heads",
     "head_dim", "vocab_size", "latent", "moe", "moe_layers", "windows", "is_gated", "is_tied", "norm",
-    "has_linear_bias", "has_qkv_bias", "has_qk_norm", "has_attention_sinks", "num_norms", "learned_positions",
-    "num_mtp_layers",
+    "has_linear_bias", "has_qkv_bias", "has_qk_norm", "has_attention_sinks", "activation_clamp", "num_norms",
+    "learned_positions", "num_mtp_layers",
 )  # fmt: skip
 _LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_KEYS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_ffn_hidden", "has_router_bias", "has_shared_gate")
@@ -109,6 +109,7 @@ def preset_from(document: Document, path: Path) -> Preset:
         "moe_layers": tuple(flag > 0 for flag in pattern(fields, "moe_layers", num_layers)),
         "windows": pattern(fields, "windows", num_layers),
         "norm": _norm(fields),
+        "activation_clamp": fields.number("activation_clamp", 0.0),
         "num_norms": fields.integer("num_norms", 2),
         "learned_positions": fields.integer("learned_positions", 0, least=0),
         "num_mtp_layers": fields.integer("num_mtp_layers", 0, least=0),

@@ -18,9 +18,13 @@ _FIRST_GENERATION = re.compile(
 )
 """Layer norms, no gate in the MLP, tied embeddings: the GPT-2 family. Nemotron keeps the norms and drops the biases."""
 
+_OSS = re.compile(r"gpt-?_?oss")
+_OSS_CLAMP = 7.0
+"""Bias on every linear, attention sinks, clamped activation (swiglu_limit of openai/gpt-oss-120b config.json)."""
+
 _WINDOWS = (
     # family, window in tokens, layers of a period that have it
-    (r"gpt-oss", 128, (True, False)),
+    (r"gpt-?_?oss", 128, (True, False)),
     (r"gemma-?2", 4096, (True, False)),
     (r"gemma-?3", 1024, (True, True, True, True, True, False)),
 )
@@ -33,8 +37,9 @@ def build_model(run: Run) -> Model:
     name = run.word("model")
     text = f"{name} {run.word('notes')}".lower()
     hidden, heads, layers = run.count("hidden"), run.count("heads"), run.count("num_layers")
-    is_old = bool(_FIRST_GENERATION.search(name.lower())) and "oss" not in name.lower()
-    has_bias = is_old and "nemotron" not in text
+    is_oss = bool(_OSS.search(name.lower()))
+    is_old = bool(_FIRST_GENERATION.search(name.lower())) and not is_oss
+    has_bias = is_oss or (is_old and "nemotron" not in text)
     experts, dense = _experts(run), run.parts("first_dense_layers")
     try:
         plain = Model(
@@ -54,7 +59,9 @@ def build_model(run: Run) -> Model:
             has_linear_bias=has_bias,
             has_qkv_bias="qwen2" in text,
             has_qk_norm="qwen3" in text,
-            learned_positions=run.parts("seq_len") if has_bias else 0,
+            has_attention_sinks=is_oss,
+            activation_clamp=_OSS_CLAMP if is_oss else 0.0,
+            learned_positions=run.parts("seq_len") if has_bias and is_old else 0,
             num_mtp_layers=_mtp(run),
             source=run.word("source"),
         )
