@@ -226,6 +226,11 @@ def has_deepep(text: str) -> bool:
     return has(text, "deepep") or has(text, "hybridep")
 
 
+def has_legacy_experts(text: str) -> bool:
+    """Whether experts run one product after another: by name, or grouped products switched off."""
+    return "legacy grouped" in text or bool(re.search(r"moe_grouped_gemm\s*[=:]\s*(false|0|no|off)\b", text))
+
+
 def offloaded_layers(flags: str) -> int:
     """Layers whose activations are offloaded, over the whole model."""
     found = re.match(r"\d{1,4}", setting(flags, "cpu_offload_layers") or "")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.candidates import GroupedGemm
 from primus_search.cli import app
 from primus_search.errors import InputError
 from primus_search.validate import Outcome, validate_file
@@ -164,3 +165,29 @@ def test_no_row_at_all_is_an_answer_and_a_table_without_gpus_is_refused(tmp_path
         outcome_of(tmp_path, LLAMA, without=("gpu", "tokens_per_s_per_gpu"))
     text = str(tmp_path / "runs.csv")
     assert str(caught.value) == f"{text}: no column gpu\n{text}: no column tokens_per_s_per_gpu or step_time_s"
+
+
+OSS = LLAMA | {
+    "model": "GPT-OSS-120B", "params_b": "116.8", "num_layers": "36", "hidden": "2880", "ffn_hidden": "2880",
+    "heads": "64", "head_dim": "64", "vocab": "201088", "num_experts": "128", "topk": "4", "moe_ffn": "2880",
+    "tp": "1", "ep": "16", "dp": "16", "sequence_parallel": "no",
+}  # fmt: skip
+
+
+def test_gpt_oss_has_biases_sinks_and_clamps_and_they_cost_time(tmp_path: Path) -> None:
+    plain = OSS | {"id": "x-2", "model": "Somebody-120B"}
+    oss, other = outcome_of(tmp_path, OSS, plain).rows
+    model = oss.case.model
+    assert model.has_linear_bias and model.has_attention_sinks and model.activation_clamp == 7.0
+    assert not model.learned_positions
+    assert not other.case.model.has_linear_bias
+    assert oss.predicted < 0.95 * other.predicted
+
+
+def test_experts_without_grouped_products_run_one_by_one_in_bf16(tmp_path: Path) -> None:
+    fused = OSS | {"gpu": "B200", "precision": "mxfp8", "gpus": "16"}
+    single = fused | {"id": "x-2", "flags": "alltoall dispatcher; moe_grouped_gemm=false"}
+    first, second = outcome_of(tmp_path, fused, single).rows
+    modes = [int(row.case.candidates.grouped_gemm[0]) for row in (first, second)]
+    assert modes == [GroupedGemm.TURBO, GroupedGemm.LEGACY]
+    assert second.predicted < first.predicted
