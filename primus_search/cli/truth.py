@@ -8,11 +8,13 @@ import typer
 
 
 def truth(
-    only: Annotated[str, typer.Option(help="Only configurations whose name contains this text.")] = "",
-    seconds: Annotated[float, typer.Option(help="Seconds after which no further round starts (at least two).")] = 420.0,
+    only: Annotated[
+        str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")
+    ] = "",
+    seconds: Annotated[float, typer.Option(help="Seconds after which no further round starts (at least two).")] = 780.0,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps of each configuration in each round.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder for the figures, the verdicts and the measurements.")] = Path(
-        "results/truth"
+        "results/measurements"
     ),
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")] = False,
 ) -> None:
@@ -20,14 +22,15 @@ def truth(
     from primus_search.declare.hardware import load_stack
     from primus_search.errors import InputError, Problem
     from primus_search.measure.truth import cases
-    from primus_search.measure.truth_rounds import prove
+    from primus_search.measure.truth_rounds import MEASUREMENTS, prove
 
-    chosen = [case for case in cases() if only in case.name]
+    wanted = [text.strip() for text in only.split(",")]
+    chosen = [case for case in cases() if any(text in case.name for text in wanted)]
     if not chosen:
         names = ", ".join(case.name for case in cases())
         raise InputError([Problem("--only", f"no configuration contains {only!r}; there are: {names}")])
     out.mkdir(parents=True, exist_ok=True)
-    (out / "measurements.jsonl").unlink(missing_ok=True)
+    (out / MEASUREMENTS).unlink(missing_ok=True)
 
     def say(text: str) -> None:
         typer.echo(text, err=True)
@@ -36,5 +39,6 @@ def truth(
     text = dumps(report.as_json(), indent=2)
     page = report.as_markdown("Real training on this machine against the projection")
     (out / "truth.json").write_text(text + "\n", encoding="utf-8")
+    (out / "truth.csv").write_text(report.as_csv(), encoding="utf-8")
     (out / "truth.md").write_text(page, encoding="utf-8")
     typer.echo(text if json else page)

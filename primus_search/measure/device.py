@@ -4,6 +4,7 @@ One "device" of a CPU host is one thread: `hardware: host` is a node whose devic
 training processes on two cores really are. On CUDA and ROCm a device is a GPU.
 """
 
+import ctypes
 import os
 import platform
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 
 CPU, CUDA = "cpu", "cuda"
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,18 @@ def forget_peak() -> None:
     refs = Path("/proc/self/clear_refs")
     if refs.exists():
         refs.write_text("5")
+
+
+def return_freed_memory_from(num_bytes: int) -> None:
+    """The C library gives allocations of that many bytes and more back to the system as they are freed (mallopt(3)).
+
+    With a small number resident memory is what the process holds; with a large one the heap keeps what it once needed,
+    as a GPU's caching allocator reserves more than is allocated. Does nothing where the C library is not glibc.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(M_MMAP_THRESHOLD, num_bytes)
+        library.mallopt(M_TRIM_THRESHOLD, num_bytes)
 
 
 def busy_s() -> float:

@@ -7,6 +7,8 @@ own, its step timed and its peak resident memory read (`truth_rounds`); the same
 place of the true best, median errors of step time and memory.
 """
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -105,6 +107,7 @@ class Row:
     """One case, three ways. Seconds of a step, bytes of a process at its peak; `failure` says why there are none.
 
     trained_s, trained_bytes      really trained; cpu_s  CPU seconds of a step on the slower rank
+    reserved_bytes                as trained_bytes, with the freed memory that the C library's heap keeps
     projected_s, projected_bytes  before anything of the case was measured;  measured_s  with its layers measured
     baseline_bytes, projected_baseline_bytes  of a process that holds nothing of a model: part of both totals
     is_calm                       whether enough steps were trained on an otherwise idle machine
@@ -113,6 +116,7 @@ class Row:
     name: str
     trained_s: float = float("nan")
     trained_bytes: float = float("nan")
+    reserved_bytes: float = float("nan")
     projected_s: float = float("nan")
     measured_s: float = float("nan")
     projected_bytes: float = float("nan")
@@ -143,10 +147,14 @@ WANTED_CASES, WANTED_KENDALL, WANTED_PLACE, WANTED_STEP, WANTED_MEMORY = 24, 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All cases and what they add up to. Errors are fractions; `place` is where the true best stands, from 1."""
+    """All cases and what they add up to. Errors are fractions; `place` is where the true best stands, from 1.
+
+    machine  its name and versions and the date
+    """
 
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    machine: dict[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> list[Row]:
@@ -216,7 +224,19 @@ class Report:
             figures |= {"memory_median_error": self.memory_error, "is_valid": self.is_valid}
             figures |= {"model_memory_median_error": self.model_memory_error}
             figures |= {"holds": {claim: holds for claim, _, _, holds in self.verdicts()}}
-        return figures | {"notes": list(self.notes), "rows": rows}
+        return self.machine | figures | {"notes": list(self.notes), "rows": rows}
+
+    def as_csv(self) -> str:
+        """Every case as a row, errors and the machine included; empty where there is no number."""
+        text = io.StringIO()
+        names = [name for name in Row.__dataclass_fields__ if name != "failure"]
+        errors = ("step_error", "memory_error", "model_memory_error")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*names, *errors, *self.machine, "failure"])
+        for row in self.rows:
+            values = [row.__getattribute__(name) for name in (*names, *errors)]
+            writer.writerow([*map(_cell, values), *self.machine.values(), row.failure])
+        return text.getvalue()
 
     def as_markdown(self, title: str) -> str:
         """The verdicts and every case as a page."""
@@ -232,13 +252,22 @@ class Report:
                 "",
             ]
         lines += [*self.notes, ""] if self.notes else []
-        lines += ["| configuration | trained s | projected | measured | error | peak MB | projected | error | steps |"]
-        lines += ["|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+        lines += [
+            "| configuration | trained s | projected | measured | error | peak MB | projected | error | heap | steps |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        ]
         for row in sorted(self.rows, key=lambda row: (bool(row.failure), row.trained_s)):
             if row.failure:
-                lines.append(f"| {row.name} | {row.failure} | | | | | | | |")
+                lines.append(f"| {row.name} | {row.failure} | | | | | | | | |")
                 continue
             time = f"{row.trained_s:.3f} | {row.projected_s:.3f} | {row.measured_s:.3f} | {row.step_error:.1%}"
             memory = f"{row.trained_bytes / 1e6:.0f} | {row.projected_bytes / 1e6:.0f} | {row.memory_error:.1%}"
-            lines.append(f"| {row.name} | {time} | {memory} | {row.steps}{'' if row.is_calm else ', busy'} |")
+            heap = f"{row.reserved_bytes / 1e6:.0f}"
+            lines.append(f"| {row.name} | {time} | {memory} | {heap} | {row.steps}{'' if row.is_calm else ', busy'} |")
         return "\n".join([*lines, ""])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.6g}"
+    return value

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,22 +32,27 @@ from primus_search.model import Model
 from primus_search.stack import Stack
 
 STEPS, WARMUP = 2, 1
+COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
 PIECE_S = 0.3  # measuring one piece, per round
 LIMIT_S = 120.0
 MIN_ROUNDS = 2
 FLOAT: DtypeName = "float32"
+MEASUREMENTS = "truth_layers.jsonl"
 
 Say = Callable[[str], object]
 
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What the rounds have found so far: calibrations, measurements by piece, samples and memory by case."""
+    """What the rounds have found so far: calibrations, measurements by piece, samples and memory by case.
+
+    peaks  held, reserved and of a bare process, bytes
+    """
 
     figures: list[dict[str, Any]] = field(default_factory=list)
     pieces: dict[tuple[str, str], list[Measurement]] = field(default_factory=dict)
     samples: dict[str, list[Sample]] = field(default_factory=dict)
-    peaks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    peaks: dict[str, tuple[float, ...]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -56,7 +62,7 @@ def prove(
     *,
     folder: Path,
     chosen: Sequence[Case] | None = None,
-    seconds: float = 480.0,
+    seconds: float = 780.0,
     steps: int = STEPS,
     say: Say = print,
 ) -> Report:
@@ -77,7 +83,10 @@ def prove(
         if not found.figures:
             break
     rows = compare(wanted, found, stack, folder)
-    return Report(rows=rows, notes=tuple(dict.fromkeys([*found.notes, *_notes(rows, found, number - 1)])))
+    notes = tuple(dict.fromkeys([*found.notes, *_notes(rows, found, number - 1)]))
+    device = describe(CPU)
+    machine = {"host": device.name, "versions": device.versions, "date": str(datetime.now(UTC).date())}
+    return Report(rows=rows, notes=notes, machine=machine)
 
 
 def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
@@ -107,7 +116,8 @@ def train_round(wanted: Sequence[Case], found: Found, steps: int) -> None:
             job = Job(function="primus_search.measure.worker:bench_pieces", payload=payload, limit_s=LIMIT_S)
             jobs.append((job, _Measured(found)))
         if case.name not in found.failures:
-            jobs.append((training_job(case, steps), _Trained(found, case.name)))
+            counted = 0 if case.name in found.peaks else COUNTED
+            jobs.append((training_job(case, steps, counted=counted), _Trained(found, case.name)))
     outcomes = run_jobs([job for job, _ in jobs], ranks=RANKS, threads=1, warm=WARM)
     for (_, take), same in zip(jobs, outcomes, strict=True):
         take(same)
@@ -123,15 +133,15 @@ def pieces_of(case: Case) -> list[Piece]:
     return layers + [Piece(piece=name, model=case.model, shard=shard) for name in ("embedding", "head", "optimizer")]
 
 
-def training_job(case: Case, steps: int, warmup: int = WARMUP) -> Job:
-    """Really train one case on all ranks."""
+def training_job(case: Case, steps: int, warmup: int = WARMUP, counted: int = COUNTED) -> Job:
+    """Really train one case on all ranks; `counted` steps before the timed ones tell its memory."""
     shard, c = shard_of(case), case.candidates()
     piece = Piece(piece="layer", model=case.model, shard=shard, kind=case.model.kinds[0])
     dp = RANKS if case.mode in ("dp", "fsdp") else 1
     knobs = {"mode": case.mode, "dp": dp, "vpp": int(c.vpp[0]), "schedule": case.schedule}
     microbatches = WORKLOAD.global_batch_size // (shard.micro_batch_size * dp)
     payload = {"piece": piece.to_json(), "knobs": knobs, "microbatches": microbatches}
-    payload |= {"steps": steps, "warmup": warmup}
+    payload |= {"steps": steps, "warmup": warmup, "counted": counted}
     return Job(function="primus_search.measure.truth_train:train", payload=payload, limit_s=LIMIT_S)
 
 
@@ -172,8 +182,8 @@ class _Trained:
             return
         values = [outcome.value for outcome in outcomes]
         self.found.samples.setdefault(self.name, []).extend(samples_of(values, os.cpu_count() or 1))
-        peaks = (max(v["peak_bytes"] for v in values), max(v["baseline_bytes"] for v in values))
-        self.found.peaks.setdefault(self.name, []).append(peaks)
+        names = ("peak_bytes", "reserved_bytes", "baseline_bytes")
+        self.found.peaks.setdefault(self.name, tuple(max(v[name] for v in values) for name in names))
 
 
 def samples_of(values: Sequence[dict[str, Any]], cores: int) -> Iterable[Sample]:
@@ -205,9 +215,9 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
         return tuple(Row(name=case.name, failure=why) for case in wanted)
     figures = least(found.figures)
     accelerator, network = fit(figures, RANKS)
-    (folder / "host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
+    (folder / "truth_host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
     cluster = Cluster(accelerator=accelerator, network=network, stack=stack, num_nodes=1)
-    cache = MeasurementCache(folder / "measurements.jsonl")
+    cache = MeasurementCache(folder / MEASUREMENTS)
     cache.add(_merged(same) for same in found.pieces.values())
     benchers = {model.name: _bencher(model, cache) for model in (GPT, MOE)}
     return tuple(_row(case, found, cluster, benchers[case.model.name]) for case in wanted)
@@ -233,16 +243,18 @@ def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
         return Row(name=case.name, failure="its layers could not be measured")
     projected = Projector(case.model, cluster, WORKLOAD).project(c)
     again = Projector(case.model, cluster, WORKLOAD, measured=layers).project(c)
-    samples, peaks = found.samples[case.name], found.peaks[case.name]
+    samples = found.samples[case.name]
     trained_s, is_calm = undisturbed(samples)
+    peak, reserved, baseline = found.peaks[case.name]
     return Row(
         name=case.name,
         trained_s=trained_s,
-        trained_bytes=median(peak for peak, _ in peaks),
+        trained_bytes=peak,
+        reserved_bytes=reserved,
         projected_s=float(projected.step.total[0]),
         measured_s=float(again.step.total[0]),
         projected_bytes=float(projected.memory.total[0]),
-        baseline_bytes=median(baseline for _, baseline in peaks),
+        baseline_bytes=baseline,
         projected_baseline_bytes=float(projected.memory.context[0]),
         cpu_s=median(sample.cpu_s for sample in samples),
         steps=len(samples),

@@ -20,41 +20,49 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from primus_search.measure.bench import NotFiniteError, Piece
-from primus_search.measure.device import busy_s, forget_peak, resident_bytes
+from primus_search.measure.device import busy_s, forget_peak, resident_bytes, return_freed_memory_from
 from primus_search.measure.ranks import join, leave
+from primus_search.measure.shard import Shard
 from primus_search.measure.truth_model import Part
+from primus_search.model import MixtureOfExperts, Model
 
 LEARNING_RATE = 1e-4
+COUNTED_FROM_BYTES, KEPT_BELOW_BYTES = 1 << 16, 1 << 20
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
     """Seconds of every timed step (wall, of this process, of the whole machine), resident bytes, losses.
 
-    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup; it runs as
-    one of `forks.run_jobs`, whose process has done `warm`.
-    peak_bytes      highest resident size; baseline_bytes  of the process before it held anything of the model
+    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted; it
+    runs as one of `forks.run_jobs`, whose process has done `warm`.
+    peak_bytes      highest resident size of the `counted` first steps, in which freed memory goes back to the system
+    reserved_bytes  of all steps; in the others the heap keeps freed memory, which is faster
+    baseline_bytes  of the process before it held anything of the model
     """
     torch.manual_seed(1)
     entered = resident_bytes()
     join(payload)
     joined = resident_bytes()
     warm()  # touches again what the forking process had touched, so that it does not look like the model's
+    return_freed_memory_from(COUNTED_FROM_BYTES)
     forget_peak()
     before = resident_bytes()
     piece, knobs = Piece.from_json(payload["piece"]), payload["knobs"]
     step = _PREPARE[knobs["mode"]](piece, knobs, payload)
-    losses: list[float] = []
+    losses = [step(number) for number in range(payload["counted"])]
+    held = resident_bytes("VmHWM") - before
+    return_freed_memory_from(KEPT_BELOW_BYTES)
     timed: list[tuple[float, ...]] = []
     for number in range(payload["steps"] + payload["warmup"]):
         dist.barrier()
         start = _clocks()
-        losses.append(step(number))
+        losses.append(step(len(losses)))
         dist.barrier()
         if number >= payload["warmup"]:
             timed.append(tuple(now - then for now, then in zip(_clocks(), start, strict=True)))
     if any(loss != loss for loss in losses):
         raise NotFiniteError("the loss is NaN")
-    grown = resident_bytes("VmHWM") - before
+    reserved = resident_bytes("VmHWM") - before
     leave()
     baseline = payload["resident_bytes"] + joined - entered
     walls, cpus, machine = (list(column) for column in zip(*timed, strict=True))
@@ -62,19 +70,26 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
         "walls_s": walls,
         "cpus_s": cpus,
         "machine_s": machine,
-        "peak_bytes": baseline + grown,
+        "peak_bytes": baseline + held,
+        "reserved_bytes": baseline + reserved,
         "baseline_bytes": baseline,
         "losses": losses,
     }
 
 
+SMALLEST = Model(
+    name="smallest", num_layers=2, hidden=64, ffn_hidden=64, num_heads=2, num_kv_heads=2, head_dim=32, vocab_size=64,
+    moe=MixtureOfExperts(num_experts=2, top_k=1, expert_ffn_hidden=64), moe_layers=(False, True), source="to warm up",
+)  # fmt: skip
+
+
 def warm() -> None:
-    """Load what any training process of this kind has loaded before its model: kernels, autograd, an optimizer."""
-    layer = nn.Sequential(nn.Embedding(8, 64), nn.Linear(64, 64))
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=LEARNING_RATE, fused=True)
-    q = layer(torch.zeros(1, 64, dtype=torch.int64)).view(1, 1, 64, 64)
-    out = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
-    torch.autograd.backward(torch.log_softmax(out.flatten(0, 2), dim=-1).mean())
+    """Load what any training process of this kind has loaded before its model, by training the smallest one."""
+    shard = Shard(micro_batch_size=1, seq_length=64, dtype="float32")
+    part = Part(SMALLEST, shard, range(SMALLEST.num_layers), rank=0, has_embedding=True, has_head=True)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+    tokens = torch.zeros(1, 64, dtype=torch.int64)
+    torch.autograd.backward(part(tokens, tokens))
     optimizer.step()
 
 

@@ -3,7 +3,11 @@
 The whole comparison takes minutes and a quiet machine: `primus-search truth`.
 """
 
+import csv
+import io
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,7 @@ from primus_search.measure.shard import Shard
 from primus_search.measure.truth import GPT, MOE, Case, Report, Row, Sample, cases, undisturbed
 from primus_search.measure.truth_rounds import least, samples_of, training_job
 
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 TRAIN = "primus_search.measure.truth_train:train"
 
 
@@ -25,7 +30,7 @@ def losses_job(model, mode, *, microbatches=2, knobs=(), **shard):
         shard=Shard(micro_batch_size=1, seq_length=64, dtype="float32", **shard),
         kind=model.kinds[0],
     )
-    payload = {"piece": piece.to_json(), "microbatches": microbatches, "steps": 2, "warmup": 0}
+    payload = {"piece": piece.to_json(), "microbatches": microbatches, "steps": 2, "warmup": 0, "counted": 0}
     payload |= {"knobs": {"mode": mode, "dp": 2, "vpp": 1, "schedule": "1f1b"} | dict(knobs)}
     return Job(function=TRAIN, payload=payload, limit_s=240)
 
@@ -126,3 +131,26 @@ def test_what_other_processes_used_is_what_the_machine_used_beyond_the_ranks():
 
 def test_rounds_are_joined_number_by_number():
     assert least([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [1.0, 4.0]}
+
+
+def test_a_report_as_csv_has_a_row_per_case_with_errors_machine_and_failure():
+    good = Row(name="a", trained_s=2.0, measured_s=1.5, trained_bytes=100.0, projected_bytes=90.0)
+    report = Report(rows=(good, Row(name="d", failure="hang")), machine={"host": "some, cores", "date": "2026-11-21"})
+    first, second = csv.DictReader(io.StringIO(report.as_csv()))
+    assert (first["step_error"], first["memory_error"], first["host"], first["failure"]) == (
+        "0.25",
+        "0.1",
+        "some, cores",
+        "",
+    )
+    assert (second["trained_s"], second["step_error"], second["failure"]) == ("", "", "hang")
+
+
+@pytest.mark.skipif(not COMMITTED.exists(), reason="no whole comparison is committed; primus-search truth writes one")
+def test_the_committed_comparison_on_a_calm_machine_holds_what_is_wanted():
+    found = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    report = Report(rows=tuple(Row(**row) for row in found["rows"]))
+    assert found["host"] and "torch" in found["versions"] and found["date"]
+    assert report.is_valid and found["is_valid"]
+    assert [claim for claim, _, _, holds in report.verdicts() if not holds] == []
+    assert found["kendall"] == pytest.approx(report.kendall())
