@@ -14,6 +14,8 @@ from primus_search.validate.run import summary
 from primus_search.validate.score import quantile
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
+UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"
+UNSEEN_MEDIAN, UNSEEN_P90 = 0.07, 0.22
 MEDIAN, P90, BIAS, GPU_MEDIAN, KENDALL = 0.06, 0.20, 0.02, 0.09, 0.80
 FEW = 4.0
 """GPU families with fewer distinct runs than this are not judged on their own: one odd run would decide."""
@@ -73,3 +75,13 @@ def test_recompute_costs_what_was_measured_within_noise(outcome: Outcome) -> Non
         predicted = by_id[selective].predicted / by_id[full].predicted
         measured = by_id[selective].case.tokens_per_s_per_gpu / by_id[full].case.tokens_per_s_per_gpu
         assert predicted == pytest.approx(measured, rel=0.05)
+
+
+def test_runs_no_fit_has_seen_are_met_as_well() -> None:
+    """What is promised for unseen runs; GPT-OSS keeps the whole table's tail above its 22 %, see docs/fidelity.md."""
+    outcome = validate_file(UNSEEN)
+    assert not outcome.skipped
+    assert summary(outcome)["median_abs_error"] <= UNSEEN_MEDIAN
+    errors = np.abs(outcome.errors)
+    dense = np.array([not row.case.model.is_moe for row in outcome.rows])
+    assert quantile(errors[dense], outcome.weights[dense], 0.9) <= UNSEEN_P90
