@@ -179,24 +179,19 @@ def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> 
 
 
 def _rope(stack: Stack, elements: Floats) -> Traffic:
-    forward, backward, forward_kernels, backward_kernels = _ROPE[stack.has_fused_rope]
-    return Traffic(
-        part=Part.ATTENTION,
-        module=Module.MLA_UP,
-        forward_bytes=forward * elements * BF16_BYTES,
-        backward_bytes=backward * elements * BF16_BYTES,
-        forward_kernels=forward_kernels,
-        backward_kernels=backward_kernels,
-        kind=Stream.NORM,
-        backward_kind=Stream.NORM_BACKWARD,
-    )
+    return _normed(_ROPE[stack.has_fused_rope], elements, Part.ATTENTION, Module.MLA_UP)
 
 
 def _small_norm(stack: Stack, elements: Floats) -> Traffic:
-    forward, backward, forward_kernels, backward_kernels = _NORM[stack.has_fused_norm]
+    return _normed(_NORM[stack.has_fused_norm], elements, Part.NORMS, Module.NORM)
+
+
+def _normed(passes: tuple[float, float, int, int], elements: Floats, part: Part, module: Module) -> Traffic:
+    """A step along the rows of a BF16 tensor: reads and writes of an element and kernels, forward and backward."""
+    forward, backward, forward_kernels, backward_kernels = passes
     return Traffic(
-        part=Part.NORMS,
-        module=Module.NORM,
+        part=part,
+        module=module,
         forward_bytes=forward * elements * BF16_BYTES,
         backward_bytes=backward * elements * BF16_BYTES,
         forward_kernels=forward_kernels,
