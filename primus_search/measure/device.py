@@ -16,6 +16,7 @@ import torch
 
 CPU, CUDA = "cpu", "cuda"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def return_freed_memory_from(num_bytes: int) -> None:
     """
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
-        library.mallopt(M_MMAP_THRESHOLD, num_bytes)
+        library.mallopt(M_MMAP_THRESHOLD, min(num_bytes, LARGEST_MMAP_THRESHOLD))
         library.mallopt(M_TRIM_THRESHOLD, num_bytes)
 
 

@@ -12,19 +12,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from primus_search.measure.device import CPU, CUDA
+from primus_search.measure.device import CPU, CUDA, LARGEST_MMAP_THRESHOLD
 from primus_search.measure.isolate import Outcome, Verdict, isolated
 
 START_S = 90.0  # what a process may take before its first job: interpreter, torch
 
-# Freed memory goes back to the system at once, so that a process's resident size is what it holds; and one thread
-# pool per rank, since the ranks share the cores.
+# Freed memory is kept for the next allocation, as a GPU's caching allocator does: a step that faults its pages in
+# again is slower and noisier. And one thread pool per rank, since the ranks share the cores.
+FREED_FROM_BYTES = 1 << 30
 CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
-    "MALLOC_MMAP_THRESHOLD_": "1048576",
-    "MALLOC_TRIM_THRESHOLD_": "1048576",
+    "MALLOC_MMAP_THRESHOLD_": str(LARGEST_MMAP_THRESHOLD),
+    "MALLOC_TRIM_THRESHOLD_": str(FREED_FROM_BYTES),
 }
 
 

@@ -31,7 +31,7 @@ from primus_search.measure.truth import GPT, MOE, RANKS, WORKLOAD, Case, Report,
 from primus_search.model import Model
 from primus_search.stack import Stack
 
-STEPS, WARMUP = 2, 1
+STEPS, WARMUP = 2, 2  # the second warm-up step finds the heap grown
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
 PIECE_S = 0.3  # measuring one piece, per round
 LIMIT_S = 120.0

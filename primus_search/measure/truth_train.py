@@ -21,13 +21,13 @@ from torch.distributed.pipelining.schedules import (
 
 from primus_search.measure.bench import NotFiniteError, Piece
 from primus_search.measure.device import busy_s, forget_peak, resident_bytes, return_freed_memory_from
-from primus_search.measure.ranks import join, leave
+from primus_search.measure.ranks import FREED_FROM_BYTES, join, leave
 from primus_search.measure.shard import Shard
 from primus_search.measure.truth_model import Part
 from primus_search.model import MixtureOfExperts, Model
 
 LEARNING_RATE = 1e-4
-COUNTED_FROM_BYTES, KEPT_BELOW_BYTES = 1 << 16, 1 << 20
+COUNTED_FROM_BYTES = 1 << 16
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     step = _PREPARE[knobs["mode"]](piece, knobs, payload)
     losses = [step(number) for number in range(payload["counted"])]
     held = resident_bytes("VmHWM") - before
-    return_freed_memory_from(KEPT_BELOW_BYTES)
+    return_freed_memory_from(FREED_FROM_BYTES)
     timed: list[tuple[float, ...]] = []
     for number in range(payload["steps"] + payload["warmup"]):
         dist.barrier()
