@@ -101,3 +101,102 @@ def highest(kind, chunk, chunks):
         elif k == 2:
             now[chunks + c] -= 1
     return kept[:count].copy()
+
+
+@njit(cache=True, nogil=True)
+def _covers(row, other):
+    """Whether a row is at least another everywhere."""
+    covers = True
+    for d in range(len(row)):
+        covers = covers and row[d] >= other[d]
+    return covers
+
+
+@njit(cache=True, nogil=True)
+def _kept_with(rows, rank_of, begin, count, row, rank):
+    """Rows begin .. count with one more, unless one of them covers it; those that it covers go."""
+    for j in range(begin, count):
+        if _covers(rows[j], row):
+            return rows, rank_of, count
+    left = begin
+    for j in range(begin, count):
+        if not _covers(row, rows[j]):
+            rows[left] = rows[j]
+            rank_of[left] = rank_of[j]
+            left += 1
+    if left == len(rows):
+        grown, grown_rank = np.empty((2 * left, rows.shape[1])), np.empty(2 * left, np.int64)
+        grown[:left], grown_rank[:left] = rows, rank_of
+        rows, rank_of = grown, grown_rank
+    rows[left] = row
+    rank_of[left] = rank
+    return rows, rank_of, left + 1
+
+
+@njit(cache=True, nogil=True)
+def _may_run(what, every, recomputed, has_head):
+    """Whether a chunk has a kept layer (`what` even), a recomputed one (odd) of kind what // 2, or the head (last).
+
+    A chunk that holds nothing runs too: its head, that is nothing.
+    """
+    kinds = len(every)
+    if what == 2 * kinds:
+        layers = 0.0
+        for k in range(kinds):
+            layers += every[k]
+        return has_head or layers == 0.0
+    if what % 2 == 1:
+        return recomputed[what // 2] > 0.0
+    return every[what // 2] > recomputed[what // 2]
+
+
+@njit(cache=True, nogil=True)
+def uncovered(
+    first, live, waiting, backward, kept, recomputed, every, inputs, has_head, group, resident, at, across
+):  # fmt: skip
+    """Units and rank of every moment that no other exceeds: of its rank or, `across`, of any; of equal ones the first.
+
+    first, live, waiting, backward   moments of the ranks, one rank after the other
+    kept, recomputed, every          (ranks, chunks, kinds) layers; inputs, has_head (ranks, chunks)
+    at                               columns: gathers, live, waiting, working and again of the first kind, then inputs,
+                                     head_live, head_runs, head_gathers
+    A moment is what stays (`resident`), what its micro-batches hold, and the thing that runs: in the chunk whose
+    backward runs a kept layer of some kind, a recomputed one, or the head. Backward goes from the last layer to the
+    first, so when recomputed layers (the first ones) run, the kept ones of the same micro-batch are released.
+    """
+    kinds, chunks = every.shape[2], every.shape[1]
+    rows, rank_of, count = np.empty((16, resident.shape[1])), np.empty(16, np.int64), 0
+    base = np.empty(resident.shape[1])
+    for r in range(len(first) - 1):
+        begin = 0 if across else count
+        # What runs: first nothing, then chunk by chunk for every kind a kept layer, a recomputed one, last the head.
+        for runs in range(-1, chunks * (2 * kinds + 1)):
+            number, what = runs // (2 * kinds + 1), runs % (2 * kinds + 1)
+            k, is_head, is_again = what // 2, what == 2 * kinds, what % 2 == 1
+            if runs < 0:
+                number = -1
+            elif not _may_run(what, every[r, number], recomputed[r, number], has_head[r, number]):
+                continue
+            for i in range(first[r], first[r + 1]):
+                if backward[i] != number:
+                    continue
+                base[:] = resident[r]
+                for c in range(chunks):
+                    for q in range(kinds):
+                        base[at[1] + q] += live[i, c] * kept[r, c, q]
+                        base[at[2] + q] += waiting[i, c] * every[r, c, q]
+                    base[at[5]] += live[i, c] * inputs[r, c]
+                    if has_head[r, c]:
+                        base[at[6]] += live[i, c]
+                if number >= 0 and not is_head:
+                    base[at[0] + k] = 1.0
+                    base[at[3] + k] = 1.0
+                    if is_again:
+                        for q in range(kinds):
+                            base[at[1] + q] -= kept[r, number, q]
+                        base[at[4] + k] = min(group, recomputed[r, number, k])
+                elif number >= 0 and has_head[r, number]:
+                    base[at[7]] = 1.0
+                    base[at[8]] = 1.0
+                rows, rank_of, count = _kept_with(rows, rank_of, begin, count, base, r)
+    return rows[:count].copy(), rank_of[:count].copy()

@@ -10,7 +10,6 @@ that is one per rank: p - r micro-batches.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,12 +83,3 @@ def _of_order(stages: NDArray[np.int64], kind: NDArray[np.int8], chunk: NDArray[
         stages=stages, live=table[:, :v].astype(np.float64), waiting=table[:, v:-1].astype(np.float64),
         backward=table[:, -1].copy(),
     )  # fmt: skip
-
-
-def distinct_rows(rows: NDArray[Any]) -> NDArray[Any]:
-    """Each different row once, in order of first appearance."""
-    rows = np.ascontiguousarray(rows)
-    width = rows.shape[1] * rows.dtype.itemsize
-    data = rows.tobytes()
-    seen = dict.fromkeys(data[i : i + width] for i in range(0, len(data), width))
-    return np.frombuffer(b"".join(seen), dtype=rows.dtype).reshape(len(seen), rows.shape[1])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import RecomputeMethod
-from primus_search.cost.memory.live import RankMoments, distinct_rows, moments
+from primus_search.cost.memory.live import moments
 from primus_search.errors import ScheduleError
 from primus_search.layout import Layout, StageLayers, stage_layers
 from primus_search.model import LayerKind, Model
@@ -104,31 +104,63 @@ class Moments:
     units: Floats
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 10)
 def rank_moments(model: Model, pipeline: Pipeline) -> Moments:
-    """Moments of every rank, none dropped between ranks. Raises `ScheduleError` where the shape is impossible."""
-    columns = Units(len(memory_kinds(model)))
-    layers = _stage_layers(model, pipeline)
-    order = _layer_order(model, layers)
-    ranks, rows = [], []
-    for rank, held in enumerate(moments(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)):
-        stages = held.stages % len(layers.layers)
-        units = _rank_rows(model, columns, pipeline, layers, order, stages, held)
-        ranks.append(np.full(len(units), rank))
-        rows.append(units)
-    return Moments(rank=np.concatenate(ranks), units=np.concatenate(rows))
+    """Moments of every rank that no other of the same rank exceeds. Raises `ScheduleError` for impossible shapes."""
+    return _moments(model, pipeline, across=False)
 
 
 @lru_cache(maxsize=1 << 16)
 def worst_moments(model: Model, pipeline: Pipeline) -> Moments:
     """The moments that could be the worst of the whole pipeline: no other equals or exceeds them everywhere."""
-    every = rank_moments(model, pipeline)
-    rank, units = every.rank, every.units
-    covers = (units[:, None, :] >= units[None, :, :]).all(axis=2)
-    # Of equal rows the first stays.
-    covers &= ~(covers & covers.T & np.tri(len(units), dtype=np.bool_))
-    keep = ~covers.any(axis=0)
-    return Moments(rank=rank[keep], units=units[keep])
+    return _moments(model, pipeline, across=True)
+
+
+def _moments(model: Model, pipeline: Pipeline, *, across: bool) -> Moments:
+    from primus_search.cost.memory.kernels import uncovered
+
+    columns = Units(len(memory_kinds(model)))
+    layers = _stage_layers(model, pipeline)
+    held = _held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
+    stages = held.stages % len(layers.layers)
+    chunks = _chunks(model, pipeline, layers)
+    at = np.array(
+        [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
+        + [columns.other(name) for name in ("inputs", "head_live", "head_runs", "head_gathers")]
+    )
+    units, rank = uncovered(
+        held.first, held.live, held.waiting, held.backward,
+        chunks.kept[stages], chunks.recomputed[stages], chunks.every[stages], chunks.inputs[stages],
+        layers.has_head[stages] > 0.0, chunks.group, _resident(model, columns, pipeline, layers, chunks, stages),
+        at, across,
+    )  # fmt: skip
+    return Moments(rank=rank, units=units)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Held:
+    """Moments of all ranks, one rank after the other: those of rank r are first[r] .. first[r + 1].
+
+    stages  (ranks, chunks) virtual stages     live, waiting, backward  as in `live.RankMoments`
+    """
+
+    first: NDArray[np.int64]
+    stages: NDArray[np.int64]
+    live: Floats
+    waiting: Floats
+    backward: NDArray[np.int64]
+
+
+@lru_cache(maxsize=1 << 12)
+def _held(schedule: str, pp: int, vpp: int, microbatches: int) -> _Held:
+    ranks = moments(schedule, pp, vpp, microbatches)
+    return _Held(
+        first=np.cumsum([0, *(len(rank.live) for rank in ranks)]),
+        stages=np.stack([rank.stages for rank in ranks]),
+        live=np.concatenate([rank.live for rank in ranks]),
+        waiting=np.concatenate([rank.waiting for rank in ranks]),
+        backward=np.concatenate([rank.backward for rank in ranks]),
+    )
 
 
 def _stage_layers(model: Model, pipeline: Pipeline) -> StageLayers:
@@ -141,117 +173,80 @@ def _stage_layers(model: Model, pipeline: Pipeline) -> StageLayers:
     return layers
 
 
-def _layer_order(model: Model, layers: StageLayers) -> list[list[int]]:
-    """Kinds of the layers of every virtual stage, in order; MTP modules hold a layer of the last kind."""
-    index = {kind.is_moe: k for k, kind in enumerate(memory_kinds(model))}
-    order, start = [], 0
-    for number, extra in zip(layers.layers.astype(int), layers.mtp.astype(int), strict=True):
-        kinds = [index[kind.is_moe] for kind in model.layers[start : start + number]]
-        order.append(kinds + [index[model.layers[-1].is_moe]] * int(extra))
-        start += number
-    return order
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Chunk:
-    """Layers of one chunk by kind: kept whole, recomputed, all; inputs: layer inputs recompute keeps."""
+class _Chunks:
+    """Layers of every virtual stage by kind, (stages, kinds): kept whole, recomputed, all.
+
+    inputs  (stages,) layer inputs that recompute keeps     group  layers recomputed together, 0 = none
+    """
 
     kept: Floats
     recomputed: Floats
     every: Floats
-    inputs: float
+    inputs: Floats
     group: float
-    has_head: bool
 
 
-def _chunk(model: Model, pipeline: Pipeline, kinds: list[int], has_head: bool) -> _Chunk:
-    """Split a chunk's layers into kept and recomputed ones.
+def _chunks(model: Model, pipeline: Pipeline, layers: StageLayers) -> _Chunks:
+    """Split the layers of every stage into kept and recomputed ones; MTP modules hold a layer of the last kind.
 
     UNIFORM recomputes every layer, `num_layers` at a time (0 or 1: one by one), and keeps one input per group; BLOCK
     recomputes the first `num_layers` (0: all) one by one. Megatron: --recompute-method, --recompute-num-layers.
     Offloaded layers, the first of the kept ones, leave the device.
     """
-    number = len(kinds)
+    decoder, extra = layers.layers.astype(np.int64), layers.mtp.astype(np.int64)
+    number = decoder + extra
     if not pipeline.is_full:
-        first, group = 0, 0.0
+        first, group = np.zeros_like(number), 0.0
     elif pipeline.method == RecomputeMethod.UNIFORM:
         first, group = number, float(max(pipeline.num_layers, 1))
     else:
-        first, group = min(pipeline.num_layers or number, number), 1.0
-    away = min(first + pipeline.offload, number)
-    width = len(memory_kinds(model))
-    every, recomputed = np.bincount(kinds, minlength=width), np.bincount(kinds[:first], minlength=width)
-    return _Chunk(
-        kept=np.bincount(kinds[away:], minlength=width).astype(float),
-        recomputed=recomputed.astype(float),
-        every=every.astype(float),
-        inputs=float(np.ceil(first / group)) if group else 0.0,
-        group=group,
-        has_head=has_head,
-    )
+        first, group = np.minimum(pipeline.num_layers or number, number), 1.0
+    away = np.minimum(first + pipeline.offload, number)
+    begin = np.cumsum(decoder) - decoder
+    is_last_kind = np.eye(len(memory_kinds(model)))[_kind_of_layers(model)[-1]]
+
+    def of_first(count: NDArray[np.int64]) -> Floats:  # kinds among the first so many layers of every stage
+        before = _layers_before(model)
+        own = before[begin + np.minimum(count, decoder)] - before[begin]
+        mtp: Floats = own + np.maximum(count - decoder, 0)[:, None] * is_last_kind
+        return mtp
+
+    every = of_first(number)
+    inputs = np.ceil(first / group) if group else np.zeros(len(number))
+    return _Chunks(kept=every - of_first(away), recomputed=of_first(first), every=every, inputs=inputs, group=group)
 
 
-def _rank_rows(
-    model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, order: list[list[int]],
-    stages: NDArray[np.int64], held: RankMoments,
-) -> Floats:  # fmt: skip
-    """Units of one rank: what stays, then one row per moment and thing that runs at that moment."""
-    chunks = [_chunk(model, pipeline, order[s], bool(layers.has_head[s])) for s in stages]
-    rows = np.repeat(_resident(model, columns, pipeline, layers, stages, chunks)[None], len(held.live), axis=0)
-    rows[:, columns.live(0) : columns.live(0) + columns.kinds] = held.live @ np.array([c.kept for c in chunks])
-    waiting = columns.waiting(0)
-    rows[:, waiting : waiting + columns.kinds] = held.waiting @ np.array([c.every for c in chunks])
-    rows[:, columns.other("inputs")] = held.live @ np.array([c.inputs for c in chunks])
-    rows[:, columns.other("head_live")] = held.live @ np.array([float(c.has_head) for c in chunks])
-    out = [rows[held.backward < 0]]
-    for number, chunk in enumerate(chunks):
-        mine = rows[held.backward == number]
-        out += _running(columns, mine, chunk) if len(mine) else []
-    return distinct_rows(np.concatenate(out))
+@lru_cache(maxsize=64)
+def _kind_of_layers(model: Model) -> NDArray[np.int64]:
+    """Number of the memory kind of every decoder layer."""
+    index = {kind.is_moe: k for k, kind in enumerate(memory_kinds(model))}
+    return np.array([index[kind.is_moe] for kind in model.layers])
+
+
+@lru_cache(maxsize=64)
+def _layers_before(model: Model) -> Floats:
+    """(layers + 1, kinds) layers of each kind before every layer, and of all layers."""
+    of_kind = np.eye(len(memory_kinds(model)))[_kind_of_layers(model)]
+    return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum(of_kind, axis=0)])
 
 
 def _resident(
-    model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, stages: NDArray[np.int64],
-    chunks: list[_Chunk],
-) -> Floats:  # fmt: skip
-    """Units that do not change during a step."""
-    row = np.zeros(columns.width)
-    every = np.sum([chunk.every for chunk in chunks], axis=0)
-    row[: columns.kinds] = every
-    has_embedding, has_head = float(layers.has_embedding[stages].sum()), float(layers.has_head[stages].sum())
-    is_shared = model.is_tied and has_embedding > 0
-    row[columns.other("embedding")] = has_embedding
-    row[columns.other("head")] = 0.0 if is_shared else has_head
-    row[columns.other("final_norm")] = has_head
-    row[columns.other("mtp")] = layers.mtp[stages].sum()
+    model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, chunks: _Chunks, stages: NDArray[np.int64]
+) -> Floats:
+    """(ranks, units) what does not change during a step; `stages` are the virtual stages of every rank."""
+    rows = np.zeros((len(stages), columns.width))
+    every = chunks.every[stages].sum(axis=1)
+    rows[:, : columns.kinds] = every
+    has_embedding, has_head = layers.has_embedding[stages].sum(axis=1), layers.has_head[stages].sum(axis=1)
+    is_shared = model.is_tied & (has_embedding > 0)
+    rows[:, columns.other("embedding")] = has_embedding
+    rows[:, columns.other("head")] = np.where(is_shared, 0.0, has_head)
+    rows[:, columns.other("final_norm")] = has_head
+    rows[:, columns.other("mtp")] = layers.mtp[stages].sum(axis=1)
     moe = np.array([kind.is_moe for kind in memory_kinds(model)])
-    row[columns.other("attention_present")] = float(every.sum() > 0)
-    row[columns.other("mlp_present")] = float(every[~moe].sum() > 0)
-    row[columns.other("experts_present")] = float(every[moe].sum() > 0)
-    row[columns.other("hop")] = float(pipeline.pp > 1)
-    return row
-
-
-def _running(columns: Units, rows: Floats, chunk: _Chunk) -> list[Floats]:
-    """The rows once per thing that may run backward in the chunk: its head, a kept layer, a recomputed layer.
-
-    Backward goes from the last layer to the first, so when recomputed layers (the first ones) run, the kept layers
-    of the same micro-batch are already released.
-    """
-    out = []
-    for k in range(columns.kinds):
-        if chunk.every[k] > chunk.recomputed[k]:
-            kept = rows.copy()
-            kept[:, [columns.working(k), columns.gathers(k)]] = 1.0
-            out.append(kept)
-        if chunk.recomputed[k] > 0:
-            again = rows.copy()
-            again[:, columns.live(0) : columns.live(0) + columns.kinds] -= chunk.kept
-            again[:, [columns.working(k), columns.gathers(k)]] = 1.0
-            again[:, columns.again(k)] = min(chunk.group, chunk.recomputed[k])
-            out.append(again)
-    if chunk.has_head:
-        head = rows.copy()
-        head[:, [columns.other("head_runs"), columns.other("head_gathers")]] = 1.0
-        out.append(head)
-    return out or [rows]
+    rows[:, columns.other("attention_present")] = every.sum(axis=1) > 0
+    rows[:, columns.other("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
+    rows[:, columns.other("experts_present")] = every[:, moe].sum(axis=1) > 0
+    rows[:, columns.other("hop")] = float(pipeline.pp > 1)
+    return rows
