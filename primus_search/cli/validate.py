@@ -42,35 +42,60 @@ def _finite(value: Any) -> Any:
 
 
 def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
+    from primus_search.validate.page import number
+
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
     if figures["memory_only"]:
-        typer.echo(f"{figures['memory_only']} more publish their memory and no rate")
-    if not figures["rows"]:
-        _print_reasons("skipped", figures["skipped_reasons"], "reason")
-        return
-    typer.echo(
-        f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, "
-        f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, "
-        f"bias {figures['bias']:+.1%}, Kendall {figures['kendall']:.2f}, "
-        f"90 % intervals cover {figures['coverage_90']:.1%}"
-    )
+        typer.echo(f"{figures['memory_only']} more ran and publish no rate")
+    if figures["ran_out"]:
+        typer.echo(f"{figures['ran_out']} more ran out of memory")
+    if figures["rows"]:
+        typer.echo(
+            f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, "
+            f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, "
+            f"bias {figures['bias']:+.1%}, Kendall {number(figures['kendall'])}, "
+            f"90 % intervals cover {figures['coverage_90']:.1%}"
+        )
+    _print_memory(figures)
+    for grouping in dict.fromkeys(group["grouping"] for group in figures["groups"]):
+        typer.echo(f"\n{grouping:<50}{'runs':>6}{'median':>8}{'p90':>8}{'worst':>8}{'bias':>8}{'in 90 %':>9}")
+        for group in figures["groups"]:
+            if group["grouping"] == grouping:
+                typer.echo(
+                    f"{group['group'][:48]:<50}{group['rows']:>6}{group['median_abs_error']:>8.1%}"
+                    f"{group['p90_abs_error']:>8.1%}{group['worst_abs_error']:>8.1%}{group['bias']:>+8.1%}"
+                    f"{group['coverage_90']:>9.0%}"
+                )
+    if figures["rows"]:
+        _print_worst(outcome)
+    _print_reasons("assumed", figures["assumed"], "what")
+    _print_reasons("skipped", figures["skipped_reasons"], "reason")
+
+
+def _print_memory(figures: dict[str, Any]) -> None:
+    """Errors of memory, and how often it was said wrongly whether a run fits; the runs that were, by name."""
     memory = figures["memory"]
     if memory["rows"]:
         typer.echo(
             f"memory: {memory['rows']} runs, median error {memory['median_abs_error']:.1%}, 90th percentile "
-            f"{memory['p90_abs_error']:.1%}, bias {memory['bias']:+.1%}; said not to fit {memory['false_oom']:.1%}"
+            f"{memory['p90_abs_error']:.1%}, bias {memory['bias']:+.1%}"
         )
-    for grouping in dict.fromkeys(group["grouping"] for group in figures["groups"]):
-        typer.echo(f"\n{grouping:<58}{'runs':>6}{'median':>8}{'p90':>8}{'worst':>8}{'bias':>8}")
-        for group in figures["groups"]:
-            if group["grouping"] == grouping:
-                typer.echo(
-                    f"{group['group'][:56]:<58}{group['rows']:>6}{group['median_abs_error']:>8.1%}"
-                    f"{group['p90_abs_error']:>8.1%}{group['worst_abs_error']:>8.1%}{group['bias']:>+8.1%}"
-                )
-    _print_worst(outcome)
-    _print_reasons("assumed", figures["assumed"], "what")
-    _print_reasons("skipped", figures["skipped_reasons"], "reason")
+    if memory["ran"]:
+        typer.echo(
+            f"of {memory['ran']} runs that ran {memory['false_oom']:.1%} are said to run out of memory, "
+            f"{memory['ran_at_risk']:.1%} to be at risk"
+        )
+    if memory["ran_out"]:
+        typer.echo(
+            f"of {memory['ran_out']} runs that ran out of memory {memory['false_fit']:.1%} are said to fit, "
+            f"{memory['ran_out_at_risk']:.1%} to be at risk"
+        )
+    for row in figures["memory_per_row"]:
+        if row["verdict"] == ("OOM" if row["ran"] else "FITS"):
+            typer.echo(
+                f"  {row['id']}: {'ran' if row['ran'] else 'ran out of memory'}, said {row['verdict']} "
+                f"({row['needed_GB']:.1f} of {row['device_GB']:.1f} GB)"
+            )
 
 
 def _print_worst(outcome: "Outcome") -> None:

@@ -30,7 +30,7 @@ runs have 10^5."""
 class Case:
     """A run that can be projected, the keys it is scored under, and what had to be assumed about it.
 
-    measured: tokens/s/GPU; NaN where a run publishes its memory alone.
+    measured: tokens/s/GPU; NaN where a run publishes its memory alone, or only whether it fitted.
     """
 
     run: Run
@@ -60,7 +60,10 @@ class Case:
 
 
 def build_case(run: Run, *, may_lack_rate: bool = False) -> Case:
-    """The case of a run. Raises `Skipped` with the reason; `may_lack_rate`: a measured memory is enough."""
+    """The case of a run. Raises `Skipped` with the reason.
+
+    may_lack_rate: a measured memory is enough, or the word that it ran or ran out of memory.
+    """
     if not run.is_complete:
         raise Skipped("marked incomplete")
     model = build_model(run)
@@ -83,13 +86,17 @@ def build_case(run: Run, *, may_lack_rate: bool = False) -> Case:
 
 
 def _measured(run: Run, workload: Workload, cluster: Cluster, *, may_lack_rate: bool) -> float:
-    """Tokens/s/GPU as published, or from the time of a step."""
+    """Tokens/s/GPU as published, or from the time of a step; NaN for a run that only says whether it fitted."""
+    if run.ran_out:
+        if may_lack_rate:
+            return math.nan
+        raise Skipped("ran out of memory")
     rate, step_s = run.number("tokens_per_s_per_gpu") or 0.0, run.number("step_time_s") or 0.0
     if rate > 0.0:
         return rate
     if step_s > 0.0:
         return workload.tokens_per_step / step_s / cluster.world
-    if may_lack_rate and (run.number("peak_mem_gb") or 0.0) > 0.0:
+    if may_lack_rate and (run.ran or (run.number("peak_mem_gb") or 0.0) > 0.0):
         return math.nan
     raise Skipped("no measured tokens/s/GPU, nor the time of a step")
 

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,9 @@ WORDS = (
     "complete",
     "notes",
 )
-REQUIRED = (("gpu",), ("gpus",), ("tokens_per_s_per_gpu", "step_time_s"))
+OUTCOMES = ("outcome", "oom", "status", "result")
+"""Columns that may say how a run ended: `oom`, `out of memory`, `ran`; a column `oom` may say yes."""
+REQUIRED = (("gpu",), ("gpus",), ("tokens_per_s_per_gpu", "step_time_s", *OUTCOMES))
 """Columns without which no row can be scored, one of each group; whatever else is missing is missing in each row."""
 
 MOST = 10**9
@@ -69,11 +72,16 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measured run: words lower-cased only where compared, numbers as floats or None."""
+    """One measured run: words lower-cased only where compared, numbers as floats or None.
+
+    ran_out, ran: the table says that it ran out of memory, or that it ran; a run with a rate needs no such word.
+    """
 
     line: int
     words: dict[str, str]
     numbers: dict[str, float | None]
+    ran_out: bool = False
+    ran: bool = False
 
     @property
     def id(self) -> str:
@@ -132,11 +140,29 @@ def read_runs(path: Path) -> list[Run]:
 
 def _run(line: int, row: dict[str, str | None], names: dict[str, str]) -> Run:
     cells = {name: row.get(written) or "" for name, written in names.items()}
+    ran_out, ran = _ending(cells)
     return Run(
         line=line,
         words={name: cells.get(name, "").strip() for name in WORDS},
         numbers={name: _number(cells.get(name, "")) for name in NUMBERS},
+        ran_out=ran_out,
+        ran=ran and not ran_out,
     )
+
+
+_OUT_OF_MEMORY = re.compile(r"\boom\b|out[- _]?of[- _]?memory", re.IGNORECASE)
+_RAN = re.compile(r"^(ran|runs|ok|success\w*|fits?|pass\w*|completed?|no[- _]?oom)\b", re.IGNORECASE)
+_MEASURED = ("tokens_per_s_per_gpu", "step_time_s", "peak_mem_gb")
+
+
+def _ending(cells: dict[str, str]) -> tuple[bool, bool]:
+    """Whether the cells say that a run ran out of memory, and whether they say that it ran. Tables write OOM into the
+    column of the outcome, or in place of the rate or the peak."""
+    said = [cells.get(name, "").strip() for name in (*OUTCOMES, *_MEASURED)]
+    flag = cells.get("oom", "").strip().lower()
+    ran = any(_RAN.search(word) for word in said)
+    ran_out = any(_OUT_OF_MEMORY.search(word) and not _RAN.search(word) for word in said)
+    return ran_out or flag in ("yes", "y", "true", "1", "1.0"), ran or flag in ("no", "n", "false", "0", "0.0")
 
 
 _YES_NO = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}

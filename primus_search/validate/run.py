@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, joined
+from primus_search.candidates import Bools, Candidates, Floats, joined
+from primus_search.cost.memory import fit_probability, fit_verdict
+from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Projection
 from primus_search.cost.uncertainty import interval
@@ -41,6 +43,16 @@ class Row:
     def error(self) -> float:
         """Signed relative error of the predicted rate."""
         return self.predicted / self.case.tokens_per_s_per_gpu - 1.0
+
+    @property
+    def fit_probability(self) -> float:
+        """How surely it runs in device memory."""
+        return float(fit_probability(self.projection.memory, self.case.cluster.accelerator)[0])
+
+    @property
+    def verdict(self) -> str:
+        """FITS, AT RISK or OOM."""
+        return fit_verdict(self.fit_probability, float(self.projection.headroom_bytes[0]))
 
     @property
     def memory(self) -> tuple[float, float] | None:
@@ -76,12 +88,14 @@ def memory_view(run: Run) -> tuple[str, float]:
 class Outcome:
     """Every projected run, and every run that could not be, with the reason.
 
-    memory_only: runs that publish their memory and no rate; they count for memory and for nothing else.
+    memory_only    ran, no rate published; they count for memory and for nothing else
+    ran_out        known to run out of memory; they count for whether that is foreseen
     """
 
     rows: tuple[Row, ...]
     skipped: tuple[tuple[Run, str], ...]
     memory_only: tuple[Row, ...] = ()
+    ran_out: tuple[Row, ...] = ()
 
     @property
     def errors(self) -> Floats:
@@ -120,7 +134,8 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
     return Outcome(
         rows=tuple(row for row in every if row.has_rate),
         skipped=tuple(skipped),
-        memory_only=tuple(row for row in every if not row.has_rate),
+        memory_only=tuple(row for row in every if not row.has_rate and not row.case.run.ran_out),
+        ran_out=tuple(row for row in every if row.case.run.ran_out),
     )
 
 
@@ -163,15 +178,21 @@ def _candidate_key(case: Case) -> tuple[object, ...]:
     return (c.schedules, c.layouts, *(column.item() for column in c.columns().values()))
 
 
-GROUPINGS: dict[str, Callable[[Run], str]] = {
-    "gpu": lambda r: r.word("gpu"),
-    "precision": lambda r: r.word("precision"),
-    "family": lambda r: "moe" if (r.whole("num_experts", 0) or 0) > 1 else "dense",
-    "source": lambda r: r.word("source"),
-    "gpu x precision x family": lambda r: " ".join(
-        (r.word("gpu"), r.word("precision"), "moe" if (r.whole("num_experts", 0) or 0) > 1 else "dense")
+def _family(row: Row) -> str:
+    return "moe" if row.case.model.is_moe else "dense"
+
+
+GROUPINGS: dict[str, Callable[[Row], str]] = {
+    "gpu": lambda row: row.case.run.word("gpu"),
+    "precision": lambda row: row.case.run.word("precision"),
+    "family": _family,
+    "source": lambda row: row.case.run.word("source"),
+    "stack x family": lambda row: f"{row.case.cluster.stack.name} {_family(row)}",
+    "gpu x precision x family": lambda row: " ".join(
+        (row.case.run.word("gpu"), row.case.run.word("precision"), _family(row))
     ),
 }
+"""How runs are told apart. Stack and family are the regime that error bands are of."""
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
@@ -185,6 +206,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
     return {
         "rows": len(rows),
         "memory_only": len(outcome.memory_only),
+        "ran_out": len(outcome.ran_out),
         "skipped": len(outcome.skipped),
         "median_abs_error": total.median_abs_error,
         "p90_abs_error": total.p90_abs_error,
@@ -196,51 +218,75 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "groups": groups(outcome),
         "skipped_reasons": [{"id": run.id, "reason": reason} for run, reason in outcome.skipped],
         "assumed": [
-            {"id": row.case.run.id, "what": what} for row in (*rows, *outcome.memory_only) for what in row.case.assumed
+            {"id": row.case.run.id, "what": what}
+            for row in (*rows, *outcome.memory_only, *outcome.ran_out)
+            for what in row.case.assumed
         ],
         "per_row": [_row(row) for row in rows],
+        "memory_per_row": [_memory_row(row, ran=True) for row in (*rows, *outcome.memory_only)]
+        + [_memory_row(row, ran=False) for row in outcome.ran_out],
     }
 
 
 def coverage(outcome: Outcome) -> float:
     """Share of runs whose measured rate lies in the 90 % interval of its projection, near-duplicates counted once."""
-    if not outcome.rows:
-        return float("nan")
+    return _share(are_inside(outcome), outcome.weights) if outcome.rows else float("nan")
+
+
+def are_inside(outcome: Outcome) -> Bools:
+    """Whether the measured rate of every run lies in the 90 % interval of its projection."""
     inside = []
     for row in outcome.rows:
         found = interval(row.case.cluster, row.case.model, np.array([row.predicted]))
-        inside.append(found.low[0] <= row.case.tokens_per_s_per_gpu <= found.high[0])
-    weights = outcome.weights
-    return float((np.array(inside) * weights).sum() / weights.sum())
+        inside.append(bool(found.low[0] <= row.case.tokens_per_s_per_gpu <= found.high[0]))
+    return np.array(inside, dtype=bool)
+
+
+def _share(chosen: Bools, weights: Floats) -> float:
+    return float((chosen * weights).sum() / weights.sum())
 
 
 def groups(outcome: Outcome) -> list[dict[str, Any]]:
-    """Scores per GPU, precision, family, source and their combination."""
-    errors, weights = outcome.errors, outcome.weights
-    runs = [row.case.run for row in outcome.rows]
+    """Scores per GPU, precision, family, source, stack and their combination, and how often the interval held."""
+    errors, weights, inside = outcome.errors, outcome.weights, are_inside(outcome)
     found = []
     for grouping, key in GROUPINGS.items():
-        for name, members in by_key([key(run) for run in runs], lambda x: x).items():
-            found.append({"grouping": grouping, "group": name, **asdict(score(errors[members], weights[members]))})
+        for name, members in by_key([key(row) for row in outcome.rows], lambda x: x).items():
+            scores = asdict(score(errors[members], weights[members]))
+            held = _share(inside[members], weights[members])
+            found.append({"grouping": grouping, "group": name, **scores, "coverage_90": held})
     return found
 
 
 def memory_summary(outcome: Outcome) -> dict[str, Any]:
-    """Errors of memory on the rows that report it, and the share of runs that ran but are said not to fit."""
+    """Errors of memory on the rows that report it; how often whether a run fits is said wrongly, either way.
+
+    false_oom   share of runs that ran and are said to run out of memory
+    false_fit   share of runs that ran out of memory and are said to fit; the rest are OOM or at risk
+    """
     rows = (*outcome.rows, *outcome.memory_only)
     pairs = [row.memory for row in rows]
     weights = duplicate_weights(row.case.duplicate_key for row in rows)
     known = [i for i, pair in enumerate(pairs) if pair is not None]
     errors = np.array([p[0] / p[1] - 1.0 for p in pairs if p is not None])
     found = score(errors, weights[known])
-    misses = [not bool(row.projection.fits[0]) for row in rows]
+    ran, ran_out = [row.verdict for row in rows], [row.verdict for row in outcome.ran_out]
     return {
         "rows": found.rows,
         "median_abs_error": found.median_abs_error,
         "p90_abs_error": found.p90_abs_error,
         "bias": found.bias,
-        "false_oom": float(np.mean(misses)) if misses else float("nan"),
+        "ran": len(ran),
+        "false_oom": _part(ran, OUT_OF_MEMORY),
+        "ran_at_risk": _part(ran, AT_RISK),
+        "ran_out": len(ran_out),
+        "false_fit": _part(ran_out, FITS),
+        "ran_out_at_risk": _part(ran_out, AT_RISK),
     }
+
+
+def _part(verdicts: Sequence[str], wanted: str) -> float:
+    return sum(verdict == wanted for verdict in verdicts) / len(verdicts) if verdicts else float("nan")
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -251,4 +297,16 @@ def _row(row: Row) -> dict[str, Any]:
         "measured_tokens_per_s_per_gpu": row.case.tokens_per_s_per_gpu,
         "predicted_memory_GB": memory[0] / GB if memory else None,
         "measured_memory_GB": memory[1] / GB if memory else None,
+    }
+
+
+def _memory_row(row: Row, *, ran: bool) -> dict[str, Any]:
+    memory = row.projection.memory
+    return {
+        "id": row.case.run.id,
+        "ran": ran,
+        "verdict": row.verdict,
+        "fit_probability": row.fit_probability,
+        "needed_GB": float(memory.allocated[0] + memory.context[0]) / GB,
+        "device_GB": row.case.cluster.accelerator.hbm_bytes / GB,
     }

@@ -61,8 +61,8 @@ def answered(content: bytes) -> None:
     for row in outcome.rows:
         assert math.isfinite(row.predicted) and row.predicted > 0.0
         assert math.isfinite(float(row.projection.memory.total[0]))
-    told = figures["rows"] + figures["skipped"] + figures["memory_only"]
-    assert told == len(outcome.rows) + len(outcome.skipped) + len(outcome.memory_only)
+    told = figures["rows"] + figures["skipped"] + figures["memory_only"] + figures["ran_out"]
+    assert told == len(outcome.rows) + len(outcome.skipped) + len(outcome.memory_only) + len(outcome.ran_out)
 
 
 @settings(max_examples=120, deadline=None)

@@ -164,7 +164,59 @@ def test_no_row_at_all_is_an_answer_and_a_table_without_gpus_is_refused(tmp_path
     with pytest.raises(InputError) as caught:
         outcome_of(tmp_path, LLAMA, without=("gpu", "tokens_per_s_per_gpu"))
     text = str(tmp_path / "runs.csv")
-    assert str(caught.value) == f"{text}: no column gpu\n{text}: no column tokens_per_s_per_gpu or step_time_s"
+    either = "tokens_per_s_per_gpu or step_time_s or outcome or oom or status or result"
+    assert str(caught.value) == f"{text}: no column gpu\n{text}: no column {either}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"outcome": "oom"}, {"outcome": "OOM"}, {"status": "CUDA out of memory"}, {"result": "out-of-memory"},
+        {"oom": "yes"}, {"oom": "1"}, {"tokens_per_s_per_gpu": "OOM"}, {"peak_mem_gb": "OOM"},
+    ],
+)  # fmt: skip
+def test_a_run_that_ran_out_of_memory_counts_for_nothing_but_that(tmp_path: Path, said: dict[str, str]) -> None:
+    hopeless = LLAMA | {"id": "x-2", "mbs": "64", "gbs": "1024", "tp": "1", "sequence_parallel": "no"}
+    found = outcome_of(tmp_path, LLAMA, hopeless | said)
+    assert [row.case.run.id for row in found.rows] == ["x-1"]
+    assert [(row.case.run.id, row.verdict) for row in found.ran_out] == [("x-2", "OOM")]
+    memory = summary(found)["memory"]
+    assert (memory["ran"], memory["ran_out"], memory["false_oom"], memory["false_fit"]) == (1, 1, 0.0, 0.0)
+    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv")]).stdout
+    assert "1 more ran out of memory" in shown
+    assert "of 1 runs that ran out of memory 0.0% are said to fit" in shown
+
+
+@pytest.mark.parametrize("said", [{"outcome": "ran"}, {"outcome": "ok"}, {"oom": "no"}, {"status": "no OOM"}])
+def test_a_run_that_only_says_it_ran_counts_for_whether_it_fits(tmp_path: Path, said: dict[str, str]) -> None:
+    found = outcome_of(tmp_path, LLAMA | {"tokens_per_s_per_gpu": ""} | said)
+    assert (len(found.rows), len(found.memory_only), len(found.ran_out)) == (0, 1, 0)
+    assert summary(found)["memory"]["ran"] == 1
+
+
+def test_a_configuration_wrongly_said_to_fit_or_not_is_named(tmp_path: Path) -> None:
+    wrong = LLAMA | {"id": "roomy", "outcome": "oom"}
+    hopeless = LLAMA | {"id": "hopeless", "mbs": "64", "gbs": "1024", "tp": "1", "sequence_parallel": "no"}
+    outcome_of(tmp_path, wrong, hopeless)
+    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv")]).stdout
+    assert "roomy: ran out of memory, said FITS" in shown
+    assert "hopeless: ran, said OOM" in shown
+
+
+def test_a_rank_correlation_that_no_group_is_large_enough_for_is_a_dash(tmp_path: Path) -> None:
+    outcome_of(tmp_path, LLAMA)
+    page = tmp_path / "page.html"
+    shown = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv"), "--html", str(page)]).stdout
+    assert "Kendall -," in shown and "nan" not in shown
+    assert "nan" not in page.read_text(encoding="utf-8")
+
+
+def test_every_regime_says_how_often_its_interval_held(tmp_path: Path) -> None:
+    rate = outcome_of(tmp_path, LLAMA).rows[0].predicted
+    inside = LLAMA | {"tokens_per_s_per_gpu": str(rate)}
+    outside = LLAMA | {"id": "x-2", "mbs": "2", "tokens_per_s_per_gpu": str(3.0 * rate)}
+    regimes = {g["group"]: g for g in summary(outcome_of(tmp_path, inside, outside))["groups"]}
+    assert regimes["nemo_2024 dense"]["coverage_90"] == 0.5
 
 
 OSS = LLAMA | {

@@ -9,7 +9,7 @@ fit          does it fit, and how surely
 """
 
 from primus_search.cost.memory.activations import LayerActivations, Saved, layer_activations, saved_tensors
-from primus_search.cost.memory.fit import fit_probability
+from primus_search.cost.memory.fit import fit_probability, fit_verdict
 from primus_search.cost.memory.project import memory_by_rank, project_memory
 from primus_search.cost.memory.share import Share, share
 from primus_search.cost.memory.table import MemoryTable
@@ -20,6 +20,7 @@ __all__ = [
     "Saved",
     "Share",
     "fit_probability",
+    "fit_verdict",
     "layer_activations",
     "memory_by_rank",
     "project_memory",
