@@ -15,6 +15,8 @@ from primus_search.validate import words
 from primus_search.validate.rows import Run, Skipped
 
 HOPPER = "sm90"
+MOST_GRADIENT_BYTES = 16.0
+"""No framework keeps more bytes of gradients per parameter: `gradient_B=6` is BF16 beside FP32."""
 
 
 @lru_cache(maxsize=64)
@@ -127,6 +129,9 @@ def switched(stack: Stack, run: Run) -> Stack:
             stack, gradient_bytes=2.0, gradient_comm_bytes=2.0, master_weight_bytes=0.0, moment_bytes=2.0,
             memory=replace(stack.memory, weight_bytes=2.0, sharded_gradient_bytes=2.0),
         )  # fmt: skip
+    width = re.match(r"[\d.]+$", words.setting(flags, "gradient_B") or "")
+    if width and 0.0 < float(width.group()) <= MOST_GRADIENT_BYTES:
+        stack = replace(stack, gradient_bytes=float(width.group()))
     if "precision-aware" in text:
         stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
     if "no compile" in text:

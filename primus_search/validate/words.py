@@ -69,6 +69,7 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     ("sc21|narayanan", "zero-3", "deepspeed_2021"),
     ("sc21|narayanan", "", "megatron_2022"),
     ("megatron-turing|mt-nlg", "", "megatron_2022"),
+    ("bigscience|megatron-deepspeed", "", "megatron_deepspeed"),
     ("zero bubble", "", "megatron_2023"),
     ("megascale", "", "megatron_2023"),
     ("amd|primus|rocm", "torchtitan", "primus_torchtitan"),
