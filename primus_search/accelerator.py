@@ -50,12 +50,14 @@ class AttentionKernel:
     """Share of the BF16 peak of one attention kernel family at long sequences and large head dimension.
 
     A family the device lacks is absent from the table. `latent_backward_factor` multiplies the backward rate for
-    heads whose query/key and value dimensions differ (MLA).
+    heads whose query/key and value dimensions differ (MLA), `small_head_factor` both rates for heads of at most 64
+    dimensions, which a family may leave to a slower kernel.
     """
 
     forward_efficiency: float
     backward_efficiency: float
     latent_backward_factor: float
+    small_head_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ class GroupedGemmLaw:
     factor            rate of the grouped kernel over a dense GEMM with the same tiles
     backward_factor   likewise for both gradients, relative to the grouped forward
     fp8_factor, fp8_backward_factor  likewise for FP8 recipes
+    fp8_unaligned_factor  share of that rate where the rows of an FP8 operand do not end on a cache line
     gradient_depth_overhead  rows a group's weight gradient pays on top of a dense one: its depth differs per group
     """
 
@@ -91,6 +94,7 @@ class GroupedGemmLaw:
     fp8_factor: float
     fp8_backward_factor: float
     gradient_depth_overhead: float
+    fp8_unaligned_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,9 +134,13 @@ def _count(found: Sequence[Leaf], below: str) -> int:
     return sum(leaf.source.startswith("fitted") and leaf.path.startswith(below) for leaf in found)
 
 
-def count_fitted(text: str) -> int:
-    """How many numbers of an accelerator were fitted; numbers tied together are one."""
-    own = [leaf for leaf in leaves(text) if leaf.path.startswith(SECTION) and leaf.source.startswith("fitted")]
+def count_fitted(text: str, but: frozenset[str] = frozenset()) -> int:
+    """How many numbers of an accelerator or a stack were fitted, those of the keys in `but` aside.
+
+    Numbers tied together are one. A hardware file's network and error bands are not the accelerator's.
+    """
+    own = [leaf for leaf in leaves(text) if leaf.source.startswith("fitted") and not leaf.path.startswith("network.")]
+    own = [leaf for leaf in own if leaf.path.rpartition(".")[2] not in but]
     tied = {f"{SECTION}.{path}" for leaf in own for path in _tied_paths(leaf.source)}
     return len([leaf for leaf in own if leaf.path not in tied])
 

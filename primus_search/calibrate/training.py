@@ -1,17 +1,13 @@
 """Fit what only whole training runs can tell: efficiencies and overheads of a software stack, and how far below its
 kernel laws a device runs when compute, memory and links are busy together.
 
-Parameters are named fields of `Stack` and `Accelerator`, each with physical bounds and a prior (the value a
-microbenchmark or the sources suggest, and how far to trust it). The fit minimises
-
-    sum over runs of w * rho(log(predicted / measured) / scale) + sum over parameters of ((x - prior) / sigma)^2
-
-by Gauss-Newton with re-weighting (rho soft-L1), x being the logarithm of a rate or the plain value of a share.
-Near-duplicate runs share one weight. Errors are reported for runs left out: all runs of one source and model at a
-time, by re-solving the linearised problem without them, which is exact to first order.
+Parameters are named fields of `Stack` and `Accelerator`, each with physical bounds, a prior and, most of them, a
+family of siblings in other stacks or devices (`beliefs.py`). Errors of a run are log(predicted / measured); their
+slopes come from one vectorised projection per run, in which every row moves one parameter. Near-duplicate runs share
+one weight.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -19,62 +15,36 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from primus_search.calibrate.beliefs import Beliefs, Parameter, beliefs, solve, standard_errors
 from primus_search.candidates import Floats
 from primus_search.cost.project import Projector
 from primus_search.validate.cases import Case
 
 Record = TypeVar("Record")
 
-RESIDUAL_SCALE = 0.05
-"""Residuals beyond this (noise between identical runs) count linearly."""
-
 STEP = 0.03
 """Relative step of the finite differences, and the absolute one of shares."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One number to fit: `stack:NAME:field` or `hardware:NAME:field`; a share is fitted as it is, not its logarithm."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class State:
+    """A point of the fit: coordinates with family means behind them, errors of all runs there and their slopes."""
 
-    owner: str
-    name: str
-    field: str
-    low: float
-    high: float
-    prior: float
-    sigma: float
-    is_share: bool = False
+    believed: Beliefs
+    z: Floats
+    errors: Floats
+    slopes: Floats
 
     @property
-    def path(self) -> str:
-        return f"{self.owner}:{self.name}:{self.field}"
-
-    def coordinate(self, value: float) -> float:
-        """The value as the fit moves it."""
-        return value if self.is_share else float(np.log(value))
-
-    def value(self, coordinate: float) -> float:
-        """Back again, inside the bounds."""
-        raw = coordinate if self.is_share else float(np.exp(coordinate))
-        return float(np.clip(raw, self.low, self.high))
-
-    def touches(self, case: Case) -> bool:
-        """Whether a run depends on it."""
-        owner = case.cluster.stack if self.owner == "stack" else case.cluster.accelerator
-        return owner.name == self.name
+    def x(self) -> Floats:
+        """The parameters' coordinates."""
+        return self.z[: self.slopes.shape[1]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """Fitted values, their standard errors in the fit's own coordinates, and residuals with every group left out.
-
-    residuals   log(predicted / measured), all runs fitted together; left_out: their group's runs not used
-    """
-
-    values: dict[str, float]
-    standard_errors: dict[str, float]
-    residuals: Floats
-    left_out: Floats
+def touches(parameter: Parameter, case: Case) -> bool:
+    """Whether a run depends on a parameter."""
+    owner = case.cluster.stack if parameter.owner == "stack" else case.cluster.accelerator
+    return owner.name == parameter.name
 
 
 def with_values(case: Case, values: Mapping[str, ArrayLike]) -> Case:
@@ -108,20 +78,30 @@ def _put(record: Record, changes: Mapping[str, ArrayLike]) -> Record:
     return changed
 
 
-def log_errors(case: Case, values: Mapping[str, ArrayLike], rows: int) -> Floats:
-    """log(predicted / measured) of one run, for `rows` settings of the parameters at once."""
+def log_rates(case: Case, values: Mapping[str, ArrayLike], rows: int) -> Floats:
+    """log(tokens/s/GPU) of one run's configuration, for `rows` settings of the parameters at once."""
     moved = with_values(case, values)
     table = moved.candidates.take(np.zeros(rows, dtype=np.int64))
     step = Projector(moved.model, moved.cluster, moved.workload, shares_rows=False).step(table)
     rate = moved.workload.tokens_per_step / step.total / moved.cluster.world
-    return np.asarray(np.log(rate / moved.tokens_per_s_per_gpu))
+    return np.asarray(np.log(rate))
 
 
 def errors_and_slopes(cases: Sequence[Case], parameters: Sequence[Parameter], x: Floats) -> tuple[Floats, Floats]:
-    """log(predicted / measured), and its derivative by every coordinate (one-sided differences, inside the bounds)."""
+    """log(predicted / measured), and its derivative by every coordinate (one-sided differences, inside the bounds).
+
+    Runs of one configuration (releases, repeats) are projected once.
+    """
     errors, slopes = np.empty(len(cases)), np.zeros((len(cases), len(parameters)))
+    first: dict[tuple[object, ...], int] = {}
     for i, case in enumerate(cases):
-        own = [j for j, p in enumerate(parameters) if p.touches(case)]
+        measured = np.log(case.tokens_per_s_per_gpu)
+        twin = first.setdefault(_configuration(case), i)
+        if twin != i:
+            errors[i] = errors[twin] + np.log(cases[twin].tokens_per_s_per_gpu) - measured
+            slopes[i] = slopes[twin]
+            continue
+        own = [j for j, p in enumerate(parameters) if touches(p, case)]
         values: dict[str, ArrayLike] = {}
         deltas = np.empty(len(own))
         for row, j in enumerate(own, start=1):
@@ -133,92 +113,45 @@ def errors_and_slopes(cases: Sequence[Case], parameters: Sequence[Parameter], x:
             column = np.full(len(own) + 1, p.value(x[j]))
             column[row] = moved
             values[p.path] = column
-        found = log_errors(case, values, len(own) + 1)
-        errors[i] = found[0]
+        found = log_rates(case, values, len(own) + 1)
+        errors[i] = found[0] - measured
         slopes[i, own] = (found[1:] - found[0]) / deltas
     return errors, slopes
 
 
-def fit(
+def _configuration(case: Case) -> tuple[object, ...]:
+    c, cluster = case.candidates, case.cluster
+    row = tuple(column.item() for column in c.columns().values())
+    key = (case.model, cluster.accelerator.name, cluster.network, cluster.stack, cluster.num_nodes, case.workload)
+    return (*key, c.schedules, c.layouts, *row)
+
+
+def start(cases: Sequence[Case], parameters: Sequence[Parameter]) -> State:
+    """Every parameter and every family mean at its prior."""
+    believed = beliefs(parameters)
+    means = [next(p for p in parameters if p.family == family) for family in believed.families]
+    z = np.array([p.coordinate(p.prior) for p in (*parameters, *means)])
+    errors, slopes = errors_and_slopes(cases, parameters, z[: len(parameters)])
+    return State(believed=believed, z=z, errors=errors, slopes=slopes)
+
+
+def improve(
+    state: State,
     cases: Sequence[Case],
     parameters: Sequence[Parameter],
     weights: Floats,
-    groups: Sequence[Hashable],
-    *,
-    start: Mapping[str, float] | None = None,
-    iterations: int = 4,
-) -> Fit:
-    """Gauss-Newton with bounds, priors and soft-L1 re-weighting; then every group left out in turn."""
-    begin = start or {}
-    x = np.array([p.coordinate(begin.get(p.path, p.prior)) for p in parameters])
-    prior = np.array([p.coordinate(p.prior) for p in parameters])
-    precision = np.array([1.0 / p.sigma for p in parameters])
+    iterations: int,
+    pinned: frozenset[str] = frozenset(),
+) -> State:
+    """Gauss-Newton steps from a state, the parameters at `pinned` paths held at their family's mean."""
+    believed = beliefs(parameters, pinned)
     for _ in range(iterations):
-        errors, slopes = errors_and_slopes(cases, parameters, x)
-        x = _solve(parameters, x, prior, precision, errors, slopes, weights)
-    errors, slopes = errors_and_slopes(cases, parameters, x)
-    left_out = errors.copy()
-    labels = np.array([hash(g) for g in groups])
-    for label in np.unique(labels):
-        out = labels == label
-        without = _solve(parameters, x, prior, precision, errors, slopes, np.where(out, 0.0, weights))
-        left_out[out] = errors[out] + slopes[out] @ (without - x)
-    return Fit(
-        values=_values(parameters, x),
-        standard_errors=_standard_errors(parameters, precision, errors, slopes, weights),
-        residuals=errors,
-        left_out=left_out,
-    )
+        z = solve(believed, state.z, state.errors, state.slopes, weights)
+        errors, slopes = errors_and_slopes(cases, parameters, z[: len(parameters)])
+        state = State(believed=believed, z=z, errors=errors, slopes=slopes)
+    return state
 
 
-def _values(parameters: Sequence[Parameter], x: Floats) -> dict[str, float]:
-    return {p.path: p.value(v) for p, v in zip(parameters, x, strict=True)}
-
-
-def _loss_weights(errors: Floats, weights: Floats) -> Floats:
-    """Square roots of the weights that make squares of residuals behave like soft-L1."""
-    return np.sqrt(weights / np.sqrt(1.0 + (errors / RESIDUAL_SCALE) ** 2)) / RESIDUAL_SCALE
-
-
-def _solve(
-    parameters: Sequence[Parameter],
-    x: Floats,
-    prior: Floats,
-    precision: Floats,
-    errors: Floats,
-    slopes: Floats,
-    weights: Floats,
-    rounds: int = 12,
-) -> Floats:
-    """The bounded minimum of the linearised problem around x, re-weighted until the weights settle."""
-    low = np.array([p.coordinate(p.low) for p in parameters])
-    high = np.array([p.coordinate(p.high) for p in parameters])
-    y = x.copy()
-    for _ in range(rounds):
-        now = errors + slopes @ (y - x)
-        scale = _loss_weights(now, weights)
-        a = np.concatenate([slopes * scale[:, None], np.diag(precision)])
-        b = np.concatenate([-(errors - slopes @ x) * scale, prior * precision])
-        free = np.ones(len(x), dtype=bool)
-        fresh = y.copy()
-        for _ in range(len(x)):
-            target = b - a[:, ~free] @ fresh[~free]
-            fresh[free] = np.linalg.lstsq(a[:, free], target, rcond=None)[0]
-            outside = free & ((fresh < low) | (fresh > high))
-            if not outside.any():
-                break
-            fresh = np.clip(fresh, low, high)
-            free &= ~outside
-        if np.abs(fresh - y).max(initial=0.0) < 1e-5:
-            return fresh
-        y = fresh
-    return y
-
-
-def _standard_errors(
-    parameters: Sequence[Parameter], precision: Floats, errors: Floats, slopes: Floats, weights: Floats
-) -> dict[str, float]:
-    scaled = slopes * _loss_weights(errors, weights)[:, None]
-    information = scaled.T @ scaled + np.diag(precision**2)
-    spread = np.sqrt(np.diag(np.linalg.inv(information)))
-    return {p.path: float(s) for p, s in zip(parameters, spread, strict=True)}
+def errors_of(state: State, weights: Floats) -> tuple[Floats, Floats]:
+    """Standard errors of the parameters in the fit's own coordinates, and of their distance from their family mean."""
+    return standard_errors(state.believed, state.errors, state.slopes, weights)

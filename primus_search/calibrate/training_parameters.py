@@ -1,24 +1,27 @@
 """Which numbers of a stack and of an accelerator may be fitted to training runs, their bounds and their priors.
 
 A prior is what is believed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
-PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far the runs may pull it: the
-logarithm of a rate or a time, the plain value of a share. A parameter is offered only where runs can speak about it.
+PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far one stack or device may lie
+from its siblings: the logarithm of a rate or a time, the plain value of a share. The same number of all stacks is one
+family, and so are the training rates of one vendor's devices. A parameter is offered only where runs can speak about
+it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.calibrate.training import Parameter
+from primus_search.calibrate.beliefs import Parameter
 from primus_search.candidates import Sharding
 from primus_search.validate.cases import Case
 
 MAX_FITTED = 12
 """Numbers fitted per stack, and per accelerator."""
 
-IDENTIFIED = 0.93
-"""A parameter counts as fitted when the runs bring its standard error below this share of its prior's sigma."""
+IDENTIFIED = 0.98
+"""A parameter counts as fitted when the runs bring its standard error below this share of its sigma."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,18 +108,25 @@ TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma
 
 
 def parameters(cases: Sequence[Case]) -> list[Parameter]:
-    """Every parameter that some run of its stack or accelerator speaks about."""
+    """Every parameter that some run of its stack or accelerator speaks about; a family has at least two members."""
     found: list[Parameter] = []
     for name in dict.fromkeys(case.cluster.stack.name for case in cases):
         own = [case for case in cases if case.cluster.stack.name == name]
         offers = (*OFFERS, *EXTRA.get(name, ()))
-        found += [_parameter("stack", name, o) for o in offers if any(o.speaks(case) for case in own)]
-    accelerators = dict.fromkeys(case.cluster.accelerator.name for case in cases)
-    found += [_parameter("hardware", name, TRAINING_RATE) for name in accelerators]
-    return found
+        spoken = [o for o in offers if any(o.speaks(case) for case in own)]
+        found += [_parameter("stack", name, o, family=o.field) for o in spoken]
+    for acc in {case.cluster.accelerator.name: case.cluster.accelerator for case in cases}.values():
+        found.append(_parameter("hardware", acc.name, TRAINING_RATE, family=rate_family(acc.vendor)))
+    members = Counter(p.family for p in found)
+    return [p if members[p.family] > 1 else replace(p, family="") for p in found]
 
 
-def _parameter(owner: str, name: str, offer: Offer) -> Parameter:
+def rate_family(vendor: str) -> str:
+    """The family of the training rates of one vendor's devices."""
+    return f"{TRAINING_RATE.field} of {vendor}"
+
+
+def _parameter(owner: str, name: str, offer: Offer, family: str) -> Parameter:
     return Parameter(
         owner=owner,
         name=name,
@@ -126,4 +136,5 @@ def _parameter(owner: str, name: str, offer: Offer) -> Parameter:
         prior=offer.prior,
         sigma=offer.sigma,
         is_share=offer.is_share,
+        family=family,
     )

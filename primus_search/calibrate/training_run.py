@@ -1,35 +1,81 @@
 """The whole fit to training runs: read the table, fit, judge every run with its group left out, write."""
 
 import datetime
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from primus_search.calibrate.training import Fit, Parameter, fit
+from primus_search.calibrate.beliefs import Parameter
+from primus_search.calibrate.leave_out import linearised, refitted
+from primus_search.calibrate.training import State, errors_of, improve, start
 from primus_search.calibrate.training_parameters import parameters
-from primus_search.calibrate.training_write import error_bands, identified, write_bands, write_parameters
+from primus_search.calibrate.training_write import (
+    error_bands,
+    fitted_elsewhere,
+    identified,
+    write_bands,
+    write_means,
+    write_parameters,
+)
+from primus_search.candidates import Floats
 from primus_search.errors import InputError, Problem
 from primus_search.validate.cases import Case, Skipped, build_case
 from primus_search.validate.rows import read_runs
 from primus_search.validate.score import Score, duplicate_weights, score
 
-ITERATIONS = 4
+FREE_STEPS, PINNED_STEPS = 4, 2
+"""Gauss-Newton steps with every number free, and with those that the runs do not identify at their family's mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFit:
-    """What was fitted to what, and how well: `left_out` is the score of runs whose source and model were not used."""
+    """What was fitted to what. `known`: paths of the parameters that the runs identify; the others keep the mean."""
 
     cases: tuple[Case, ...]
     parameters: tuple[Parameter, ...]
-    fit: Fit
-    fitted: Score
-    left_out: Score
+    weights: Floats
+    state: State
+    known: frozenset[str]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Value of every parameter by its path."""
+        return {p.path: p.value(v) for p, v in zip(self.parameters, self.state.x, strict=True)}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Value of every family's mean."""
+        found = {}
+        for family, z in zip(self.state.believed.families, self.state.z[len(self.parameters) :], strict=True):
+            found[family] = next(p for p in self.parameters if p.family == family).value(z)
+        return found
+
+    def standard_errors(self) -> dict[str, float]:
+        """Standard error of every parameter in the fit's own coordinates."""
+        found, _ = errors_of(self.state, self.weights)
+        return {p.path: float(e) for p, e in zip(self.parameters, found, strict=True)}
+
+    def left_out(self, group: Callable[[Case], Hashable], *, exact: bool = False) -> Floats:
+        """log(predicted / measured) of every run without the runs of its group; `exact` refits, else to first order."""
+        groups = [group(case) for case in self.cases]
+        if exact:
+            return refitted(self.state, self.cases, self.parameters, self.weights, groups)
+        return linearised(self.state, self.weights, groups)
 
 
-def fit_training(csv: Path, iterations: int = ITERATIONS) -> TrainingFit:
-    """Fit every stack and training rate to the complete runs of a CSV (a few minutes)."""
+SPLITS: dict[str, Callable[[Case], Hashable]] = {
+    "source and model": lambda case: case.group,
+    "model": lambda case: case.run.word("model"),
+    "source": lambda case: case.run.word("source"),
+    "publisher": lambda case: case.run.id.partition("-")[0],
+}
+"""What is left out together, the harshest last: with its publisher a run loses most or all runs of its stack."""
+
+
+def read_cases(csv: Path) -> tuple[Case, ...]:
+    """Every complete run of a CSV that can be projected."""
     cases = []
     for run in read_runs(csv):
         try:
@@ -38,34 +84,78 @@ def fit_training(csv: Path, iterations: int = ITERATIONS) -> TrainingFit:
             continue
     if not cases:
         raise InputError([Problem(str(csv), "no run that can be projected; `validate` says why")])
+    return tuple(cases)
+
+
+def fit_training(csv: Path) -> TrainingFit:
+    """Fit every stack and training rate to the complete runs of a CSV (about a minute)."""
+    return fit_cases(read_cases(csv))
+
+
+def fit_cases(cases: Sequence[Case]) -> TrainingFit:
+    """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
     offered = parameters(cases)
     weights = duplicate_weights(case.duplicate_key for case in cases)
-    found = fit(cases, offered, weights, [case.group for case in cases], iterations=iterations)
+    state = improve(start(cases, offered), cases, offered, weights, FREE_STEPS)
+    _, apart = errors_of(state, weights)
+    distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
+    known = identified(offered, distances, fitted_elsewhere(offered))
+    pinned = frozenset(p.path for p in offered) - known
+    state = improve(state, cases, offered, weights, PINNED_STEPS, pinned)
     return TrainingFit(
-        cases=tuple(cases),
-        parameters=tuple(offered),
-        fit=found,
-        fitted=score(np.exp(found.residuals) - 1.0, weights),
-        left_out=score(np.exp(found.left_out) - 1.0, weights),
+        cases=tuple(cases), parameters=tuple(offered), weights=weights, state=state, known=frozenset(known)
     )
 
 
 def write_training(found: TrainingFit, folder: Path) -> None:
     """Write numbers and error bands into the hardware and stack files of a folder laid out like `hardware/`."""
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    write_parameters(found.parameters, found.fit, found.cases, folder, today)
-    write_bands(error_bands(found.cases, found.fit.left_out), folder, today)
+    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, found.cases, folder, today)
+    write_means(found.means, found.values, found.parameters, folder, today)
+    left_out = found.left_out(SPLITS["source and model"])
+    write_bands(error_bands(found.cases, left_out), folder, today)
 
 
 def lines(found: TrainingFit) -> list[str]:
     """The fit in words: scores, then every number with its standard error, or that the runs do not identify it."""
-    known = identified(found.parameters, found.fit)
-    out = [
-        f"{label}: median error {s.median_abs_error:.1%}, 90th percentile {s.p90_abs_error:.1%}, bias {s.bias:+.1%}"
-        for label, s in (("fitted", found.fitted), ("left out, source and model at a time", found.left_out))
-    ]
+
+    def figures(label: str, logs: Floats) -> str:
+        s: Score = score(np.exp(logs) - 1.0, found.weights)
+        errors = f"median error {s.median_abs_error:.1%}, 90th percentile {s.p90_abs_error:.1%}"
+        return f"{label}: {errors}, bias {s.bias:+.1%}"
+
+    out = [figures("fitted", found.state.errors)]
+    out += [figures(f"left out by {name}", found.left_out(split)) for name, split in SPLITS.items()]
+    values, errors = found.values, found.standard_errors()
     for p in found.parameters:
-        value, error = found.fit.values[p.path], found.fit.standard_errors[p.path]
-        said = f"{value:.4g} +- {error:.2g}" if p.path in known else f"{p.prior:.4g} (prior; the runs do not say)"
+        said = f"{values[p.path]:.4g} +- {errors[p.path]:.2g}"
+        if p.path not in found.known:
+            said = f"{values[p.path]:.4g} ({'mean of its family' if p.family else 'prior'}; the runs do not say)"
         out.append(f"{p.path:<52} {said}")
+    return out
+
+
+def left_out_lines(found: TrainingFit, split: str) -> list[str]:
+    """Errors of runs that a whole fit without their group projects: together, and by device, kind and precision."""
+    if split not in SPLITS:
+        raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
+    logs = found.left_out(SPLITS[split], exact=True)
+    errors = np.exp(logs) - 1.0
+    keys: dict[str, Callable[[Case], str]] = {
+        "all": lambda case: "all",
+        "device": lambda case: case.cluster.accelerator.name,
+        "kind": lambda case: "MoE" if case.model.is_moe else "dense",
+        "precision": lambda case: case.run.word("precision"),
+    }
+    out = [
+        f"left out by {split}, every fit anew",
+        f"{'':<24}{'runs':>6}{'distinct':>9}{'median':>8}{'p90':>8}{'bias':>8}",
+    ]
+    for key in keys.values():
+        words = np.array([key(case) for case in found.cases])
+        for word in dict.fromkeys(words.tolist()):
+            rows = words == word
+            s = score(errors[rows], found.weights[rows])
+            figures = f"{s.median_abs_error:>8.1%}{s.p90_abs_error:>8.1%}{s.bias:>+8.1%}"
+            out.append(f"{word:<24}{rows.sum():>6}{found.weights[rows].sum():>9.0f}{figures}")
     return out

@@ -1,21 +1,27 @@
 """Put numbers fitted to training runs into stack and hardware files, each with its provenance, and touch nothing else.
 
 Files are edited as text so that comments and everybody else's lines stay as they are. A number that the runs do not
-identify is written with its prior and says so.
+identify is written with the mean of its family (or its prior) and says so.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
 
-from primus_search.calibrate.training import Fit, Parameter
-from primus_search.calibrate.training_parameters import IDENTIFIED, MAX_FITTED
+from primus_search.calibrate.beliefs import Parameter
+from primus_search.calibrate.provenance import count_fitted
+from primus_search.calibrate.training import touches
+from primus_search.calibrate.training_parameters import IDENTIFIED, MAX_FITTED, TRAINING_RATE, rate_family
 from primus_search.candidates import Floats
+from primus_search.declare.places import Kind, names
 from primus_search.validate.cases import Case
 from primus_search.validate.score import duplicate_weights, quantile
+
+Owner = tuple[str, str]
+"""`stack` or `hardware`, and the name."""
 
 _UNITS = {
     "host_launch_s": ("host_launch_us", 1e6),
@@ -31,38 +37,97 @@ POOLED = 8
 BAND = (0.05, 0.95)
 
 
-def identified(parameters: Sequence[Parameter], fit: Fit) -> set[str]:
-    """Paths of what the runs identify, at most `MAX_FITTED` per owner, the best known first."""
-    by_owner: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
+def identified(parameters: Sequence[Parameter], apart: Mapping[str, float], taken: Mapping[Owner, int]) -> set[str]:
+    """Paths of what the runs identify, the best known first, at most `MAX_FITTED` per owner with what it has `taken`.
+
+    `apart` is the standard error of each parameter's distance from its family's mean.
+    """
+    by_owner: dict[Owner, list[tuple[float, str]]] = defaultdict(list)
     for p in parameters:
-        ratio = fit.standard_errors[p.path] / p.sigma
+        ratio = apart[p.path] / p.sigma
         if ratio < IDENTIFIED:
             by_owner[(p.owner, p.name)].append((ratio, p.path))
-    return {path for found in by_owner.values() for _, path in sorted(found)[:MAX_FITTED]}
+    return {
+        path
+        for owner, found in by_owner.items()
+        for _, path in sorted(found)[: max(MAX_FITTED - taken.get(owner, 0), 0)]
+    }
 
 
-def write_parameters(parameters: Sequence[Parameter], fit: Fit, cases: Sequence[Case], folder: Path, date: str) -> None:
-    """Write every parameter into `folder`: stacks/NAME.yaml at top level, training rates under accelerator."""
-    known = identified(parameters, fit)
-    files = {path: _name(path) for path in sorted(folder.glob("*.yaml"))}
+def fitted_elsewhere(parameters: Sequence[Parameter]) -> dict[Owner, int]:
+    """How many numbers of each stack and accelerator were fitted to something else: kernels, memory peaks."""
+    keys: dict[Owner, set[str]] = defaultdict(set)
     for p in parameters:
-        key, factor = _UNITS.get(p.field, (p.field, 1.0))
-        value = float(f"{(fit.values[p.path] if p.path in known else p.prior) * factor:.4g}")
-        runs = sum(p.touches(case) for case in cases)
+        keys[(p.owner, p.name)].add(_UNITS.get(p.field, (p.field, 1.0))[0])
+    texts = {
+        (owner, _word(text, "name")): text
+        for owner, kind in (("stack", Kind.STACK), ("hardware", Kind.HARDWARE))
+        for text in (path.read_text(encoding="utf-8") for path in names(kind).values())
+    }
+    return {owner: count_fitted(texts[owner], frozenset(own)) for owner, own in keys.items() if owner in texts}
+
+
+def write_parameters(
+    parameters: Sequence[Parameter],
+    values: Mapping[str, float],
+    standard_errors: Mapping[str, float],
+    known: Set[str],
+    cases: Sequence[Case],
+    folder: Path,
+    date: str,
+) -> None:
+    """Write every parameter into `folder`: stacks/NAME.yaml at top level, training rates under accelerator."""
+    files = {_word(path.read_text(), "name"): path for path in sorted(folder.glob("*.yaml"))}
+    members: dict[str, int] = defaultdict(int)
+    for p in parameters:
+        members[p.family] += 1
+    for p in parameters:
+        runs = sum(touches(p, case) for case in cases)
         source = f"prior: {runs} training runs do not identify it"
+        if p.family:
+            source = f"mean of {members[p.family]} {p.owner} files, {date}: {runs} training runs do not identify it"
         if p.path in known:
-            source = f"fitted {date} to {runs} training runs, standard error {fit.standard_errors[p.path]:.2g}"
-        line = f'{key}: {{value: {value}, source: "{source}"}}'
+            source = f"fitted {date} to {runs} training runs, standard error {standard_errors[p.path]:.2g}"
+        line = _line(p.field, values[p.path], source)
         if p.owner == "stack":
-            path = folder / "stacks" / f"{p.name}.yaml"
-            path.write_text(_with_line(path.read_text(), key, line, ""))
+            _put(folder / "stacks" / f"{p.name}.yaml", *line, indent="")
         else:
-            path = next(path for path, name in files.items() if name == p.name)
-            path.write_text(_with_line(path.read_text(), key, "  " + line, "  "))
+            _put(files[p.name], *line, indent="  ")
 
 
-def _name(path: Path) -> str:
-    found = re.search(r"^name: *(.+?) *$", path.read_text(), re.M)
+def write_means(
+    means: Mapping[str, float], values: Mapping[str, float], parameters: Sequence[Parameter], folder: Path, date: str
+) -> None:
+    """Training rates of devices that no run was made on: the sibling's where the file says `as SIBLING`, which has the
+    same die, else the mean of the vendor's devices."""
+    fitted = {p.name: values[p.path] for p in parameters if p.owner == "hardware"}
+    for path in sorted(folder.glob("*.yaml")):
+        if _word(path.read_text(), "name") in fitted:
+            continue
+        sibling = re.search(rf'{TRAINING_RATE.field}: .*"no training runs: as (.+?)"', path.read_text())
+        family = rate_family(_word(path.read_text(), "vendor"))
+        if sibling and sibling[1] in fitted:
+            _put(
+                path, *_line(TRAINING_RATE.field, fitted[sibling[1]], f"no training runs: as {sibling[1]}"), indent="  "
+            )
+        elif family in means:
+            count = sum(p.family == family for p in parameters)
+            source = f"mean of {count} hardware files, {date}: no training run on this device"
+            _put(path, *_line(TRAINING_RATE.field, means[family], source), indent="  ")
+
+
+def _line(field: str, value: float, source: str) -> tuple[str, str]:
+    """The YAML key of a field, and its line."""
+    key, factor = _UNITS.get(field, (field, 1.0))
+    return key, f'{key}: {{value: {float(f"{value * factor:.4g}")}, source: "{source}"}}'
+
+
+def _put(path: Path, key: str, line: str, *, indent: str) -> None:
+    path.write_text(_with_line(path.read_text(), key, indent + line, indent))
+
+
+def _word(text: str, key: str) -> str:
+    found = re.search(rf"^{key}: *(.+?) *$", text, re.M)
     return found.group(1).strip("\"'") if found else ""
 
 

@@ -25,6 +25,13 @@ def calibrate(
     into: Annotated[
         Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")
     ] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            help="With --training: fit again without each group of runs and print the errors of the runs left out. "
+            "Groups: 'source and model', 'model', 'source' or 'publisher'.",
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -54,10 +61,10 @@ def calibrate(
         _write_ranges(measurements, training, ranges)
         return
     if training is not None:
-        from primus_search.calibrate.training_run import fit_training, lines, write_training
+        from primus_search.calibrate.training_run import fit_training, left_out_lines, lines, write_training
 
         found = fit_training(training)
-        for line in lines(found):
+        for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
             typer.echo(line)
         if into is not None:
             write_training(found, into)

@@ -121,7 +121,8 @@ def _law_s(
     ramp = law.ramp_tokens + np.where(causal, law.causal_tokens, 0.0)
     shape = dims / (dims + law.softmax_dims) * keys / (keys + ramp) / _wave_loss(acc, heads, seq_q)
     flops = 4.0 * heads * pairs * dims
-    rate = acc.bf16_peak_flops_per_s * np.where(shape > 0, shape, 1.0)
+    small = np.where(dims <= SMALL_HEAD, family.small_head_factor, 1.0)
+    rate = acc.bf16_peak_flops_per_s * np.where(shape > 0, shape, 1.0) * small
     latent = np.where(qk_dim != v_dim, family.latent_backward_factor, 1.0)
     q_bytes, kv_bytes = (
         heads * seq_q * (qk_dim + v_dim) * 2.0,
@@ -136,6 +137,9 @@ def _law_s(
         backward_s=np.where(exists, 2.0 * law.latency_s + backward_s, 0.0),
     )
 
+
+# Head dimensions up to which hand-written kernels of some families (aiter) do not exist.
+SMALL_HEAD = 64.0
 
 # Query rows one block of a fused kernel works on (FlashAttention-2/3, cuDNN and aiter use 128 for large heads).
 BLOCK_ROWS = 128.0

@@ -1,19 +1,24 @@
 """Seconds of the expert products of one rank: `groups` GEMMs with `rows` rows each.
 
 TURBO is one kernel over all experts: its tiles share the waves, so only the last wave of the whole call is incomplete.
-LEGACY is one GEMM after another: each pays its own launch and its own last wave. Parameters:
-`accelerator.GroupedGemmLaw`; formula of the tiles: `cost/gemm.py`; errors: docs/cost/grouped_gemm.md.
+LEGACY is one GEMM after another (the grouped_gemm package under Megatron's GroupedMLP): each pays its own launch and
+its own last wave, all three passes run at the rate of a dense forward product, and it exists in BF16 only, whatever
+the recipe. Parameters: `accelerator.GroupedGemmLaw`; formula of the tiles: `cost/gemm.py`; sources and errors:
+docs/cost/grouped_gemm.md.
 """
 
 from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8, GroupedGemm
 from primus_search.cost.gemm import BF16_BYTES, GemmPass, gemm_s, operand_bytes, tiled_s
 from primus_search.cost.tables import corrected
+
+LINE_BYTES = 128.0
+"""Cache line of these devices: rows of one-byte operands that do not fill whole lines are read in pieces."""
 
 
 def grouped_gemm_s(
@@ -33,7 +38,7 @@ def grouped_gemm_s(
     """
     rows, groups = np.asarray(rows, np.float64), np.asarray(groups, np.float64)
     n, k = np.asarray(n, np.float64), np.asarray(k, np.float64)
-    code = np.asarray(precision, np.int64)
+    code = expert_precision(precision, mode)
     a, b, depth = turned(rows, n, k, gemm_pass)
     is_legacy = np.asarray(mode, np.int64) == GroupedGemm.LEGACY
     fused = _fused_s(acc, a, b, depth, groups, code, gemm_pass)
@@ -43,8 +48,16 @@ def grouped_gemm_s(
         fused = corrected(fused, acc.tables, "grouped_gemm", direction, code, law, groups, rows, n, k)
     if not is_legacy.any():  # the usual table has one mode; the other costs as much to compute
         return fused + np.zeros(is_legacy.shape)
-    one_by_one = groups * gemm_s(acc, a, b, depth, code, gemm_pass)
+    one_by_one = groups * gemm_s(acc, a, b, depth, code, GemmPass.FORWARD)
     return np.where(is_legacy, one_by_one, fused)
+
+
+def expert_precision(precision: ArrayLike, mode: ArrayLike) -> NDArray[np.int64]:
+    """Precision code the experts' products run in: that of the recipe, but BF16 in LEGACY mode, which has no other.
+
+    Source: NVIDIA/Megatron-LM core/transformer/moe/experts.py, GroupedMLP (`grouped_gemm.ops.gmm` on BF16 weights).
+    """
+    return np.where(np.asarray(mode, np.int64) == GroupedGemm.LEGACY, int(Fp8.NONE), np.asarray(precision, np.int64))
 
 
 def turned(rows: Floats, n: Floats, k: Floats, gemm_pass: GemmPass) -> tuple[Floats, Floats, Floats]:
@@ -73,7 +86,9 @@ def _fused_s(
     law = acc.grouped_gemm
     is_backward = gemm_pass is not GemmPass.FORWARD
     bf16 = law.factor * (law.backward_factor if is_backward else 1.0)
-    fp8 = law.fp8_factor * (law.fp8_backward_factor if is_backward else 1.0)
+    fp8 = np.asarray(law.fp8_factor * (law.fp8_backward_factor if is_backward else 1.0))
+    if gemm_pass is not GemmPass.WEIGHT_GRAD:  # its depth is the tokens of an expert, which are padded
+        fp8 = fp8 * np.where(k % LINE_BYTES == 0, 1.0, law.fp8_unaligned_factor)
     extra_depth = law.gradient_depth_overhead if gemm_pass is GemmPass.WEIGHT_GRAD else 0.0
     busy_s = tiled_s(acc, m, n, k, groups, code, GemmPass.FORWARD, extra_depth)
     busy_s /= np.where(code == Fp8.NONE, bf16, fp8)

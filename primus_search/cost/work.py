@@ -16,7 +16,7 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8, GroupedGemm, Ints
 from primus_search.cost.factor import in_order
 from primus_search.cost.gemm import GemmPass, gemm_s, quantize_s
-from primus_search.cost.grouped_gemm import grouped_gemm_s
+from primus_search.cost.grouped_gemm import expert_precision, grouped_gemm_s
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.stack import Stack
 
@@ -231,7 +231,8 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
         _stack(column, rows)
         for column in ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops])
     )
-    code, mode = _stack([o.precision for o in ops], rows).astype(np.int64), _stack([o.mode for o in ops], rows)
+    mode = _stack([o.mode for o in ops], rows)
+    code = expert_precision(_stack([o.precision for o in ops], rows), mode)
     slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
     slower = slower / (stack.grouped_gemm_efficiency * acc.training_rate)
     seconds = [grouped_gemm_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass]

@@ -180,8 +180,13 @@ def test_a_file_without_the_number_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", names(Named.HARDWARE))
-def test_no_device_has_more_than_twelve_fitted_kernel_numbers(name: str) -> None:
+def test_no_device_has_more_than_twelve_fitted_numbers(name: str) -> None:
     assert count_fitted(names(Named.HARDWARE)[name].read_text(encoding="utf-8")) <= MAX_FITTED
+
+
+@pytest.mark.parametrize("name", names(Named.STACK))
+def test_no_stack_has_more_than_twelve_fitted_numbers(name: str) -> None:
+    assert count_fitted(names(Named.STACK)[name].read_text(encoding="utf-8")) <= MAX_FITTED
 
 
 def test_the_table_of_fitted_numbers_is_current() -> None:
