@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from primus_search.schedule.table import Ints, Table
@@ -73,7 +74,8 @@ def _with_shift(table: Table, shift: int) -> Periods | None:
     if any(run is None for run in runs):
         return None
     begin, end, step = (np.array(column, dtype=np.int64) for column in zip(*(r for r in runs if r), strict=True))
-    cut = _close(table, begin, step)
+    links = table.links
+    cut = _close(table.offsets, links.source, links.rank, table.overlaps_next, begin, step)
     if (cut >= end).any():
         return None
     count = int(((end - cut) // step).min())
@@ -82,7 +84,7 @@ def _with_shift(table: Table, shift: int) -> Periods | None:
     reach = _reach(table, cut, step, count)
     if reach is None or count <= sum(reach) + 2:
         return None
-    order, rank = table.links.order, table.links.rank
+    order, rank = links.order, links.rank
     position = order - cut[rank[order]]
     size = step[rank[order]]
     return Periods(
@@ -117,25 +119,29 @@ def _longest_run(table: Table, rank: int, shift: int) -> tuple[int, int, int] | 
     return low + first, low + last + step, step
 
 
-def _close(table: Table, begin: Ints, step: Ints) -> Ints:
-    """The smallest cut at or after `begin` that no pass before it reaches across for its input."""
-    cut = begin.copy()
-    source, rank = table.links.source, table.links.rank
-    for _ in range(4 * table.stages):
+@njit(cache=True)
+def _close(offsets, source, rank, pair, begin, step):  # type: ignore[no-untyped-def]
+    """The smallest cut at or after `begin` that no pass before it reaches across for its input.
+
+    No cut, this one or a later one, may part an overlapped pair.
+    """
+    cut, seen = begin.copy(), offsets[:-1].copy()
+    for _ in range(4 * len(cut)):
         grown = cut.copy()
-        for r in range(table.stages):
-            # No cut, this one or a later one, may part an overlapped pair.
-            ends = np.array([cut[r] - 1, cut[r] - 1 + step[r]])
-            ends = ends[(ends >= table.offsets[r]) & (ends < table.offsets[r + 1])]
-            if table.overlaps_next[ends].any():
-                grown[r] += 1
-            inputs = source[table.offsets[r] : cut[r]]
-            inputs = inputs[inputs >= 0]
-            np.maximum.at(grown, rank[inputs], inputs + 1)
+        for r in range(len(cut)):
+            for end in (cut[r] - 1, cut[r] - 1 + step[r]):
+                if offsets[r] <= end < offsets[r + 1] and pair[end]:
+                    grown[r] += 1
+                    break
+            # Inputs of passes before an earlier cut are before it already.
+            for i in range(seen[r], min(cut[r], offsets[r + 1])):
+                if source[i] >= 0:
+                    grown[rank[source[i]]] = max(grown[rank[source[i]]], source[i] + 1)
+            seen[r] = max(seen[r], cut[r])
         if (grown == cut).all():
             return cut
         cut = grown
-    return table.offsets[1:].copy()
+    return offsets[1:].copy()
 
 
 def _reach(table: Table, cut: Ints, step: Ints, count: int) -> tuple[int, int] | None:
