@@ -36,7 +36,9 @@ class BudgetFile(_Strict):
     """How much a search may spend."""
 
     candidates: int = Field(default=0, ge=0)
-    """Candidates that may be projected; the search is exhaustive while the legal space fits. 0: no limit."""
+    """Legal candidates that may be looked at; `method: auto` samples a larger space. 0: no limit."""
+    evaluations: int = Field(default=0, ge=0)
+    """Projections that a sampled search may make. 0: 2,000."""
     seconds: float = Field(default=0.0, ge=0.0)
     """Wall seconds the search may take. 0: no limit."""
 

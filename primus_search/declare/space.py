@@ -335,4 +335,9 @@ def _mentions_auto(items: list[Item]) -> bool:
 def _search(shape: SpaceFile) -> SearchSettings:
     values = shape.search.model_dump(exclude={"budget"})
     budget = shape.search.budget
-    return SearchSettings(budget_candidates=budget.candidates, budget_seconds=budget.seconds, **values)
+    return SearchSettings(
+        budget_candidates=budget.candidates,
+        budget_seconds=budget.seconds,
+        budget_evaluations=budget.evaluations,
+        **values,
+    )

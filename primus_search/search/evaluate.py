@@ -17,7 +17,7 @@ import numpy as np
 from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.search.findings import NO_MISS, Findings, Miss
-from primus_search.search.shortlist import NO_ROWS, OPEN, Collector, Cut, Rows, without_noise
+from primus_search.search.shortlist import Collector, Cut, Rows, without_noise
 from primus_search.search.sieve import MEMORY_IGNORES as MEMORY_IGNORES
 from primus_search.search.sieve import Sieve
 from primus_search.space import Enumerator, Space
@@ -80,24 +80,6 @@ class Funnel:
             self._rows_between(sieve, task.start, int(starts[first]), collector, tally)
             self._rows_between(sieve, int(starts[last]), task.stop, collector, tally)
         return tally.findings(collector)
-
-    def look_at(self, cluster: int, numbers: Ints) -> "LookedAt":
-        """The candidates with these numbers, one by one: what a sampler asks for."""
-        tally, collector, sieve = _Tally(), Collector(self.keep, OPEN), self.sieves[cluster]
-        sieve.refresh()
-        with tally.stage("enumerate", len(numbers)):
-            lines = self.enumerators[cluster].lines_at(numbers)
-        memory_bytes, missing_bytes, rows = _look_at(sieve, lines, collector, tally)
-        step_of = dict(zip(rows.indices.tolist(), rows.step_s.tolist(), strict=True))
-        return LookedAt(
-            per_row=tuple(
-                (number, step_of.get(number, np.inf), memory, missing)
-                for number, memory, missing in zip(
-                    lines.indices.tolist(), memory_bytes.tolist(), missing_bytes.tolist(), strict=True
-                )
-            ),
-            findings=tally.findings(collector),
-        )
 
     def _rows_between(self, sieve: Sieve, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
         """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
@@ -172,8 +154,8 @@ def _sift(sieve: Sieve, first: int, last: int, cut: Cut, tally: "_Tally") -> _Bu
         return every.take(cut.admits(bound_s, memory_bytes))
 
 
-def _look_at(sieve: Sieve, lines: Lines, collector: Collector, tally: "_Tally") -> tuple[Floats, Floats, Rows]:
-    """Memory and missing bytes of every line, and the rows of those that fit and were projected."""
+def _look_at(sieve: Sieve, lines: Lines, collector: Collector, tally: "_Tally") -> None:
+    """Lines one by one: those that fit are projected."""
     with tally.stage("memory", len(lines)):
         memory_bytes = sieve.memory_bytes(lines.cells, lines.inner)
         missing_bytes = sieve.missing_bytes(memory_bytes)
@@ -182,26 +164,25 @@ def _look_at(sieve: Sieve, lines: Lines, collector: Collector, tally: "_Tally") 
     tally.note(missing_bytes, lambda at: lines.indices[at])
     with tally.stage("bound", int(np.count_nonzero(fits))):
         alive = lines.take(fits)
-    return memory_bytes, missing_bytes, _project(sieve, alive, without_noise(memory_bytes[fits]), collector, tally)
+    _project(sieve, alive, without_noise(memory_bytes[fits]), collector, tally)
 
 
-def _project(sieve: Sieve, lines: Lines, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> Rows:
+def _project(sieve: Sieve, lines: Lines, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> None:
     """The exact steps of those lines that the collector's cut admits, handed to it."""
     if not len(lines):
-        return NO_ROWS
+        return
     with tally.stage("bound", 0):
         pipelines = sieve.pipelines(lines)
         admitted = collector.cut.admits(pipelines.bound_s() * (1.0 - BOUND_SLACK), memory_bytes)
     with tally.stage("project", int(np.count_nonzero(admitted))):
-        if not admitted.any():
-            return NO_ROWS
-        rows = Rows(
-            indices=lines.indices[admitted],
-            step_s=without_noise(pipelines.step_s(admitted)),
-            memory_bytes=memory_bytes[admitted],
-        )
-        collector.add(rows)
-        return rows
+        if admitted.any():
+            collector.add(
+                Rows(
+                    indices=lines.indices[admitted],
+                    step_s=without_noise(pipelines.step_s(admitted)),
+                    memory_bytes=memory_bytes[admitted],
+                )
+            )
 
 
 def _portions(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:
@@ -213,14 +194,6 @@ def _portions(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:
         end = max(int(np.searchsorted(ends, before + most, side="right")), begin + 1)
         yield begin, end
         begin = end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookedAt:
-    """Number, step seconds (infinite: does not fit), memory bytes and missing bytes of single candidates."""
-
-    per_row: tuple[tuple[int, float, float, float], ...]
-    findings: Findings
 
 
 class _Tally:

@@ -58,7 +58,7 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
         from primus_search.search.samplers import sample
 
         path = options.folder.path if options.folder else None
-        collected = sample(funnel, method, path, options.resume, options.progress)
+        collected = sample(funnel, method, path, options.progress)
         engine, workers = "local", 1
     refuse_unfit(funnel, collected.findings)
     clusters = ranked(funnel, collected)

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from primus_search.candidates import Floats
+from primus_search.search.collect import Budget
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
 from primus_search.search.result import SamplerCheck
 from primus_search.search.shortlist import OPEN, Rows
 from primus_search.space import Axis, Enumerator, Space
-from primus_search.space.nearest import positions
+from primus_search.space.nearest import Nearest
 
 CHECK_ROWS = 30_000
 """Legal rows of the part that is walked; about a second."""
@@ -27,15 +28,22 @@ NADIR_MARGIN = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What a sampler found: findings per cluster, how many candidates it looked at, and the best (cluster, number)."""
+    """What a sampler found: findings per cluster, and the best (cluster, number).
+
+    evaluations  candidates projected, each once     screened  candidates whose memory and bound were computed
+    legal        of the whole space                  notes     why the search ended early (not `is_complete`)
+    """
 
     findings: tuple[Findings, ...]
     evaluations: int
+    screened: int
     legal: int
     best: tuple[int, int] | None
+    is_complete: bool
+    notes: tuple[str, ...]
 
 
-RunSampler = Callable[[Funnel, str, int, int], Sampled]
+RunSampler = Callable[[Funnel, str, Budget, int], Sampled]
 
 
 def check_sampler(funnel: Funnel, best: tuple[int, int], method: str, seed: int, run: RunSampler) -> SamplerCheck:
@@ -43,7 +51,7 @@ def check_sampler(funnel: Funnel, best: tuple[int, int], method: str, seed: int,
     part = Funnel(sub_space(funnel, best), funnel.keep)
     size = part.enumerators[0].size
     truth = part.evaluate(Task(number=0, cluster=0, start=0, stop=size), OPEN).shortlist
-    sampled = run(part, method, max(size // CHECK_SHARE, 1), seed)
+    sampled = run(part, method, Budget(candidates=max(size // CHECK_SHARE, 1)), seed)
     found = sampled.findings[0].shortlist
     return SamplerCheck(
         rows=size,
@@ -56,8 +64,8 @@ def check_sampler(funnel: Funnel, best: tuple[int, int], method: str, seed: int,
 def sub_space(funnel: Funnel, best: tuple[int, int]) -> Space:
     """The space with every axis fixed at the best row's value, axes freed one by one while it stays small."""
     space, (cluster, number) = funnel.space, best
-    at = positions(funnel.enumerators[cluster], number)
-    fixed = {axis.name: Axis(name=axis.name, values=(axis.values[at[axis.name]],)) for axis in space.axes}
+    at = Nearest(funnel.enumerators[cluster]).positions(np.array([number]))
+    fixed = {axis.name: Axis(name=axis.name, values=(axis.values[int(at[axis.name][0])],)) for axis in space.axes}
     part = replace(space.on(space.clusters[cluster]), axes=tuple(fixed[axis.name] for axis in space.axes))
     order = [*FREED_FIRST, *(axis.name for axis in space.axes if axis.name not in FREED_FIRST)]
     for name in order:

@@ -35,7 +35,7 @@ RANKED_ROWS = 1000
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
-KNOWN = (*FILES, "report.html", "journal.bin", "study.log", ".lock")
+KNOWN = (*FILES, "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
 TEMPORARY = ".tmp"
 """How the name of a half-written file ends; one that a killed run left behind is deleted by the next."""
 

@@ -227,9 +227,13 @@ class Enumerator:
         first = int(self._offset_of_cell[cell])
         return self._rows_of_classes[first : first + int(self.starts[cell + 1] - self.starts[cell])]
 
-    def number_of(self, cell: int, inner: int) -> int:
-        """The number of the candidate in this cell with this inner combination."""
-        return int(self.starts[cell]) + int(np.searchsorted(self.inner_rows_of(cell), inner))
+    def class_of(self, cells: Ints) -> Ints:
+        """A number per outer cell that tells which share their list of legal inner combinations."""
+        return self._offset_of_cell[cells]
+
+    def first_of(self, cells: Ints) -> Ints:
+        """The number of the first candidate of each outer cell; the others follow in the order of `inner_rows_of`."""
+        return self.starts[cells]
 
     @property
     def has_late_rules(self) -> bool:

@@ -1,43 +1,92 @@
-"""From wanted values to the nearest legal candidate: how a sampler that knows nothing of rules always lands inside.
+"""From wanted values to the nearest legal candidates: how a sampler that knows nothing of rules always lands inside.
 
 Axes are settled one after the other, outer ones first: of the values still legal after the choices so far, the one
 whose position on its axis is nearest to what was wanted (the smaller of two). Every legal candidate is reachable by
-asking for exactly its own values.
+asking for exactly its own values. Many are settled at once: legal cells are in the order of their positions, so that
+those with the same first choices are neighbours, and each axis narrows a range by two binary searches.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from primus_search.candidates import Ints
 from primus_search.space.enumerate import INNER, OUTER, Enumerator
 from primus_search.space.grid import Block
+from primus_search.space.types import AXES
+
+Wanted = Mapping[str, Ints]
+"""Positions on the axes, one column per axis; axes left out count as 0."""
 
 
-def nearest_legal(enumerator: Enumerator, wanted: Mapping[str, int]) -> int:
-    """The number of the candidate nearest to the wanted positions on the axes; axes left out count as 0."""
-    outer, inner = enumerator.blocks
-    cell = int(_settled(outer, OUTER, np.arange(outer.length), wanted)[0])
-    return enumerator.number_of(cell, int(_settled(inner, INNER, enumerator.inner_rows_of(cell), wanted)[0]))
+@dataclass
+class Nearest:
+    """The legal candidates of an enumerator, ready to be found by position."""
+
+    enumerator: Enumerator
+    _inner: dict[int, "_Ordered"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        outer, _ = self.enumerator.blocks
+        self._outer = _Ordered(outer, OUTER, self.enumerator.job.sizes, np.arange(outer.length))
+
+    def numbers(self, wanted: Wanted) -> Ints:
+        """The number of the candidate nearest to each row of wanted positions."""
+        length = len(next(iter(wanted.values())))
+        columns = {name: np.asarray(wanted.get(name, np.zeros(length)), dtype=np.int64) for name in AXES}
+        cells = self._outer.nearest({name: columns[name] for name in OUTER})
+        found = np.empty(length, dtype=np.int64)
+        kinds = self.enumerator.class_of(cells)
+        for kind in np.unique(kinds):
+            of_kind = np.flatnonzero(kinds == kind)
+            ordered = self._inner_of(int(kind), int(cells[of_kind[0]]))
+            rank = ordered.nearest({name: columns[name][of_kind] for name in INNER}, as_rank=True)
+            found[of_kind] = self.enumerator.first_of(cells[of_kind]) + rank
+        return found
+
+    def positions(self, numbers: Ints) -> dict[str, Ints]:
+        """The position of each candidate's value on every axis."""
+        lines = self.enumerator.lines_at(numbers)
+        outer, inner = self.enumerator.blocks
+        found = {name: outer.codes[name][lines.cells].astype(np.int64) for name in OUTER}
+        return found | {name: inner.codes[name][lines.inner].astype(np.int64) for name in INNER}
+
+    def _inner_of(self, kind: int, cell: int) -> "_Ordered":
+        if kind not in self._inner:
+            _, inner = self.enumerator.blocks
+            rows = self.enumerator.inner_rows_of(cell)
+            self._inner[kind] = _Ordered(inner, INNER, self.enumerator.job.sizes, rows)
+        return self._inner[kind]
 
 
-def positions(enumerator: Enumerator, index: int) -> dict[str, int]:
-    """The position of a candidate's value on every axis."""
-    lines = enumerator.lines_at(np.array([index]))
-    outer, inner = enumerator.blocks
-    cell, row = int(lines.cells[0]), int(lines.inner[0])
-    return {name: int(outer.codes[name][cell]) for name in OUTER} | {
-        name: int(inner.codes[name][row]) for name in INNER
-    }
+class _Ordered:
+    """Some rows of a block, as one rising number each: their positions as digits, the first axis highest."""
 
+    def __init__(self, block: Block, axes: tuple[str, ...], sizes: Mapping[str, int], rows: Ints) -> None:
+        self._axes, self._sizes, self._rows = axes, sizes, rows
+        self._codes = {name: block.codes[name][rows].astype(np.int64) for name in axes}
+        self._keys = np.zeros(len(rows), dtype=np.int64)
+        for name in axes:
+            self._keys = self._keys * sizes[name] + self._codes[name]
 
-def _settled(block: Block, axes: tuple[str, ...], rows: Ints, wanted: Mapping[str, int]) -> Ints:
-    for axis in axes:
-        if len(rows) == 1:
-            break
-        codes: NDArray[Any] = block.codes[axis][rows].astype(np.int64)
-        distance = np.abs(codes - wanted.get(axis, 0)) * 2 + (codes > wanted.get(axis, 0))
-        rows = rows[distance == distance.min()]
-    return rows
+    def nearest(self, wanted: Wanted, *, as_rank: bool = False) -> Ints:
+        """The row nearest to each of the wanted positions, or its rank among these rows."""
+        length = len(wanted[self._axes[0]])
+        low, high = np.zeros(length, dtype=np.int64), np.full(length, len(self._keys))
+        prefix = np.zeros(length, dtype=np.int64)
+        behind = prod(self._sizes[name] for name in self._axes)
+        for name in self._axes:
+            size, codes = self._sizes[name], self._codes[name]
+            behind //= size
+            target = np.clip(wanted[name], 0, size - 1)
+            at = np.searchsorted(self._keys, (prefix * size + target) * behind)
+            above = codes[np.minimum(at, high - 1)]  # the least code that is not below what was wanted
+            below = codes[np.maximum(at - 1, low)]
+            is_above = (at < high) & ((at <= low) | (above - target < target - below))
+            chosen = np.where(is_above, above, below)
+            prefix = prefix * size + chosen
+            low = np.searchsorted(self._keys, prefix * behind)
+            high = np.searchsorted(self._keys, (prefix + 1) * behind)
+        return low if as_rank else self._rows[low]

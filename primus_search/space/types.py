@@ -56,8 +56,9 @@ class SearchSettings:
     """How to search.
 
     memory_margin      share of device memory kept free, 0.08 = 8 %
-    budget_candidates  evaluations allowed; exhaustive search is chosen while the legal space fits; 0 = no limit
+    budget_candidates  legal candidates that may be looked at; `auto` samples a larger space; 0 = no limit
     budget_seconds     wall seconds allowed; 0 = no limit
+    budget_evaluations projections a sampled search may make; 0 = 2,000
     top_k              rows of the ranking that are re-validated and printed
     """
 
@@ -66,6 +67,7 @@ class SearchSettings:
     memory_margin: float = 0.08
     budget_candidates: int = 0
     budget_seconds: float = 0.0
+    budget_evaluations: int = 0
     top_k: int = 8
     seed: int = 0
 
@@ -74,7 +76,7 @@ class SearchSettings:
             raise ValueError("memory_margin is a share of device memory: at least 0 and below 1")
         if self.top_k < 1:
             raise ValueError("top_k is at least 1")
-        if self.budget_candidates < 0 or self.budget_seconds < 0:
+        if min(self.budget_candidates, self.budget_seconds, self.budget_evaluations) < 0:
             raise ValueError("a budget cannot be negative")
 
 
