@@ -32,6 +32,7 @@ PLAIN: dict[str, Any] = {
 """What an axis is when nobody sets it: the plain choice, not a search."""
 
 DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
+ROUNDING = 1e-9
 
 
 def project(
@@ -98,6 +99,7 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 
 def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, Any]:
     from primus_search.cost.coverage import coverage
+    from primus_search.cost.memory import fit_verdict
     from primus_search.cost.result import Verdict
     from primus_search.cost.uncertainty import confidence
     from primus_search.declare.ranges import load_ranges
@@ -121,6 +123,7 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "feasible": feasible,
         "headroom_bytes": float(p.headroom_bytes[0]),
         "fit_probability": float(sure.fits[0]),
+        "memory_verdict": fit_verdict(float(sure.fits[0]), float(p.headroom_bytes[0])),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
         "coverage": [asdict(part) for part in parts],
         "time_evidence": "projected",
@@ -149,7 +152,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     )
     room = figures["headroom_bytes"] / GB
     typer.echo(
-        f"memory {'fits' if room >= 0 else 'does not fit'}: {room:+.1f} GB, "
+        f"memory: {figures['memory_verdict']}, {room:+.1f} GB to spare, "
         f"runs with probability {chance(figures['fit_probability'])}"
     )
     typer.echo("\nrests on")
@@ -163,6 +166,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
 def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:
     typer.echo(f"\n{title}")
     for name, value in parts.items():
-        if value or name == total:
+        # A makespan less its work leaves a rounding error of either sign where there is no bubble.
+        if abs(value) > ROUNDING * parts[total] or name == total:
             label = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
             typer.echo(f"  {label:<24}{value * factor:>12,.2f} {unit}{value / parts[total]:>9.1%}")

@@ -17,7 +17,7 @@ from primus_search.report.sensitivity import Step as Move
 from primus_search.report.trials import Figures, Trial, said, spoken, word
 from primus_search.report.what_if import WhatIf
 from primus_search.report.why_not import WhyNot
-from primus_search.report.words import chance, short
+from primus_search.report.words import fits, short
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 
@@ -70,8 +70,8 @@ def _confidence(e: Explained) -> str:
     sure, row = e.confidence, e.row
     tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
     return (
-        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} ({sure.runs:.0f} runs left out of the fit), fits in "
-        f"memory with probability {chance(sure.fits[0])}{tie}"
+        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} ({sure.runs:.0f} runs left out of the fit); memory: "
+        f"{fits({'fit_probability': sure.fits[0], 'headroom_bytes': e.figures.headroom_bytes})}{tie}"
     )
 
 

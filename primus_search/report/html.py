@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from primus_search.report.words import between, chance, short
+from primus_search.report.words import between, fits, short
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
 
@@ -87,8 +87,8 @@ def _answer(run: SavedRun) -> str:
     )
     answer = (
         f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU (90 % interval {best['tokens_per_s_per_gpu_low']:,.0f} to "
-        f"{best['tokens_per_s_per_gpu_high']:,.0f}), {best['memory_bytes'] / GB:.1f} GB per GPU (fits with probability "
-        f"{chance(best['fit_probability'])}), MFU {best['mfu']:.1%}; {kind}. Time is {best['time_evidence']}, memory "
+        f"{best['tokens_per_s_per_gpu_high']:,.0f}), {best['memory_bytes'] / GB:.1f} GB per GPU ({fits(best)}), "
+        f"MFU {best['mfu']:.1%}; {kind}. Time is {best['time_evidence']}, memory "
         f"{best['memory_evidence']}."
     )
     return f"<p>{html.escape(question)}</p><p><strong>{html.escape(short(best))}</strong><br>{html.escape(answer)}</p>"
@@ -98,7 +98,7 @@ def _static(rows: Sequence[Mapping[str, Any]]) -> str:
     body = "".join(
         f"<tr><td>{rank}<td>{html.escape(short(row))}<td>{row['tokens_per_s_per_gpu']:,.0f}"
         f"<td>{between(row['tokens_per_s_per_gpu_low'], row['tokens_per_s_per_gpu_high'])}"
-        f"<td>{row['memory_bytes'] / GB:.1f}<td>{chance(row['fit_probability'])}</tr>"
+        f"<td>{row['memory_bytes'] / GB:.1f}<td>{fits(row)}</tr>"
         for rank, row in enumerate(rows, start=1)
     )
     return f"<table><tr><th>#<th>configuration<th>tokens/s/GPU<th>90 %<th>GB<th>fits</tr>{body}</table>"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import COLUMN_NAMES, Candidates
-from primus_search.cost.memory import memory_by_rank
+from primus_search.cost.memory import fit_verdict, memory_by_rank
 from primus_search.cost.result import Memory, Projection, Step
 from primus_search.cost.uncertainty import TIE
 from primus_search.errors import InputError
@@ -117,6 +117,7 @@ def _table(rows: Sequence[Mapping[str, Any]], kept: Kept | None) -> dict[str, An
     table: dict[str, Any] = {
         "axes": list(COLUMN_NAMES),
         "rows": [{**{n: row[n] for n in (*COLUMN_NAMES, *FIGURES)}, "short": short(row),
+                  "memory_verdict": fit_verdict(row["fit_probability"], row["headroom_bytes"]),
                   "time_evidence": row["time_evidence"], "memory_evidence": row["memory_evidence"]}
                  for row in rows],
     }  # fmt: skip

@@ -28,6 +28,7 @@ const gigabytes = value => (value / GB).toFixed(1);
 const words = name => name.replaceAll("_", " ");
 // A probability is never shown as 0 or 100 %: nobody knows the tail of an error.
 const chance = value => value >= 0.995 ? ">99 %" : value < 0.005 ? "<1 %" : percent(value, 0);
+const fits = row => row.memory_verdict + ", probability " + chance(row.fit_probability);
 const interval = row => whole(row.tokens_per_s_per_gpu_low) + " to " + whole(row.tokens_per_s_per_gpu_high);
 
 function column(packed) {
@@ -195,7 +196,7 @@ const scatter = (() => {
     return row;
   }
   const label = row => row.short + "\n" + whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB" +
-    (row.fit_probability === undefined ? "" : "\n90 %: " + interval(row) + "; fits: " + chance(row.fit_probability));
+    (row.fit_probability === undefined ? "" : "\n90 %: " + interval(row) + "; " + fits(row));
   function zoom(factor, fx = 0.5, fy = 0.5) {
     const [x0, x1] = view.x, [y0, y1] = view.y, cx = x0 + fx * (x1 - x0), cy = y0 + fy * (y1 - y0);
     view = {x: [cx - (cx - x0) * factor, cx + (x1 - cx) * factor], y: [cy - (cy - y0) * factor, cy + (y1 - cy) * factor]};
@@ -289,7 +290,7 @@ function drawPins() {
     el("button", {type: "button", onclick: () => pin(row), "aria-label": "unpin " + row.short}, "unpin"));
   for (const row of rows) {
     pins.append(facts(row), el("p", {class: "soft"}, whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB per GPU" +
-      (row.fit_probability === undefined ? "" : "; 90 % interval " + interval(row) + ", fits with probability " + chance(row.fit_probability)) +
+      (row.fit_probability === undefined ? "" : "; 90 % interval " + interval(row) + "; " + fits(row)) +
       (row.mfu ? ", MFU " + percent(row.mfu) + ", bubble " + percent(row.bubble_ratio) + ", " + row.microbatches + " micro-batches, dp " + row.dp : "")));
     if (!row.step) { pins.append(el("p", {class: "soft"}, "Break-downs are kept for the best " + run.table.rows.length + " and for the frontier.")); continue; }
     pins.append(el("div", {class: "rankline"}, el("span", {}, "step"), bar(row.step, STEP, longest, milliseconds), el("span", {}, sum(row.step).toFixed(3) + " s")));
@@ -308,7 +309,7 @@ function drawPins() {
 const table = (() => {
   const rows = run.table.rows, differing = run.table.axes.filter(name => new Set(rows.map(r => r[name])).size > 1);
   const columns = [["rank", "#"], ["tokens_per_s_per_gpu", "tokens/s/GPU"], ["tokens_per_s_per_gpu_low", "90 % from"], ["tokens_per_s_per_gpu_high", "to"],
-    ["ties_with_best", "tie"], ["memory_bytes", "GB"], ["headroom_bytes", "spare GB"], ["fit_probability", "fits"],
+    ["ties_with_best", "tie"], ["memory_bytes", "GB"], ["headroom_bytes", "spare GB"], ["fit_probability", "fits"], ["memory_verdict", "verdict"],
     ["bubble_ratio", "bubble"], ["mfu", "MFU"], ["step_s", "step s"], ...differing.map(n => [n, words(n)]), ["dp", "dp"], ["microbatches", "micro-batches"],
     ["time_evidence", "time"], ["memory_evidence", "memory"]];
   let by = "rank", down = false, filter = "";

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from primus_search.cost.coverage import coverage, in_words
+from primus_search.cost.memory.fit import SURELY
 from primus_search.cost.uncertainty import TIE
 from primus_search.declare.ranges import load_ranges
 from primus_search.report.words import between, chance, short
@@ -110,7 +111,8 @@ def _ranking(ranking: Table, top: int) -> RichTable:
         tied = TIED if rank and row["ties_with_best"] else ""
         table.add_row(
             f"{rank + 1}{tied}", short(row), f"{row['tokens_per_s_per_gpu']:,.0f}",
-            between(sure.low[rank], sure.high[rank]), f"{row['memory_bytes'] / GB:.0f}", chance(sure.fits[rank]),
+            between(sure.low[rank], sure.high[rank]), f"{row['memory_bytes'] / GB:.0f}",
+            f"{chance(sure.fits[rank])}\n{row['memory_verdict']}",
             f"{row['bubble_ratio']:.1%}", f"{comm[rank]:.0%}", f"{row['mfu']:.0%}",
             f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
         )  # fmt: skip
@@ -123,9 +125,9 @@ def _confidence(ranking: Table) -> str:
     rests = f"{sure.runs:.0f} runs left out of its fit" if sure.runs else "no run at all"
     tied = int(sure.ties_with_best.sum())
     return (
-        f"90 %: interval of tok/s/GPU, resting on {rests}. fits: probability that it runs in device memory. {TIED}: "
-        f"as good as the first; {tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two "
-        f"runs of one job."
+        f"90 %: interval of tok/s/GPU, resting on {rests}. fits: probability that it runs in device memory, FITS from "
+        f"{SURELY:.0%}, AT RISK below; what is projected to run out is not ranked. {TIED}: as good as the first; "
+        f"{tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two runs of one job."
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from primus_search.cost.memory import fit_verdict
+
 # Knobs left out of the line at their usual value, in the order they are written.
 _USUAL: Mapping[str, Any] = {"ep": 1, "etp": 1, "cp": 1}
 
@@ -45,6 +47,11 @@ def chance(probability: float) -> str:
     if probability >= CERTAIN:
         return ">99%"
     return "<1%" if probability < 1.0 - CERTAIN else f"{probability:.0%}"
+
+
+def fits(row: Mapping[str, Any]) -> str:
+    """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
+    return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
 
 
 def between(low: float, high: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints
+from primus_search.cost.memory import fit_verdict
 from primus_search.cost.result import Projection
 from primus_search.cost.uncertainty import Confidence, confidence
 from primus_search.model import Model
@@ -69,7 +70,11 @@ class Table:
         knobs = self.candidates.row(rank)
         row: dict[str, Any] = {name: knobs[name] for name in COLUMN_NAMES}
         row |= {name: _shown(column[rank].item()) for name, column in self.figures.items()}
-        return row | {"time_evidence": self.time_evidence[rank], "memory_evidence": self.memory_evidence[rank]}
+        return row | {
+            "memory_verdict": fit_verdict(row["fit_probability"], row["headroom_bytes"]),
+            "time_evidence": self.time_evidence[rank],
+            "memory_evidence": self.memory_evidence[rank],
+        }
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every row, in order."""

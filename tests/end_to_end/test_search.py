@@ -164,10 +164,10 @@ def test_run_json_and_csv_have_the_keys_that_stay_put(tmp_path: Path) -> None:
     with (tmp_path / "ranking.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0])[:7] == ["tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch_size"]
-    assert list(rows[0])[-15:] == [
+    assert list(rows[0])[-16:] == [
         "dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low",
         "tokens_per_s_per_gpu_high", "ties_with_best", "step_s", "memory_bytes", "headroom_bytes", "fit_probability",
-        "bubble_ratio", "mfu", "time_evidence", "memory_evidence",
+        "bubble_ratio", "mfu", "memory_verdict", "time_evidence", "memory_evidence",
     ]  # fmt: skip
     speeds = [float(row["tokens_per_s"]) for row in rows]
     assert speeds == sorted(speeds, reverse=True)

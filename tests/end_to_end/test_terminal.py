@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.cost.memory import fit_verdict
 from primus_search.cost.uncertainty import TIE
 from primus_search.report.words import between, chance
 from primus_search.search.saved import SavedRun
@@ -61,6 +62,12 @@ def test_pages_keep_to_80_columns_without_escape_codes_in_a_pipe(words: list[str
     assert not wide, "\n".join(wide)
 
 
+def test_the_table_of_schedules_cuts_no_figure_short() -> None:
+    text = printed(["schedules", "--stages", "5", "--microbatches", "60", "--costs", "10,14,6", "--comm", "1"])
+    assert "interleaved-zb" in text
+    assert "…" not in text
+
+
 def test_the_ranking_shows_all_its_columns_in_80(tmp_path: Path) -> None:
     text = printed([*MIXTURE, "--out", str(tmp_path / "run")])
     header = next(line for line in text.splitlines() if "configuration" in line)
@@ -82,6 +89,9 @@ def test_every_row_is_shown_with_its_interval_its_chance_to_fit_and_its_tie(tmp_
         assert ends == between(low, high) and fits == chance(row["fit_probability"])
         is_tied = row["tokens_per_s_per_gpu"] >= best * (1 - TIE)
         assert row["ties_with_best"] is is_tied and (tie == "=") is (is_tied and rank != "1")
+    verdicts = re.findall(r"^ {4,}\S.* (FITS|AT RISK|OOM) *$", text, re.MULTILINE)
+    assert verdicts == [fit_verdict(row["fit_probability"], row["headroom_bytes"]) for row in rows[: len(shown)]]
+    assert verdicts == [row["memory_verdict"] for row in rows[: len(shown)]]
     assert "First row, calibrated: " in text and "Extrapolated: " in text
     assert any(tie for _, tie, *_ in shown) and not all(tie for _, tie, *_ in shown[1:])
 
