@@ -166,7 +166,7 @@ def _as_json(row: "Compared") -> dict[str, object]:
 def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None,
            own: str | None) -> None:  # fmt: skip
     table = RichTable(
-        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=0
     )
     for heading in ("schedule", "makespan", "span", "bubble %", "peak", "½ at B", "gap %", "ms", ""):
         table.add_column(heading, justify="left" if heading in ("schedule", "") else "right", no_wrap=True)
