@@ -18,14 +18,15 @@ from primus_search.measure.bench import Piece
 from primus_search.measure.cache import MeasurementCache
 from primus_search.measure.device import CPU, DeviceInfo
 from primus_search.measure.host import devices_of_host, mean_of
-from primus_search.measure.isolate import Outcome, Verdict, isolated
-from primus_search.measure.ranks import failure_of, run_ranks
+from primus_search.measure.isolate import Outcome, Verdict
+from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.measure.shard import DtypeName, Shard
 from primus_search.measure.timing import Measurement
 from primus_search.model import Model
 from primus_search.workload import Workload
 
-START_S = 60.0  # what a process may take before its first measurement: interpreter, torch, device context
+WARM = "primus_search.measure.worker:warm"
+START_S = 30.0  # what a fork may take before its first measurement: device context, kernels, its peers
 OVERRUN = 6.0  # a benchmark that takes so many times its budget hangs
 
 
@@ -63,19 +64,42 @@ class Bencher:
         names = ("embedding", "head", "optimizer")
         return layers + [Piece(piece=name, model=self.model, shard=shard) for name in names]
 
-    def measure(self, c: Candidates, row: int, budget_s: float) -> bool:
-        """Measure what the cache does not know of one candidate; False, with a failure noted, when that went wrong."""
-        missing = [piece for piece in self.pieces_of(c, row) if self._known(piece) is None]
-        if not missing:
-            return True
-        outcome = self._run(missing, budget_s)
-        if outcome.verdict is not Verdict.DONE:
-            self.failures.append(Failure(key=key_of(c, row), verdict=outcome.verdict, cause=outcome.cause))
-            return False
-        measurements = outcome.value
-        self.cache.add(measurements)
-        self.num_new += len(measurements)
-        return True
+    def measure(self, c: Candidates, rows: Sequence[int], budget_s: float) -> list[int]:
+        """Measure what the cache does not know of these candidates; those of which all is known afterwards.
+
+        Each candidate is a process of its own, with `budget_s` to measure in; what an earlier one measures is not
+        measured again. A candidate that went wrong is a failure noted.
+        """
+        good, pending = [], list(rows)
+        while pending:
+            jobs = self._jobs(c, pending)
+            failed = set()
+            for row, outcome in zip(jobs, self._run(list(jobs.values()), budget_s), strict=True):
+                if outcome.verdict is Verdict.DONE:
+                    self.cache.add(outcome.value)
+                    self.num_new += len(outcome.value)
+                else:
+                    failed.add(row)
+                    self.failures.append(Failure(key=key_of(c, row), verdict=outcome.verdict, cause=outcome.cause))
+            good += [row for row in pending if not self._missing(c, row)]
+            # What waited for a piece of a candidate that went wrong measures it itself.
+            pending = [row for row in pending if row not in failed and row not in good]
+            assert failed or not pending, "a worker answered for other pieces than it was asked for"
+        return good
+
+    def _missing(self, c: Candidates, row: int) -> list[Piece]:
+        return [piece for piece in self.pieces_of(c, row) if self._known(piece) is None]
+
+    def _jobs(self, c: Candidates, rows: Sequence[int]) -> dict[int, list[Piece]]:
+        """Unknown pieces by the first row that has them."""
+        jobs: dict[int, list[Piece]] = {}
+        seen: set[tuple[str, str]] = set()
+        for row in rows:
+            new = [piece for piece in self._missing(c, row) if (piece.piece, piece.shape) not in seen]
+            seen |= {(piece.piece, piece.shape) for piece in new}
+            if new:
+                jobs[row] = new
+        return jobs
 
     def layers(self, c: Candidates, rows: Sequence[int]) -> MeasuredLayers:
         """The measured layers of those rows, all of whose pieces the cache knows."""
@@ -100,20 +124,25 @@ class Bencher:
             self.used[piece.piece, piece.shape] = found
         return found
 
-    def _run(self, pieces: list[Piece], budget_s: float) -> Outcome:
-        """One isolated process; on a CPU one per device of the host at once, and the mean of what they say."""
+    def _run(self, jobs: list[list[Piece]], budget_s: float) -> list[Outcome]:
+        """Every job's measurements, each in a process of its own; on a CPU all devices of the host measure at once."""
+        if not jobs:
+            return []
         ranks, threads = devices_of_host() if self.device.kind == CPU else (1, 1)
-        payload: dict[str, object] = {"pieces": [p.to_json() for p in pieces], "device": self.device.kind}
-        payload |= {"budget_s": budget_s, "threads": threads}
         limit_s = self.limit_s or START_S + OVERRUN * budget_s
-        if ranks == 1:
-            outcomes = [isolated(self.worker, payload, limit_s=limit_s)]
-        else:
-            outcomes = run_ranks(self.worker, payload, ranks=ranks, limit_s=limit_s)
-        failure = failure_of(outcomes)
-        return failure or Outcome(
-            verdict=Verdict.DONE, value=joined_measurements([outcome.value for outcome in outcomes])
-        )
+        forks = []
+        for pieces in jobs:
+            payload = {"pieces": [p.to_json() for p in pieces], "device": self.device.kind, "budget_s": budget_s}
+            forks.append(Job(function=self.worker, payload=payload, limit_s=limit_s))
+        return [_joined(same) for same in run_jobs(forks, ranks=ranks, threads=threads, warm=WARM)]
+
+
+def _joined(same: Sequence[Outcome]) -> Outcome:
+    """What the ranks say of one job, as one."""
+    failure = failure_of(same)
+    if failure is not None:
+        return failure
+    return Outcome(verdict=Verdict.DONE, value=joined_measurements([outcome.value for outcome in same]))
 
 
 def joined_measurements(by_rank: list[list[dict[str, Any]]]) -> list[Measurement]:

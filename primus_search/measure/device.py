@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 CPU, CUDA = "cpu", "cuda"
+METHOD = 2  # raise when the way of measuring changes, so that no old measurement answers for a new one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 
@@ -47,7 +48,7 @@ def cpu_name() -> str:
 def describe(kind: str) -> DeviceInfo:
     """The device of that kind on this machine. Raises ValueError where there is none."""
     if kind == CPU:
-        versions = f"torch {torch.__version__}, python {platform.python_version()}"
+        versions = f"torch {torch.__version__}, python {platform.python_version()}, method {METHOD}"
         return DeviceInfo(kind=CPU, name=cpu_name(), arch=platform.machine(), versions=versions)
     if kind != CUDA or not torch.cuda.is_available():
         raise ValueError(f"this machine has no device of kind {kind!r}")
@@ -55,7 +56,7 @@ def describe(kind: str) -> DeviceInfo:
     is_amd = torch.version.hip is not None
     arch = properties.gcnArchName.split(":")[0] if is_amd else f"sm_{properties.major}{properties.minor}"
     runtime = f"rocm {torch.version.hip}" if is_amd else f"cuda {torch.version.cuda}"
-    versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}"
+    versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}, method {METHOD}"
     return DeviceInfo(kind=CUDA, name=properties.name, arch=arch, versions=versions)
 
 

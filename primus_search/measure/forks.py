@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from primus_search.measure.device import resident_bytes
-from primus_search.measure.isolate import PR_SET_PDEATHSIG, Verdict, load, outcome_of
+from primus_search.measure.isolate import PR_SET_PDEATHSIG, Verdict, ending, load, outcome_of
 
 _CHUNK = 1 << 16
 
@@ -31,7 +31,7 @@ def run_jobs(payload: dict[str, Any]) -> list[dict[str, Any]]:
     what `run_ranks` adds. Every job's payload gains rank, ranks, threads, a meeting of its own and `resident_bytes`,
     what this process holds: a child of it holds as much in truth, but is charged only for the pages it touches.
     """
-    torch.set_num_threads(payload["threads"])
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork
     prefer()
     load(payload["warm"])()
     own = {name: payload[name] for name in ("rank", "ranks", "threads")} | {"resident_bytes": resident_bytes()}
@@ -73,16 +73,11 @@ def _forked(function: str, payload: dict[str, Any], limit_s: float) -> dict[str,
     if text is None:
         outcome = {"verdict": Verdict.HANG.value, "value": None, "cause": f"no result within {limit_s:.0f} s"}
     elif not text:
-        outcome = {"verdict": Verdict.CRASH.value, "value": None, "cause": _ending(status)}
+        verdict, cause = ending(os.waitstatus_to_exitcode(status))
+        outcome = {"verdict": verdict.value, "value": None, "cause": cause}
     else:
         outcome = json.loads(text)
     return outcome | {"wall_s": time.perf_counter() - started}
-
-
-def _ending(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
-    return f"exit code {os.waitstatus_to_exitcode(status)}"
 
 
 def _read(reader: int, deadline: float) -> bytes | None:
@@ -105,6 +100,7 @@ def _answer(function: str, payload: Mapping[str, Any], writer: int, parent: int)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == parent:
+            torch.set_num_threads(payload["threads"])
             with os.fdopen(writer, "wb") as pipe:
                 pipe.write(json.dumps(outcome_of(function, payload)).encode())
             code = 0

@@ -90,13 +90,17 @@ def _outcome(code: int, result: Path, errors: str) -> Outcome:
         data = json.loads(result.read_text())
         return Outcome(verdict=Verdict(data["verdict"]), value=data["value"], cause=data["cause"])
     tail = " | ".join(errors.strip().splitlines()[-_ERROR_LINES:])
-    if code < 0:
-        name = signal.Signals(-code).name
-        # The kernel's out-of-memory killer sends SIGKILL, and nobody else does: our own comes after the result.
-        verdict = Verdict.OUT_OF_MEMORY if -code == signal.SIGKILL else Verdict.CRASH
-        hint = " (the system's out-of-memory killer, or an operator)" if -code == signal.SIGKILL else ""
-        return Outcome(verdict=verdict, cause=f"ended by {name}{hint}; {tail}".rstrip("; "))
-    return Outcome(verdict=Verdict.CRASH, cause=f"exit code {code}; {tail}".rstrip("; "))
+    verdict, cause = ending(code)
+    return Outcome(verdict=verdict, cause=f"{cause}; {tail}".rstrip("; "))
+
+
+def ending(code: int) -> tuple[Verdict, str]:
+    """What the exit code of a process that gave no answer says (subprocess.Popen.returncode)."""
+    if code >= 0:
+        return Verdict.CRASH, f"exit code {code}"
+    if -code == signal.SIGKILL:  # of the kernel's out-of-memory killer; our own comes after the answer
+        return Verdict.OUT_OF_MEMORY, "ended by SIGKILL (the system's out-of-memory killer, or an operator)"
+    return Verdict.CRASH, f"ended by {signal.Signals(-code).name}"
 
 
 # --- inside the child ---------------------------------------------------------------------------------------------

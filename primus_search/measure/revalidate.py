@@ -11,7 +11,7 @@ whatever their chance; at most top_k shapes, and only while seconds last.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -227,15 +227,14 @@ def _measure(
     deadline = time.perf_counter() + how.seconds
     budget_s = how.seconds / max(how.top_k, 1)
     measured_rows: list[int] = []
-    while (row := chooser.next()) is not None:
+    while rows := chooser.next():
         if measured_rows and time.perf_counter() > deadline:
             break
-        if not bencher.measure(c, row, budget_s):
-            chooser.failed(row)
-            continue
-        measured_rows.append(row)
-        step_s = _reproject(model, cluster, workload, c, bencher, measured_rows, how).step.total
-        chooser.measured(row, step_s)
+        good = bencher.measure(c, rows, budget_s)
+        chooser.failed(set(rows) - set(good))
+        if good:
+            measured_rows += good
+            chooser.measured(good, _reproject(model, cluster, workload, c, bencher, measured_rows, how).step.total)
     if not measured_rows:
         why = "no candidate could be measured: time stays projected"
         return replace(before, failures=tuple(bencher.failures), notes=(*before.notes, why))
@@ -310,28 +309,31 @@ class Chooser:
         # The rows the user will look at first have to be known, whatever else is decided.
         self._wanted = set(self._keys[:top_k])
 
-    def next(self) -> int | None:
-        """A row to measure, or None when the winner is decided or top_k distinct shapes are known."""
-        if len(self._done) + len(self._failed) >= self._most:
-            return None
-        for row, key in enumerate(self._keys):
-            if key in self._done or key in self._failed:
-                continue
-            may_win = self._projected_s[row] * self._luckiest * (1.0 - LAW_SPREAD) < self._best_s
-            if key in self._wanted or may_win:
-                return row
-            return None
-        return None
+    def next(self) -> list[int]:
+        """Rows to measure together: the first rows' shapes at once, then one that may win; none when it is decided."""
+        first = {key: row for row, key in reversed(list(enumerate(self._keys))) if key in self._wanted - self._known}
+        if first:
+            return sorted(first.values())
+        if len(self._known) >= self._most:
+            return []
+        row = next((row for row, key in enumerate(self._keys) if key not in self._known), None)
+        if row is None or self._projected_s[row] * self._luckiest * (1.0 - LAW_SPREAD) >= self._best_s:
+            return []
+        return [row]
 
-    def measured(self, row: int, step_s: np.ndarray) -> None:
-        """Step seconds of all rows after this row's layers became known."""
-        self._done.add(self._keys[row])
+    def measured(self, rows: Iterable[int], step_s: np.ndarray) -> None:
+        """Step seconds of all rows after these rows' layers became known."""
+        self._done |= {self._keys[row] for row in rows}
         known = self.covered()
         self._best_s = float(step_s[known].min())
         self._luckiest = float((step_s[known] / self._projected_s[known]).min())
 
-    def failed(self, row: int) -> None:
-        self._failed.add(self._keys[row])
+    def failed(self, rows: Iterable[int]) -> None:
+        self._failed |= {self._keys[row] for row in rows}
+
+    @property
+    def _known(self) -> set[Key]:
+        return self._done | self._failed
 
     def covered(self) -> Ints:
         """Rows whose layer shapes have been measured."""

@@ -6,6 +6,7 @@ What spoils a measurement is detected and said, not averaged away:
 - drift: the last third of the repeats slower than the first third, as a clock that throttles makes them.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 from primus_search.measure.device import CPU, clock
 
-TARGET_SPREAD = 0.02  # interquartile range over median at which repeating stops
+TARGET_INTERVAL = 0.02  # half width of the median's 95 % interval over the median at which repeating stops
+NOTCH = 1.57  # that half width is NOTCH * interquartile range / sqrt(repeats) (McGill, Tukey, Larsen 1978)
 MIN_REPEATS, MAX_REPEATS = 5, 200
 BUSY_RATIO = 1.10  # wall over CPU seconds beyond which other work has taken the core
 DRIFT_RATIO = 1.05
@@ -78,7 +80,8 @@ def measure_cycle(
 
 def _is_enough(walls: dict[str, list[float]], repeats: int, spent_s: float, budget_s: float) -> bool:
     """Tight after twice the least repeats; out of time after the least; far out of time after any."""
-    is_tight = all(_spread(samples) < TARGET_SPREAD * statistics.median(samples) for samples in walls.values())
+    width = NOTCH / math.sqrt(repeats)
+    is_tight = all(width * _spread(same) < TARGET_INTERVAL * statistics.median(same) for same in walls.values())
     if repeats >= 2 * MIN_REPEATS and is_tight:
         return True
     return (spent_s > budget_s and repeats >= MIN_REPEATS) or spent_s > 2 * budget_s

@@ -27,3 +27,7 @@ def bench_pieces(payload: dict[str, Any]) -> list[dict[str, Any]]:
     if is_group:
         leave()
     return found
+
+
+def warm() -> None:
+    """Nothing: that this module is loaded has loaded torch. A device's context must not exist before a fork."""

@@ -81,7 +81,7 @@ def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
 
 @pytest.mark.parametrize(
     ("worker", "verdict", "limit_s"),
-    [("hangs_on_two", Verdict.HANG, 15.0), ("killed_on_two", Verdict.OUT_OF_MEMORY, 60.0)],
+    [("hangs_on_two", Verdict.HANG, 5.0), ("killed_on_two", Verdict.OUT_OF_MEMORY, 60.0)],
 )
 def test_a_benchmark_that_fails_leaves_its_row_projected_and_the_others_measured(
     host, tmp_path, worker, verdict, limit_s
@@ -118,17 +118,28 @@ def test_choosing_stops_when_the_next_candidate_cannot_win():
     c = Candidates.table(micro_batch_size=[1, 2, 4])
     chooser = Chooser(c, np.array([1.0, 1.1, 5.0]), top_k=3)
     chooser._wanted = set()
-    assert chooser.next() == 0
-    chooser.measured(0, np.array([1.2, 1.1, 5.0]))  # slower than projected: the second may now win
-    assert chooser.next() == 1
-    chooser.measured(1, np.array([1.2, 1.0, 5.0]))
-    assert chooser.next() is None
+    assert chooser.next() == [0]
+    chooser.measured([0], np.array([1.2, 1.1, 5.0]))  # slower than projected: the second may now win
+    assert chooser.next() == [1]
+    chooser.measured([1], np.array([1.2, 1.0, 5.0]))
+    assert chooser.next() == []
+
+
+def test_the_shapes_of_the_first_rows_are_measured_together_and_then_no_more_than_asked():
+    c = Candidates.table(micro_batch_size=[1, 1, 2, 4, 8], pp=[1, 2, 1, 1, 1])
+    chooser = Chooser(c, np.array([1.0, 1.0, 1.0, 1.05, 1.06]), top_k=3)
+    assert chooser.next() == [0, 2]
+    chooser.failed([2])
+    chooser.measured([0], np.array([3.0, 3.0, 1.0, 1.05, 1.06]))
+    assert chooser.next() == [3]
+    chooser.measured([3], np.array([3.0, 3.0, 1.0, 3.0, 1.06]))
+    assert chooser.next() == []
 
 
 def test_rows_that_share_their_layer_shapes_are_measured_together():
     c = Candidates.table(pp=[1, 2, 4], micro_batch_size=[1, 1, 2])
     chooser = Chooser(c, np.array([1.0, 1.1, 1.2]), top_k=1)
-    chooser.measured(0, np.array([1.0, 1.1, 1.2]))
+    chooser.measured([0], np.array([1.0, 1.1, 1.2]))
     assert chooser.covered().tolist() == [0, 1]
 
 
