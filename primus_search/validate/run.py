@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from primus_search.units import GB, GIB
 from primus_search.validate.cases import Case, build_case
 from primus_search.validate.rows import Run, Skipped, read_runs
 from primus_search.validate.score import by_key, duplicate_weights, kendall_by_group, score
+from primus_search.validate.spread import spread
+
+WORTH_SPREADING = 64
+"""Tables of runs from which on workers are forked: a table takes 10 ms, a worker 50."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +129,14 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
     for case in cases:
         tables.setdefault(_table_key(case), []).append(case)
     rows: dict[int, Row] = {}
-    for members in tables.values():
-        found, failed = _projected(members)
-        rows |= found
-        skipped += failed
+    members = list(tables.values())
+    # The first table here: what it compiles or loads, forked workers inherit.
+    answers = [_projected(table) for table in members[:1]] + spread(_projected, members[1:], at_least=WORTH_SPREADING)
+    for case, answer in zip(chain(*members), chain(*answers), strict=True):
+        if isinstance(answer, Projection):
+            rows[id(case)] = Row(case=case, projection=answer)
+        else:
+            skipped.append((case.run, answer))
     # In the order of the file, whichever table a run went into.
     skipped.sort(key=lambda pair: pair[0].line)
     every = [rows[id(case)] for case in cases if id(case) in rows]
@@ -144,8 +153,8 @@ def _table_key(case: Case) -> tuple[object, ...]:
     return (case.model, cluster.accelerator.name, cluster.network, cluster.stack, cluster.num_nodes, case.workload)
 
 
-def _projected(cases: Sequence[Case]) -> tuple[dict[int, Row], list[tuple[Run, str]]]:
-    """Rows of cases that differ in their candidate only, by identity of the case; runs repeated on another day or
+def _projected(cases: Sequence[Case]) -> list[Projection | str]:
+    """Projections of cases that differ in their candidate only, or why there is none; runs repeated on another day or
     release are one candidate. Where the table cannot be projected every case is tried alone, to name the one."""
     first = cases[0]
     numbers: dict[tuple[object, ...], int] = {}
@@ -158,19 +167,8 @@ def _projected(cases: Sequence[Case]) -> tuple[dict[int, Row], list[tuple[Run, s
     try:
         projection = Projector(first.model, first.cluster, first.workload).project(joined(distinct))
     except (PrimusSearchError, ValueError, ArithmeticError) as reason:
-        if len(cases) == 1:
-            return {}, [(first.run, str(reason))]
-        rows: dict[int, Row] = {}
-        failed: list[tuple[Run, str]] = []
-        for case in cases:
-            mine, wrong = _projected([case])
-            rows |= mine
-            failed += wrong
-        return rows, failed
-    places = (np.array([numbers[_candidate_key(case)]]) for case in cases)
-    return {
-        id(case): Row(case=case, projection=projection.take(at)) for case, at in zip(cases, places, strict=True)
-    }, []
+        return [str(reason)] if len(cases) == 1 else [answer for case in cases for answer in _projected([case])]
+    return [projection.take(np.array([numbers[_candidate_key(case)]])) for case in cases]
 
 
 def _candidate_key(case: Case) -> tuple[object, ...]:
