@@ -38,6 +38,7 @@ PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)
 FP32_BYTES = 4.0
 LAW_SPREAD = 0.10  # how much better a layer shape may do than the luckiest measured one, against its projection
+PATIENCE = 2.0  # starts of processes are not counted; past so many times the seconds no further shape is begun
 COUNTED_BYTES = 2.0  # bytes per activation element as the memory formulas count
 
 
@@ -224,7 +225,7 @@ def _measure(
         before = replace(before, notes=(*before.notes, *preflight(cluster, kind)))
     projected_s = before.projection.step.total
     chooser = Chooser(c, projected_s, how.top_k)
-    deadline = time.perf_counter() + how.seconds
+    deadline = time.perf_counter() + PATIENCE * how.seconds
     budget_s = how.seconds / max(how.top_k, 1)
     measured_rows: list[int] = []
     while rows := chooser.next():
