@@ -28,6 +28,7 @@ from primus_search.errors import InputError, Problem
 from primus_search.search.engine import IN_FLIGHT_PER_WORKER, MAX_TRIES, CutOf, WorkerLost, available_cores
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
+from primus_search.search.guardian import Guardian
 from primus_search.search.shortlist import Cut
 from primus_search.space import Space
 
@@ -46,8 +47,12 @@ class RayCluster:
 
     def __init__(self, funnel: Funnel, workers: int, address: str) -> None:
         self._is_ours = not ray.is_initialized()
-        if self._is_ours:
-            _connect(workers, address)
+        self._guardian = Guardian() if self._is_ours and not address else None
+        if self._guardian is not None:
+            with self._guardian.marking():
+                _start(workers)
+        elif self._is_ours:
+            _join(address)
         self._cap = workers
         self._scanned_at = -RESCAN_S
         self.workers = 1
@@ -84,6 +89,8 @@ class RayCluster:
     def close(self) -> None:
         if self._is_ours:
             ray.shutdown()
+        if self._guardian is not None:
+            self._guardian.end()
 
     def _rescan(self) -> None:
         """How many workers there are now; nodes come and go."""
@@ -94,24 +101,30 @@ class RayCluster:
         self._scanned_at = time.monotonic()
 
 
-def _connect(workers: int, address: str) -> None:
+def _settings() -> dict[str, Any]:
+    """How Ray is started and joined: it reports nothing home and prints nothing."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray 2.60 otherwise hides GPUs from workers that ask for none and warns about it.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
-    if not address:
-        ray.init(
-            address="local",  # without it Ray joins whatever cluster this machine belongs to
-            num_cpus=workers or available_cores(),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            **quiet,
-        )
-        return
-    # A worker on another machine may have another version of this package, or none: send ours.
+    return {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+
+
+def _start(workers: int) -> None:
+    """A private cluster on this machine."""
+    ray.init(
+        address="local",  # without it Ray joins whatever cluster this machine belongs to
+        num_cpus=workers or available_cores(),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        **_settings(),
+    )
+
+
+def _join(address: str) -> None:
+    """A cluster that is running. A worker on another machine may have another version of this package, or none."""
     package = str(Path(primus_search.__file__).parent)
     try:
-        ray.init(address=address, runtime_env={"py_modules": [package]}, **quiet)
+        ray.init(address=address, runtime_env={"py_modules": [package]}, **_settings())
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError([Problem(f"--ray-address {address}", f"no Ray cluster answers there: {error}")]) from error
 

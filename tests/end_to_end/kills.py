@@ -97,7 +97,7 @@ class Run:
 
     def processes(self) -> list[int]:
         """Everything alive that this run started, directly or not."""
-        return [number for number in _numbers() if f"{MARK}={self.mark}".encode() in _words(number, "environ")]
+        return marked(self.mark)
 
     def wait_until_gone(self, seconds: float = 30.0) -> None:
         """Nothing may stay behind. Raises AssertionError with what did."""
@@ -162,9 +162,23 @@ def children_of(parent: int) -> list[int]:
     return [number for number in _numbers() if _parent(number) == parent]
 
 
-def ray_workers() -> list[int]:
-    """Process ids of Ray workers that evaluate our tasks right now."""
-    return [number for number in _numbers() if _words(number, "cmdline").startswith(b"ray::_evaluate")]
+def marked(mark: str) -> list[int]:
+    """Everything alive that inherited a mark."""
+    return [number for number in _numbers() if f"{MARK}={mark}".encode() in _words(number, "environ")]
+
+
+def ray_workers(mark: str) -> list[int]:
+    """Process ids of Ray workers with this mark that evaluate our tasks right now."""
+    return [number for number in marked(mark) if _words(number, "cmdline").startswith(b"ray::_evaluate")]
+
+
+def ray_agents(mark: str) -> list[int]:
+    """Process ids of Ray's agents with this mark: starting (a script), or at work (a title)."""
+    return [number for number in marked(mark) if _is_agent(_words(number, "cmdline").split(b"\0"))]
+
+
+def _is_agent(words: list[bytes]) -> bool:
+    return words[0].startswith(b"ray::DashboardAgent") or any(word.endswith(b"agent.py") for word in words[:4])
 
 
 def _numbers() -> Iterator[int]:

@@ -7,6 +7,7 @@ from holding its folder to writing its files.
 import os
 import random
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -85,18 +86,23 @@ def _killed(victims: list[int], seed: int) -> bool:
 # --- on Ray --------------------------------------------------------------------------------------------------------
 
 
+CLUSTER_MARK = uuid.uuid4().hex
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that computes nothing, and two nodes of one core."""
+    """A head that computes nothing, and two nodes of one core; all that they start is marked."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    found.add_node(num_cpus=1)
-    found.add_node(num_cpus=1)
-    yield found
-    ray.shutdown()
-    found.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(kills.MARK, CLUSTER_MARK)
+        found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        found.add_node(num_cpus=1)
+        found.add_node(num_cpus=1)
+        yield found
+        ray.shutdown()
+        found.shutdown()
 
 
 def disturbed(run: Run, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
@@ -114,7 +120,7 @@ def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whol
     space, answer, num_tasks = whole
 
     def lose_worker() -> bool:
-        return _killed(kills.ray_workers(), count)
+        return _killed(kills.ray_workers(CLUSTER_MARK), count)
 
     def lose_node() -> bool:
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
@@ -139,20 +145,35 @@ def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
         run = Run(space, tmp_path / str(number), ("--ray-address", cluster.address))
         kill_at(run, moment)
         run.wait_until_gone()
-        kills.wait_for(lambda: not kills.ray_workers())
+        kills.wait_for(lambda: not kills.ray_workers(CLUSTER_MARK))
         run.finish("--resume", "--workers", "1")
         assert run.answer() == answer, f"killed at {moment}"
 
 
 @pytest.mark.slow
-def test_a_private_cluster_ends_with_its_killed_driver(tmp_path: Path, whole: Whole) -> None:
+@pytest.mark.parametrize("when", [kills.ray_agents, kills.ray_workers], ids=["agents_start", "workers_compute"])
+def test_a_private_cluster_ends_with_its_killed_driver(
+    when: Callable[[str], list[int]], tmp_path: Path, whole: Whole
+) -> None:
+    """Also while its agents start: left to themselves these would wait for the dead cluster for over a minute."""
+    pytest.importorskip("ray")
     space, answer, _ = whole
     run = Run(space, tmp_path / "run", ("--engine", "ray", "--workers", "2"))
     process = run.start()
-    kills.wait_for(lambda: bool(kills.ray_workers()) or process.poll() is not None)
+    kills.wait_for(lambda: bool(when(run.mark)) or process.poll() is not None)
     assert process.poll() is None
     process.kill()
-    process.communicate(timeout=kills.PATIENCE_S)
+    process.wait()
     run.wait_until_gone()
+    process.communicate()
     run.finish("--resume", "--engine", "local")
     assert run.answer() == answer
+
+
+@pytest.mark.slow
+def test_nothing_of_a_private_cluster_is_left_after_a_run(tmp_path: Path, whole: Whole) -> None:
+    pytest.importorskip("ray")
+    run = Run(whole[0], tmp_path / "run", ("--engine", "ray", "--workers", "2"))
+    run.finish()
+    assert not run.processes()
+    assert run.answer() == whole[1]

@@ -1,0 +1,94 @@
+"""Nothing of a private Ray cluster outlives the process that started it, however that process ends.
+
+Ray ends its own processes when their driver is killed, except agents that are still starting: these wait for the dead
+cluster for a minute. So a guardian stands beside the driver: a bare Python process in a session of its own, which waits
+for the pipe from the driver to close (the kernel closes it, also after SIGKILL) and then kills every process that
+carries the cluster's mark in its environment.
+
+This file is run as a script by the guardian itself: it imports nothing but the standard library.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MARK = "PRIMUS_SEARCH_CLUSTER"
+"""The variable by which processes of a cluster are known; children inherit it."""
+
+PATIENCE_S, POLL_S = 60.0, 0.05
+EMPTY_ROUNDS = 3
+"""A process that is just being forked is seen one round later."""
+
+
+class Guardian:
+    """Ends whatever was started inside `marking`, at `end` or when this process dies. Linux only; elsewhere idle."""
+
+    def __init__(self) -> None:
+        self._mark = uuid.uuid4().hex
+        self._process: subprocess.Popen[bytes] | None = None
+        if sys.platform == "linux":
+            command = [sys.executable, "-I", "-S", str(Path(__file__)), self._mark]
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    @contextmanager
+    def marking(self) -> Iterator[None]:
+        """Processes started meanwhile carry the mark."""
+        os.environ[MARK] = self._mark
+        try:
+            yield
+        finally:
+            del os.environ[MARK]
+
+    def end(self) -> None:
+        """Kill what is left, and wait until it is gone."""
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+def _marked(mark: str) -> list[int]:
+    """Process ids of all that carry the mark."""
+    words = f"{MARK}={mark}".encode()
+    return [number for number in _numbers() if words in _environment(number)]
+
+
+def _numbers() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _environment(number: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+    except OSError:  # it ended meanwhile, or belongs to somebody else
+        return []
+
+
+def _kill_all(mark: str) -> None:
+    """Kill the marked until none is left; what the kernel does not let go of within a minute stays."""
+    deadline, empty = time.monotonic() + PATIENCE_S, 0
+    while empty < EMPTY_ROUNDS and time.monotonic() < deadline:
+        found = _marked(mark)
+        empty = 0 if found else empty + 1
+        for number in found:
+            try:
+                os.kill(number, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it ended meanwhile
+        time.sleep(POLL_S)
+
+
+def _watch(mark: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while sys.stdin.buffer.read(1):
+        pass
+    _kill_all(mark)
+
+
+if __name__ == "__main__":
+    _watch(sys.argv[1])
