@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _SMALLEST_TABLE = 256
 
@@ -38,12 +39,15 @@ class Vocabulary:
         self._table = np.full(_SMALLEST_TABLE, -1, dtype=np.int64)
         self.size = 0
 
-    def encode(self, columns: Sequence[NDArray[np.int64]]) -> tuple[Ints, Ints]:
+    def encode(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Row number of every row, and the positions (in these columns) of the first row of each NEW number."""
         from primus_search.cost.kernels import number_rows, place
 
-        typed = tuple(_frozen(column) for column in columns)
-        rows = len(typed[0])
+        rows = len(columns[0])
+        # One array of one type, so that one compiled function serves any number of columns.
+        typed = np.empty((len(columns), rows), dtype=np.int64)
+        for row, column in zip(typed, columns, strict=True):
+            row[:] = column
         # Room for the case that every row is new, so that the compiled pass never has to stop and grow.
         most = self.size + rows
         if most > len(self._keys):
@@ -64,13 +68,6 @@ class Vocabulary:
         codes = np.arange(self.size, self.size + rows, dtype=np.int64)
         self.size += rows
         return codes, np.arange(rows, dtype=np.int64)
-
-
-def _frozen(column: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The column as a contiguous read-only view: compiled code is compiled for one kind of array."""
-    view = np.ascontiguousarray(column, dtype=np.int64).view()
-    view.setflags(write=False)
-    return view
 
 
 class Rows:

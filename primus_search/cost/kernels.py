@@ -185,7 +185,7 @@ def _mixed(h, value):
 
 @njit(cache=True, nogil=True)
 def number_rows(columns, keys, table, size, codes, first):
-    """Number of every row by its columns; combinations not in `keys` are added to it and counted on from `size`.
+    """Number of every row of `columns`, (columns, rows); what is not in `keys` is added and counted on from `size`.
 
     `table` holds numbers at their hashed places, -1 elsewhere; its length is a power of two and it never fills up.
     Returns how many are new, with the first row of each in `first`.
@@ -195,7 +195,7 @@ def number_rows(columns, keys, table, size, codes, first):
     for i in range(len(codes)):
         h = np.uint64(0)
         for k in range(len(columns)):
-            h = _mixed(h, columns[k][i])
+            h = _mixed(h, columns[k, i])
         slot = h & mask
         while True:
             number = table[slot]
@@ -203,13 +203,13 @@ def number_rows(columns, keys, table, size, codes, first):
                 number = size + fresh
                 table[slot] = number
                 for k in range(len(columns)):
-                    keys[number, k] = columns[k][i]
+                    keys[number, k] = columns[k, i]
                 first[fresh] = i
                 fresh += 1
                 break
             is_same = True
             for k in range(len(columns)):
-                if keys[number, k] != columns[k][i]:
+                if keys[number, k] != columns[k, i]:
                     is_same = False
                     break
             if is_same:

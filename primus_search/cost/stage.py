@@ -91,7 +91,7 @@ def _works(
 ) -> list[Work]:
     """Kernels of every piece and the traffic inside layers; launches and sharded weights apart."""
     if shares_rows:
-        columns = [column.astype(np.int64) for name, column in c.columns().items() if name not in COMPUTE_IGNORES]
+        columns = [column for name, column in c.columns().items() if name not in COMPUTE_IGNORES]
         number, first = Vocabulary().encode(columns)
         works = _works(model, cluster, workload, c.take(first), measured, shares_rows=False)
         return [work.take(number) for work in works]

@@ -8,9 +8,8 @@ inner combination (`space.pairs`) and asks here only for pairs it never met.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from primus_search.candidates import Candidates, Ints, Recompute, RecomputeMethod, Sharding
+from primus_search.candidates import Bools, Candidates, Ints, Recompute, RecomputeMethod, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Rows, Vocabulary
 from primus_search.cost.measured import MeasuredLayers
@@ -78,7 +77,7 @@ class Terms:
     def layer_codes(self, c: Candidates) -> Ints:
         """Row of `layers` of every candidate."""
         is_fsdp = _gathers_weights(c)
-        columns: list[ArrayLike] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
+        columns: list[Ints | Bools] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
         columns += [c.loss_fusion, np.where(is_fsdp, c.sharding, 0), np.where(is_fsdp, c.shard_group, 0)]
         columns += [np.where(is_fsdp, c.pp, 0)]
         if self.model.is_moe:
@@ -104,7 +103,7 @@ class Terms:
 
     def hop_codes(self, c: Candidates) -> Ints:
         """Row of `hops` of every candidate."""
-        columns: list[ArrayLike] = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.sequence_parallel]
+        columns: list[Ints | Bools] = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.sequence_parallel]
         codes, first = self._encode(self._hop_keys, columns)
         if len(first):
             self.hops.append(hop_facts(self.model, self.cluster, self.workload, c.take(first)))
@@ -112,7 +111,7 @@ class Terms:
 
     def replica_codes(self, c: Candidates) -> Ints:
         """Row of `replicas` of every candidate."""
-        columns: list[ArrayLike] = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding]
+        columns: list[Ints | Bools] = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding]
         columns += [c.shard_group * (c.sharding != Sharding.NONE), c.fp8, c.overlap_grad_reduce]
         columns += [self.layout_codes(c), self.schedule_codes(c)]
         codes, first = self._encode(self._replica_keys, columns)
@@ -129,9 +128,8 @@ class Terms:
         """Numbers of schedules that stay the same from table to table."""
         return np.array([self._schedules.setdefault(x, len(self._schedules)) for x in c.schedules])[c.schedule]
 
-    def _encode(self, vocabulary: Vocabulary, columns: Sequence[ArrayLike]) -> tuple[Ints, Ints]:
-        typed = [np.asarray(column, np.int64) for column in columns]
-        return vocabulary.encode(typed) if self._shares_rows else vocabulary.number(len(typed[0]))
+    def _encode(self, vocabulary: Vocabulary, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
+        return vocabulary.encode(columns) if self._shares_rows else vocabulary.number(len(columns[0]))
 
     def _shape(self, c: Candidates, i: int, block_layers: int) -> Shape:
         """The pipeline shape of row i."""
