@@ -135,6 +135,15 @@ def lines(found: TrainingFit) -> list[str]:
     return out
 
 
+def left_out_rates(csv: Path, split: str) -> dict[int, float]:
+    """Tokens/s/GPU of every run, by line of the file, by numbers fitted to the runs of other groups (first order)."""
+    if split not in SPLITS:
+        raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
+    found = fit_training(csv)
+    rates = np.exp(found.left_out(SPLITS[split])) * np.array([case.measured for case in found.cases])
+    return {case.run.line: float(rate) for case, rate in zip(found.cases, rates, strict=True)}
+
+
 def left_out_lines(found: TrainingFit, split: str) -> list[str]:
     """Errors of runs that a whole fit without their group projects: together, and by device, kind and precision."""
     if split not in SPLITS:

@@ -16,11 +16,23 @@ def validate(
     csv: Annotated[Path, typer.Argument(help="Measured runs; columns as tests/oracle/data/training_runs.csv.")],
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            "--leave-out",
+            help="Score every run by numbers fitted to the others: without its 'source and model', 'model', 'source' "
+            "or 'publisher'. Fits this file first, which takes a minute or two.",
+        ),
+    ] = None,
 ) -> None:
     """Compare projections with measured training runs of a CSV file."""
     from primus_search.validate.run import summary, validate_file
 
     outcome = validate_file(csv)
+    if leave_out is not None:
+        from primus_search.calibrate.training_run import left_out_rates
+
+        outcome = outcome.with_rates(left_out_rates(csv, leave_out))
     figures = summary(outcome)
     if html is not None:
         from primus_search.validate.page import write_page

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,17 @@ WORTH_SPREADING = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One projected run."""
+    """One projected run. `refitted`: its rate by numbers fitted without it, which then is what is scored."""
 
     case: Case
     projection: Projection
+    refitted: float = math.nan
 
     @property
     def predicted(self) -> float:
         """Tokens per second and GPU."""
+        if not math.isnan(self.refitted):
+            return self.refitted
         return float(self.projection.tokens_per_s_per_gpu[0])
 
     @property
@@ -101,6 +104,11 @@ class Outcome:
     skipped: tuple[tuple[Run, str], ...]
     memory_only: tuple[Row, ...] = ()
     ran_out: tuple[Row, ...] = ()
+
+    def with_rates(self, refitted: Mapping[int, float]) -> "Outcome":
+        """The same runs scored by other rates, given by line of the file; lines without one keep theirs."""
+        rows = tuple(replace(row, refitted=refitted.get(row.case.run.line, math.nan)) for row in self.rows)
+        return replace(self, rows=rows)
 
     @property
     def errors(self) -> Floats:

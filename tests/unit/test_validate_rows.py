@@ -243,3 +243,18 @@ def test_experts_without_grouped_products_run_one_by_one_in_bf16(tmp_path: Path)
     modes = [int(row.case.candidates.grouped_gemm[0]) for row in (first, second)]
     assert modes == [GroupedGemm.TURBO, GroupedGemm.LEGACY]
     assert second.predicted < first.predicted
+
+
+def test_rates_of_a_fit_without_a_run_are_what_is_scored(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, LLAMA, LLAMA | {"id": "x-2", "mbs": "2"})
+    first, second = outcome.rows
+    scored = outcome.with_rates({first.case.run.line: 9090.0})
+    assert scored.rows[0].error == pytest.approx(0.01)
+    assert scored.rows[1].predicted == second.predicted
+    assert scored.rows[0].memory == first.memory
+
+
+def test_an_unknown_way_to_leave_runs_out_is_refused(tmp_path: Path) -> None:
+    outcome_of(tmp_path, LLAMA)
+    done = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv"), "--leave-out", "moon"])
+    assert done.exit_code != 0 and "one of source and model, model, source, publisher" in str(done.exception)
