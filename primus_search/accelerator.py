@@ -28,6 +28,10 @@ class GemmLaw:
     latency_s         time of the smallest GEMM
     backward_factor   rate of input-gradient and weight-gradient products over forward ones of the same shape
     fp8_backward_factor  likewise for the FP8 recipes
+    fp8_library_factor  rate of the library's FP8 and FP4 kernels that training calls over those of the sweeps the
+                      efficiencies were fitted to (CUTLASS kernels of serving engines)
+    fp8_layouts       copies of an FP8 operand with one scale per tensor that its two products need: 2 where both
+                      operands must run along K, 1 where the matrix units take any layout
     """
 
     bf16_efficiency: float
@@ -43,6 +47,8 @@ class GemmLaw:
     latency_s: float
     backward_factor: float
     fp8_backward_factor: float
+    fp8_layouts: float = 2.0
+    fp8_library_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

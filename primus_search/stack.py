@@ -77,7 +77,8 @@ class Stack:
     has_fused_router        top-k, softmax and auxiliary loss of the router fused
     has_fused_permute       tokens are permuted by one fused kernel
     has_fused_optimizer     one multi-tensor optimizer kernel
-    has_fused_fp8_cast      the cast of activations to FP8 is part of the producing kernel where there is one
+    has_fused_fp8_cast      a norm takes part in the cast of its output to FP8 (docs/cost/fp8.md)
+    has_fused_activation_cast  likewise the activation between the two products of an MLP
     has_gradient_accumulation_fusion  weight-gradient GEMM adds into the main gradient itself
     caches_fp8_weights      weights are cast once per step, not once per micro-batch
     has_dropout             residual and attention dropout are applied (GPT-3 era recipes)
@@ -142,6 +143,7 @@ class Stack:
     has_fused_permute: bool = True
     has_fused_optimizer: bool = True
     has_fused_fp8_cast: bool = True
+    has_fused_activation_cast: bool = False
     has_gradient_accumulation_fusion: bool = True
     caches_fp8_weights: bool = True
     has_dropout: bool = False

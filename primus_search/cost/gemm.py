@@ -142,6 +142,12 @@ _CAST_READS: Floats = np.array([0.0, 4.0, 2.0, 2.0, 4.0, 2.0, 4.0])
 _CAST_KERNELS: Floats = np.array([0.0, 3.0, 1.0, 1.0, 2.0, 1.0, 3.0])
 
 
+# Bytes read where the kernel that wrote the operand took part: it found the maximum (per-tensor current scaling, NVFP4)
+# or wrote the low-precision operand itself (delayed scaling), which leaves nothing to read.
+_FUSED_READS: Floats = np.array([0.0, 2.0, 0.0, 2.0, 2.0, 2.0, 2.0])
+_FUSED_KERNELS: Floats = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 2.0])
+
+
 def operand_bytes(code: NDArray[np.int64]) -> Floats:
     """Bytes per element of a GEMM operand in this precision."""
     sizes: Floats = _OPERAND_BYTES[code]
@@ -160,6 +166,31 @@ def quantize_s(acc: Accelerator, elements: ArrayLike, precision: ArrayLike, layo
     seconds = stream_s(acc, np.where(code == Fp8.NONE, 0.0, bytes_moved), Stream.CAST)
     extra_kernels = np.maximum(_CAST_KERNELS[code] - 1.0, 0.0)
     return np.where(seconds > 0, seconds + extra_kernels * acc.memory.latency_s, 0.0)
+
+
+def operand_cast_s(
+    acc: Accelerator, elements: Floats, share: ArrayLike, precision: NDArray[np.int64], is_fused: ArrayLike
+) -> tuple[Floats, Floats]:
+    """Seconds and kernels that bring one activation or gradient to the recipe for the two products it feeds.
+
+    `share` of the elements is cast here, the rest arrives from other ranks in low precision. With one scale per tensor
+    what arrived is transposed by a kernel of its own where products run along K only (`GemmLaw.fp8_layouts` 2); block
+    recipes cast both layouts before they travel. `is_fused` as in `_FUSED_READS`. Sources: docs/cost/fp8.md.
+    """
+    code, share = precision, np.asarray(share, np.float64)
+    size = _OPERAND_BYTES[code]
+    is_tensor = (code == Fp8.HYBRID) | (code == Fp8.DELAYED)
+    is_written = is_fused & (code == Fp8.DELAYED)
+    is_apart = is_tensor & (is_written | (share < 1.0)) & (acc.gemm.fp8_layouts > 1.0)
+    second = np.where(is_tensor, np.where(is_apart, 0.0, acc.gemm.fp8_layouts - 1.0), 1.0)
+    reads = np.where(is_fused, _FUSED_READS[code], _CAST_READS[code])
+    cast = share * elements * np.where(is_written, 0.0, reads + (1.0 + second) * size)
+    apart = np.where(is_apart, 2.0 * size, 0.0) * elements
+    is_low = (code != Fp8.NONE) & (elements > 0.0)
+    kernels = np.where(is_low, np.where(is_fused, _FUSED_KERNELS[code], _CAST_KERNELS[code]) + is_apart, 0.0)
+    moved = np.where(is_low, cast + apart, 0.0)
+    seconds = stream_s(acc, moved, Stream.CAST) + np.maximum(kernels - 1.0, 0.0) * acc.memory.latency_s
+    return seconds, kernels
 
 
 def _columns(

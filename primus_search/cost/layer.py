@@ -10,12 +10,13 @@ Bytes of memory-bound steps count every read and write of the kernels the stack 
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Candidates, Floats, Fp8
 from primus_search.cost.attention import UNFUSED, attention_s
 from primus_search.cost.memory_bound import Stream
-from primus_search.cost.work import Call, GroupedLinear, Linear, Module, Operation, Part, Traffic
+from primus_search.cost.work import Call, GroupedLinear, Linear, Module, Operation, Part, Producer, Traffic
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -58,6 +59,12 @@ class Shapes:
     expert_rows: Floats
     local_experts: Floats
 
+    @property
+    def split_share(self) -> Floats:
+        """Share of a micro-batch's tokens that a rank has outside the matrices."""
+        share: Floats = self.split_tokens / self.tokens
+        return share
+
 
 def shapes(model: Model, workload: Workload, stack: Stack, c: Candidates) -> Shapes:
     """Tokens and expert rows of one micro-batch on one device."""
@@ -89,7 +96,7 @@ def layer_operations(
     ops.append(core_attention(model, kind, workload, acc, stack, c))
     if kind.is_moe:
         return ops + expert_operations(model, stack, c, s)
-    return ops + mlp_operations(model, stack, c, s.tokens, model.ffn_hidden, Part.MLP)
+    return ops + mlp_operations(model, stack, c, s, model.ffn_hidden, Part.MLP)
 
 
 def norm_operations(model: Model, stack: Stack, s: Shapes) -> list[Operation]:
@@ -137,9 +144,18 @@ def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Op
             n=q_out + 2 * kv_out,
             k=model.hidden,
             precision=c.fp8,
-            cast_input=False,
+            producer=Producer.NORM,
+            input_share=s.split_share,
         ),
-        Linear(part=Part.ATTENTION, module=Module.LINEAR, m=s.tokens, n=model.hidden, k=q_out, precision=c.fp8),
+        Linear(
+            part=Part.ATTENTION,
+            module=Module.LINEAR,
+            m=s.tokens,
+            n=model.hidden,
+            k=q_out,
+            precision=c.fp8,
+            gradient_share=s.split_share,
+        ),
     ]
     if not model.learned_positions:
         ops.append(_rope(stack, s.tokens * (q_out + kv_out)))
@@ -158,21 +174,39 @@ def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> 
     q_out, v_out = model.num_heads * a.qk_head_dim / c.tp, model.num_heads * a.v_head_dim / c.tp
     kv_out = model.num_heads * (a.qk_nope_head_dim + a.v_head_dim) / c.tp
 
-    def linear(m: Floats, n: Floats | float, k: Floats | float, module: Module, cast: bool = True) -> Linear:
-        return Linear(part=Part.ATTENTION, module=module, m=m, n=n, k=k, precision=c.fp8, cast_input=cast)
+    def linear(
+        m: Floats,
+        n: Floats | float,
+        k: Floats | float,
+        module: Module = Module.LINEAR,
+        producer: Producer = Producer.NORM,
+        input_share: ArrayLike = 1.0,
+        gradient_share: ArrayLike = 1.0,
+    ) -> Linear:
+        return Linear(
+            part=Part.ATTENTION,
+            module=module,
+            m=m,
+            n=n,
+            k=k,
+            precision=c.fp8,
+            producer=producer,
+            input_share=input_share,
+            gradient_share=gradient_share,
+        )
 
     ops: list[Operation] = []
     if a.q_lora_rank:
-        ops.append(linear(s.split_tokens, a.q_lora_rank, model.hidden, Module.LINEAR, False))
+        ops.append(linear(s.split_tokens, a.q_lora_rank, model.hidden))
         ops.append(_small_norm(stack, s.split_tokens * a.q_lora_rank))
-        ops.append(linear(s.tokens, q_out, a.q_lora_rank, Module.MLA_UP, False))
+        ops.append(linear(s.tokens, q_out, a.q_lora_rank, Module.MLA_UP, input_share=s.split_share))
     else:
-        ops.append(linear(s.tokens, q_out, model.hidden, Module.LINEAR, False))
+        ops.append(linear(s.tokens, q_out, model.hidden, input_share=s.split_share))
     ops += [
-        linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden, Module.LINEAR),
+        linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden, producer=Producer.OTHER),
         _small_norm(stack, s.split_tokens * a.kv_lora_rank),
-        linear(s.tokens, kv_out, a.kv_lora_rank, Module.MLA_UP, False),
-        linear(s.tokens, model.hidden, v_out, Module.LINEAR),
+        linear(s.tokens, kv_out, a.kv_lora_rank, Module.MLA_UP, input_share=s.split_share),
+        linear(s.tokens, model.hidden, v_out, producer=Producer.OTHER, gradient_share=s.split_share),
         _rope(stack, s.tokens * 2.0 * q_out),
     ]
     return ops
@@ -245,16 +279,34 @@ def attention_family(acc: Accelerator, stack: Stack) -> str:
 
 
 def mlp_operations(
-    model: Model, stack: Stack, c: Candidates, tokens: Floats, ffn_hidden: float, part: Part
+    model: Model, stack: Stack, c: Candidates, s: Shapes, ffn_hidden: float, part: Part
 ) -> list[Operation]:
     """A dense MLP (or all shared experts as one) split by tensor parallelism."""
     inner = ffn_hidden / c.tp
     gates = model.num_mlp_matrices - 1
     module = Module.MLP
     return [
-        Linear(part=part, module=module, m=tokens, n=gates * inner, k=model.hidden, precision=c.fp8, cast_input=False),
-        _activation(model, stack, tokens * inner, part, Module.ACTIVATION),
-        Linear(part=part, module=module, m=tokens, n=model.hidden, k=inner, precision=c.fp8, cast_input=False),
+        Linear(
+            part=part,
+            module=module,
+            m=s.tokens,
+            n=gates * inner,
+            k=model.hidden,
+            precision=c.fp8,
+            producer=Producer.NORM,
+            input_share=s.split_share,
+        ),
+        _activation(model, stack, s.tokens * inner, part, Module.ACTIVATION),
+        Linear(
+            part=part,
+            module=module,
+            m=s.tokens,
+            n=model.hidden,
+            k=inner,
+            precision=c.fp8,
+            producer=Producer.ACTIVATION,
+            gradient_share=s.split_share,
+        ),
     ]
 
 
@@ -279,7 +331,7 @@ def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
     gates = model.num_mlp_matrices - 1
     routed = s.expert_rows * s.local_experts
 
-    def grouped(n: Floats, k: Floats, cast: bool) -> GroupedLinear:
+    def grouped(n: Floats, k: Floats, producer: Producer) -> GroupedLinear:
         return GroupedLinear(
             part=Part.EXPERTS,
             module=Module.EXPERTS,
@@ -289,21 +341,21 @@ def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
             k=k,
             precision=c.fp8,
             mode=c.grouped_gemm,
-            cast_input=cast,
+            producer=producer,
         )
 
     ops = router_operations(model, stack, c, s)
     ops += [
-        grouped(gates * inner, np.full_like(inner, float(model.hidden)), True),
+        grouped(gates * inner, np.full_like(inner, float(model.hidden)), Producer.OTHER),
         _activation(model, stack, routed * inner, Part.EXPERTS, Module.EXPERT_ACTIVATION),
-        grouped(np.full_like(inner, float(model.hidden)), inner, False),
+        grouped(np.full_like(inner, float(model.hidden)), inner, Producer.ACTIVATION),
     ]
     if model.has_linear_bias:
         ops.append(_expert_bias(routed * model.hidden, s.local_experts))
     if model.activation_clamp:
         ops.append(_clamp(routed * inner))
     if moe.shared_ffn_hidden:
-        ops += mlp_operations(model, stack, c, s.tokens, moe.shared_ffn_hidden, Part.MLP)
+        ops += mlp_operations(model, stack, c, s, moe.shared_ffn_hidden, Part.MLP)
     return ops
 
 

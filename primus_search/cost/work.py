@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats, Fp8, GroupedGemm, Ints
+from primus_search.candidates import Bools, Floats, Fp8, GroupedGemm, Ints
 from primus_search.cost.factor import in_order
-from primus_search.cost.gemm import GemmPass, gemm_s, quantize_s
+from primus_search.cost.gemm import GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.grouped_gemm import expert_precision, grouped_gemm_s
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.stack import Stack
@@ -62,11 +62,20 @@ class Module(IntEnum):
     COMM = 10
 
 
+class Producer(IntEnum):
+    """What wrote the input of a product; it may take part in the cast to low precision."""
+
+    OTHER = 0
+    NORM = 1
+    ACTIVATION = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
     """y = x W on m tokens: forward, both gradients, the casts of a low-precision recipe, gradient accumulation.
 
-    `cast_input` False where the producing kernel already wrote the low-precision input.
+    input_share     share of x that this rank has before sequence parallelism gathers it
+    gradient_share  likewise of the gradient of y
     """
 
     part: Part
@@ -75,7 +84,9 @@ class Linear:
     n: ArrayLike
     k: ArrayLike
     precision: ArrayLike = Fp8.NONE
-    cast_input: bool = True
+    producer: Producer = Producer.OTHER
+    input_share: ArrayLike = 1.0
+    gradient_share: ArrayLike = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +101,7 @@ class GroupedLinear:
     k: ArrayLike
     precision: ArrayLike
     mode: ArrayLike
-    cast_input: bool = True
+    producer: Producer = Producer.OTHER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,23 +202,37 @@ def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack) -> N
     rows = work.kernels.shape[1]
     m, n, k = (_stack(column, rows) for column in ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops]))
     code = _stack([o.precision for o in ops], rows).astype(np.int64)
-    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / (stack.fp8_efficiency * acc.gemm.fp8_library_factor))
     slower = slower / (stack.gemm_efficiency * acc.training_rate)
     forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
     input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
     weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
     weight_grad = _accumulated(weight_grad, n * k * (m > 0), acc, stack)
-    casts = np.array([o.cast_input or not stack.has_fused_fp8_cast for o in ops])[:, None]
-    cast_input = quantize_s(acc, m * k, code) / stack.memory_efficiency
+    input_share, gradient_share = (
+        _stack([o.input_share for o in ops], rows),
+        _stack([o.gradient_share for o in ops], rows),
+    )
+    if not stack.has_fp8_tensor_gather:  # gathered in BF16 and cast afterwards
+        input_share, gradient_share = np.ones_like(input_share), np.ones_like(gradient_share)
+    cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, _casts_with(ops, stack))
+    cast_gradient, gradient_kernels = operand_cast_s(acc, m * n, gradient_share, code, np.False_)
     cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code) / stack.memory_efficiency
-    cast_gradient = quantize_s(acc, m * n, code) / stack.memory_efficiency
-    is_low = (code != Fp8.NONE).astype(np.float64)
-    forward = forward + casts * cast_input + cast_weight
-    input_grad = input_grad + cast_gradient
+    forward = forward + cast_input / stack.memory_efficiency + cast_weight
+    input_grad = input_grad + cast_gradient / stack.memory_efficiency
     for i, o in enumerate(ops):
-        _add(work, o.part, o.module, Pass.FORWARD, forward[i], 1.0 + is_low[i] * casts[i])
-        _add(work, o.part, o.module, Pass.INPUT_GRAD, input_grad[i], 1.0 + is_low[i])
+        _add(work, o.part, o.module, Pass.FORWARD, forward[i], 1.0 + input_kernels[i])
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, input_grad[i], 1.0 + gradient_kernels[i])
         _add(work, o.part, o.module, Pass.WEIGHT_GRAD, weight_grad[i], 1.0)
+
+
+def _casts_with(ops: Sequence[Linear | GroupedLinear], stack: Stack) -> Bools:
+    """Whether the kernel that writes the input of each product takes part in its cast; a column over candidates."""
+    helps = {
+        Producer.OTHER: False,
+        Producer.NORM: stack.has_fused_fp8_cast,
+        Producer.ACTIVATION: stack.has_fused_activation_cast,
+    }
+    return np.array([helps[o.producer] for o in ops])[:, None]
 
 
 def _accumulated(weight_grad: Floats, elements: Floats, acc: Accelerator, stack: Stack) -> Floats:
@@ -239,13 +264,10 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
     seconds[GemmPass.WEIGHT_GRAD] = _accumulated(
         seconds[GemmPass.WEIGHT_GRAD], groups * n * k * (tokens > 0), acc, stack
     )
-    casts = np.array([o.cast_input or not stack.has_fused_fp8_cast for o in ops])[:, None]
-    seconds[GemmPass.FORWARD] = (
-        seconds[GemmPass.FORWARD] + casts * quantize_s(acc, tokens * groups * k, code) / stack.memory_efficiency
-    )
-    seconds[GemmPass.INPUT_GRAD] = (
-        seconds[GemmPass.INPUT_GRAD] + quantize_s(acc, tokens * groups * n, code) / stack.memory_efficiency
-    )
+    cast_input, _ = operand_cast_s(acc, tokens * groups * k, 1.0, code, _casts_with(ops, stack))
+    cast_gradient, _ = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
+    seconds[GemmPass.FORWARD] = seconds[GemmPass.FORWARD] + cast_input / stack.memory_efficiency
+    seconds[GemmPass.INPUT_GRAD] = seconds[GemmPass.INPUT_GRAD] + cast_gradient / stack.memory_efficiency
     launches = np.where(mode == GroupedGemm.LEGACY, groups, 1.0)
     for i, o in enumerate(ops):
         for p in Pass:
