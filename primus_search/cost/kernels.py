@@ -172,6 +172,38 @@ def enclose(
         out[i, 2] = window[1, : facts[n, 0]].max()
 
 
+@njit(cache=True, nogil=True)
+def passes(
+    n, layer, hops, layers, parts, first, kind, is_far, ranks, facts, first_kind, counts, recomputed, duration, travel
+):  # fmt: skip
+    """Seconds of every pass of shape n per pipeline, as the simulator takes them.
+
+    duration  filled: [F, B, W or B and W in one, stage of both copies, pipeline]   travel  filled: [stage, pipeline]
+    A pass bears the cost of a pass and, of the hop it sends over, the share that blocks the sender.
+    """
+    pieces = counts.shape[1]
+    seconds, stages = np.empty((4, _longest(first_kind))), first[n + 1] - first[n]
+    for i in range(len(layer)):
+        near_s, far_s, blocking, pass_s = hops[i, 0], hops[i, 1], hops[i, 2], hops[i, 3]
+        at_recompute = pieces * (3 + parts)
+        _kinds_of_stages(n, layers[layer[i]], at_recompute, first_kind, counts, recomputed, seconds)
+        before = 0.0
+        for s in range(stages):
+            at = first[n] + s
+            hop = 0.0
+            if s + 1 < stages and ranks[at, 0] != ranks[at + 1, 0]:
+                hop = far_s if is_far[at] else near_s
+            held = blocking * hop
+            f = seconds[0, kind[at]] + pass_s + held
+            b = seconds[1, kind[at]] + seconds[3, kind[at]] + pass_s + before
+            w = seconds[2, kind[at]]
+            before = held
+            for copy in range(facts[n, 1]):
+                to = copy * stages + s
+                duration[0, to, i], duration[1, to, i], duration[2, to, i], duration[3, to, i] = f, b, w, b + w
+                travel[to, i] = hop - held
+
+
 # The multiplier of Fibonacci hashing (2^64 over the golden ratio), Knuth, The Art of Computer Programming 3, 6.4.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

@@ -14,10 +14,10 @@ from primus_search.cluster import Cluster
 from primus_search.cost.collectives import Group, send_s
 from primus_search.cost.factor import Rows, in_order
 from primus_search.cost.layer import BF16_BYTES, shapes
-from primus_search.cost.work import Part, Pass
+from primus_search.cost.work import Part
 from primus_search.model import Model
 from primus_search.schedule import algorithm, order_for
-from primus_search.schedule.batch import CostColumns, simulate_many
+from primus_search.schedule.batch import run_columns
 from primus_search.schedule.table import rank_of_stage
 from primus_search.workload import Workload
 
@@ -144,10 +144,8 @@ def simulate(shapes: Shapes, keys: Keys, layers: Floats, rows: Floats) -> None:
     for members in np.split(order, changes):
         if len(members) == 0:
             continue
-        one = int(members[0])
-        makespan = _makespan(
-            shapes[int(keys.shape[one])], int(keys.microbatches[one]), layers[keys.layer[members]], keys.hops[members]
-        )
+        number, m = int(keys.shape[members[0]]), int(keys.microbatches[members[0]])
+        makespan = _makespan(shapes, number, m, keys.layer[members], keys.hops[members], layers)
         rows[members, BUBBLE] = makespan - in_order(rows[members, :PARTS].T)
 
 
@@ -182,32 +180,19 @@ class PipelineRows:
         self._rows.data[wanted] = rows
 
 
-def _makespan(shape: Shape, microbatches: int, layers: Floats, hops: Floats) -> Floats:
-    pieces, kinds = shape.counts.shape[1], shape.recomputed.shape[1]
-    by_pass = layers[:, : pieces * len(Pass)].reshape(-1, pieces, len(Pass))
-    forward, backward, weight = (_counted(by_pass[:, :, which], shape.counts) for which in Pass)
-    backward = backward + _counted(layers[:, len(layers[0]) - kinds :], shape.recomputed)
+def _makespan(shapes: Shapes, number: int, microbatches: int, layer: Ints, hops: Floats, layers: Floats) -> Floats:
+    """Exact makespans of pipelines of one shape and so many micro-batches."""
+    from primus_search.cost import kernels
+
+    shape = shapes[number]
+    stages = len(shape.ranks)
+    duration, travel = np.empty((4, stages, len(layer))), np.empty((stages, len(layer)))
+    facts = hops if shape.pp > 1 else np.zeros_like(hops)
+    kernels.passes(number, layer, facts, layers, PARTS, *shapes.arrays, duration, travel)
     if shape.pp == 1:
-        return microbatches * in_order((forward + backward + weight).T)
-    stages = len(shape.counts)
-    ranks = shape.ranks[:stages]
-    crosses = ranks[:-1] != ranks[1:]
-    hop_s = crosses * np.where(shape.is_far, hops[:, [FAR_S]], hops[:, [NEAR_S]])
-    held = hops[:, [BLOCKING]] * hop_s
-    none = np.zeros((len(held), 1))
-    costs = CostColumns(
-        forward=forward + hops[:, [PASS_S]] + np.concatenate([held, none], axis=1),
-        backward=backward + hops[:, [PASS_S]] + np.concatenate([none, held], axis=1),
-        weight=weight,
-        comm=hop_s - held,
-    )
-    times = simulate_many(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), costs)
-    return times.makespan
-
-
-def _counted(pieces_s: Floats, counts: Floats) -> Floats:
-    """(rows, stages) seconds of stages from (rows, pieces) seconds and (stages, pieces) counts."""
-    return in_order(pieces_s[:, [k]] * counts[:, k] for k in range(counts.shape[1]))
+        forward, backward, weight, _ = duration
+        return microbatches * in_order(forward + backward + weight)
+    return run_columns(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), duration, travel)[0]
 
 
 def hop_facts(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:

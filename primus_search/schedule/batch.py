@@ -56,6 +56,20 @@ def simulate_many(table: Table, costs: CostColumns, *, overlap: float = 0.0, pai
     )
     duration = np.stack([f, b, w, b + w])
     hops = _per_hop(table, costs.comm, num_rows)
+    makespan, span = run_columns(table, duration, hops, overlap, pairs == "atomic", skip_periods)
+    busy = _busy(table, duration, overlap)
+    for values in (makespan, span, busy):
+        values.setflags(write=False)
+    return BatchTimes(makespan=makespan, span=span, busy=busy)
+
+
+def run_columns(
+    table: Table, duration: Floats, hops: Floats, overlap: float = 0.0, atomic: bool = False, skip_periods: bool = True
+) -> tuple[Floats, Floats]:
+    """Makespan and span of one order for ready columns: `duration[kind, stage of both copies, row]`, `hops` likewise.
+
+    A hop is 0 behind the last stage of a copy and between stages of one rank.
+    """
     links, cut = table.links, find(table)
     if not skip_periods:
         none = cut.period[:0]
@@ -63,12 +77,9 @@ def simulate_many(table: Table, costs: CostColumns, *, overlap: float = 0.0, pai
     makespan, span, _ = kernels.run_rows(
         table.offsets, table.kind, table.stage, table.overlaps_next, links.source, links.hop, links.rank,
         cut.prefix, cut.period, cut.suffix, cut.step, cut.count, cut.lookback, cut.settled,
-        duration, hops, overlap, pairs == "atomic" or overlap > 0.0,
+        duration, hops, overlap, atomic or overlap > 0.0,
     )  # fmt: skip
-    busy = _busy(table, duration, overlap)
-    for values in (makespan, span, busy):
-        values.setflags(write=False)
-    return BatchTimes(makespan=makespan, span=span, busy=busy)
+    return makespan, span
 
 
 def _per_stage(name: str, column: ArrayLike, num_rows: int, stages: int, copies: int) -> Floats:
