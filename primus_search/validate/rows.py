@@ -156,11 +156,17 @@ _MEASURED = ("tokens_per_s_per_gpu", "step_time_s", "peak_mem_gb")
 
 
 def _ending(cells: dict[str, str]) -> tuple[bool, bool]:
-    """Whether the cells say that a run ran out of memory, and whether they say that it ran. Tables write OOM into the
-    column of the outcome, or in place of the rate or the peak."""
-    said = [cells.get(name, "").strip() for name in (*OUTCOMES, *_MEASURED)]
+    """Whether the cells say that a run ran out of memory, and whether they say that it ran.
+
+    Tables write OOM into the column of the outcome, in place of the rate or the peak, or into the notes of a row that
+    has neither.
+    """
+    measured = [cells.get(name, "").strip() for name in _MEASURED]
+    said = [cells.get(name, "").strip() for name in OUTCOMES] + measured
+    if not any(measured):
+        said.append(cells.get("notes", "").strip())
     flag = cells.get("oom", "").strip().lower()
-    ran = any(_RAN.search(word) for word in said)
+    ran = any(_RAN.search(word) for word in said[: len(OUTCOMES)])
     ran_out = any(_OUT_OF_MEMORY.search(word) and not _RAN.search(word) for word in said)
     return ran_out or flag in ("yes", "y", "true", "1", "1.0"), ran or flag in ("no", "n", "false", "0", "0.0")
 

@@ -173,6 +173,7 @@ def test_no_row_at_all_is_an_answer_and_a_table_without_gpus_is_refused(tmp_path
     [
         {"outcome": "oom"}, {"outcome": "OOM"}, {"status": "CUDA out of memory"}, {"result": "out-of-memory"},
         {"oom": "yes"}, {"oom": "1"}, {"tokens_per_s_per_gpu": "OOM"}, {"peak_mem_gb": "OOM"},
+        {"tokens_per_s_per_gpu": "", "notes": "CUDA OOM in the first step"},
     ],
 )  # fmt: skip
 def test_a_run_that_ran_out_of_memory_counts_for_nothing_but_that(tmp_path: Path, said: dict[str, str]) -> None:
@@ -185,6 +186,11 @@ def test_a_run_that_ran_out_of_memory_counts_for_nothing_but_that(tmp_path: Path
     shown = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv")]).stdout
     assert "1 more ran out of memory" in shown
     assert "of 1 runs that ran out of memory 0.0% are said to fit" in shown
+
+
+def test_notes_of_a_run_with_a_rate_may_speak_of_another_that_ran_out(tmp_path: Path) -> None:
+    found = outcome_of(tmp_path, LLAMA | {"notes": "with two chunks per rank OOM"})
+    assert (len(found.rows), len(found.ran_out)) == (1, 0)
 
 
 @pytest.mark.parametrize("said", [{"outcome": "ran"}, {"outcome": "ok"}, {"oom": "no"}, {"status": "no OOM"}])
