@@ -38,7 +38,7 @@ class Network:
     link_half_speed_bytes      wire bytes at which protocol ramp-up takes as long as the transfer itself
     ring_efficiency            share of the link a ring reaches (all-gather, reduce-scatter, ring all-reduce)
     pair_loss                  share of that rate a ring of g members loses: pair_loss / g (fewer channels)
-    in_network_efficiency      tensor bytes per second of a switch-reduced all-reduce (NVLS) over the link; 0: none
+    in_network_efficiency      rate of a link during a switch-reduced all-reduce (NVLS) over its line rate; 0: none
     all_to_all_efficiency      share of the link a direct exchange reaches
     p2p_efficiency             share of the link (mesh: of the one link between the pair) a send reaches
     dispatch_efficiency        share of the link that fused expert dispatch / combine kernels reach (DeepEP, MORI)

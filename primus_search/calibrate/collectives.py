@@ -63,6 +63,11 @@ OUTLIER, LEAST_SENSITIVITY = 0.1, 1e-3
 # The DeepEP and MORI benchmarks: experts and experts per token of the model they stand for (DeepSeek-V3).
 BENCHMARK_EXPERTS, BENCHMARK_TOP_K = 256, 8
 
+# One host thread launches the kernels of all its devices one after the other, and none finishes before the last has
+# started: 50 us for 1 to 32 KiB over eight MI350X (sample log with -g 8 in ROCm/system-acceptance-docs@23e7312) where
+# one process per device takes 13 us. Training has one process per device.
+ONE_PROCESS_LAUNCH_S = 6.25e-6
+
 _RINGS: dict[str, Callable[[Network, Floats, Group], Floats]] = {
     "allreduce": all_reduce_s,
     "allgather": all_gather_s,
@@ -73,13 +78,17 @@ _RINGS: dict[str, Callable[[Network, Floats, Group], Floats]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Measured exchanges, one per row. message_bytes: as `cost.collectives` counts it; of a dispatch, tokens once."""
+    """Measured exchanges, one per row. message_bytes: as `cost.collectives` counts it; of a dispatch, tokens once.
+
+    launch_s: the least time the benchmark itself allows, however small the message.
+    """
 
     op: tuple[str, ...]
     members: Ints
     nodes: Ints
     message_bytes: Floats
     seconds: Floats
+    launch_s: Floats
     source: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -94,6 +103,7 @@ class Points:
             nodes=self.nodes[index],
             message_bytes=self.message_bytes[index],
             seconds=self.seconds[index],
+            launch_s=self.launch_s[index],
             source=tuple(self.source[i] for i in index),
         )
 
@@ -106,14 +116,17 @@ def read_points(path: Path, gpu: str) -> Points:
             if row["gpu"] == gpu and row["num_gpus"]:
                 point = _collective(row) if row["kind"] == "collective" else _dispatch(row)
                 if point:
-                    rows.append((*point, row["source"]))
+                    is_one_process = "single process" in row["notes"]
+                    launch_s = ONE_PROCESS_LAUNCH_S * point[1] / point[2] if is_one_process else 0.0
+                    rows.append((*point, launch_s, row["source"]))
     return Points(
         op=tuple(r[0] for r in rows),
         members=np.array([r[1] for r in rows], dtype=np.int64),
         nodes=np.array([r[2] for r in rows], dtype=np.int64),
         message_bytes=np.array([r[3] for r in rows], dtype=np.float64),
         seconds=np.array([r[4] for r in rows], dtype=np.float64),
-        source=tuple(r[5] for r in rows),
+        launch_s=np.array([r[5] for r in rows], dtype=np.float64),
+        source=tuple(r[6] for r in rows),
     )
 
 
@@ -163,7 +176,7 @@ def predict_s(network: Network, points: Points) -> Floats:
             group,
             destinations=lambda parts: distinct_destinations(BENCHMARK_EXPERTS, BENCHMARK_TOP_K, parts),
         )[rows]
-    return seconds
+    return np.maximum(seconds, points.launch_s)
 
 
 def fit_network(network: Network, points: Points, names: Sequence[str]) -> Network:

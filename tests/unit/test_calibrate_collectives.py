@@ -30,6 +30,7 @@ def gathers(noise: float = 0.0) -> Points:
         nodes=np.ones_like(members),
         message_bytes=size,
         seconds=np.ones_like(size),
+        launch_s=np.zeros_like(size),
         source=("made here",) * len(size),
     )
     seconds = predict_s(TRUTH, points) * np.exp(noise * np.random.default_rng(0).standard_normal(len(size)))
@@ -62,11 +63,14 @@ def test_bus_and_logical_bandwidth_become_seconds(tmp_path: Path) -> None:
         "collective,X,,allgather,,,1000000000,8,1,350,GB/s busbw,a,",
         "dispatch_combine,X,bf16,combine_normal,1000,1000,,8,1,500,us,b,trust=A; 24 SMs",
         "dispatch_combine,X,bf16,combine_normal,1000,1000,,8,1,900,us,b,trust=A; 8 SMs",
+        "collective,X,,allreduce,,,1024,8,1,0.04,GB/s busbw,a,single process (-g 8)",
         "collective,Y,,allgather,,,1000000000,8,1,350,GB/s busbw,a,",
     ]
     path = tmp_path / "points.csv"
     path.write_text("\n".join([header, *rows]))
     points = read_points(path, "X")
-    assert points.op == ("allreduce", "allgather", "combine")
-    assert points.seconds == pytest.approx([5e-3, 2.5e-3, 5e-4])
+    assert points.op == ("allreduce", "allgather", "combine", "allreduce")
+    assert points.seconds == pytest.approx([5e-3, 2.5e-3, 5e-4, 4.48e-5])
+    assert points.launch_s == pytest.approx([0.0, 0.0, 0.0, 5e-5])
+    assert predict_s(H100, points)[3] == pytest.approx(5e-5)
     assert points.message_bytes[2] == 2e6
