@@ -37,8 +37,8 @@ def core_attention(q: Tensor, k: Tensor, v: Tensor, *, seq_length: int, window: 
     if ranks > 1:
         k, v = (gather(part.transpose(1, 2), ranks)[:, : seq_length // 2].transpose(1, 2) for part in (k, v))
     v_dim = v.shape[-1]
-    if q.device.type == "cpu" and v_dim != q.shape[-1]:
-        v = F.pad(v, (0, q.shape[-1] - v_dim))  # the CPU flash kernel wants one head dimension
+    if v_dim != q.shape[-1] and (q.device.type == "cpu" or torch.version.hip is not None):
+        v = F.pad(v, (0, q.shape[-1] - v_dim))  # flash attention on these wants one head dimension
     out = F.scaled_dot_product_attention(q, k, v, is_causal=ranks == 1, enable_gqa=q.shape[1] != k.shape[1])
     return out[..., :v_dim]
 

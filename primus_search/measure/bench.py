@@ -12,8 +12,7 @@ apart by a second run whose parameters are frozen: it does everything but weight
 
 import datetime
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import torch
@@ -22,11 +21,10 @@ from torch import Tensor, nn
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.measure import device as devices
 from primus_search.measure.attention import MissingKernelError
-from primus_search.measure.device import CPU
+from primus_search.measure.device import CPU, placed
 from primus_search.measure.layers import Embedding, Head, Layer
 from primus_search.measure.shard import Shard
 from primus_search.measure.timing import Measurement, Timing, measure, measure_cycle
-from primus_search.measure.trace import DTYPES
 from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Model
 
 MAX_CHAIN = 2  # copies of a layer in a chain; with their activations enough to leave the cache
@@ -98,7 +96,7 @@ def bench(piece: Piece, *, kind: str, budget_s: float, threads: int = 1) -> Meas
     if kind == CPU:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
-    with _placed(kind, piece.shard.dtype):
+    with placed(kind, piece.shard.dtype):
         setting = Setting(device=kind, budget_s=budget_s, threads=threads)
         timings, memory_bytes = _RUNNERS[piece.piece](piece, setting)
     info = devices.describe(kind)
@@ -114,18 +112,6 @@ def bench(piece: Piece, *, kind: str, budget_s: float, threads: int = 1) -> Meas
         memory_bytes=memory_bytes,
         notes=tuple(dict.fromkeys(note for timing in timings.values() for note in timing.notes)),
     )
-
-
-@contextmanager
-def _placed(kind: str, dtype: str) -> Iterator[None]:
-    """Tensors made inside have that dtype and lie on that device."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[dtype])
-    try:
-        with torch.device(kind):
-            yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,15 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 CPU, CUDA = "cpu", "cuda"
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 METHOD = 2  # raise when the way of measuring changes, so that no old measurement answers for a new one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
@@ -104,6 +106,18 @@ def synchronize(kind: str) -> None:
     """Wait for the device; nothing to do on CPU."""
     if kind == CUDA:
         torch.cuda.synchronize()
+
+
+@contextmanager
+def placed(kind: str, dtype: str) -> Iterator[None]:
+    """Tensors made inside have that dtype and lie on that device."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[dtype])
+    try:
+        with torch.device(kind):
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def cache_bytes(kind: str) -> int:

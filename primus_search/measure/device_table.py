@@ -23,9 +23,9 @@ from torch import Tensor
 
 from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.device import CPU, CUDA, describe, synchronize
-from primus_search.measure.isolate import Verdict, isolated
-from primus_search.measure.linear import E4M3_MAX, quantize, scaled_mm
-from primus_search.measure.ranks import failure_of, join, leave, run_ranks
+from primus_search.measure.isolate import Verdict
+from primus_search.measure.linear import precise8, scaled_mm
+from primus_search.measure.ranks import Job, failure_of, join, leave, run_jobs, run_ranks
 from primus_search.measure.timing import measure
 
 COLUMNS = (
@@ -35,6 +35,7 @@ COLUMNS = (
 TERA = 1e12
 BACKWARD_ATTENTION = 2.5  # five products against two, as in cost/attention.py
 LIMIT_S = 600.0
+WARM = "primus_search.measure.worker:warm"
 CPU_RANKS = 2
 LINK_REPEATS = 12
 
@@ -72,13 +73,14 @@ SWEEPS = {"full": FULL, "tiny": TINY}
 def measure_device(path: Path, *, kind: str, gpu: str, sweep: str = "full") -> list[str]:
     """Measure the device and write the CSV; what could not be measured, in words.
 
-    GEMM, attention and experts each run isolated: a crash in one leaves the other two.
+    GEMM, attention and experts are each a process of its own: a crash in one leaves the other two.
     """
     rows: list[dict[str, Any]] = []
     missing = []
-    for family in ("gemm", "attention", "grouped_gemm"):
-        payload = {"family": family, "device": kind, "gpu": gpu, "sweep": sweep}
-        outcome = isolated("primus_search.measure.device_table:sweep_family", payload, limit_s=LIMIT_S)
+    common = {"device": kind, "gpu": gpu, "sweep": sweep}
+    function = "primus_search.measure.device_table:sweep_family"
+    jobs = [Job(function=function, payload=common | {"family": family}, limit_s=LIMIT_S) for family in _FAMILIES]
+    for family, (outcome,) in zip(_FAMILIES, run_jobs(jobs, ranks=1, threads=1, warm=WARM), strict=True):
         if outcome.verdict is Verdict.DONE:
             rows += outcome.value["rows"]
             missing += outcome.value["missing"]
@@ -216,8 +218,8 @@ def _fp8(x: Tensor, w: Tensor) -> Callable[[], object]:
     def run() -> Tensor:
         return scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16)
 
-    x8, x_scale = quantize(x, torch.float8_e4m3fn, E4M3_MAX)
-    w8, w_scale = quantize(w, torch.float8_e4m3fn, E4M3_MAX)
+    x8, x_scale = precise8(x)
+    w8, w_scale = precise8(w)
     return run
 
 

@@ -3,7 +3,7 @@
 A fresh interpreter with torch takes seconds to start, a fork of one milliseconds. The rank imports and warms what all
 jobs need, forks a child for every job and waits for it, at most the job's time limit; the child joins its peers of the
 other ranks in a group of its own, answers through a pipe and is gone, with all the memory it held. Nothing that runs
-threads may live in the forking process: it touches no collective and computes nothing itself.
+threads may live in the forking process: it touches no collective, no GPU, and computes on one thread only.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from primus_search.measure.device import resident_bytes
+from primus_search.measure.device import CPU, resident_bytes
 from primus_search.measure.isolate import PR_SET_PDEATHSIG, Verdict, ending, load, outcome_of
 
 _CHUNK = 1 << 16
@@ -32,7 +32,8 @@ def run_jobs(payload: dict[str, Any]) -> list[dict[str, Any]]:
     what this process holds: a child of it holds as much in truth, but is charged only for the pages it touches.
     """
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
-    prefer()
+    if all(job["payload"].get("device", CPU) == CPU for job in payload["jobs"]):
+        prefer()
     load(payload["warm"])()
     own = {name: payload[name] for name in ("rank", "ranks", "threads")} | {"resident_bytes": resident_bytes()}
     outcomes = []

@@ -43,18 +43,15 @@ from primus_search.measure.host_rank import (
     ATTENTION,
     EXPERTS,
     GEMMS,
-    HIDDEN,
     MESSAGES,
-    OPTIMIZER_PARAMS,
-    ROWS,
-    VOCABULARY,
+    STREAMS,
 )
 from primus_search.measure.ranks import Job, failure_of, run_jobs
+from primus_search.measure.streams import COUNTED_BYTES, memory_law, rates
 from primus_search.network import Network
 
 MAX_DEVICES = 8
 CALIBRATION = 4  # raise when the calibration changes, so that old files are measured again
-COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
 LIMIT_S = 300.0
 WARM = "primus_search.measure.truth_train:warm"
 RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
@@ -163,27 +160,9 @@ def mean_of(parts: list[Any]) -> Any:
 def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
     """The laws of one device from the figures of `host_rank`."""
     peak = max(2.0 * m * n * k / t["forward"] for (m, n, k), t in zip(GEMMS, f["gemm_s"], strict=True))
-    elements = ROWS * HIDDEN
-    stream = 3 * elements + 8 * elements
-    stream_rate = stream * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"])
-    rates = {
-        "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
-        "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
-        "softmax": 4 * COUNTED_BYTES * (ROWS // 4) * VOCABULARY / max(f["loss_s"] - f["copy_s"], 1e-9),
-        "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
-        "optimizer": OPTIMIZER_BYTES * OPTIMIZER_PARAMS / f["optimizer_s"],
-    }
-    bandwidth = max(stream_rate, *rates.values())
-    memory = MemoryLaw(
-        stream_efficiency=stream_rate / bandwidth,
-        norm_efficiency=rates["norm"] / bandwidth,
-        norm_backward_efficiency=rates["norm_backward"] / bandwidth,
-        softmax_efficiency=rates["softmax"] / bandwidth,
-        permute_efficiency=rates["permute"] / bandwidth,
-        cast_efficiency=stream_rate / bandwidth,
-        optimizer_efficiency=rates["optimizer"] / bandwidth,
-        latency_s=f["small_kernel_s"],
-    )
+    rate = rates(STREAMS, f, OPTIMIZER_BYTES)
+    bandwidth = max(rate.values())
+    memory = memory_law(rate, bandwidth, f["small_kernel_s"])
     base = Accelerator(
         name="host",
         vendor="host",

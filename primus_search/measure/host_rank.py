@@ -14,18 +14,16 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 
 from primus_search.measure.device import resident_bytes
-from primus_search.measure.fused import fused_loss, rms_norm, swiglu
 from primus_search.measure.ranks import join, leave
+from primus_search.measure.streams import Sizes, both_passes, stream_seconds
 
 GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
 ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension
-ROWS, HIDDEN = 2048, 512  # streams
-VOCABULARY = 8192
+STREAMS = Sizes(rows=2048, hidden=512, vocabulary=8192, optimizer_params=2_000_000)
 EXPERTS = (8, 128, 256, 768)  # groups, rows, k, n
 MESSAGES = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes
 PARTS = 8  # tensors that a sharded layer's weights are gathered for
 BURST = (512, 1024, 256)  # product computed before each collective: m, n, k
-OPTIMIZER_PARAMS = 2_000_000
 
 
 def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
@@ -36,10 +34,8 @@ def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
     baseline = payload["resident_bytes"] + resident_bytes() - entered
     figures: dict[str, Any] = {"gemm_s": [_gemm(*shape) for shape in GEMMS]}
     figures["attention_s"] = [_attention(*shape) for shape in ATTENTION]
-    figures |= _streams()
-    figures["small_kernel_s"] = _small_kernel()
+    figures |= stream_seconds(STREAMS, _seconds)
     figures["experts_s"] = _experts()
-    figures["optimizer_s"] = _optimizer()
     figures["links"] = _links(payload["ranks"]) if payload["ranks"] > 1 else {}
     figures["baseline_bytes"] = baseline
     leave()
@@ -63,57 +59,15 @@ def _gemm(m: int, n: int, k: int) -> dict[str, float]:
     return {"forward": forward, "input_grad": _seconds(lambda: g @ w), "weight_grad": _seconds(lambda: g.t() @ x)}
 
 
-def _both(run: Callable[[], torch.Tensor]) -> dict[str, float]:
-    """Forward and backward seconds of a differentiable call."""
-    forward = _seconds(run)
-    out = run()
-    grad = torch.ones_like(out)
-    whole = _seconds(lambda: torch.autograd.backward(run(), grad))
-    return {"forward": forward, "backward": max(whole - forward, 0.0)}
-
-
 def _attention(batch: int, heads: int, seq: int, dim: int) -> dict[str, float]:
     q, k, v = (torch.randn(batch, heads, seq, dim, requires_grad=True) for _ in range(3))
-    return _both(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True))
-
-
-def _streams() -> dict[str, Any]:
-    x = torch.randn(ROWS, HIDDEN, requires_grad=True)
-    wide = torch.randn(ROWS, 2 * HIDDEN, requires_grad=True)
-    weight = torch.ones(HIDDEN, requires_grad=True)
-    logits, targets = torch.randn(ROWS // 4, VOCABULARY), torch.randint(0, VOCABULARY, (ROWS // 4,))
-    order = torch.randperm(ROWS)
-    return {
-        "add_s": _seconds(lambda: x.detach() + x.detach()),
-        "swiglu_s": _both(lambda: swiglu(wide)),
-        "norm_s": _both(lambda: rms_norm(x, weight)),
-        "loss_s": _seconds(lambda: fused_loss(logits.clone(), targets)),
-        "permute_s": _both(lambda: x.index_select(0, order)),
-        "copy_s": _seconds(lambda: logits.clone()),
-    }
-
-
-def _small_kernel() -> float:
-    x = torch.randn(8)
-
-    def hundred() -> None:
-        for _ in range(100):
-            x.add(1.0)
-
-    return _seconds(hundred) / 100
+    return both_passes(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True), _seconds)
 
 
 def _experts() -> dict[str, float]:
     groups, rows, k, n = EXPERTS
     x, w = torch.randn(groups, rows, k), torch.randn(groups, k, n)
     return {"forward": _seconds(lambda: torch.bmm(x, w))}
-
-
-def _optimizer() -> float:
-    weight = torch.nn.Parameter(torch.randn(OPTIMIZER_PARAMS))
-    weight.grad = torch.randn_like(weight)
-    step = torch.optim.AdamW([weight], fused=True).step
-    return _seconds(step, repeats=5)
 
 
 def _links(ranks: int) -> dict[str, list[float]]:

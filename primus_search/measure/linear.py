@@ -1,5 +1,6 @@
 """Linear layers as a rank holds them: plain, fed by a gathered sequence shard, or through FP8 matrix units."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.fused import gather, gathered_linear, scatter
 
 E4M3_MAX, E5M2_MAX = 448.0, 57344.0  # largest finite values, OCP 8-bit floating point specification 1.0
+E4M3_FNUZ_MAX = 240.0  # of AMD's CDNA 3, whose matrix units read the formats without infinities and negative zero
 MEASURABLE_FP8 = (Fp8.HYBRID, Fp8.DELAYED)
 
 
@@ -35,6 +37,25 @@ class Linear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+@lru_cache(maxsize=1)
+def _is_fnuz() -> bool:
+    if torch.version.hip is None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_properties(0).gcnArchName.startswith("gfx94")
+
+
+def precise8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as E4M3, for activations and weights: `quantize`."""
+    if _is_fnuz():
+        return quantize(x, torch.float8_e4m3fnuz, E4M3_FNUZ_MAX)
+    return quantize(x, torch.float8_e4m3fn, E4M3_MAX)
+
+
+def wide8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as E5M2, for gradients: `quantize`."""
+    return quantize(x, torch.float8_e5m2fnuz if _is_fnuz() else torch.float8_e5m2, E5M2_MAX)
+
+
 def quantize(x: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tensor, Tensor]:
     """x in an 8-bit format with one scale for the whole tensor, and the factor that undoes the scale (fp32)."""
     if isinstance(x, FakeTensor):  # one fused kernel: no intermediate to trace
@@ -52,8 +73,8 @@ class _Fp8Linear(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, ranks: int) -> Tensor:
-        x8, x_scale = quantize(x, torch.float8_e4m3fn, E4M3_MAX)
-        w8, w_scale = quantize(weight, torch.float8_e4m3fn, E4M3_MAX)
+        x8, x_scale = precise8(x)
+        w8, w_scale = precise8(weight)
         full8 = gather(x8, ranks).flatten(0, -2)
         ctx.save_for_backward(x8, x_scale, weight)
         ctx.ranks = ranks
@@ -64,8 +85,8 @@ class _Fp8Linear(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x8, x_scale, weight = ctx.saved_tensors
         grad = grads[0].flatten(0, -2)
-        g8, g_scale = quantize(grad, torch.float8_e5m2, E5M2_MAX)
-        w8, w_scale = quantize(weight, torch.float8_e4m3fn, E4M3_MAX)
+        g8, g_scale = wide8(grad)
+        w8, w_scale = precise8(weight)
         # The right-hand operand of the FP8 units is column-major.
         grad_x = scaled_mm(g8, w8.t().contiguous().t(), g_scale, w_scale, grad.dtype)
         grad_weight = None
@@ -98,16 +119,16 @@ class _Fp8Grouped(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weights: Tensor) -> Tensor:
-        rows8, scale = quantize(rows, torch.float8_e4m3fn, E4M3_MAX)
+        rows8, scale = precise8(rows)
         ctx.save_for_backward(rows8, scale, weights)
-        w8, w_scale = quantize(weights, torch.float8_e4m3fn, E4M3_MAX)
+        w8, w_scale = precise8(weights)
         return _grouped_mm(rows8, w8, scale, w_scale, rows.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
         rows8, scale, weights = ctx.saved_tensors
-        g8, g_scale = quantize(grads[0], torch.float8_e5m2, E5M2_MAX)
-        w8, w_scale = quantize(weights, torch.float8_e4m3fn, E4M3_MAX)
+        g8, g_scale = wide8(grads[0])
+        w8, w_scale = precise8(weights)
         grad_rows = _grouped_mm(g8, w8.transpose(1, 2), g_scale, w_scale, grads[0].dtype)
         grad_weights = None
         if ctx.needs_input_grad[1]:

@@ -24,6 +24,7 @@ CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU makes no context, which no fork would survive
     "MALLOC_MMAP_THRESHOLD_": str(LARGEST_MMAP_THRESHOLD),
     "MALLOC_TRIM_THRESHOLD_": str(FREED_FROM_BYTES),
 }

@@ -29,6 +29,7 @@ from primus_search.measure.cache import MeasurementCache, default_folder, read
 from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of
 from primus_search.measure.preflight import preflight
 from primus_search.measure.shard import DtypeName, Shard
+from primus_search.measure.streams import COUNTED_BYTES
 from primus_search.measure.timing import Measurement
 from primus_search.measure.trace import TracedLayer, trace_layer
 from primus_search.model import Model
@@ -39,7 +40,6 @@ MODES = ("auto", "off", "trace", CPU, CUDA)
 FP32_BYTES = 4.0
 LAW_SPREAD = 0.10  # how much better a layer shape may do than the luckiest measured one, against its projection
 PATIENCE = 2.0  # starts of processes are not counted; past so many times the seconds no further shape is begun
-COUNTED_BYTES = 2.0  # bytes per activation element as the memory formulas count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,11 +28,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from primus_search.candidates import GroupedGemm, Recompute
 from primus_search.measure.attention import MissingKernelError
+from primus_search.measure.device import DTYPES
 from primus_search.measure.layers import Embedding, Head, Layer
 from primus_search.measure.shard import Shard
 from primus_search.model import LayerKind, Model
-
-DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

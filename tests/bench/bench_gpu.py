@@ -1,58 +1,260 @@
-"""Measure this machine's accelerator, fit its hardware file, and report errors on shapes left out of the fit.
+"""Measure this machine's accelerator, fit its hardware file, and hold projections against layers and training steps.
 
-Without a CUDA or ROCm device it says so and ends well. With one it writes results/measurements/<device>.csv (the
-sweep of GEMM, attention and expert shapes), <device>.jsonl (single-device layers of real models, measured) and prints
-    kernels   median error of points left out of the fit (primus-search calibrate)
-    layers    median error of projected layer seconds against measured ones, with the fitted file
-    memory    median error of traced layer activations against the device's allocator
+Without a CUDA or ROCm device it says so and ends well. With one it writes into results/measurements/
+    <device>.csv    the sweep: GEMM (BF16, FP8), attention, expert products, collectives between the node's devices
+    <device>.jsonl  layers of real models, measured (a benchmark file: primus-search run --load-benchmark)
+    <device>.json   errors of the fit on points left out of it, of layers, of training steps and of their peak memory,
+                    none of whose shapes the fit has seen; with device, versions and date
+Every measurement is a process of its own: what fails or is missing is a line under "not measured"; others go on.
 """
 
 import argparse
+import datetime
+import json
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ("llama3.1_8b", "mixtral_8x7b", "deepseek_v2_lite")
-SEQ, BUDGET_S = 4096, 10.0
+MODELS = ("llama3.1_8b", "mixtral_8x7b", "deepseek_v2_lite")
+STACK = "torch_eager"
+MICROBATCHES, STEPS, WARMUP = 2, 8, 3
+MOST_LAYERS, MEMORY_SHARE = 4, 0.85
+LIMIT_S = 600.0
+WANTED = {"layer": 0.06, "step": 0.05, "memory": 0.03}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much is measured: which sweep, whether it is enough for a fit, tokens of a sequence, seconds for a layer's
+    pieces and for a stream."""
+
+    sweep: str
+    fits: bool
+    seq: int
+    layer_s: float
+    stream_s: float
+
+
+SCALES = {
+    "full": Scale(sweep="full", fits=True, seq=4096, layer_s=20.0, stream_s=1.0),
+    "tiny": Scale(sweep="tiny", fits=False, seq=64, layer_s=0.2, stream_s=0.01),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """What was found: rows by kind, and what could not be measured."""
+
+    machine: dict
+    fit: list = field(default_factory=list)
+    layers: list = field(default_factory=list)
+    steps: list = field(default_factory=list)
+    missing: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+
+    def medians(self):
+        """Median absolute errors; None where nothing was measured."""
+        errors = {
+            "layer": [row["projected_s"] / row["measured_s"] - 1.0 for row in self.layers],
+            "step": [row["projected_s"] / row["trained_s"] - 1.0 for row in self.steps],
+            "step_with_measured_layers": [row["composed_s"] / row["trained_s"] - 1.0 for row in self.steps],
+            "memory": [
+                row["projected_bytes"] / row["allocated_bytes"] - 1.0 for row in self.steps if row["allocated_bytes"]
+            ],
+        }
+        return {name: median(map(abs, found)) if found else None for name, found in errors.items()}
+
+    def as_json(self):
+        medians = self.medians()
+        holds = {name: medians[name] is not None and medians[name] <= wanted for name, wanted in WANTED.items()}
+        facts = {"median_errors": medians, "wanted": WANTED, "holds": holds}
+        return (
+            self.machine
+            | facts
+            | {"fit": self.fit, "layers": self.layers, "steps": self.steps}
+            | {"not_measured": self.missing}
+        )
+
+    def lines(self):
+        """What a reader at the terminal wants."""
+        for one in self.fit:
+            yield f"{one['stage']}: {one['points']} points, left out: median error {one['median_error']:.1%}"
+        for row in self.layers:
+            yield f"layer {row['name']}: {row['measured_s'] * 1e3:.3f} ms, projected {row['projected_s'] * 1e3:.3f} ms"
+        for row in self.steps:
+            yield (
+                f"step {row['name']}: {row['trained_s']:.4f} s, projected {row['projected_s']:.4f} s, with measured "
+                f"layers {row['composed_s']:.4f} s; peak {row['allocated_bytes'] / 1e9:.2f} GB, projected "
+                f"{row['projected_bytes'] / 1e9:.2f} GB"
+            )
+        for name, error in self.medians().items():
+            wanted = f" (wanted <= {WANTED[name]:.0%})" if name in WANTED else ""
+            yield f"{name}: median error {'not measured' if error is None else f'{error:.1%}'}{wanted}"
+        yield from (f"not measured: {line}" for line in self.missing)
+        yield from self.notes
 
 
 def device_slug(name: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
-def layer_errors(accelerator, kind: str, names, seq: int, budget_s: float, dtype: str):
-    """Measured layers, and projected over measured seconds and traced over allocated bytes of each, with names."""
-    from primus_search.candidates import Candidates
+def hardware_for(slug: str) -> str:
+    """The hardware file all parts of whose name are in the device's, the longest; empty where there is none."""
+    from primus_search.declare.places import Kind, names
+
+    known = [name for name in names(Kind.HARDWARE) if all(part in slug for part in name.split("_"))]
+    return max(known, key=len) if known else ""
+
+
+def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Evidence):
+    """The accelerator with laws and tables of the sweep and the rates of this package's streams."""
+    from primus_search.calibrate.points import read_points
+    from primus_search.calibrate.run import calibrate_hardware
+    from primus_search.cost.optimizer import bytes_per_param
+    from primus_search.declare.hardware import load_hardware, load_stack
+    from primus_search.declare.tables import read_tables
+    from primus_search.measure.isolate import Verdict, isolated
+    from primus_search.measure.streams import SIZES, memory_law, rates
+
+    loaded = load_hardware(hardware)
+    accelerator = loaded.accelerator
+    if scale.fits:
+        calibration = calibrate_hardware(hardware, read_points(table), loaded.name).calibration
+        accelerator = calibration.accelerator
+        for stage in calibration.stages:
+            if stage.num_points:
+                facts = {"stage": stage.name, "points": stage.num_points, "median_error": stage.median_error}
+                evidence.fit.append(facts)
+    payload = {"device": kind, "sweep": scale.sweep, "budget_s": scale.stream_s}
+    streams = isolated("primus_search.measure.streams:measure_streams", payload, limit_s=LIMIT_S)
+    if streams.verdict is Verdict.DONE:
+        rate = rates(SIZES[scale.sweep], streams.value, bytes_per_param(load_stack(STACK)))
+        law = memory_law(rate, accelerator.hbm_bytes_per_s, streams.value["small_kernel_s"])
+        accelerator = replace(accelerator, memory=law)
+    else:
+        evidence.missing.append(f"streams: {streams.verdict.value}: {streams.cause}")
+    kernels, _, _ = read_tables(table)
+    return replace(accelerator, tables=kernels)
+
+
+def one_device(hardware: str, accelerator):
+    """A cluster of one device."""
+    from primus_search.cluster import Cluster
+    from primus_search.declare.hardware import load_hardware, load_stack, on_fewer_gpus
+
+    network = on_fewer_gpus(load_hardware(hardware).network, 1)
+    return Cluster(accelerator=accelerator, network=network, stack=load_stack(STACK), num_nodes=1)
+
+
+def that_fit(model, cluster, workload, c):
+    """As many first layers of the model as one device trains, at most MOST_LAYERS; at least one."""
+    from primus_search.cost.project import Projector
+    from primus_search.measure.alone import first_layers
+
+    for count in range(MOST_LAYERS, 1, -1):
+        part = first_layers(model, count)
+        memory = Projector(part, cluster, workload).project(c).memory
+        if memory.total[0] <= MEMORY_SHARE * cluster.accelerator.hbm_bytes:
+            return part
+    return first_layers(model, 1)
+
+
+def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evidence: Evidence) -> bool:
+    """Layers of one model at one precision, alone on the device, against their projection; whether all were."""
     from primus_search.cost.layer import layer_operations
     from primus_search.cost.work import tally
-    from primus_search.declare.hardware import load_stack
-    from primus_search.declare.models import load_model
-    from primus_search.measure.bench import Piece, bench
-    from primus_search.measure.shard import Shard
+
+    model = bencher.model
+    if not bencher.measure(c, [0], scale.layer_s):
+        failure = bencher.failures[-1]
+        evidence.missing.append(f"layers of {model.name} {label}: {failure.verdict.value}: {failure.cause}")
+        return False
+    for piece, layer in zip(bencher.pieces_of(c, 0), model.kinds, strict=False):
+        measured = bencher.used[piece.piece, piece.shape]
+        operations = layer_operations(model, layer, workload, cluster.accelerator, cluster.stack, c)
+        work = tally(operations, acc=cluster.accelerator, stack=cluster.stack, rows=1)
+        row = {"name": f"{model.name} {'moe' if layer.is_moe else 'dense'} {label}"}
+        row |= {"measured_s": sum(measured.seconds.values()), "projected_s": float(work.seconds.sum())}
+        evidence.layers.append(row | {"passes": measured.seconds, "notes": list(measured.notes)})
+    return True
+
+
+def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -> None:
+    """Training steps of the model on the device, against their projection with laws and with measured layers."""
+    from primus_search.cost.project import Projector
+    from primus_search.measure.isolate import Verdict, isolated
+
+    model = bencher.model
+    payload = {"piece": bencher.pieces_of(c, 0)[0].to_json(), "device": kind}
+    payload |= {"microbatches": MICROBATCHES, "steps": STEPS, "warmup": WARMUP}
+    outcome = isolated("primus_search.measure.alone:train_alone", payload, limit_s=LIMIT_S)
+    if outcome.verdict is not Verdict.DONE:
+        evidence.missing.append(f"step of {model.name}: {outcome.verdict.value}: {outcome.cause}")
+        return
+    found = outcome.value
+    plain = Projector(model, cluster, workload).project(c)
+    composed = Projector(model, cluster, workload, measured=bencher.layers(c, [0])).project(c)
+    row = {"name": f"{model.name}, {model.num_layers} layers", "trained_s": found["step_s"]}
+    row |= {"projected_s": float(plain.step.total[0]), "composed_s": float(composed.step.total[0])}
+    row |= {"projected_bytes": float(plain.memory.allocated[0])}
+    row |= {name: found[name] for name in ("allocated_bytes", "reserved_bytes", "spread_s", "notes")}
+    evidence.steps.append(row)
+
+
+def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, cache, evidence: Evidence) -> None:
+    from primus_search.candidates import Candidates, Fp8
+    from primus_search.measure.bencher import Bencher
+    from primus_search.measure.device import describe
+    from primus_search.measure.preflight import preflight
     from primus_search.workload import Workload
 
-    workload, stack = Workload(seq_length=seq, global_batch_size=1), load_stack("torchtitan")
-    measurements, lines = [], []
-    for name in names:
-        model = load_model(name)
-        c = Candidates.table(micro_batch_size=1)
-        for layer in model.kinds:
-            piece = Piece(piece="layer", model=model, shard=Shard.of(c, 0, workload, dtype), kind=layer)
-            measured = bench(piece, kind=kind, budget_s=budget_s)
-            operations = layer_operations(model, layer, workload, accelerator, stack, c)
-            projected = float(tally(operations, acc=accelerator, stack=stack, rows=1).seconds.sum())
-            ratio = projected / sum(measured.seconds.values())
-            lines.append((f"{name} {'moe' if layer.is_moe else 'dense'}", ratio))
-            measurements.append(measured)
-    return measurements, lines
+    cluster = one_device(hardware, accelerator)
+    evidence.notes += preflight(cluster, kind)
+    workload = Workload(seq_length=scale.seq, global_batch_size=MICROBATCHES)
+    c = Candidates.table(micro_batch_size=1, loss_fusion=True)
+    eighth = Candidates.table(micro_batch_size=1, loss_fusion=True, fp8=int(Fp8.HYBRID))
+    for model in models:
+        part = that_fit(model, cluster, workload, c)
+        bencher = Bencher(model=part, workload=workload, device=describe(kind), dtype="bfloat16", cache=cache)
+        if measure_layers(bencher, cluster, workload, c, "bf16", scale, evidence):
+            measure_step(bencher, cluster, workload, c, kind, evidence)
+        measure_layers(bencher, cluster, workload, eighth, "fp8", scale, evidence)
+
+
+def run(options, kind: str, models) -> int:
+    """The sweep, the fit, layers and steps, and the report, on a device of that kind."""
+    from primus_search.declare.hardware import load_hardware
+    from primus_search.measure.cache import MeasurementCache
+    from primus_search.measure.device import describe
+    from primus_search.measure.device_table import measure_device
+
+    info, scale = describe(kind), SCALES[options.sweep]
+    slug = device_slug(info.name)
+    hardware = options.hardware or hardware_for(slug)
+    if not hardware:
+        print(f"{info.name}: no hardware file is named like it; name one with --hardware")
+        return 2
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    evidence = Evidence(machine={"device": info.name, "versions": info.versions, "hardware": hardware, "date": date})
+    table, layers = options.out / f"{slug}.csv", options.out / f"{slug}.jsonl"
+    evidence.missing += measure_device(table, kind=kind, gpu=load_hardware(hardware).name, sweep=scale.sweep)
+    accelerator = fitted(hardware, table, kind, scale, evidence)
+    layers.unlink(missing_ok=True)
+    measure_models(models, hardware, accelerator, kind, scale, MeasurementCache(layers), evidence)
+    text = json.dumps(evidence.as_json(), indent=2, default=float)
+    (options.out / f"{slug}.json").write_text(text + "\n", encoding="utf-8")
+    for line in evidence.lines():
+        print(line)
+    return 0
 
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hardware", default="", help="hardware file to fit; default: the one named like the device")
-    parser.add_argument("--sweep", default="full", choices=("full", "tiny"))
+    parser.add_argument("--sweep", default="full", choices=tuple(SCALES))
+    parser.add_argument("--models", default=",".join(MODELS), help="model presets, commas between")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "measurements")
     options = parser.parse_args(arguments)
     import torch
@@ -60,45 +262,9 @@ def main(arguments=None) -> int:
     if not torch.cuda.is_available():
         print("no CUDA or ROCm device on this machine: nothing measured")
         return 0
-    return run(options, "cuda")
+    from primus_search.declare.models import load_model
 
-
-def run(options, kind: str) -> int:
-    """The sweep, the fit and the report, on a device of that kind."""
-    from primus_search.calibrate.points import read_points
-    from primus_search.calibrate.run import calibrate_hardware
-    from primus_search.declare.hardware import load_hardware
-    from primus_search.declare.places import Kind, names
-    from primus_search.measure.cache import save
-    from primus_search.measure.device import describe
-    from primus_search.measure.device_table import measure_device
-
-    info = describe(kind)
-    slug = device_slug(info.name)
-    known = [name for name in names(Kind.HARDWARE) if name.split("_")[0] in slug]
-    hardware = options.hardware or (max(known, key=len) if known else "")
-    if not hardware:
-        print(f"{info.name}: no hardware file is named like it; name one with --hardware")
-        return 2
-    gpu = load_hardware(hardware).name
-    table = options.out / f"{slug}.csv"
-    for line in measure_device(table, kind=kind, gpu=gpu, sweep=options.sweep):
-        print(f"not measured: {line}")
-    accelerator = load_hardware(hardware).accelerator
-    if options.sweep == "full":
-        result = calibrate_hardware(hardware, read_points(table), gpu)
-        accelerator = result.calibration.accelerator
-        for stage in result.calibration.stages:
-            if stage.num_points:
-                print(f"{stage.name}: {stage.num_points} points, left out: median error {stage.median_error:.1%}")
-    dtype = "bfloat16" if kind == "cuda" else "float32"
-    names_, seq, budget_s = (LAYERS, SEQ, BUDGET_S) if options.sweep == "full" else (("tiny",), 64, 0.1)
-    measurements, lines = layer_errors(accelerator, kind, names_, seq, budget_s, dtype)
-    save(options.out / f"{slug}.jsonl", [replace(m) for m in measurements])
-    for name, ratio in lines:
-        print(f"layer {name}: projected over measured {ratio:.3f}")
-    print(f"layers: median error {median(abs(ratio - 1.0) for _, ratio in lines):.1%} on {info.label}")
-    return 0
+    return run(options, "cuda", [load_model(name) for name in options.models.split(",")])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,105 @@
+"""Training steps of a model's first layers on one device: step time and peak memory to hold projections against.
+
+As many layers of a real model as fit, with embedding and head, in the mixed precision of Megatron-Core: BF16 weights,
+FP32 main gradients, FP32 masters and moments (18 bytes per parameter; stack file `torch_eager`). No collective runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from primus_search.measure.bench import NotFiniteError, Piece
+from primus_search.measure.device import CPU, CUDA, clock, describe, placed, synchronize
+from primus_search.measure.timing import summarize
+from primus_search.measure.truth_model import Part
+from primus_search.model import Model
+
+LEARNING_RATE = 1e-4
+
+
+def first_layers(model: Model, count: int) -> Model:
+    """The model with only its first layers, embedding and head as they were."""
+    kept = min(count, model.num_layers)
+    return replace(model, num_layers=kept, moe_layers=model.moe_layers[:kept], windows=model.windows[:kept])
+
+
+def train_alone(payload: dict[str, Any]) -> dict[str, Any]:
+    """Median seconds of a step, its spread, peak bytes of the allocator (0 on a CPU), losses. Runs isolated.
+
+    Payload: piece (model and shard; the piece's own name does not matter), device, microbatches, steps, warmup.
+    """
+    piece, kind = Piece.from_json(payload["piece"]), payload["device"]
+    if kind == CPU:
+        torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with placed(kind, piece.shard.dtype):
+        step = _step(piece, payload["microbatches"])
+        losses = [step() for _ in range(payload["warmup"])]
+        if kind == CUDA:
+            synchronize(kind)
+            torch.cuda.reset_peak_memory_stats()
+        stopwatch = clock(kind)
+        walls = [stopwatch(lambda: losses.append(step())) for _ in range(payload["steps"])]
+    if not all(bool(torch.isfinite(loss)) for loss in losses):
+        raise NotFiniteError("the loss is NaN or infinite")
+    timing = summarize(walls)
+    is_gpu = kind != CPU
+    return {
+        "step_s": timing.median_s,
+        "spread_s": timing.spread_s,
+        "notes": list(timing.notes),
+        "allocated_bytes": float(torch.cuda.max_memory_allocated()) if is_gpu else 0.0,
+        "reserved_bytes": float(torch.cuda.max_memory_reserved()) if is_gpu else 0.0,
+        "losses": [float(loss) for loss in losses],
+        "device": describe(kind).label,
+    }
+
+
+def _step(piece: Piece, microbatches: int) -> Callable[[], Tensor]:
+    """One step: every micro-batch forward and backward, then the optimizer; returns the mean loss, on the device."""
+    model, shard = piece.model, piece.shard
+    part = Part(model, shard, range(model.num_layers), rank=0, has_embedding=True, has_head=True)
+    optimizer = MasterAdamW(part)
+
+    def step() -> Tensor:
+        total = torch.zeros((), dtype=torch.float32)
+        for _ in range(microbatches):
+            tokens = torch.randint(0, model.vocab_size, (shard.micro_batch_size, shard.seq_length + 1))
+            loss = part(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+            torch.autograd.backward(loss / microbatches)
+            total += loss.detach().float() / microbatches
+        optimizer.step()
+        return total
+
+    return step
+
+
+class MasterAdamW:
+    """AdamW on FP32 masters of a module's weights; gradients are added up in FP32 as backward produces them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.weights: list[Tensor] = list(module.parameters())
+        self.masters: list[Tensor] = [nn.Parameter(weight.detach().float().clone()) for weight in self.weights]
+        self.gradients: list[Tensor] = [torch.zeros_like(master) for master in self.masters]
+        for weight, master, gradient in zip(self.weights, self.masters, self.gradients, strict=True):
+            master.grad = gradient
+            weight.register_post_accumulate_grad_hook(_adder(gradient))  # type: ignore[no-untyped-call]
+        self.adamw = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.adamw.step()
+        torch._foreach_copy_(self.weights, self.masters)
+        torch._foreach_zero_(self.gradients)
+
+
+def _adder(main: Tensor) -> Callable[[Tensor], None]:
+    def add(weight: Tensor) -> None:
+        assert weight.grad is not None
+        main.add_(weight.grad)
+        weight.grad = None
+
+    return add

@@ -1,0 +1,119 @@
+"""Bandwidth-bound operations of a layer as this package's modules run them, and the memory law they amount to.
+
+The cost model counts the bytes a fused kernel moves; a rate here is those bytes over the seconds of the operation as
+torch runs it, several kernels or one. So a projection with this law speaks of training with these modules.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from primus_search.accelerator import MemoryLaw
+from primus_search.measure.device import placed
+from primus_search.measure.fused import fused_loss, rms_norm, swiglu
+from primus_search.measure.timing import measure
+
+COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
+
+Seconds = Callable[[Callable[[], object]], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """A stream of `rows` tokens of `hidden` elements; a quarter as many tokens meet `vocabulary` logits."""
+
+    rows: int
+    hidden: int
+    vocabulary: int
+    optimizer_params: int
+
+
+def stream_seconds(sizes: Sizes, seconds: Seconds) -> dict[str, Any]:
+    """Seconds of each operation, forward and backward apart where it has both; `seconds` times one call."""
+    rows, hidden = sizes.rows, sizes.hidden
+    x = torch.randn(rows, hidden, requires_grad=True)
+    wide = torch.randn(rows, 2 * hidden, requires_grad=True)
+    weight = torch.ones(hidden, requires_grad=True)
+    logits, targets = torch.randn(rows // 4, sizes.vocabulary), torch.randint(0, sizes.vocabulary, (rows // 4,))
+    order = torch.randperm(rows)
+    return {
+        "add_s": seconds(lambda: x.detach() + x.detach()),
+        "swiglu_s": both_passes(lambda: swiglu(wide), seconds),
+        "norm_s": both_passes(lambda: rms_norm(x, weight), seconds),
+        "loss_s": seconds(lambda: fused_loss(logits.clone(), targets)),
+        "permute_s": both_passes(lambda: x.index_select(0, order), seconds),
+        "copy_s": seconds(lambda: logits.clone()),
+        "small_kernel_s": _small_kernel_s(seconds),
+        "optimizer_s": _optimizer_s(sizes.optimizer_params, seconds),
+    }
+
+
+LARGE = Sizes(rows=16384, hidden=4096, vocabulary=32768, optimizer_params=1 << 28)
+SMALL = Sizes(rows=64, hidden=64, vocabulary=128, optimizer_params=1 << 12)
+SIZES = {"full": LARGE, "tiny": SMALL}
+
+
+def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
+    """Inside an isolated process: `stream_seconds` of a device in BF16. Payload: device, sweep, budget_s."""
+    kind = payload["device"]
+
+    def seconds(run: Callable[[], object]) -> float:
+        return measure(run, device=kind, budget_s=payload["budget_s"]).median_s
+
+    with placed(kind, "bfloat16"):
+        return stream_seconds(SIZES[payload["sweep"]], seconds)
+
+
+def both_passes(run: Callable[[], torch.Tensor], seconds: Seconds) -> dict[str, float]:
+    """Forward and backward seconds of a differentiable call."""
+    forward = seconds(run)
+    grad = torch.ones_like(run())
+    whole = seconds(lambda: torch.autograd.backward(run(), grad))
+    return {"forward": forward, "backward": max(whole - forward, 0.0)}
+
+
+def _small_kernel_s(seconds: Seconds) -> float:
+    x = torch.randn(8)
+
+    def hundred() -> None:
+        for _ in range(100):
+            x.add(1.0)
+
+    return seconds(hundred) / 100
+
+
+def _optimizer_s(num_params: int, seconds: Seconds) -> float:
+    weight = torch.nn.Parameter(torch.randn(num_params, dtype=torch.float32))
+    weight.grad = torch.randn_like(weight)
+    return seconds(torch.optim.AdamW([weight], fused=True).step)
+
+
+def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, float]:
+    """Counted bytes per second of each kind of stream; `optimizer_bytes` are counted per parameter."""
+    elements = sizes.rows * sizes.hidden
+    moved = 3 * elements + 8 * elements  # of an addition; of a gated activation and its gradient
+    return {
+        "stream": moved * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"]),
+        "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
+        "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
+        "softmax": 4 * COUNTED_BYTES * (sizes.rows // 4) * sizes.vocabulary / max(f["loss_s"] - f["copy_s"], 1e-9),
+        "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
+        "optimizer": optimizer_bytes * sizes.optimizer_params / f["optimizer_s"],
+    }
+
+
+def memory_law(rate: dict[str, float], bandwidth_bytes_per_s: float, latency_s: float) -> MemoryLaw:
+    """The rates as shares of a bandwidth."""
+    share = {name: value / bandwidth_bytes_per_s for name, value in rate.items()}
+    return MemoryLaw(
+        stream_efficiency=share["stream"],
+        norm_efficiency=share["norm"],
+        norm_backward_efficiency=share["norm_backward"],
+        softmax_efficiency=share["softmax"],
+        permute_efficiency=share["permute"],
+        cast_efficiency=share["stream"],
+        optimizer_efficiency=share["optimizer"],
+        latency_s=latency_s,
+    )
