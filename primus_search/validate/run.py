@@ -43,6 +43,12 @@ class Row:
         return float(self.projection.tokens_per_s_per_gpu[0])
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 90 % interval of the predicted rate."""
+        found = interval(self.case.cluster, self.case.model, np.array([self.predicted]))
+        return float(found.low[0]), float(found.high[0])
+
+    @property
     def has_rate(self) -> bool:
         """Whether the run publishes tokens/s."""
         return not math.isnan(self.case.measured)
@@ -241,10 +247,8 @@ def coverage(outcome: Outcome) -> float:
 
 def are_inside(outcome: Outcome) -> Bools:
     """Whether the measured rate of every run lies in the 90 % interval of its projection."""
-    inside = []
-    for row in outcome.rows:
-        found = interval(row.case.cluster, row.case.model, np.array([row.predicted]))
-        inside.append(bool(found.low[0] <= row.case.tokens_per_s_per_gpu <= found.high[0]))
+    ends = [row.interval for row in outcome.rows]
+    inside = [low <= row.case.measured <= high for row, (low, high) in zip(outcome.rows, ends, strict=True)]
     return np.array(inside, dtype=bool)
 
 
@@ -297,9 +301,12 @@ def _part(verdicts: Sequence[str], wanted: str) -> float:
 
 def _row(row: Row) -> dict[str, Any]:
     memory = row.memory
+    low, high = row.interval
     return {
         "id": row.case.run.id,
         "predicted_tokens_per_s_per_gpu": row.predicted,
+        "predicted_low": low,
+        "predicted_high": high,
         "measured_tokens_per_s_per_gpu": row.case.tokens_per_s_per_gpu,
         "predicted_memory_GB": memory[0] / GB if memory else None,
         "measured_memory_GB": memory[1] / GB if memory else None,
