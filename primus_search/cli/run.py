@@ -66,7 +66,7 @@ def run(
         )
         with progress_bar(is_shown=not json) as progress:
             result = run_search(loaded, replace(options, progress=progress))
-        result = revalidated(result, load=load_benchmark, save=save_benchmark)
+        result = revalidated(result, load=load_benchmark, save=save_benchmark, ray_address=ray_address)
         if json:
             typer.echo(dumps(summary(result), indent=2))
         else:

@@ -52,7 +52,7 @@ class RayCluster:
             with self._guardian.marking():
                 _start(workers)
         elif self._is_ours:
-            _join(address)
+            join(address)
         self._cap = workers
         self._scanned_at = -RESCAN_S
         self.workers = 1
@@ -120,7 +120,7 @@ def _start(workers: int) -> None:
     )
 
 
-def _join(address: str) -> None:
+def join(address: str) -> None:
     """A cluster that is running. A worker on another machine may have another version of this package, or none."""
     package = str(Path(primus_search.__file__).parent)
     try:

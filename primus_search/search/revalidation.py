@@ -5,8 +5,9 @@ that shares its layer shapes with a measured one is measured with it.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +23,25 @@ from primus_search.search.store import _csv as csv_bytes
 from primus_search.search.store import file_facts
 
 if TYPE_CHECKING:
-    from primus_search.measure.revalidate import Revalidation
+    from primus_search.measure.revalidate import Benchmark, Revalidation
 
 ROWS = 1000
 BUSY = "busy machine"
 
 
 def revalidated(
-    result: SearchResult, *, load: Path | None = None, save: Path | None = None, folder: Path | None = None
+    result: SearchResult,
+    *,
+    load: Path | None = None,
+    save: Path | None = None,
+    folder: Path | None = None,
+    ray_address: str = "",
 ) -> SearchResult:
-    """The result with its ranking traced and, where this machine has the target's device, measured.
+    """The result with its ranking traced and, where there is the target's device, measured.
 
-    load, save  benchmark files to take measurements from and to write those used to
-    folder      of the measurement cache; the user's own by default
+    load, save   benchmark files to take measurements from and to write those used to
+    folder       of the measurement cache; the user's own by default
+    ray_address  of a cluster: a node that offers the target's device measures, else this machine
     """
     space, best = result.space, result.best
     if space.benchmark.device == "off":
@@ -52,14 +59,15 @@ def revalidated(
     )
     table = best.ranking
     head = np.arange(min(ROWS, len(table)))
-    found = revalidate(
+    task = partial(
+        revalidate,
         space.model,
         best.choice.cluster,
         space.workload,
         table.candidates.take(head),
         table.projection.take(head),
-        how,
     )
+    found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
     if save is not None:
         save_benchmark(save, found.measurements)
     stage = Stage(name="measure", rows=len(head), seconds=found.seconds)
@@ -69,6 +77,19 @@ def revalidated(
         notes=(*result.notes, *_notes(found)),
         seconds=result.seconds + found.seconds,
     )
+
+
+def _found_on(
+    ray_address: str, device: str, task: "Callable[[Benchmark], Revalidation]", how: "Benchmark"
+) -> "Revalidation":
+    """What re-validation finds, on the node of the cluster that has the device where there is one."""
+    if not ray_address or how.mode == "trace":
+        return task(how)
+    from primus_search.search.engine_ray_device import revalidated_on_cluster
+
+    found, where = revalidated_on_cluster(ray_address, device, task, how)
+    found = found or task(how)
+    return replace(found, notes=(where, *found.notes))
 
 
 def _notes(found: "Revalidation") -> list[str]:
