@@ -35,7 +35,7 @@ COLUMNS = (("offsets", "<i8"), ("kind", "<i1"), ("stage", "<i2"), ("micro_batch"
 
 def kept(name: str, stages: int, microbatches: int, virtual_stages: int, build: Callable[[], Table]) -> Table:
     """The order on disk, or the one that `build` makes, which is then written if it took long."""
-    path = folder() / f"{name}-{stages}-{microbatches}-{virtual_stages}"
+    path = _path(name, stages, microbatches, virtual_stages)
     with suppress(OSError, zlib.error, ValueError, KeyError):
         return _read(path.read_bytes())
     started = time.process_time()
@@ -44,6 +44,15 @@ def kept(name: str, stages: int, microbatches: int, virtual_stages: int, build: 
         with suppress(OSError):
             _write(path, table)
     return table
+
+
+def is_kept(name: str, stages: int, microbatches: int, virtual_stages: int) -> bool:
+    """Whether the order is on disk."""
+    return _path(name, stages, microbatches, virtual_stages).exists()
+
+
+def _path(name: str, stages: int, microbatches: int, virtual_stages: int) -> Path:
+    return folder() / f"{name}-{stages}-{microbatches}-{virtual_stages}"
 
 
 def _fingerprint() -> str:
