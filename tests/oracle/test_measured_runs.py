@@ -4,19 +4,24 @@ Tolerances are the accuracy this project promises (docs/fidelity.md), not what h
 a run's source and model left out of every fit is in docs/fidelity.md; here the shipped numbers are judged.
 """
 
+import csv
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from primus_search.validate import Outcome, validate_file
-from primus_search.validate.run import summary
+from primus_search.validate.run import Row, summary
 from primus_search.validate.score import quantile
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
 UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"
 UNSEEN_MEDIAN, UNSEEN_P90 = 0.07, 0.22
 MEDIAN, P90, BIAS, GPU_MEDIAN, KENDALL = 0.06, 0.20, 0.02, 0.09, 0.80
+RESULTS = {"id", "tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_s", "mfu", "peak_mem_gb", "notes"}
+RESULTS |= {"params_b", "dp", "sequence_parallel"}
+"""Columns that are no setting of a run, or follow from others; sequence parallelism came with selective recompute."""
 FEW = 4.0
 """GPU families with fewer distinct runs than this are not judged on their own: one odd run would decide."""
 
@@ -64,8 +69,49 @@ def test_fp8_gains_are_realistic_and_have_the_measured_sign(outcome: Outcome) ->
     for pair in both:
         gain = pair["fp8-delayed"][0] / pair["bf16"][0]
         measured = pair["fp8-delayed"][1] / pair["bf16"][1]
-        assert 1.0 < gain <= 1.75
+        assert 1.0 < gain <= 1.7
         assert gain == pytest.approx(measured, rel=0.2)
+
+
+KNOBS = {
+    "precision": {"precision"},
+    "recompute": {"recompute"},
+    "micro-batch": {"mbs", "gbs"},
+    "schedule": {"schedule"},
+}
+CLEAR = 0.04
+"""Effects below this are within what identical runs differ by (3.7 to 5 %)."""
+HALF_HIDDEN = {("tt-020", "tt-024")}
+"""Row-wise FP8 with asynchronous tensor parallelism: it hides 4 % there, 9 % in BF16 and 16 % with one scale per tensor
+(torchtitan asyncTP page); nothing published says why. Measured -4.3 %, projected +4 %."""
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_single_knob_moves_the_rate_the_way_it_was_measured(outcome: Outcome, knob: str) -> None:
+    """Every pair of runs whose rows differ in that knob only, and by more than identical runs do."""
+    with DATA.open(newline="") as file:
+        raw = {row["id"]: row for row in csv.DictReader(file)}
+    same = [c for c in raw["tt-001"] if c not in KNOBS[knob] | RESULTS]
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in outcome.rows:
+        alike.setdefault(tuple(raw[row.case.run.id][column] for column in same), []).append(row)
+    pairs = [
+        (a, b)
+        for rows in alike.values()
+        for a, b in combinations(rows, 2)
+        if all(raw[a.case.run.id][column] != raw[b.case.run.id][column] for column in KNOBS[knob])
+    ]
+    measured = {
+        (a.case.run.id, b.case.run.id): b.case.tokens_per_s_per_gpu / a.case.tokens_per_s_per_gpu for a, b in pairs
+    }
+    clear = {ids for ids, ratio in measured.items() if abs(np.log(ratio)) > CLEAR}
+    wrong = {
+        (a.case.run.id, b.case.run.id)
+        for a, b in pairs
+        if (b.predicted > a.predicted) != (measured[a.case.run.id, b.case.run.id] > 1.0)
+    }
+    assert len(clear) >= 4
+    assert wrong & clear <= HALF_HIDDEN
 
 
 def test_recompute_costs_what_was_measured_within_noise(outcome: Outcome) -> None:
