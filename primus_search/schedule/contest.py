@@ -1,146 +1,172 @@
-"""The fastest of several orders within a memory limit, in a bounded time.
+"""The best of several orders within a memory limit, in milliseconds however long the pipeline runs.
 
-Contestants are published patterns (with their weight gradients woven in) and orders dispatched in time under several
-policies. Patterns win where costs are even, dispatching where they are not. The contest ends early when an order
-reaches the lower bound. Policies first compete on fewer micro-batches: what decides among them is the warm-up, the
-cool-down and the steady pace, and all three show there.
+Whoever knows the placement says which orders compete; the first one to reach the lower bound ends the contest. A long
+run is decided on a short one: warm-up, steady pace and cool-down all show within a few times p micro-batches, and the
+best orders are then run with as many more of their own periods as it takes (`extend`). Small pipelines get a local
+search on single passes at the end.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from primus_search.schedule.anneal import anneal
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.dispatch import POLICIES, Dispatched, Policy, as_table, dispatch
-from primus_search.schedule.registry import TOLERANCE, Request
-from primus_search.schedule.simulate import peak_activations, run
-from primus_search.schedule.table import Table
-from primus_search.schedule.v_patterns import Legs
-from primus_search.schedule.v_search import best_walk, heat_microbatches
+from primus_search.schedule.dispatch import Dispatched, as_table
+from primus_search.schedule.extend import extended
+from primus_search.schedule.registry import TOLERANCE, Objective, Request
+from primus_search.schedule.simulate import run
+from primus_search.schedule.table import Table, rank_of_stage
 from primus_search.schedule.weave import patiences, weave
 
-HEAT_ROWS = 60_000
-"""Passes that all heats together may dispatch, about 15 ms."""
+CONTEST_ROWS = 150_000
+"""Passes that all contestants together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 5 ms."""
 
-LARGE_ROWS = 12_000
-"""Passes above which few policies are tried, and none where a pattern is good enough."""
+ROWS_PER_PASS = 3
 
-GOOD = 0.03
-"""Distance to the lower bound at which a large pipeline is not dispatched any more."""
+FINALISTS = 2
+"""Orders of the short run that are run in full."""
 
-POLISH_WORK = 20_000_000
-"""Row evaluations that the local search at the end may spend, about 0.15 s; only small pipelines have one."""
+POLISH_WORK = 1_000_000
+"""Row evaluations that the local search at the end may spend, about 10 ms; only small pipelines have one."""
 
 CLOSE = 1e-9
 """Relative distance to the lower bound that counts as reaching it."""
 
 
-@dataclass(slots=True)
-class _Leader:
-    """The best order so far: (makespan, span), and how to make its table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """An order's times and how to write it down.
 
-    grain: float
-    score: tuple[float, float] = (np.inf, np.inf)
-    table: Callable[[], Table] | None = None
-
-    def challenge(self, makespan: float, span: float, table: Callable[[], Table]) -> None:
-        score = (round(makespan / self.grain), round(span / self.grain))
-        if score < self.score:
-            self.score, self.table = score, table
-
-
-def fastest_within(
-    request: Request, limit: float, patterns: Iterable[Table] = (), legs: tuple[Legs, ...] = ()
-) -> Table:
-    """The order of least makespan, then span, whose activations stay within `limit` on every rank.
-
-    `patterns` have fused gradients; `legs` are repeating paths of the V placement. Raises `ScheduleError` when not
-    even one micro-batch fits.
+    `cost`: the time to find it, in weavings of its passes; `again`: the same recipe for another number of
+    micro-batches, where there is one.
     """
-    floor = bound(request, limit)
-    grain = 1e-11 * floor or 1.0
-    leader = _Leader(grain)
-    enough = floor * (1.0 + CLOSE) / grain
-    leanest = np.inf
-    for pattern in patterns:
-        leanest = min(leanest, float(peak_activations(pattern, request.costs.activation).max()))
-        for patience in patiences(request.stages):
-            woven = weave(request, pattern, limit, patience)
-            if woven is None:
-                break
-            leader.challenge(woven.makespan, woven.span, woven.table)
-            if leader.table is not None and leader.score[0] <= enough:
-                return leader.table()
-    to_beat = np.inf
-    if legs:
-        walked = best_walk(request, limit, legs, enough * grain)
-        if walked is not None:
-            to_beat = walked.heat_makespan
-            leader.challenge(walked.makespan, walked.span, partial(walked.table, request, limit))
-            if leader.table is not None and leader.score[0] <= enough:
-                return leader.table()
-    if _is_large(request) and leader.score[0] <= (1.0 + GOOD) * enough and leader.table is not None:
-        return leader.table()
-    for policy in _finalists(request, limit, to_beat):
-        found = dispatch(request, policy, limit, False)
-        if found is None:
-            continue
-        table = as_table(request, found.kind, found.stage, found.micro_batch)
-        leader.challenge(found.makespan, run(table, request.costs).span, partial(_same, table))
-        if leader.score[0] <= enough:
+
+    makespan: float
+    span: float
+    cost: int
+    table: Callable[[], Table]
+    again: "Callable[[Request], Contestant | None] | None" = None
+
+    def score(self, objective: Objective, grain: float) -> tuple[int, int]:
+        """What decides, rounded so that float noise does not."""
+        times = (round(self.makespan / grain), round(self.span / grain))
+        return times if objective is Objective.MAKESPAN else times[::-1]
+
+
+Contest = Callable[[Request, float], Iterator[Contestant]]
+"""Orders within a limit on activations, roughly in the order of what they add to the ones before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How a contest goes.
+
+    `short`: micro-batches of the short run, in units of the pipeline's ranks; `step`: of how many micro-batches what
+    is left is to be a multiple, so that whole periods fill it; `in_full`: contestants that enter at
+    full length, beside the finalists of the short run; `rows`, `rows_per_pass`: passes that contestants may place,
+    in all and for every pass of the pipeline; `polish`: row evaluations of the local search.
+    """
+
+    contest: Contest
+    short: int
+    step: int
+    in_full: Contest | None = None
+    rows: int = CONTEST_ROWS
+    rows_per_pass: int = ROWS_PER_PASS
+    polish: int = POLISH_WORK
+
+
+def fastest(request: Request, limit: float, rules: Rules) -> Table:
+    """The best order found whose activations stay within `limit`; "best" is the request's objective.
+
+    Raises `ScheduleError` when not even one micro-batch fits.
+    """
+    short = replace(request, microbatches=_short_run(request, rules))
+    best = _best(short, limit, rules)
+    if not best:
+        raise request.refuse(f"no order holds as little as {limit:g} micro-batches of activations")
+    if short.microbatches == request.microbatches:
+        return _polished(request, best[0], limit, rules.polish)
+    longer = [extended(each.table(), request.microbatches) for each in best]
+    finalists = [as_run(request, table, cost=2) for table in longer if table is not None]
+    if rules.in_full is not None:
+        finalists += rules.in_full(request, limit)
+    if not finalists:
+        replayed = [each.again(request) for each in best if each.again is not None]
+        finalists = [each for each in replayed if each is not None] or _best(request, limit, rules)
+    return min(finalists, key=by_score(request)).table()
+
+
+def own_limit(request: Request, units: float) -> float:
+    """The memory a schedule defines for itself, or the caller's limit if that is tighter."""
+    return min(request.memory_limit, units + TOLERANCE)
+
+
+def _short_run(request: Request, rules: Rules) -> int:
+    """Micro-batches of the contest: enough to show all phases, the rest a whole number of steps."""
+    base = rules.short * request.stages
+    return min(request.microbatches, base + (request.microbatches - base) % rules.step)
+
+
+def by_score(request: Request) -> Callable[[Contestant], tuple[int, int]]:
+    """Sorts contestants, best first."""
+    grain = 1e-11 * request.microbatches * float(request.costs.duration[:3].sum()) or 1.0
+    return lambda contestant: contestant.score(request.objective, grain)
+
+
+def _best(request: Request, limit: float, rules: Rules) -> list[Contestant]:
+    """The finalists, best first; only the winner where it reaches the lower bound."""
+    floor = bound(request, limit) if request.objective is Objective.MAKESPAN else _least_span(request)
+    rows = 3 * request.stages * request.virtual_stages * request.microbatches
+    left = rules.rows + rules.rows_per_pass * rows
+    found: list[Contestant] = []
+    for each in rules.contest(request, limit):
+        found.append(each)
+        reached = each.makespan if request.objective is Objective.MAKESPAN else each.span
+        if reached <= floor * (1.0 + CLOSE):
+            return [each]
+        left -= each.cost * rows
+        if left <= 0:
             break
-    if leader.table is None:
-        raise request.refuse(
-            f"the leanest order holds {leanest:g} micro-batches of activations, the memory limit is {limit:g}"
-        )
-    return _polished(request, leader.table(), leader.score[0] * grain, limit, enough * grain)
+    return sorted(found, key=by_score(request))[:FINALISTS]
 
 
-def _polished(request: Request, table: Table, makespan: float, limit: float, target: float) -> Table:
-    """The order after local search on single passes, where the pipeline is small enough for it."""
-    start = Dispatched(makespan=makespan, kind=table.kind, stage=table.stage, micro_batch=table.micro_batch)
-    found = anneal(request, start, limit, False, target, POLISH_WORK)
-    if found.makespan >= makespan * (1.0 - CLOSE):
-        return table
-    return as_table(request, found.kind, found.stage, found.micro_batch)
+def _least_span(request: Request) -> float:
+    """A span no order can beat: the work of the busiest rank."""
+    work = request.costs.duration[:3].sum(axis=0)
+    of_rank = [work[rank_of_stage(request.placement, request.stages, request.virtual_stages) == r].sum()
+               for r in range(request.stages)]  # fmt: skip
+    return request.microbatches * float(max(of_rank))
+
+
+def woven(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator[Contestant]:
+    """Fused orders with their weight gradients placed more and less patiently."""
+    for pattern in patterns:
+        for patience in patiences(request.stages):
+            order = weave(request, pattern, limit, patience)
+            if order is None:
+                break
+            yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)
+
+
+def as_run(request: Request, table: Table, cost: int) -> Contestant:
+    """An order as it is."""
+    timeline = run(table, request.costs)
+    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=cost, table=partial(_same, table))
 
 
 def _same(table: Table) -> Table:
     return table
 
 
-def _is_large(request: Request) -> bool:
-    """Whether dispatching once takes milliseconds."""
-    return 3 * request.stages * request.virtual_stages * request.microbatches > LARGE_ROWS
-
-
-def _finalists(request: Request, limit: float, to_beat: float) -> list[Policy]:
-    """The policies worth dispatching in full, best first; where the pipeline is large only those that beat a heat."""
-    usable = [policy for policy in POLICIES if request.virtual_stages > 1 or not policy.trusts_drain]
-    per_micro = 3 * request.stages * request.virtual_stages
-    whole = request.microbatches * per_micro
-    if whole * len(usable) <= HEAT_ROWS:
-        return usable
-    if np.isfinite(to_beat):
-        usable, short = usable[:3], heat_microbatches(request)
-    elif _is_large(request):
-        usable, short = usable[:2], heat_microbatches(request)
-    else:
-        short = min(request.microbatches, max(2 * request.stages, HEAT_ROWS // (per_micro * len(usable))))
-    heat = replace(request, microbatches=short)
-    times: list[tuple[float, int]] = []
-    for rank, policy in enumerate(usable):
-        found: Dispatched | None = dispatch(heat, policy, limit, False)
-        if found is not None and found.makespan < to_beat:
-            times.append((found.makespan, rank))
-    times.sort()
-    finals = 3 if not _is_large(request) and not np.isfinite(to_beat) else 1
-    return [usable[rank] for _, rank in times[:finals]]
-
-
-def own_limit(request: Request, units: float) -> float:
-    """The memory a schedule defines for itself, or the caller's limit if that is tighter."""
-    return min(request.memory_limit, units + TOLERANCE)
+def _polished(request: Request, winner: Contestant, limit: float, work: int) -> Table:
+    """The order after local search on single passes, where the pipeline is small enough for it."""
+    table = winner.table()
+    if request.objective is Objective.SPAN:
+        return table
+    start = Dispatched(makespan=winner.makespan, kind=table.kind, stage=table.stage, micro_batch=table.micro_batch)
+    found = anneal(request, start, limit, False, bound(request, limit), work)
+    if found.makespan >= winner.makespan * (1.0 - CLOSE):
+        return table
+    return as_table(request, found.kind, found.stage, found.micro_batch)

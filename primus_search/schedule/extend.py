@@ -63,25 +63,32 @@ def _longer(table: Table, cuts: np.ndarray, shift: int, step: int, times: int, m
 
 @njit(cache=True)
 def _cuts(kind, stage, micro, p, step, shift):  # type: ignore[no-untyped-def]
-    """Per rank the first row of the middle period of its longest repeating part; the last entry is -1 if one has none.
+    """Per rank the first row of a period that can be repeated; the last entry is -1 if there is none.
 
-    Row i repeats when row i + step is the same pass, `shift` micro-batches later.
+    Row i repeats when row i + step is the same pass, `shift` micro-batches later. The period begins on every rank with
+    the forward of the same micro-batch, so that what is put in fits together: the middle one of the longest stretch of
+    micro-batches from which all ranks repeat.
     """
     rows = len(kind) // p
-    cuts = np.full(p + 1, -1, np.int64)
+    m = micro.max() + 1
+    cuts, repeats, begins = np.full(p + 1, -1, np.int64), np.zeros(m, np.int64), np.empty((p, m), np.int64)
     for r in range(p):
-        low, longest, run = r * rows, 0, 0
-        for i in range(low, low + rows - step):
+        low, run = r * rows, 0
+        for i in range(low + rows - step - 1, low - 1, -1):
             j = i + step
             same = kind[i] == kind[j] and stage[i] == stage[j] and micro[i] + shift == micro[j]
             run = run + 1 if same else 0
-            if run > longest:
-                longest = run
-                cuts[r] = i + 1 - run - low
-        if longest < step:
-            return cuts
-        cuts[r] += (longest - step) // 2
-    cuts[p] = 0
+            if kind[i] == 0 and stage[i] == stage[low]:
+                begins[r, micro[i]] = i - low
+                repeats[micro[i]] += run >= step
+    longest, stretch, best = 0, 0, -1
+    for j in range(m):
+        stretch = stretch + 1 if repeats[j] == p else 0
+        if stretch > longest:
+            longest, best = stretch, j - stretch // 2
+    if best >= 0:
+        cuts[:p] = begins[:, best]
+        cuts[p] = 0
     return cuts
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from primus_search.schedule.adaptive import adaptive
+from primus_search.schedule.algorithms.v_shaped import published_zbv
 from primus_search.schedule.algorithms.zero_bubble import warm_ups
+from primus_search.schedule.anneal import MOST_ROWS
 from primus_search.schedule.loop_search import fastest_loop
 from primus_search.schedule.registry import Objective, Request, register
 from primus_search.schedule.table import Placement, Table
-from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
-from primus_search.schedule.v_search import best_walk
+from primus_search.schedule.v_search import fastest_v
 from primus_search.schedule.zb_heuristic import best_of_the_grid
 
 
@@ -54,6 +55,5 @@ def _published(request: Request, multiple: int) -> Table:
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def v_auto(request: Request) -> Table:
     """V placement, any memory limit, aware of the costs."""
-    walked = best_walk(request, request.memory_limit, LEGS_LONG[:2] + LEGS_HALF[:3] + LEGS_MIN[:1], 0.0)
-    known = () if walked is None else (walked.table(request, request.memory_limit),)
-    return adaptive(request, known, limit=request.memory_limit)
+    found = fastest_v(request, request.memory_limit, published_zbv)
+    return adaptive(request, (found,), limit=request.memory_limit) if len(found) <= MOST_ROWS else found

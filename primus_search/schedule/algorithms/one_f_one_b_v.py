@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from primus_search.schedule.contest import fastest_within, own_limit
+from primus_search.schedule.contest import own_limit
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Kind, Placement, Table
-from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_MIN
+from primus_search.schedule.v_search import fastest_v
 
 
 @register("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", placement=Placement.V,
@@ -17,7 +17,7 @@ def one_f_one_b_v(request: Request) -> Table:
     units = max(2, -(-2 * request.stages // 3))
     costs = request.costs
     fused = replace(request, costs=replace(costs, backward=costs.fused, weight=np.zeros_like(costs.weight)))
-    return _fuse(fastest_within(fused, own_limit(request, units), legs=LEGS_MIN + LEGS_HALF))
+    return _fuse(fastest_v(fused, own_limit(request, units)))
 
 
 def _fuse(table: Table) -> Table:

@@ -10,34 +10,34 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from primus_search.schedule.contest import fastest_within, own_limit
+from primus_search.schedule.contest import own_limit
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Kind, Placement, RankOrder, Table
-from primus_search.schedule.v_patterns import LEGS_HALF, LEGS_LONG, LEGS_MIN
+from primus_search.schedule.v_search import fastest_v
 
 
 @register("zbv", summary="V placement, zero bubble, memory of 1F1B", placement=Placement.V, virtual_stages=(2,),
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def zbv(request: Request) -> Table:
     """Span bubble 0 at F=B=W, peak p."""
-    return fastest_within(request, own_limit(request, request.stages), _published(request), LEGS_LONG)
+    return fastest_v(request, own_limit(request, request.stages), published_zbv)
 
 
 @register("v-half", summary="V placement in about half the memory of 1F1B", placement=Placement.V,
           virtual_stages=(2,), splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def v_half(request: Request) -> Table:
     """Peak (p + 2) // 2."""
-    return fastest_within(request, own_limit(request, (request.stages + 2) // 2), legs=LEGS_HALF)
+    return fastest_v(request, own_limit(request, (request.stages + 2) // 2))
 
 
 @register("v-min", summary="V placement in about a third of the memory of 1F1B", placement=Placement.V,
           virtual_stages=(2,), splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def v_min(request: Request) -> Table:
     """Peak (p + 4) // 3."""
-    return fastest_within(request, own_limit(request, (request.stages + 4) // 3), legs=LEGS_MIN)
+    return fastest_v(request, own_limit(request, (request.stages + 4) // 3))
 
 
-def _published(request: Request) -> Iterator[Table]:
+def published_zbv(request: Request) -> Iterator[Table]:
     """ZBV as drawn in the paper, W left to be woven in: the only order without a bubble on any rank at F=B=W."""
     p, m = request.stages, request.microbatches
     if m < 2 * p:

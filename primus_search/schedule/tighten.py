@@ -1,0 +1,161 @@
+# mypy: allow-untyped-defs
+"""Gaps of an order filled, and its weight gradients placed anew: for any order whose B and W are apart, at any costs.
+
+A repeating order leaves gaps in its warm-up and cool-down, where the passes that would fill them in the steady part do
+not exist yet or any more. `inserted` moves every pass to the earliest gap of its rank that it fits, if its input is
+there and its activations do not lift the rank above the limit at any point in between; no pass begins later than
+before. `rewoven` keeps the forwards and input gradients and decides anew where the weight gradients go.
+Source: squeezing and reordering of arXiv:2405.15362, section 4.2, there on a grid of equal passes; here in time.
+"""
+
+import numpy as np
+from numba import njit
+
+F, B, W = 0, 1, 2
+
+WINDOW = 48
+"""How many passes of a rank are looked back at for a gap: without a limit on activations it might be all of them."""
+
+
+@njit(cache=True)
+def _ready(k, s, i, end, comm):
+    """When the input of a pass is there; infinite as long as the pass it comes from has not begun."""
+    if k == W:
+        return 0.0 if end[B, s, i] < np.inf else np.inf
+    if k == F:
+        return end[F, s - 1, i] + comm[s - 1] if s > 0 else 0.0
+    return end[B, s + 1, i] + comm[s] if s + 1 < end.shape[1] else end[F, s, i]
+
+
+@njit(cache=True)
+def inserted(p, m, kind, stage, micro, duration, comm, weight, limit):
+    """Makespan, span and columns of the order after every pass has moved to the earliest gap of its rank that it fits.
+
+    Passes of a rank move in the order of its list, so none begins later than before. The makespan is infinite where
+    the order cannot run or breaks the limit as it is.
+    """
+    n, num_stages = len(kind), duration.shape[1]
+    rows = n // p
+    new_kind, new_stage, new_micro = np.empty(n, np.int8), np.empty(n, np.int16), np.empty(n, np.int32)
+    end = np.full((2, num_stages, m), np.inf)
+    first, last, held = np.empty(n), np.empty(n), np.empty(n)
+    row, open_until = np.arange(p) * rows, np.zeros(p)
+    left, moved = n, True
+    while moved:
+        moved = False
+        for r in range(p):
+            low = r * rows
+            while row[r] < low + rows:
+                i = row[r]
+                k, s, j = kind[i], stage[i], micro[i]
+                ready = end[B, s, j] if k == W else _ready(k, s, j, end, comm)
+                if ready == np.inf:
+                    break
+                change = weight[s] if k == F else (-weight[s] if k == W else 0.0)
+                if (held[i - 1] if i > low else 0.0) + change > limit + 1e-9:
+                    return np.inf, np.inf, new_kind, new_stage, new_micro
+                length = duration[k, s]
+                at, begin = i, ready if i == low else max(ready, last[i - 1])
+                if ready + length <= open_until[r] * (1.0 + 1e-9):
+                    at, begin = _gap(low, i, ready, length, max(0.0, change), first, last, held, limit)
+                if at == i and (i == low or begin > last[i - 1]):
+                    open_until[r] = begin
+                for g in range(i, at, -1):
+                    first[g], last[g], held[g] = first[g - 1], last[g - 1], held[g - 1] + change
+                    new_kind[g], new_stage[g], new_micro[g] = new_kind[g - 1], new_stage[g - 1], new_micro[g - 1]
+                new_kind[at], new_stage[at], new_micro[at] = k, s, j
+                first[at], last[at] = begin, begin + length
+                held[at] = change + (held[at - 1] if at > low else 0.0)
+                if k != W:
+                    end[k, s, j] = last[at]
+                row[r] = i + 1
+                left -= 1
+                moved = True
+    if left > 0:
+        return np.inf, np.inf, new_kind, new_stage, new_micro
+    makespan, span = 0.0, 0.0
+    for r in range(p):
+        makespan = max(makespan, last[(r + 1) * rows - 1])
+        span = max(span, last[(r + 1) * rows - 1] - first[r * rows])
+    return makespan, span, new_kind, new_stage, new_micro
+
+
+@njit(cache=True)
+def _gap(low, high, ready, length, rise, first, last, held, limit):
+    """The earliest gap of a rank for a pass, and when it begins there; rows low .. high are placed, in time order.
+
+    `first`, `last`: begin and end of the placed passes; `held`: activations after each of them, none of which may
+    exceed the limit with the `rise` of the new pass.
+    """
+    at, begin = high, max(ready, last[high - 1]) if high > low else ready
+    for g in range(high - 1, max(low, high - WINDOW) - 1, -1):
+        if first[g] < ready + length - 1e-9 * first[g] or held[g] + rise > limit + 1e-9:
+            break
+        after = max(ready, last[g - 1]) if g > low else ready
+        if after + length <= first[g] + 1e-9 * first[g]:
+            at, begin = g, after
+    return at, begin
+
+
+@njit(cache=True)
+def rewoven(p, m, kind, stage, micro, duration, comm, weight, limit, patience):
+    """Makespan and columns of the same forwards and input gradients, each W put where its rank would wait long enough.
+
+    `patience[rank]`: the share of a W that must fit into a gap before it runs there; negative: at once. Before a
+    forward that would break the limit the oldest W runs. An infinite makespan where the limit is broken anyway.
+    """
+    n, num_stages = len(kind), duration.shape[1]
+    rows = n // p
+    new_kind, new_stage, new_micro = np.empty(n, np.int8), np.empty(n, np.int16), np.empty(n, np.int32)
+    end = np.full((2, num_stages, m), np.inf)
+    row, out, weights = np.arange(p) * rows, np.arange(p) * rows, np.arange(p) * rows
+    waiting, free, held = np.zeros(p, np.int64), np.zeros(p), np.zeros(p)
+    left, moved = n, True
+    while left > 0 and moved:
+        moved = False
+        for r in range(p):
+            last = (r + 1) * rows
+            while out[r] < last:
+                while row[r] < last and kind[row[r]] == W:
+                    row[r] += 1
+                i = row[r]
+                full, ready = False, 0.0
+                if i < last:
+                    full = kind[i] == F and held[r] + weight[stage[i]] > limit + 1e-9
+                    ready = _ready(kind[i], stage[i], micro[i], end, comm)
+                runs_weight = i == last or full
+                if waiting[r] > 0 and not runs_weight:
+                    while kind[weights[r]] != B:
+                        weights[r] += 1
+                    gap = ready - free[r]
+                    if gap == np.inf:
+                        break
+                    runs_weight = patience[r] < 0.0 or (
+                        gap > 0.0 and gap >= patience[r] * duration[W, stage[weights[r]]]
+                    )
+                if runs_weight:
+                    if waiting[r] == 0:
+                        return np.inf, new_kind, new_stage, new_micro
+                    while kind[weights[r]] != B:
+                        weights[r] += 1
+                    k, s, j = W, stage[weights[r]], micro[weights[r]]
+                    weights[r] += 1
+                    waiting[r] -= 1
+                    held[r] -= weight[s]
+                    free[r] += duration[W, s]
+                elif ready == np.inf:
+                    break
+                else:
+                    k, s, j = kind[i], stage[i], micro[i]
+                    row[r] += 1
+                    free[r] = max(free[r], ready) + duration[k, s]
+                    end[k, s, j] = free[r]
+                    if k == F:
+                        held[r] += weight[s]
+                    else:
+                        waiting[r] += 1
+                new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = k, s, j
+                out[r] += 1
+                left -= 1
+                moved = True
+    return (free.max() if left == 0 else np.inf), new_kind, new_stage, new_micro
