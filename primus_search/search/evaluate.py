@@ -174,12 +174,15 @@ def _project(sieve: Sieve, lines: Lines, memory_bytes: Floats, collector: Collec
     with tally.stage("bound", 0):
         pipelines = sieve.pipelines(lines)
         admitted = collector.cut.admits(pipelines.bound_s() * (1.0 - BOUND_SLACK), memory_bytes)
+    with tally.stage("pipeline", 0):
+        simulated = pipelines.simulated(admitted)
+    tally.rows["pipeline"] += len(simulated)
     with tally.stage("project", int(np.count_nonzero(admitted))):
         if admitted.any():
             collector.add(
                 Rows(
                     indices=lines.indices[admitted],
-                    step_s=without_noise(pipelines.step_s(admitted)),
+                    step_s=without_noise(pipelines.step_s(admitted, simulated)),
                     memory_bytes=memory_bytes[admitted],
                 )
             )
@@ -200,7 +203,7 @@ class _Tally:
     """Processor seconds and rows per stage, rows that late rules removed, and the nearest miss, of one task."""
 
     def __init__(self) -> None:
-        self.rows = dict.fromkeys(("enumerate", "memory", "bound", "project"), 0)
+        self.rows = dict.fromkeys(("enumerate", "memory", "bound", "pipeline", "project"), 0)
         self.seconds = dict.fromkeys(self.rows, 0.0)
         self.removed: dict[str, int] = {}
         self.miss = NO_MISS

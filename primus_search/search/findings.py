@@ -7,7 +7,7 @@ from typing import TypeVar
 from primus_search.search.shortlist import Shortlist
 
 STAGES: tuple[str, ...] = ("enumerate", "memory", "bound", "project", "pipeline", "measure")
-"""Names of the funnel's stages in `run.json`, in order."""
+"""Names of the funnel's stages in `run.json`, in order. A row of `pipeline` is one that candidates share, simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

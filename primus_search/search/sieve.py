@@ -139,15 +139,22 @@ class Pipelines:
         after = self._projector.after_of(self._replicas, self._overlaps, rows[:, WINDOW_F], rows[:, WINDOW_B])
         return self._projector.total_of(rows[:, BOUND], *after)
 
-    def step_s(self, chosen: Bools) -> Floats:
-        """Seconds of the step of some candidates, their pipelines simulated."""
-        numbers = np.flatnonzero(np.bincount(self._number[chosen], minlength=len(self._rows)))
-        rows = self._rows[numbers]
-        terms = self._projector.terms
+    def simulated(self, chosen: Bools) -> Floats:
+        """(pipelines, WIDTH) rows of the pipelines that some candidates share, their bubbles known."""
+        numbers = self._numbers(chosen)
+        rows, terms = self._rows[numbers], self._projector.terms
         simulate(terms.shapes, self._keys.take(numbers), terms.layers.data, rows)
-        rows = rows[np.searchsorted(numbers, self._number[chosen])].T
+        return rows
+
+    def step_s(self, chosen: Bools, simulated: Floats) -> Floats:
+        """Seconds of the step of some candidates, from what `simulated` says of their pipelines."""
+        rows = simulated[np.searchsorted(self._numbers(chosen), self._number[chosen])].T
         after = self._projector.after_of(self._replicas[chosen], self._overlaps[chosen], rows[WINDOW_F], rows[WINDOW_B])
         return self._projector.step_of(rows, *after).total
+
+    def _numbers(self, chosen: Bools) -> Ints:
+        numbers: Ints = np.flatnonzero(np.bincount(self._number[chosen], minlength=len(self._rows)))
+        return numbers
 
 
 class _Sets:
