@@ -118,6 +118,8 @@ class Stack:
     host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams)
     pass_s                  host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends
     cuda_graph              what is replayed as a graph: none, router (and preparation), partial (attention, too), full
+    router_graph_share      share of a layer's launches that a graph of router and preparation replays
+    partial_graph_share     likewise one of attention, norms and residuals as well
     host_syncs_per_moe_layer  times the host waits for token counts in one MoE layer; each sync-free stage removes one
     host_sync_s             what one such wait costs: the drained queue has to fill again
     step_s                  fixed time per optimizer step: data, logging, clipping, Python
@@ -180,6 +182,8 @@ class Stack:
     host_overlap_factor: float = 1.35
     pass_s: float = 0.0
     cuda_graph: Literal["none", "router", "partial", "full"] = "none"
+    router_graph_share: float = 0.25
+    partial_graph_share: float = 0.5
     host_syncs_per_moe_layer: float = 3.0
     host_sync_s: float = 50e-6
     step_s: float = 0.0

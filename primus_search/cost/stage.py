@@ -116,17 +116,14 @@ def _works(
     return works
 
 
-# Share of the launches that a graph replays: the router and its preparation; attention, norms and residuals as well.
-GRAPH_SHARE = {"none": 0.0, "router": 0.25, "partial": 0.5, "full": 1.0}
-
-
 def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Floats | float) -> None:
     """What a pass waits for its own launches: the host's time for all of them beyond the device's time.
 
     A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
     dispatcher; 0 of anything else.
     """
-    graphed = GRAPH_SHARE[stack.cuda_graph]
+    shares = {"none": 0.0, "router": stack.router_graph_share, "partial": stack.partial_graph_share, "full": 1.0}
+    graphed = shares[stack.cuda_graph]
     per_kernel_s = graphed * acc.launch.graph_s + (1.0 - graphed) * stack.host_launch_s
     bookkeeping_s = (1.0 - graphed) * stack.host_moe_s * bookkeeping
     for which, moments in _HOST_PASSES.items():

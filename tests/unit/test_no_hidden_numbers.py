@@ -1,0 +1,34 @@
+"""No efficiency hides in a formula: what is no YAML value and not counted off an algorithm has a name and a reason."""
+
+import ast
+from pathlib import Path
+
+COST = Path(__file__).parents[2] / "primus_search" / "cost"
+HALF = 0.5
+"""Means and triangles."""
+NAMED = {
+    "BACKWARD_FLOPS": "five products of attention's backward over two of its forward",
+    "UNFUSED_PASSES": "passes over memory of an optimizer written as separate operations",
+    "ENOUGH": "what coverage calls covered",
+    "SURELY": "what the verdict calls a fit",
+    "TIE": "noise between identical runs",
+    "UNKNOWN": "error band of a regime without runs",
+}
+NEGLIGIBLE = 1e-8
+"""Slacks of comparisons between floats."""
+
+
+def fractions(tree: ast.AST) -> set[float]:
+    """Numbers below a node that are neither whole nor a half nor a rounding slack."""
+    found = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, float)}
+    return {v for v in found if not v.is_integer() and v != HALF and v > NEGLIGIBLE}
+
+
+def test_fractions_stand_in_named_constants_only() -> None:
+    hidden: dict[str, set[float]] = {}
+    for path in sorted(COST.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            is_named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in NAMED
+            if not is_named and fractions(node):
+                hidden[f"{path.name}:{node.lineno}"] = fractions(node)
+    assert hidden == {}
