@@ -22,8 +22,11 @@ SMALL_ROWS = 400_000
 LEAST_TASK_ROWS = 1024
 """Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
 
-FEW_ORDERS = 60
-"""Orders that one process searches for before a second one would have started to pay; each takes 10 to 300 ms."""
+FEW_ORDERS = 20
+"""Orders that one process searches for before a second one would have started to pay; each takes 50 to 300 ms."""
+
+QUICK_STAGES = 4
+"""Pipelines of so many ranks have their order in milliseconds."""
 
 RAY_PAYS_ROWS = 3_000_000_000
 """Rows from which a private Ray cluster could be chosen over plain processes; on one machine it never wins."""
@@ -78,7 +81,7 @@ def _searched_orders(enumerator: Enumerator) -> int:
     )
     shapes = zip(*(column.tolist() for column in columns), strict=True)
     return sum(
-        chosen[which].cost_aware and pp > 1 and not is_kept(chosen[which].name, pp, microbatches, vpp)
+        chosen[which].cost_aware and pp > QUICK_STAGES and not is_kept(chosen[which].name, pp, microbatches, vpp)
         for which, pp, microbatches, vpp in shapes
     )
 
