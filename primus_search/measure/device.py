@@ -120,6 +120,11 @@ def placed(kind: str, dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def allocated_bytes(kind: str) -> float:
+    """Bytes of live tensors as the device's allocator counts them; 0 on a CPU, whose allocator does not."""
+    return float(torch.cuda.memory_allocated()) if kind == CUDA else 0.0
+
+
 def cache_bytes(kind: str) -> int:
     """Size of the last-level cache: what rotation must exceed for data to be cold."""
     if kind == CUDA:

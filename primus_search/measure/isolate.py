@@ -51,29 +51,30 @@ class Outcome:
 def isolated(function: str, payload: Any, *, limit_s: float, environment: dict[str, str] | None = None) -> Outcome:
     """The function's result from its own process, or the verdict on how it failed."""
     with tempfile.TemporaryDirectory(prefix="primus-search-") as folder:
-        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        job, result, errors = (Path(folder) / name for name in ("job.json", "result.json", "errors"))
         job.write_text(json.dumps({"function": function, "payload": payload, "parent": os.getpid()}))
         command = [sys.executable, "-m", "primus_search.measure.isolate", str(job), str(result)]
         paths = [entry for entry in sys.path if entry] + [str(Path.cwd())]
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} | (environment or {}),
-        )
+        # A file rather than a pipe: what the child leaves running would keep a pipe open.
+        with errors.open("wb") as stream:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} | (environment or {}),
+            )
         try:
-            _, errors = child.communicate(timeout=limit_s)
+            child.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             return Outcome(verdict=Verdict.HANG, cause=f"no result within {limit_s:.0f} s")
         finally:
             _end_group(child)
-        return _outcome(child.returncode, result, errors)
+        return _outcome(child.returncode, result, errors.read_text(encoding="utf-8", errors="replace"))
 
 
-def _end_group(child: subprocess.Popen[str]) -> None:
+def _end_group(child: subprocess.Popen[bytes]) -> None:
     """Ends the child and everything it started; harmless when all of it is gone."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
@@ -81,8 +82,6 @@ def _end_group(child: subprocess.Popen[str]) -> None:
         return
     finally:
         child.wait()
-        if child.stderr is not None:
-            child.stderr.close()
 
 
 def _outcome(code: int, result: Path, errors: str) -> Outcome:

@@ -1,6 +1,7 @@
 """Re-validate the best candidates with torch, then rank them by tokens/s again.
 
-trace     every top candidate's layers run under FakeTensorMode at true size: activation bytes and FLOPs from torch
+trace     every top candidate's layers run under FakeTensorMode at true size: activation bytes and FLOPs from torch;
+          where a device's allocator was asked as well, times what it held over what the same modules keep
 measured  on a device of the target's architecture its layers are timed, and the same cost model projects again with
           the measured times; everything that shares the layer shapes of a measured candidate is measured with it
 A device of another architecture never moves a ranking: its time stays projected, and the result says so.
@@ -24,6 +25,7 @@ from primus_search.cost.measured import Key, keys_of
 from primus_search.cost.memory import layer_activations, share
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Memory, Projection, Step
+from primus_search.measure.bench import Piece
 from primus_search.measure.bencher import Bencher, Failure
 from primus_search.measure.cache import MeasurementCache, default_folder, read
 from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of
@@ -133,8 +135,9 @@ def _trace_top(
         except RuntimeError as error:
             notes.append(f"rank {row + 1} could not be traced: {error}")
             continue
-        activations[row] *= ratio
-        evidence[row], ratios[row] = TRACED, ratio
+        excess = allocator_excess(model, cluster, workload, c, row, before.measurements)
+        activations[row] *= ratio * (1.0 if excess is None else excess)
+        evidence[row], ratios[row] = TRACED if excess is None else MEASURED, ratio
     memory = replace(before.projection.memory, activations=activations)
     return replace(
         before,
@@ -168,6 +171,27 @@ def activation_ratio(model: Model, cluster: Cluster, workload: Workload, c: Cand
         modelled += layers * float(kept[0]) * scale
         traced += layers * trace_layer(model, shard, kind).activation_bytes
     return traced / modelled
+
+
+def allocator_excess(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int, measurements: Iterable[Measurement]
+) -> float | None:
+    """What a device's allocator held of one candidate's layers over what the same modules keep under a trace.
+
+    A single layer on one device says it for any number of layers, micro-batches in flight and nodes: rounding of
+    blocks and tensors that a kernel leaves behind grow with the activations. None where nothing was measured.
+    """
+    shard = Shard.of(c, row, workload, dtype_of(cluster))
+    held = {m.shape: m.memory_bytes for m in measurements if m.kernel == "layer" and m.memory_bytes > 0}
+    measured, traced = 0.0, 0.0
+    for kind in model.kinds:
+        shape = Piece(piece="layer", model=model, shard=shard, kind=kind).shape
+        if shape not in held:
+            return None
+        layers = model.layers.count(kind)
+        measured += layers * held[shape]
+        traced += layers * trace_layer(model, shard, kind).activation_bytes
+    return measured / traced
 
 
 def _traced_shard(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> Shard:

@@ -38,6 +38,7 @@ class Measurement:
     kernel   what ran: gemm, layer, head, optimizer, all_reduce ...
     shape    its sizes, canonical text
     seconds  named medians (forward, input_grad, weight_grad ...); spreads_s likewise
+    memory_bytes  of activations held for backward, by the device's own allocator; 0 where it does not say
     """
 
     kernel: str

@@ -19,6 +19,10 @@ def hang_with_child(payload):
     time.sleep(600)
 
 
+def hang_with_child_named(payload):
+    hang_with_child(payload["note"])
+
+
 def killed(payload):
     os.kill(os.getpid(), signal.SIGKILL)
 

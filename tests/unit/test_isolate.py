@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from primus_search.measure.isolate import Verdict, isolated
+from primus_search.measure.ranks import Job, run_jobs
 
 FAULTS = "tests.unit.measure_faults"
 
@@ -42,6 +43,21 @@ def test_a_hang_is_cut_at_the_limit_and_takes_its_children_along(tmp_path):
     assert outcome.verdict is Verdict.HANG
     assert outcome.cause == "no result within 5 s"
     assert time.monotonic() - started < 30
+    deadline = time.monotonic() + 10
+    while _is_running(int(note.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_running(int(note.read_text()))
+
+
+def test_forked_jobs_that_fail_are_verdicts_each_and_leave_no_process_behind(tmp_path):
+    note = tmp_path / "grandchild"
+    names = ("hang_with_child_named", "killed", "crash", "out_of_memory", "not_finite", "echo")
+    jobs = [Job(function=f"{FAULTS}:{name}", payload={"note": str(note)}, limit_s=3.0) for name in names]
+    outcomes = [outcome for (outcome,) in run_jobs(jobs, ranks=1, threads=1, warm="primus_search.measure.worker:warm")]
+    assert [outcome.verdict for outcome in outcomes] == [
+        Verdict.HANG, Verdict.OUT_OF_MEMORY, Verdict.CRASH, Verdict.OUT_OF_MEMORY, Verdict.NOT_FINITE, Verdict.DONE,
+    ]  # fmt: skip
+    assert outcomes[1].cause == "ended by SIGKILL (the system's out-of-memory killer, or an operator)"
     deadline = time.monotonic() + 10
     while _is_running(int(note.read_text())) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -69,6 +69,17 @@ def test_a_measured_step_is_its_layers_times_composed_by_the_same_model(host, tm
     assert found.projection.step.total[0] - rest - fixed == pytest.approx(compute, rel=0.02)
 
 
+def test_what_a_device_s_allocator_held_of_a_layer_is_extrapolated_to_the_candidate(host, tmp_path):
+    c, projection = ranked(host, micro_batch_size=1)
+    traced = run(host, c, projection, tmp_path / "traced", top_k=1)
+    found = run(host, c, projection, tmp_path / "measured", worker="holds_a_tenth_more", top_k=1)
+    assert (traced.memory_evidence, found.memory_evidence) == (("traced",), ("measured",))
+    grown = traced.projection.memory.activations * 1.1
+    assert found.projection.memory.activations == pytest.approx(grown)
+    more = found.projection.memory.total - traced.projection.memory.total
+    assert traced.projection.headroom_bytes - found.projection.headroom_bytes == pytest.approx(more)
+
+
 def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
     c, projection = ranked(host, micro_batch_size=[1, 2])
     first = run(host, c, projection, tmp_path, top_k=2)
