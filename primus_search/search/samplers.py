@@ -111,7 +111,7 @@ def run_sampler(
         legal=run.legal,
         best=run.best(),
         is_complete=not notes,
-        notes=tuple(notes),
+        notes=(*notes, *run.notes),
     )
 
 
@@ -146,6 +146,11 @@ class _Run:
     def screened(self) -> int:
         """Candidates whose memory and bound were computed."""
         return sum(looker.screened for looker in self.lookers)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be kept."""
+        return tuple(self._studies.notes)
 
     def _seeds(self) -> Proposals:
         """What an engineer would try first, on every cluster."""

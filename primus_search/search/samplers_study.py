@@ -6,7 +6,7 @@ Asking a journal directly would write to disk for each parameter of each trial.
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import optuna
@@ -37,14 +37,18 @@ class Told:
     is_pruned: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Studies:
-    """The study that is asked, and its copy on disk (None without a folder)."""
+    """The study that is asked, and its copy on disk (None without a folder, or when the disk is full).
+
+    A full disk must not end a search that can still end well; `notes` says what was not kept.
+    """
 
     study: optuna.Study
     kept: optuna.Study | None
     parameters: Mapping[str, BaseDistribution]
     is_multi: bool
+    notes: list[str] = field(default_factory=list)
 
     @classmethod
     def open(cls, method: str, seed: int, sizes: Mapping[str, int], folder: Path | None) -> "Studies":
@@ -54,14 +58,18 @@ class Studies:
         directions = ["maximize", "minimize"] if is_multi else ["maximize"]
         with _experiments_accepted():
             study = optuna.create_study(directions=directions, sampler=make_sampler(method, seed))
-            kept = _kept(folder, directions) if folder is not None else None
+            kept, notes = None, list[str]()
+            try:
+                kept = _kept(folder, directions) if folder is not None else None
+            except OSError as error:
+                notes.append(_unkept(error))
         parameters: dict[str, BaseDistribution] = {
             name: CategoricalDistribution(list(range(size)))
             if name in WORDS and method != "qmc"  # a low-discrepancy sequence needs an order
             else IntDistribution(0, size - 1)
             for name, size in sizes.items()
         }
-        return cls(study, kept, parameters, is_multi)
+        return cls(study, kept, parameters, is_multi, notes)
 
     def ask(self) -> optuna.Trial:
         """A proposal of the sampler."""
@@ -92,8 +100,17 @@ class Studies:
         return [told.tokens_per_s_per_gpu, told.memory_GB] if self.is_multi else [told.tokens_per_s_per_gpu]
 
     def _keep(self, trial: FrozenTrial) -> None:
-        if self.kept is not None:
+        if self.kept is None:
+            return
+        try:
             self.kept.add_trial(trial)
+        except OSError as error:
+            self.kept = None
+            self.notes.append(_unkept(error))
+
+
+def _unkept(error: OSError) -> str:
+    return f"study.log could not be written ({error.strerror}): it lacks what followed"
 
 
 def _kept(folder: Path, directions: list[str]) -> optuna.Study:

@@ -1,5 +1,6 @@
 """Sampled searches: good where the truth is known, within their budgets, and the same again from a seed."""
 
+import errno
 import random
 import time
 import warnings
@@ -53,8 +54,8 @@ def test_a_sampler_finds_the_best_and_the_frontier_where_the_truth_is_known(meth
     funnel = Funnel(wide_space(), 1000)
     truth = truth_of(funnel)
     for seed in range(2):
-        found = run_sampler(funnel, method, Budget(candidates=500), seed)
-        assert found.evaluations <= 500
+        found = run_sampler(funnel, method, Budget(candidates=250), seed)
+        assert found.evaluations <= 250
         assert regret(found.findings[0].shortlist.top, truth.top) <= 0.01
         assert hypervolume_share(found.findings[0].shortlist.frontier, truth.frontier) >= 0.98
 
@@ -102,7 +103,7 @@ def test_candidates_that_do_not_fit_are_screened_and_never_projected() -> None:
             "hardware": "h100",
             "nodes": 8,
             "workload": {"seq_length": 8192, "global_batch_size": 256},
-            "space": {"cp": 1, "recompute": ["none", "selective", {"full": "auto"}]},
+            "space": {"cp": 1, "schedule": "1f1b", "recompute": ["none", "selective", {"full": "auto"}]},
         }
     )
     found = run_sampler(Funnel(space, 100), "tpe", Budget(candidates=200), 0)
@@ -148,7 +149,7 @@ def test_ctrl_c_ends_a_sampled_search_with_the_best_so_far(tmp_path: Path) -> No
         if tick.rows_done > 40:
             raise KeyboardInterrupt
 
-    space = sampled(space_of(2), budget_evaluations=300)
+    space = sampled(space_of(2), "random", budget_evaluations=150)
     result = searched(space, tmp_path / "part", workers=1, progress=interrupts)
     assert not result.is_complete and len(result.ranking)
     assert result.notes[-1] == "interrupted: these are the best candidates found so far"
@@ -175,8 +176,35 @@ def test_the_study_in_the_run_folder_tells_every_trial(tmp_path: Path) -> None:
     assert len(complete) >= 60
 
 
+@pytest.mark.parametrize("fails_at", [0, 40])
+def test_a_full_disk_costs_the_study_and_not_the_search(
+    fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from optuna.storages.journal import JournalFileBackend
+
+    space, real, calls = (
+        sampled(space_of(2), "random", budget_evaluations=70),
+        JournalFileBackend.append_logs,
+        list[int](),
+    )
+
+    def append(self: JournalFileBackend, logs: Any) -> None:
+        calls.append(1)
+        if len(calls) > fails_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, logs)
+
+    searched(space, tmp_path / "whole", workers=1)
+    monkeypatch.setattr(JournalFileBackend, "append_logs", append)
+    result = searched(space, tmp_path / "full", workers=1)
+    assert len(calls) == fails_at + 1
+    assert result.is_complete
+    assert result.notes[-1] == "study.log could not be written (No space left on device): it lacks what followed"
+    assert ranking_of(tmp_path / "full") == ranking_of(tmp_path / "whole")
+
+
 def test_a_ladder_is_sampled_on_every_cluster() -> None:
-    space = sampled(space_of(2, nodes=[2, 4, 8]), budget_evaluations=150)
+    space = sampled(space_of(2, nodes=[2, 4, 8]), "nsga2", budget_evaluations=150)
     result = run_search(space, Options(workers=1))
     exhaustive = run_search(sampled(space, "exhaustive"), Options(workers=1))
     for found, true in zip(result.clusters, exhaustive.clusters, strict=True):
