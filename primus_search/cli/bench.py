@@ -1,5 +1,6 @@
 """`primus-search bench`: measure the top candidates of a run with real torch layers on this machine."""
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ Top = Annotated[int, typer.Option(min=1, help="Candidates whose layers are measu
 Seconds = Annotated[float, typer.Option(min=0.0, help="Seconds for measuring, all candidates together.")]
 Save = Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")]
 Load = Annotated[Path | None, typer.Option(help="Use the measurements of this file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the new ranking's first rows and the notes as JSON.")]
 
 
 def bench(
@@ -20,8 +22,11 @@ def bench(
     seconds: Seconds = 60.0,
     save_benchmark: Save = None,
     load_benchmark: Load = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
+    from json import dumps
+
     from primus_search.errors import InputError, Problem
     from primus_search.measure.revalidate import MODES
     from primus_search.search.revalidation import top_up
@@ -29,10 +34,14 @@ def bench(
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
     table, notes = top_up(run, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
-    for rank, row in zip(range(top), table.rows(), strict=False):
+    rows = list(islice(table.rows(), top))
+    if as_json:
+        typer.echo(dumps({"ranking": rows, "notes": notes}, indent=2))
+        return
+    for rank, row in enumerate(rows, start=1):
         knobs = f"TP{row['tp']} PP{row['pp']} EP{row['ep']} mbs{row['micro_batch_size']} {row['schedule']}"
         figures = f"{row['tokens_per_s_per_gpu']:10,.0f} tokens/s/GPU {row['memory_bytes'] / 1e9:8.2f} GB"
         evidence = f"time {row['time_evidence']}, memory {row['memory_evidence']}"
-        typer.echo(f"{rank + 1:3d}  {knobs:44s} {figures}  {evidence}")
+        typer.echo(f"{rank:3d}  {knobs:44s} {figures}  {evidence}")
     for note in notes:
         typer.echo(note)
