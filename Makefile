@@ -17,7 +17,7 @@ help:
 	@echo "make test       set up, run the whole test suite"
 	@echo "make test-full  every row of the public schedules (about eight minutes)"
 	@echo "make check      ruff, mypy --strict, import layers, fast tests"
-	@echo "make bench      benchmarks of memory, projection and schedules (docs/performance.md)"
+	@echo "make bench      benchmarks of the search, its projections and schedules (docs/performance.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
 
 # The stamp depends on the files that decide what is installed; a second `make run` installs nothing.
@@ -47,7 +47,7 @@ check: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not full" -x
 
 bench: $(READY)
-	for each in memory project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done
+	for each in search project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done
 
 bench-gpu: $(READY)
 	$(BIN)/python tests/bench/bench_gpu.py

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from primus_search.schedule.table import Placement, Table
 
-WORTH_S = 0.01
-"""Processor seconds that an order must have taken to be kept; reading one takes about a millisecond."""
+WORTH_S = 0.003
+"""Processor seconds that an order must have taken to be kept; reading one takes less."""
 
 STALE_DAYS = 30
 """Orders of other versions of the code are deleted when their folder was not written to for so long."""

@@ -93,7 +93,7 @@ def search(space_name: str, workers: int, orders: Path) -> None:
         with subprocess.Popen(
             [*command, "--workers", str(workers)],
             cwd=ROOT,
-            env=os.environ | {"XDG_CACHE_HOME": str(orders)},
+            env=os.environ | {"XDG_CACHE_HOME": str(orders), "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         ) as child:
@@ -106,7 +106,8 @@ def search(space_name: str, workers: int, orders: Path) -> None:
     stages = "  ".join(f"{s['name']} {s['seconds']:.1f}" for s in run["stages"])
     print(
         f"{space_name:20} {run['legal']:>13,} {run['workers']} workers; ranking after {ranked_wall_s:.1f} s wall,"
-        f" {ranked_s:.1f} s processor; all files {wall_s:.1f}, {cpu_s:.1f}; {run['peak_rss_bytes'] / GB:.2f} GB; {stages}",
+        f" {ranked_s:.1f} s processor; all files {wall_s:.1f}, {cpu_s:.1f};"
+        f" {run['peak_rss_bytes'] / GB:.2f} GB; {stages}",
         flush=True,
     )
 
