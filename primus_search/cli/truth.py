@@ -24,7 +24,7 @@ def truth(
     from primus_search.measure.truth import cases
     from primus_search.measure.truth_rounds import MEASUREMENTS, prove
 
-    wanted = [text.strip() for text in only.split(",")]
+    wanted = [text.strip() for text in only.split(",") if text.strip()] or [""]
     chosen = [case for case in cases() if any(text in case.name for text in wanted)]
     if not chosen:
         names = ", ".join(case.name for case in cases())

@@ -32,6 +32,7 @@ WORKLOAD = Workload(seq_length=256, global_batch_size=8)
 RANKS = 2
 CALM_SHARE = 0.05  # of the cores that other processes may take during a step that counts as undisturbed
 FEWEST_CALM = 2
+CALM_CASES = 0.9  # share of the cases that need calm steps for the comparison to count; noise only makes steps longer
 
 PLAIN, FULL, CORE = Recompute.NONE, Recompute.FULL, Recompute.CORE_ATTENTION
 
@@ -187,7 +188,7 @@ class Report:
     @property
     def is_valid(self) -> bool:
         """Whether the machine was idle enough for the step times to mean something."""
-        return all(row.is_calm for row in self.complete)
+        return sum(row.is_calm for row in self.complete) >= CALM_CASES * len(self.complete)
 
     def verdicts(self) -> list[tuple[str, str, str, bool]]:
         """What is wanted: (claim, wanted, found, whether it holds)."""
@@ -215,7 +216,7 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for `--json` and for results/."""
-        rows = [{name: row.__getattribute__(name) for name in Row.__dataclass_fields__} for row in self.rows]
+        rows = [{name: _number(row.__getattribute__(name)) for name in Row.__dataclass_fields__} for row in self.rows]
         figures: dict[str, Any] = {"configurations": len(self.complete)}
         if self.complete:
             figures |= {"kendall": self.kendall(), "kendall_projected": self.kendall("projected_s")}
@@ -265,6 +266,11 @@ class Report:
             heap = f"{row.reserved_bytes / 1e6:.0f}"
             lines.append(f"| {row.name} | {time} | {memory} | {heap} | {row.steps}{'' if row.is_calm else ', busy'} |")
         return "\n".join([*lines, ""])
+
+
+def _number(value: object) -> object:
+    """The value, or None in place of a NaN, which JSON has none of."""
+    return None if value != value else value
 
 
 def _cell(value: object) -> object:

@@ -93,11 +93,13 @@ def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
     shares = sorted(sample.foreign_share for samples in found.samples.values() for sample in samples)
     notes = [f"{describe(CPU).label}; {rounds} rounds, {len(shares)} steps of {WORKLOAD.tokens_per_step:.0f} tokens"]
     busy = [row.name for row in rows if not row.failure and not row.is_calm]
-    if busy:
+    if not Report(rows=tuple(rows)).is_valid:
         notes.append(
             f"BUSY MACHINE: other processes used {median(shares):.0%} of the cores during the median step, and "
             f"{len(busy)} configurations have no calm steps: these step times prove nothing"
         )
+    elif busy:
+        notes.append(f"no calm steps, so their fastest one: {', '.join(busy)}")
     return notes
 
 

@@ -108,6 +108,7 @@ def test_errors_and_ranks_of_a_report():
     assert report.step_error() == pytest.approx(0.1)
     assert report.memory_error == pytest.approx(0.1)
     assert report.as_json()["configurations"] == 3
+    assert "NaN" not in json.dumps(report.as_json()["rows"])
     assert [holds for _, _, _, holds in report.verdicts()] == [False, True, True, True, True]
     assert "| d | hang: no result within 1 s |" in report.as_markdown("title")
 
@@ -117,6 +118,12 @@ def test_steps_that_other_work_disturbed_are_left_out_and_their_lack_is_said():
     busy = [Sample(wall_s=3.0 + i, cpu_s=1.0, foreign_share=0.3 + 0.1 * i) for i in range(4)]
     assert undisturbed(calm + busy) == (pytest.approx(1.1), True)
     assert undisturbed(busy) == (pytest.approx(3.0), False)
+
+
+def test_a_comparison_counts_when_nine_of_ten_configurations_had_calm_steps():
+    calm, busy = Row(name="a", trained_s=1.0), Row(name="b", trained_s=1.0, is_calm=False)
+    assert Report(rows=(calm,) * 9 + (busy,)).is_valid
+    assert not Report(rows=(calm,) * 8 + (busy,) * 2).is_valid
 
 
 def test_what_other_processes_used_is_what_the_machine_used_beyond_the_ranks():
