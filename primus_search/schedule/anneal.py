@@ -18,17 +18,16 @@ F, B, W = 0, 1, 2
 MOST_ROWS = 1200
 """Above this many passes a move costs more time than it gains: the neighbourhood grows with the square."""
 
-WORK = 160_000_000
-"""Row evaluations that one search may spend, about a second."""
-
 RESTARTS = 12
 TEMPERATURES = (0.02, 0.05, 0.1)
 """Starting temperatures of successive restarts, in units of the busiest rank's work per micro-batch."""
 
 
-def anneal(request: Request, start: Dispatched, limit: float, half_at_b: bool, target: float,
-           work_budget: int = WORK) -> Dispatched:  # fmt: skip
-    """The best order found from `start`; `start` itself where nothing is better. Stops early at `target`."""
+def anneal(request: Request, start: Dispatched, limit: float, target: float, work: int) -> Dispatched:
+    """The best order found from `start`, `start` itself where nothing is better; at most `work` row evaluations.
+
+    Stops early at a makespan of `target`.
+    """
     n = len(start.kind)
     if n > MOST_ROWS or start.makespan <= target + TOLERANCE:
         return start
@@ -37,14 +36,14 @@ def anneal(request: Request, start: Dispatched, limit: float, half_at_b: bool, t
     num_stages = len(ranks)
     sequence = (start.kind.astype(np.int64) * num_stages + start.stage) * m + start.micro_batch
     offsets = np.arange(request.stages + 1, dtype=np.int64) * rows_per_rank(request)
-    work = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0)).max()
-    moves = min(150_000, work_budget // (RESTARTS * n))
+    unit = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0)).max()
+    moves = min(150_000, work // (RESTARTS * n))
     best, order, stale = start.makespan, sequence, 0
     for restart in range(RESTARTS):
-        temperature = TEMPERATURES[restart % len(TEMPERATURES)] * float(work)
+        temperature = TEMPERATURES[restart % len(TEMPERATURES)] * float(unit)
         found, candidate = _anneal(
             order if restart % 4 == 3 else sequence, offsets, m,
-            costs.duration[:3], costs.comm, costs.activation, limit, half_at_b, moves,
+            costs.duration[:3], costs.comm, costs.activation, limit, moves,
             temperature, restart + 1, target,
         )  # fmt: skip
         stale = 0 if found < best - TOLERANCE else stale + 1
@@ -123,7 +122,7 @@ def _keeps_chunk_order(order, a, b, per_kind):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _fits(order, lo, hi, m, num_stages, weight, limit, half):  # type: ignore[no-untyped-def]
+def _fits(order, lo, hi, m, num_stages, weight, limit):  # type: ignore[no-untyped-def]
     """Whether one rank's list stays within the limit on activations."""
     held = 0.0
     for i in range(lo, hi):
@@ -133,9 +132,7 @@ def _fits(order, lo, hi, m, num_stages, weight, limit, half):  # type: ignore[no
             if held > limit + 1e-9:
                 return False
         elif k == W:
-            held -= 0.5 * weight[s] if half else weight[s]
-        elif half:
-            held -= 0.5 * weight[s]
+            held -= weight[s]
     return True
 
 
@@ -148,7 +145,7 @@ def _next_random(state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _anneal(sequence, offsets, m, duration, comm, weight, limit, half, moves, temperature, seed, target):  # type: ignore[no-untyped-def]
+def _anneal(sequence, offsets, m, duration, comm, weight, limit, moves, temperature, seed, target):  # type: ignore[no-untyped-def]
     """Best makespan and order of one run with a linear cooling; steps of up to 3 or up to 12 places."""
     p, num_stages, n = len(offsets) - 1, duration.shape[1], len(sequence)
     end, following, free = np.empty(n), np.empty(p, np.int64), np.empty(p)
@@ -170,7 +167,7 @@ def _anneal(sequence, offsets, m, duration, comm, weight, limit, half, moves, te
             continue
         _shift(order, a, b)
         value = np.inf
-        if _fits(order, offsets[r], offsets[r + 1], m, num_stages, weight, limit, half):
+        if _fits(order, offsets[r], offsets[r + 1], m, num_stages, weight, limit):
             value = _makespan(order, offsets, m, duration, comm, end, following, free)
         state = _next_random(state)
         chance = (np.int64(state >> np.uint64(33)) % 1000003) / 1000003.0

@@ -166,7 +166,7 @@ def _polished(request: Request, winner: Contestant, limit: float, work: int) -> 
     if request.objective is Objective.SPAN:
         return table
     start = Dispatched(makespan=winner.makespan, kind=table.kind, stage=table.stage, micro_batch=table.micro_batch)
-    found = anneal(request, start, limit, False, bound(request, limit), work)
+    found = anneal(request, start, limit, bound(request, limit), work)
     if found.makespan >= winner.makespan * (1.0 - CLOSE):
         return table
     return as_table(request, found.kind, found.stage, found.micro_batch)

@@ -79,10 +79,10 @@ def stages_of_rank(request: Request) -> np.ndarray:
     return np.argsort(ranks, kind="stable").reshape(request.stages, request.virtual_stages)
 
 
-def dispatch(request: Request, policy: Policy, limit: float, half_at_b: bool) -> Dispatched | None:
+def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | None:
     """The order one policy gives under a limit on activations; None when even one micro-batch does not fit.
 
-    `limit` is in micro-batches through one full rank; `half_at_b` releases half of an activation at B.
+    `limit` is in micro-batches through one full rank, released at W.
     """
     costs = request.costs
     of_rank = stages_of_rank(request)
@@ -101,7 +101,6 @@ def dispatch(request: Request, policy: Policy, limit: float, half_at_b: bool) ->
         costs.activation,
         owed,
         min(limit, 1e18),
-        half_at_b,
         policy.trusts_drain,
         policy.pace * unit,
         np.clip(policy.slack, -1e9, 1e9) * unit,
@@ -151,7 +150,7 @@ def _depths(duration, comm):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _pick(  # type: ignore[no-untyped-def]
-    r, m, of_rank, duration, comm, weight, owed, limit, half, trusts, pace, slack, patience, release, depth, end, count,
+    r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, patience, release, depth, end, count,
     free, held, ready_of, due_of, op_of,
 ):  # fmt: skip
     """The pass a rank would run next and when it can start; start is infinite when nothing is known to come."""
@@ -163,10 +162,7 @@ def _pick(  # type: ignore[no-untyped-def]
         drain = 0.0
         for lap in range(laps):
             s = of_rank[r, lap]
-            if half:
-                drain += 0.5 * weight[s] * (max(0, through - count[B, s]) + max(0, through - count[W, s]))
-            else:
-                drain += weight[s] * max(0, through - count[W, s])
+            drain += weight[s] * max(0, through - count[W, s])
     else:
         drain = 0.0
     n = 0
@@ -214,7 +210,7 @@ def _pick(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _dispatch(  # type: ignore[no-untyped-def]
-    m, rank_of, of_rank, duration, comm, weight, owed, limit, half, trusts, pace, slack, patience, release
+    m, rank_of, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, patience, release
 ):
     """Makespan and columns of the order; an infinite makespan when the ranks block each other."""
     p, laps = of_rank.shape
@@ -229,7 +225,7 @@ def _dispatch(  # type: ignore[no-untyped-def]
     ready_of, due_of, op_of = np.empty(3 * laps), np.empty(3 * laps), np.empty(3 * laps, np.int64)
     when, op = np.empty(p), np.empty(p, np.int64)
     for r in range(p):
-        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, half, trusts, pace, slack,
+        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack,
                                patience, release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
     out = np.arange(p) * rows
     for _ in range(p * rows):
@@ -251,17 +247,16 @@ def _dispatch(  # type: ignore[no-untyped-def]
                 other = rank_of[s + 1]
         elif k == B:
             end[B, s, j] = free[r]
-            held[r] -= 0.5 * weight[s] if half else 0.0
             if s > 0:
                 other = rank_of[s - 1]
         else:
-            held[r] -= 0.5 * weight[s] if half else weight[s]
+            held[r] -= weight[s]
         kind[out[r]], stage[out[r]], micro[out[r]] = k, s, j
         out[r] += 1
-        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, half, trusts, pace, slack,
+        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack,
                                patience, release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
         if other != r:
-            when[other], op[other] = _pick(other, m, of_rank, duration, comm, weight, owed, limit, half, trusts, pace,
+            when[other], op[other] = _pick(other, m, of_rank, duration, comm, weight, owed, limit, trusts, pace,
                                            slack, patience, release, depth, end, count, free, held, ready_of, due_of,
                                            op_of)  # fmt: skip
     return free.max(), kind, stage, micro

@@ -1,8 +1,8 @@
 """The order of least makespan, or the best found with a proven bound: constraint programming over start times.
 
 Needs OR-Tools (`pip install primus-search[ilp]`). Micro-batches are alike, so each stage may take them in order
-without loss: any order can be relabelled so, pass by pass. The solver starts from the adaptive order and stops at a
-deterministic amount of work, not at a wall-clock time, so that the same question has the same answer.
+without loss: any order can be relabelled so, pass by pass. The solver starts from the order of V-auto or ZB-auto and
+stops at a deterministic amount of work, not at a wall-clock time, so that the same question has the same answer.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.schedule.adaptive import adaptive, floor
+from primus_search.schedule.algorithms.automatic import v_auto, zb_auto
+from primus_search.schedule.bounds import bound
 from primus_search.schedule.dispatch import as_table, stages_of_rank
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulate import run
-from primus_search.schedule.table import Kind, Table
+from primus_search.schedule.table import Kind, Placement, Table
 
 EFFORT = 30.0
 """Deterministic seconds the solver may spend; about as many wall seconds on one core."""
@@ -47,18 +48,18 @@ def solve(request: Request, *, effort: float = EFFORT) -> Solved:
     """Least makespan within the request's memory limit. Raises `ScheduleError` without OR-Tools or when too large."""
     if find_spec("ortools") is None:
         raise request.refuse("the exact solver needs OR-Tools; install it with: pip install 'primus-search[ilp]'")
-    start = adaptive(request, (), limit=request.memory_limit)
+    start = (v_auto if request.placement is Placement.V else zb_auto)(request)
     makespan = run(start, request.costs).makespan
     if len(start) > MOST_PASSES:
         raise request.refuse(f"{len(start)} passes are more than the exact solver can improve on ({MOST_PASSES})")
-    if makespan <= floor(request) + TOLERANCE:
+    if makespan <= bound(request, request.memory_limit) + TOLERANCE:
         return Solved(table=start, makespan=makespan, bound=makespan)
-    starts, bound = _search(request, start, effort)
+    starts, proven = _search(request, start, effort)
     table = start if starts is None else _by_start(request, starts)
     found = run(table, request.costs).makespan
     if found > makespan:
         table, found = start, makespan
-    return Solved(table=table, makespan=found, bound=min(bound, found))
+    return Solved(table=table, makespan=found, bound=min(proven, found))
 
 
 def _grid(request: Request) -> int:

@@ -67,7 +67,7 @@ def _published(request: Request, limit: float) -> Iterator[Contestant]:
 
 def _dispatched(request: Request, limit: float, policies: list[Policy]) -> Iterator[Contestant]:
     for policy in policies:
-        order = dispatch(request, policy, limit, half_at_b=False)
+        order = dispatch(request, policy, limit)
         if order is not None:
             table = as_table(request, order.kind, order.stage, order.micro_batch)
             yield as_run(request, table, cost=DISPATCH_WEIGHT)

@@ -43,17 +43,17 @@ STARTED = 9
 START_ROWS = 120_000
 """Passes that all starts together may place where that is more; about 5 ms."""
 
-FURTHER = 5
+FURTHER = 6
 """Orders that go through rounds, as far as the contest's passes last."""
 
-ROWS = 200_000
+ROWS = 260_000
 ROWS_PER_PASS = 45
 """Passes that all contestants may place, in all and for every pass of the pipeline."""
 
 POLISH_WORK = 8_000_000
 """Row evaluations of the local search at the end, about 60 ms; only small pipelines have one."""
 
-ROUNDS: tuple[Turns, ...] = ((0,), (2,), (6, 0))
+ROUNDS: tuple[Turns, ...] = ((0,), (3,), (6, 3))
 """What is tried on the best orders; W at once (6) makes room for what follows."""
 
 MOST_MEMORY = 2

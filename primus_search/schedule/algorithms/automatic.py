@@ -8,10 +8,8 @@ finds within the memory of p and 2p micro-batches per rank, half of an activatio
 from collections.abc import Iterator
 from itertools import chain
 
-from primus_search.schedule.adaptive import adaptive
 from primus_search.schedule.algorithms.v_shaped import published_zbv
 from primus_search.schedule.algorithms.zero_bubble import warm_ups
-from primus_search.schedule.anneal import MOST_ROWS
 from primus_search.schedule.loop_search import fastest_loop
 from primus_search.schedule.registry import Objective, Request, register
 from primus_search.schedule.table import Placement, Table
@@ -55,5 +53,4 @@ def _published(request: Request, multiple: int) -> Table:
           splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
 def v_auto(request: Request) -> Table:
     """V placement, any memory limit, aware of the costs."""
-    found = fastest_v(request, request.memory_limit, published_zbv)
-    return adaptive(request, (found,), limit=request.memory_limit) if len(found) <= MOST_ROWS else found
+    return fastest_v(request, request.memory_limit, published_zbv)
