@@ -22,7 +22,7 @@ from primus_search.search.journal import MAGIC
 
 TASK_ROWS = 500
 MARK = "KILL_TEST_MARK"
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 POLL_S = 0.01
 LATER_S = 0.2
 
@@ -99,7 +99,7 @@ class Run:
         """Everything alive that this run started, directly or not."""
         return marked(self.mark)
 
-    def wait_until_gone(self, seconds: float = 30.0) -> None:
+    def wait_until_gone(self, seconds: float = 60.0) -> None:
         """Nothing may stay behind. Raises AssertionError with what did."""
         deadline = time.monotonic() + seconds
         while self.processes():
