@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats, Fp8
+from primus_search.candidates import Bools, Floats, Fp8
 from primus_search.cost.memory_bound import Stream, stream_s
 from primus_search.cost.tables import corrected
 
@@ -146,6 +146,11 @@ _CAST_KERNELS: Floats = np.array([0.0, 3.0, 1.0, 1.0, 2.0, 1.0, 3.0])
 # or wrote the low-precision operand itself (delayed scaling), which leaves nothing to read.
 _FUSED_READS: Floats = np.array([0.0, 2.0, 0.0, 2.0, 2.0, 2.0, 2.0])
 _FUSED_KERNELS: Floats = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 2.0])
+
+
+# Recipes whose activations tensor parallelism may gather in low precision. Row-wise ones are gathered in BF16: what
+# arrives has one scale per token, and the weight gradient needs one per column (pytorch/torchtitan docs/float8.md).
+GATHERS_LOW: Bools = np.array([False, True, True, True, False, True, True])
 
 
 def operand_bytes(code: NDArray[np.int64]) -> Floats:

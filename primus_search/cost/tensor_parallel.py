@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.candidates import Candidates, Floats
 from primus_search.cost.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.gemm import GATHERS_LOW
 from primus_search.cost.traffic import Comm, comm, exposed_s
 from primus_search.model import LayerKind, Model
 from primus_search.network import Network
@@ -66,7 +67,7 @@ def tensor_parallel(
     group = Group(c.tp, np.ones_like(c.tp))
     tokens = c.micro_batch_size * (workload.seq_length / c.cp)
     full = tokens * model.hidden * BF16_BYTES
-    gathered = full * np.where((c.fp8 != Fp8.NONE) & stack.has_fp8_tensor_gather, 0.5, 1.0)
+    gathered = full * np.where(GATHERS_LOW[c.fp8] & stack.has_fp8_tensor_gather, 0.5, 1.0)
     gather = blocks * all_gather_s(network, gathered, group)
     scatter = blocks * reduce_scatter_s(network, full, group)
     reduce = blocks * all_reduce_s(network, full, group)

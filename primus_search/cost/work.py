@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Bools, Floats, Fp8, GroupedGemm, Ints
 from primus_search.cost.factor import in_order
-from primus_search.cost.gemm import GemmPass, gemm_s, operand_cast_s, quantize_s
+from primus_search.cost.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.grouped_gemm import expert_precision, grouped_gemm_s
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.stack import Stack
@@ -212,8 +212,8 @@ def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack) -> N
         _stack([o.input_share for o in ops], rows),
         _stack([o.gradient_share for o in ops], rows),
     )
-    if not stack.has_fp8_tensor_gather:  # gathered in BF16 and cast afterwards
-        input_share, gradient_share = np.ones_like(input_share), np.ones_like(gradient_share)
+    is_cast_before = GATHERS_LOW[code] & stack.has_fp8_tensor_gather
+    input_share, gradient_share = (np.where(is_cast_before, s, 1.0) for s in (input_share, gradient_share))
     cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, _casts_with(ops, stack))
     cast_gradient, gradient_kernels = operand_cast_s(acc, m * n, gradient_share, code, np.False_)
     cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code) / stack.memory_efficiency
