@@ -12,7 +12,7 @@ from functools import partial
 
 from primus_search.schedule.anneal import anneal
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.dispatch import Dispatched, as_table
+from primus_search.schedule.dispatch import Dispatched, Policy, as_table, dispatch
 from primus_search.schedule.extend import extended
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulate import run
@@ -29,6 +29,9 @@ FINALISTS = 2
 
 POLISH_WORK = 1_000_000
 """Row evaluations that the local search at the end may spend, about 10 ms; only small pipelines have one."""
+
+DISPATCH_WEIGHT = 8
+"""How much longer dispatching a pass takes than weaving it."""
 
 CLOSE = 1e-9
 """Relative distance to the lower bound that counts as reaching it."""
@@ -148,6 +151,15 @@ def woven(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator
             if order is None:
                 break
             yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)
+
+
+def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> Iterator[Contestant]:
+    """Orders formed in time under several policies: one of them fits wherever a micro-batch does."""
+    for policy in policies:
+        order = dispatch(request, policy, limit)
+        if order is not None:
+            table = as_table(request, order.kind, order.stage, order.micro_batch)
+            yield as_run(request, table, cost=DISPATCH_WEIGHT)
 
 
 def as_run(request: Request, table: Table, cost: int) -> Contestant:

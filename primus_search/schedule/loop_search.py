@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.schedule.contest import Contestant, Rules, as_run, fastest, woven
-from primus_search.schedule.dispatch import POLICIES, Policy, as_table, dispatch
+from primus_search.schedule.contest import Contestant, Rules, as_run, dispatched, fastest, woven
+from primus_search.schedule.dispatch import POLICIES, Policy, as_table
 from primus_search.schedule.lag import lagged
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulate import peak_activations
@@ -23,9 +23,6 @@ Patterns = Callable[[Request], Iterable[Table]]
 
 SHORT = 4
 """Micro-batches of the short run, in units of the pipeline's ranks; its periods can be as long as two such units."""
-
-DISPATCH_WEIGHT = 8
-"""How much longer dispatching a pass takes than weaving it."""
 
 
 def fastest_loop(request: Request, limit: float, patterns: Patterns) -> Table:
@@ -44,10 +41,10 @@ def _contestants(patterns: Patterns, request: Request, limit: float) -> Iterator
     policies = _policies(request)
     yield from woven(request, limit, fused[:1])
     yield from _published(request, limit)
-    yield from _dispatched(request, limit, policies[:1])
+    yield from dispatched(request, limit, policies[:1])
     yield from _lagged(request, limit, fused)
     yield from woven(request, limit, fused[1:])
-    yield from _dispatched(request, limit, policies[1:])
+    yield from dispatched(request, limit, policies[1:])
 
 
 def _lagged(request: Request, limit: float, patterns: list[Table]) -> Iterator[Contestant]:
@@ -63,14 +60,6 @@ def _published(request: Request, limit: float) -> Iterator[Contestant]:
         if order is not None:
             table = partial(as_table, request, order.kind, order.stage, order.micro_batch)
             yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=table)
-
-
-def _dispatched(request: Request, limit: float, policies: list[Policy]) -> Iterator[Contestant]:
-    for policy in policies:
-        order = dispatch(request, policy, limit)
-        if order is not None:
-            table = as_table(request, order.kind, order.stage, order.micro_batch)
-            yield as_run(request, table, cost=DISPATCH_WEIGHT)
 
 
 def _policies(request: Request) -> list[Policy]:

@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.schedule.contest import Contestant, Rules, by_score, fastest, woven
+from primus_search.schedule.contest import Contestant, Rules, by_score, dispatched, fastest, woven
 from primus_search.schedule.costs import Floats
-from primus_search.schedule.dispatch import as_table
+from primus_search.schedule.dispatch import POLICIES, as_table
 from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Table
 from primus_search.schedule.tighten import inserted, rewoven
@@ -46,8 +46,8 @@ START_ROWS = 120_000
 FURTHER = 6
 """Orders that go through rounds, as far as the contest's passes last."""
 
-ROWS = 260_000
-ROWS_PER_PASS = 45
+ROWS = 220_000
+ROWS_PER_PASS = 36
 """Passes that all contestants may place, in all and for every pass of the pipeline."""
 
 POLISH_WORK = 8_000_000
@@ -82,6 +82,8 @@ def _contestants(
         if order is not None:
             found.append((order[0], start, order[1]))
             yield order[0]
+    if not found:
+        yield from dispatched(request, limit, POLICIES)
     ranking = by_score(request)
     distinct = {ranking(each): (start, columns) for each, start, columns in reversed(found)}
     for score in sorted(distinct)[:FURTHER]:
