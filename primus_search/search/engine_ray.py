@@ -50,7 +50,7 @@ class RayCluster:
         self._guardian = Guardian() if self._is_ours and not address else None
         if self._guardian is not None:
             with self._guardian.marking():
-                _start(workers)
+                start(workers)
         elif self._is_ours:
             join(address)
         self._cap = workers
@@ -109,7 +109,7 @@ def _settings() -> dict[str, Any]:
     return {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
 
 
-def _start(workers: int) -> None:
+def start(workers: int) -> None:
     """A private cluster on this machine."""
     ray.init(
         address="local",  # without it Ray joins whatever cluster this machine belongs to
