@@ -13,8 +13,8 @@ from primus_search.schedule.v_search import fastest_v
 @register("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", placement=Placement.V,
           virtual_stages=(2,), cost_aware=True, memory_aware=True)  # fmt: skip
 def one_f_one_b_v(request: Request) -> Table:
-    """Peak ceil(2p / 3), at least 2."""
-    units = max(2, -(-2 * request.stages // 3))
+    """Peak 2p // 3 + 1, that of the published building block; at least 2."""
+    units = max(2, 2 * request.stages // 3 + 1)
     costs = request.costs
     fused = replace(request, costs=replace(costs, backward=costs.fused, weight=np.zeros_like(costs.weight)))
     return _fuse(fastest_v(fused, own_limit(request, units)))
