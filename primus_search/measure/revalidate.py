@@ -6,9 +6,9 @@ measured  on a device of the target's architecture its layers are timed, and the
           the measured times; everything that shares the layer shapes of a measured candidate is measured with it
 A device of another architecture never moves a ranking: its time stays projected, and the result says so.
 
-Which candidates are measured: in order of projected time, one per distinct layer shape, until the next one could not
-win even if it did a tenth better against its projection than the luckiest so far; those of the first top_k rows
-whatever their chance; at most top_k shapes, and only while seconds last.
+Which candidates are measured: at once the distinct layer shapes of the first top_k rows and of those within a tenth of
+the best projected time; then one by one, until the next could not win even if it did a tenth better against its
+projection than the luckiest so far; at most top_k shapes, and only while seconds last.
 """
 
 import time
@@ -335,10 +335,15 @@ class Chooser:
         self._wanted = set(self._keys[:top_k])
 
     def next(self) -> list[int]:
-        """Rows to measure together: the first rows' shapes at once, then one that may win; none when it is decided."""
-        first = {key: row for row, key in reversed(list(enumerate(self._keys))) if key in self._wanted - self._known}
-        if first:
-            return sorted(first.values())
+        """Rows to measure together: at first those of the first rows' shapes and those that may win by projection, as
+        one start of processes serves them all; then one that may win by what was measured; none when it is decided."""
+        if not self._known:
+            limit_s = self._projected_s.min() / (1.0 - LAW_SPREAD)
+            first: dict[Key, int] = {}
+            for candidate, key in enumerate(self._keys):
+                if len(first) < self._most and (key in self._wanted or self._projected_s[candidate] < limit_s):
+                    first.setdefault(key, candidate)
+            return list(first.values())
         if len(self._known) >= self._most:
             return []
         row = next((row for row, key in enumerate(self._keys) if key not in self._known), None)

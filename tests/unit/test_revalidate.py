@@ -125,26 +125,26 @@ def test_a_foreign_accelerator_is_traced_and_its_order_is_not_touched(tmp_path):
     assert any("is not a" in note and "time is projected, memory is traced" in note for note in found.notes)
 
 
-def test_choosing_stops_when_the_next_candidate_cannot_win():
-    c = Candidates.table(micro_batch_size=[1, 2, 4])
-    chooser = Chooser(c, np.array([1.0, 1.1, 5.0]), top_k=3)
+def test_what_may_win_by_projection_is_measured_together_and_choosing_stops_when_the_next_cannot_win():
+    c = Candidates.table(micro_batch_size=[1, 2, 4, 8])
+    chooser = Chooser(c, np.array([1.0, 1.05, 1.15, 5.0]), top_k=4)
     chooser._wanted = set()
-    assert chooser.next() == [0]
-    chooser.measured([0], np.array([1.2, 1.1, 5.0]))  # slower than projected: the second may now win
-    assert chooser.next() == [1]
-    chooser.measured([1], np.array([1.2, 1.0, 5.0]))
+    assert chooser.next() == [0, 1]
+    chooser.measured([0, 1], np.array([2.0, 1.2, 1.15, 5.0]))  # the second's luck would let the third win, too
+    assert chooser.next() == [2]
+    chooser.measured([2], np.array([2.0, 1.2, 1.3, 5.0]))
     assert chooser.next() == []
 
 
-def test_the_shapes_of_the_first_rows_are_measured_together_and_then_no_more_than_asked():
+def test_shapes_of_the_first_rows_are_measured_whatever_their_chance_and_no_more_than_asked():
     c = Candidates.table(micro_batch_size=[1, 1, 2, 4, 8], pp=[1, 2, 1, 1, 1])
-    chooser = Chooser(c, np.array([1.0, 1.0, 1.0, 1.05, 1.06]), top_k=3)
+    chooser = Chooser(c, np.array([1.0, 1.0, 4.0, 4.1, 4.2]), top_k=3)
     assert chooser.next() == [0, 2]
-    chooser.failed([2])
-    chooser.measured([0], np.array([3.0, 3.0, 1.0, 1.05, 1.06]))
-    assert chooser.next() == [3]
-    chooser.measured([3], np.array([3.0, 3.0, 1.0, 3.0, 1.06]))
-    assert chooser.next() == []
+    few = Chooser(c, np.array([1.0, 1.0, 1.01, 1.02, 1.03]), top_k=2)
+    assert few.next() == [0, 2]
+    few.failed([2])
+    few.measured([0], np.array([3.0, 3.0, 1.0, 1.0, 1.0]))
+    assert few.next() == []
 
 
 def test_rows_that_share_their_layer_shapes_are_measured_together():
