@@ -12,6 +12,7 @@ from primus_search.calibrate.leave_out import linearised, refitted
 from primus_search.calibrate.training import State, errors_of, improve, start
 from primus_search.calibrate.training_parameters import parameters
 from primus_search.calibrate.training_write import (
+    bands_of_others,
     error_bands,
     fitted_elsewhere,
     identified,
@@ -23,6 +24,7 @@ from primus_search.candidates import Floats
 from primus_search.errors import InputError, Problem
 from primus_search.validate.cases import Case, Skipped, build_case
 from primus_search.validate.rows import read_runs
+from primus_search.validate.run import Refitted
 from primus_search.validate.score import Score, duplicate_weights, score
 
 FREE_STEPS, PINNED_STEPS = 4, 2
@@ -135,13 +137,21 @@ def lines(found: TrainingFit) -> list[str]:
     return out
 
 
-def left_out_rates(csv: Path, split: str) -> dict[int, float]:
-    """Tokens/s/GPU of every run, by line of the file, by numbers fitted to the runs of other groups (first order)."""
+def left_out_rates(csv: Path, split: str) -> dict[int, Refitted]:
+    """Tokens/s/GPU of every run with its 90 % interval, by line of the file, both from the runs of other groups.
+
+    Numbers are fitted again to first order; the error bands are those of the other groups' left-out errors.
+    """
     if split not in SPLITS:
         raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
     found = fit_training(csv)
-    rates = np.exp(found.left_out(SPLITS[split])) * np.array([case.measured for case in found.cases])
-    return {case.run.line: float(rate) for case, rate in zip(found.cases, rates, strict=True)}
+    left_out = found.left_out(SPLITS[split])
+    rates = np.exp(left_out) * np.array([case.measured for case in found.cases])
+    bands = bands_of_others(found.cases, left_out, [SPLITS[split](case) for case in found.cases])
+    return {
+        case.run.line: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
+        for case, rate, (low, high) in zip(found.cases, rates, bands, strict=True)
+    }
 
 
 def left_out_lines(found: TrainingFit, split: str) -> list[str]:

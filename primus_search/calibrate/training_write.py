@@ -6,7 +6,7 @@ identify is written with the mean of its family (or its prior) and says so.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from primus_search.calibrate.provenance import count_fitted
 from primus_search.calibrate.training import touches
 from primus_search.calibrate.training_parameters import IDENTIFIED, MAX_FITTED, TRAINING_RATE, rate_family
 from primus_search.candidates import Floats
+from primus_search.cost.uncertainty import UNKNOWN
 from primus_search.declare.places import Kind, names
 from primus_search.validate.cases import Case
 from primus_search.validate.score import duplicate_weights, quantile
@@ -158,6 +159,34 @@ def error_bands(cases: Sequence[Case], left_out: Floats) -> dict[str, dict[str, 
             low, high = (quantile(ratio[rows], weights[rows], share) for share in BAND)
             found[name][kind] = (min(low, 1.0), max(high, 1.0), int(rows.sum()))
     return found
+
+
+def bands_of_others(cases: Sequence[Case], left_out: Floats, groups: Sequence[Hashable]) -> list[tuple[float, float]]:
+    """Per run the band its stack and regime would have without any run of its group, which the band then has not seen.
+
+    A run whose stack or regime has too few others takes the band of all others of its regime, or of all others.
+    """
+    names = list(dict.fromkeys(groups))
+    number = np.array([names.index(group) for group in groups])
+    ratio = np.exp(-left_out)
+    weights = duplicate_weights(case.duplicate_key for case in cases)
+    regimes = np.array([regime(case) for case in cases])
+    stacks = np.array([case.cluster.stack.name for case in cases])
+    known: dict[tuple[int, str, str], tuple[float, float]] = {}
+    for key in zip(number.tolist(), stacks.tolist(), regimes.tolist(), strict=True):
+        if key in known:
+            continue
+        group, stack, kind = key
+        others = number != group
+        alike = others & (regimes == kind)
+        narrow = alike & (stacks == stack)
+        rows = next((r for r in (narrow, alike, others) if weights[r].sum() >= POOLED), others)
+        if rows.any():
+            low, high = (quantile(ratio[rows], weights[rows], share) for share in BAND)
+            known[key] = (min(low, 1.0), max(high, 1.0))
+        else:
+            known[key] = (UNKNOWN.low, UNKNOWN.high)
+    return [known[key] for key in zip(number.tolist(), stacks.tolist(), regimes.tolist(), strict=True)]
 
 
 def regime(case: Case) -> str:

@@ -28,23 +28,34 @@ WORTH_SPREADING = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refitted:
+    """Tokens/s/GPU of a run and its 90 % interval, from numbers and errors of other runs."""
+
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One projected run. `refitted`: its rate by numbers fitted without it, which then is what is scored."""
 
     case: Case
     projection: Projection
-    refitted: float = math.nan
+    refitted: Refitted | None = None
 
     @property
     def predicted(self) -> float:
         """Tokens per second and GPU."""
-        if not math.isnan(self.refitted):
-            return self.refitted
+        if self.refitted is not None:
+            return self.refitted.rate
         return float(self.projection.tokens_per_s_per_gpu[0])
 
     @property
     def interval(self) -> tuple[float, float]:
         """Ends of the 90 % interval of the predicted rate."""
+        if self.refitted is not None:
+            return self.refitted.low, self.refitted.high
         found = interval(self.case.cluster, self.case.model, np.array([self.predicted]))
         return float(found.low[0]), float(found.high[0])
 
@@ -111,9 +122,9 @@ class Outcome:
     memory_only: tuple[Row, ...] = ()
     ran_out: tuple[Row, ...] = ()
 
-    def with_rates(self, refitted: Mapping[int, float]) -> "Outcome":
+    def with_rates(self, refitted: Mapping[int, Refitted]) -> "Outcome":
         """The same runs scored by other rates, given by line of the file; lines without one keep theirs."""
-        rows = tuple(replace(row, refitted=refitted.get(row.case.run.line, math.nan)) for row in self.rows)
+        rows = tuple(replace(row, refitted=refitted.get(row.case.run.line)) for row in self.rows)
         return replace(self, rows=rows)
 
     @property

@@ -3,15 +3,18 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.calibrate.training_write import bands_of_others
 from primus_search.candidates import GroupedGemm
 from primus_search.cli import app
+from primus_search.cost.uncertainty import UNKNOWN
 from primus_search.errors import InputError
 from primus_search.validate import Outcome, validate_file
 from primus_search.validate.rows import read_runs
-from primus_search.validate.run import memory_view, summary
+from primus_search.validate.run import Refitted, memory_view, summary
 from primus_search.validate.words import hardware
 
 LLAMA = {
@@ -254,10 +257,22 @@ def test_experts_without_grouped_products_run_one_by_one_in_bf16(tmp_path: Path)
 def test_rates_of_a_fit_without_a_run_are_what_is_scored(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, LLAMA, LLAMA | {"id": "x-2", "mbs": "2"})
     first, second = outcome.rows
-    scored = outcome.with_rates({first.case.run.line: 9090.0})
+    scored = outcome.with_rates({first.case.run.line: Refitted(rate=9090.0, low=8900.0, high=8950.0)})
     assert scored.rows[0].error == pytest.approx(0.01)
+    assert scored.rows[0].interval == (8900.0, 8950.0)
     assert scored.rows[1].predicted == second.predicted
     assert scored.rows[0].memory == first.memory
+
+
+def test_a_band_of_left_out_runs_has_not_seen_the_group_it_is_laid_over(tmp_path: Path) -> None:
+    rows = [LLAMA | {"id": f"x-{n}", "seq_len": str(1024 * (1 + n))} for n in range(20)]
+    cases = [row.case for row in outcome_of(tmp_path, *rows).rows]
+    assert len(cases) == 20
+    errors = np.where(np.arange(20) < 10, 0.01, 0.5)
+    apart = bands_of_others(cases, errors, ["near"] * 10 + ["far"] * 10)
+    assert apart[0] == pytest.approx((np.exp(-0.5), 1.0)) and apart[-1] == pytest.approx((np.exp(-0.01), 1.0))
+    together = bands_of_others(cases, errors, ["all"] * 20)
+    assert together[0] == (UNKNOWN.low, UNKNOWN.high)
 
 
 def test_an_unknown_way_to_leave_runs_out_is_refused(tmp_path: Path) -> None:
