@@ -46,8 +46,8 @@ START_ROWS = 120_000
 FURTHER = 6
 """Orders that go through rounds, as far as the contest's passes last."""
 
-ROWS = 220_000
-ROWS_PER_PASS = 36
+ROWS = 190_000
+ROWS_PER_PASS = 26
 """Passes that all contestants may place, in all and for every pass of the pipeline."""
 
 POLISH_WORK = 8_000_000
