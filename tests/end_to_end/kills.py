@@ -32,7 +32,7 @@ import sys
 from primus_search.search import evaluate, plan, store
 for module in (evaluate, plan, store):
     module.CHUNK_ROWS = {TASK_ROWS}
-plan.MAX_TASK_ROWS = {TASK_ROWS}
+plan.MAX_TASK_ROWS = plan.LEAST_TASK_ROWS = {TASK_ROWS}
 from primus_search.cli import main
 main()
 """
