@@ -78,17 +78,25 @@ def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_len
 def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> list[Saved]:
     """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks.
 
-    The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too.
+    The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8
+    every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents). The router reads the
+    second norm's output in BF16, shared experts in their precision, routed experts have their copies in `experts`.
     """
     mlp_norm = Recompute.LAYERNORM if kind.is_moe else Recompute.LAYERNORM | Recompute.MLP
     stream = s.split_tokens * model.hidden
     out = linear_input_bytes(stack, s) * stream
+    is_cast = linear_input_bytes(stack, s) < BF16_BYTES
+    attention_out = out + np.where(is_cast & (model.latent is not None), out, 0.0)
+    mlp_out = out
+    if kind.is_moe:
+        has_shared = model.moe is not None and model.moe.shared_ffn_hidden > 0
+        mlp_out = BF16_BYTES * stream + np.where(is_cast & has_shared, out, 0.0)
     mask = MASK_BYTES * stream * (1.0 if stack.has_dropout else 0.0)
     tensors = [
         Saved(name="layer input", bytes=BF16_BYTES * stream),
-        Saved(name="attention norm output", bytes=out, dropped_by=Recompute.LAYERNORM, weight_input=True),
+        Saved(name="attention norm output", bytes=attention_out, dropped_by=Recompute.LAYERNORM, weight_input=True),
         Saved(name="attention residual", bytes=BF16_BYTES * stream),
-        Saved(name="MLP norm output", bytes=out, dropped_by=mlp_norm, weight_input=True),
+        Saved(name="MLP norm output", bytes=mlp_out, dropped_by=mlp_norm, weight_input=True),
         Saved(name="dropout masks", bytes=2.0 * mask),
     ]
     extra = model.num_norms - 2
