@@ -93,16 +93,21 @@ class Processes:
         again: list[Task] = []
         is_drained = False
         while True:
-            while not is_drained and len(flying) < IN_FLIGHT_PER_WORKER * self.workers:
+            is_broken = False
+            while not is_drained and not is_broken and len(flying) < IN_FLIGHT_PER_WORKER * self.workers:
                 task = again.pop() if again else next(waiting, None)
                 if task is None:
                     is_drained = True
                     break
-                flying[self._pool.submit(_evaluate, task, cut_of(task.cluster))] = task
-            if not flying:
+                try:
+                    flying[self._pool.submit(_evaluate, task, cut_of(task.cluster))] = task
+                except BrokenProcessPool:  # a worker was lost while the caller looked at findings
+                    again.append(task)
+                    is_broken = True
+            if not flying and not is_broken:
                 return
             done, _ = wait(flying, return_when=FIRST_COMPLETED)
-            is_broken = any(isinstance(future.exception(), BrokenProcessPool) for future in done)
+            is_broken |= any(isinstance(future.exception(), BrokenProcessPool) for future in done)
             for future in done:
                 if not isinstance(future.exception(), BrokenProcessPool):
                     yield flying.pop(future), future.result()
