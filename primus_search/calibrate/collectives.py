@@ -43,8 +43,6 @@ INSIDE = (
     "in_network_efficiency",
     "all_to_all_efficiency",
 )
-DISPATCH = ("dispatch_efficiency",)
-BETWEEN = ("nic_half_speed_bytes", "nic_dispatch_efficiency")
 BOUNDS = {
     "link_latency_s": (1e-6, 1e-4),
     "link_hop_latency_s": (1e-7, 2e-5),

@@ -138,8 +138,3 @@ def _attention_s(acc: Accelerator, direction: Direction, family: str, c: dict[st
         both: Floats = call.forward_s + call.backward_s
         return both
     return call.backward_s if direction is Direction.BACKWARD else call.forward_s
-
-
-def is_low_precision(point: Point) -> bool:
-    """The point's operands are FP8 or FP4."""
-    return point.code is not Fp8.NONE

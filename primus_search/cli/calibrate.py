@@ -4,9 +4,12 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from primus_search.calibrate.run import Result
 
 
 def calibrate(
@@ -50,35 +53,44 @@ def calibrate(
     Prints, per stage, the error of points left out of the fit, the numbers found, and the numbers the data does not
     identify with the reason. With --out it writes the hardware file with every fitted number and its provenance.
     """
-    import datetime
-
-    from primus_search.calibrate.points import read_points
-    from primus_search.calibrate.provenance import with_fitted, with_tables
-    from primus_search.calibrate.run import calibrate_hardware, fitted_numbers_of_files, hardware_names
-    from primus_search.errors import InputError, Problem
-
     if ranges is not None:
         _write_ranges(measurements, training, ranges)
-        return
-    if training is not None:
-        from primus_search.calibrate.training_run import fit_training, left_out_lines, lines, write_training
+    elif training is not None:
+        _fit_training(training, into, leave_out)
+    elif table is not None:
+        from primus_search.calibrate.run import fitted_numbers_of_files
 
-        found = fit_training(training)
-        for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
-            typer.echo(line)
-        if into is not None:
-            write_training(found, into)
-        return
-    if table is not None:
         table.write_text(fitted_numbers_of_files(), encoding="utf-8")
-        return
-    if device == "cpu":
+    elif device == "cpu":
         from primus_search.measure.host import host_file
 
         typer.echo(f"hardware: host is measured: {host_file(again=True)}")
-        return
-    if device is not None:
-        measurements = measured_table(device, measurements, hardware, gpu)
+    elif device is not None:
+        measured = measured_table(device, measurements, hardware, gpu)
+        _fit_kernels(measured, hardware, gpu, out, as_json, names_table=True)
+    else:
+        _fit_kernels(measurements, hardware, gpu, out, as_json, names_table=False)
+
+
+def _fit_training(training: Path, into: Path | None, leave_out: str | None) -> None:
+    """Stacks and training rates from measured training runs, written where `into` says."""
+    from primus_search.calibrate.training_run import fit_training, left_out_lines, lines, write_training
+
+    found = fit_training(training)
+    for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
+        typer.echo(line)
+    if into is not None:
+        write_training(found, into)
+
+
+def _fit_kernels(
+    measurements: Path | None, hardware: str | None, gpu: str | None, out: Path | None, as_json: bool, names_table: bool
+) -> None:
+    """An accelerator's efficiencies from measured kernels; `names_table`: the file written names the CSV as its own."""
+    from primus_search.calibrate.points import read_points
+    from primus_search.calibrate.run import calibrate_hardware, hardware_names
+    from primus_search.errors import InputError, Problem
+
     if measurements is None:
         raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
     if not measurements.is_file():
@@ -91,17 +103,25 @@ def calibrate(
         raise InputError([Problem("--out", "needs --hardware: one file is written")])
     results = [calibrate_hardware(name, points, gpu) for name in names]
     if as_json:
-        typer.echo(json.dumps([_plain(asdict_result(result)) for result in results], indent=2))
+        typer.echo(json.dumps([_plain(_as_data(result)) for result in results], indent=2))
     else:
         for result in results:
             _print(result)
     if out is not None:
-        text = results[0].path.read_text(encoding="utf-8")
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        text = with_fitted(text, results[0].calibration, today, str(results[0].path))
-        if device is not None:
-            text = with_tables(text, beside(out, measurements))
-        out.write_text(text, encoding="utf-8")
+        _write_hardware(results[0], out, measurements if names_table else None)
+
+
+def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
+    """The hardware file again with every fitted number and its provenance, and with the measured table if given."""
+    import datetime
+
+    from primus_search.calibrate.provenance import with_fitted, with_tables
+
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    text = with_fitted(result.path.read_text(encoding="utf-8"), result.calibration, today, str(result.path))
+    if table is not None:
+        text = with_tables(text, beside(out, table))
+    out.write_text(text, encoding="utf-8")
 
 
 def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
@@ -147,7 +167,7 @@ def measured_table(device: str, path: Path | None, hardware: str | None, gpu: st
     return target
 
 
-def asdict_result(result: Any) -> dict[str, Any]:
+def _as_data(result: "Result") -> dict[str, Any]:
     """One calibrated device as plain data, without the accelerator itself."""
     return {
         "hardware": result.name,
@@ -166,7 +186,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _print(result: Any) -> None:
+def _print(result: "Result") -> None:
     typer.echo(f"{result.name}: {result.num_points} points of {result.gpu}")
     for stage in result.calibration.stages:
         if stage.num_points:

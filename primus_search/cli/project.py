@@ -99,6 +99,7 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 
 def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, Any]:
     from primus_search.cost.coverage import coverage
+    from primus_search.cost.evidence import kernel_evidence, sentence
     from primus_search.cost.memory import fit_verdict
     from primus_search.cost.result import Verdict
     from primus_search.cost.uncertainty import confidence
@@ -126,6 +127,7 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "memory_verdict": fit_verdict(float(sure.fits[0]), float(p.headroom_bytes[0])),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
         "coverage": [asdict(part) for part in parts],
+        "measured_kernels": sentence(kernel_evidence(space.model, space.cluster, space.workload, one)),
         "time_evidence": "projected",
         "memory_evidence": "projected",
     }
@@ -159,6 +161,8 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     for part in figures["coverage"]:
         said = f"{part['part']:<14}{'measured' if part['is_calibrated'] else 'EXTRAPOLATED':<14}{part['why']}"
         typer.echo(textwrap.fill(said, 80, initial_indent="  ", subsequent_indent=" " * 30))
+    if figures["measured_kernels"]:
+        typer.echo(textwrap.fill(figures["measured_kernels"], 80, initial_indent="  ", subsequent_indent="  "))
     _tree("step", figures["step"], "total_s", 1e3, "ms")
     _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
 

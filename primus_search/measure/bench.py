@@ -30,8 +30,6 @@ from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Mo
 MAX_CHAIN = 2  # copies of a layer in a chain; with their activations enough to leave the cache
 OPTIMIZER_PARAMS = 4_000_000  # parameters of the optimizer benchmark: well beyond any cache, soon done
 
-PIECES = ("layer", "embedding", "head", "optimizer")
-
 
 class NotFiniteError(RuntimeError):
     """The piece produced a NaN or an infinity: its time would say nothing."""

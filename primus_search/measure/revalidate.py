@@ -33,7 +33,7 @@ from primus_search.measure.preflight import preflight
 from primus_search.measure.shard import DtypeName, Shard
 from primus_search.measure.streams import COUNTED_BYTES
 from primus_search.measure.timing import Measurement
-from primus_search.measure.trace import TracedLayer, trace_layer
+from primus_search.measure.trace import trace_layer
 from primus_search.model import Model
 from primus_search.workload import Workload
 
@@ -202,15 +202,6 @@ def _traced_shard(model: Model, cluster: Cluster, workload: Workload, c: Candida
 def dtype_of(cluster: Cluster) -> DtypeName:
     """The dtype layers train in: FP32 where the stack says that activations have four bytes."""
     return "float32" if cluster.stack.memory.element_bytes == FP32_BYTES else "bfloat16"
-
-
-def trace_row(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> dict[str, TracedLayer]:
-    """The trace of each layer kind of one candidate, by a readable name."""
-    shard = _traced_shard(model, cluster, workload, c, row)
-    return {
-        f"{'moe' if kind.is_moe else 'dense'} window={kind.window}": trace_layer(model, shard, kind)
-        for kind in model.kinds
-    }
 
 
 # --- measure ------------------------------------------------------------------------------------------------------

@@ -82,10 +82,6 @@ class Shard:
     def resident_tokens(self) -> int:
         return self.micro_batch_size * self.resident_seq
 
-    @property
-    def context_tokens(self) -> int:
-        return self.micro_batch_size * self.context_seq
-
     def rows_per_expert(self, model: Model) -> int:
         """Tokens one local expert receives under balanced routing, at least one.
 

@@ -13,9 +13,6 @@ from primus_search.nightly.sweep import Sweep, Tolerances
 from primus_search.space import Space
 from primus_search.units import GB
 
-MOVES = ("tokens_per_s", "memory", "frontier")
-"""Checks of a cluster that compare one figure with a relative tolerance."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

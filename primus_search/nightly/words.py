@@ -9,7 +9,6 @@ from primus_search.nightly.check import Check
 from primus_search.nightly.run import Night
 
 MOST_CHANGES = 40
-PER_CENT = ("tokens_per_s", "memory", "frontier", "best", "legality", "projection speed")
 
 
 def markdown(night: Night) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cost.coverage import Covered, coverage
 from primus_search.cost.detail import Sent, Stages, busiest_rank, stages_of, timeline, traffic
+from primus_search.cost.evidence import kernel_evidence, sentence
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.result import Memory, Projection
 from primus_search.cost.uncertainty import Confidence, confidence
@@ -73,6 +74,11 @@ class Explained:
         """Which parts of its projection rest on measured ranges."""
         space, cluster = self.space, self.choice.cluster
         return coverage(space.model, cluster, space.workload, self.one, self.figures.memory_bytes, load_ranges())
+
+    @cached_property
+    def measured_kernels(self) -> str:
+        """What share of its kernels lies in the device's measured table; empty without a table."""
+        return sentence(kernel_evidence(self.space.model, self.choice.cluster, self.space.workload, self.one))
 
     @cached_property
     def base(self) -> Values:
@@ -151,6 +157,7 @@ def as_data(e: Explained) -> dict[str, Any]:
         "ties_with_best": e.row["ties_with_best"],
         "fit_probability": float(e.confidence.fits[0]),
         "coverage": [plain(part) for part in e.coverage],
+        "measured_kernels": e.measured_kernels,
         "time_evidence": e.row.get("time_evidence"),
         "memory_evidence": e.row.get("memory_evidence"),
         "mfu": e.figures.mfu,

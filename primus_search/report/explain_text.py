@@ -80,7 +80,7 @@ def _coverage(e: Explained) -> Group:
     table = _table("part", "rests on", "", left=("part", "rests on", ""))
     for part in e.coverage:
         table.add_row(part.part, "measurements" if part.is_calibrated else "extrapolation", escape(part.why))
-    return Group("What the projection rests on", table)
+    return Group("What the projection rests on", table, *([escape(e.measured_kernels)] if e.measured_kernels else []))
 
 
 def _step(e: Explained) -> Group:

@@ -59,14 +59,6 @@ class Request:
     group: int | None = None
     objective: Objective = Objective.MAKESPAN
 
-    @property
-    def limit_chunks(self) -> int:
-        """The memory limit in whole chunks, at most what all micro-batches need."""
-        most = self.microbatches * self.virtual_stages
-        if self.memory_limit * self.virtual_stages >= most:
-            return most
-        return int(self.memory_limit * self.virtual_stages + TOLERANCE)
-
     def refuse(self, reason: str) -> ScheduleError:
         """The error that says why this algorithm cannot serve this request."""
         shape = f"stages={self.stages}, microbatches={self.microbatches}, virtual_stages={self.virtual_stages}"

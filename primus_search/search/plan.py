@@ -28,9 +28,6 @@ FEW_ORDERS = 20
 QUICK_STAGES = 4
 """Pipelines of so many ranks have their order in milliseconds."""
 
-RAY_PAYS_ROWS = 3_000_000_000
-"""Rows from which a private Ray cluster could be chosen over plain processes; on one machine it never wins."""
-
 
 def task_rows(funnel: Funnel, workers: int) -> int:
     """Rows of a task: whole chunks, some tasks for each worker, none so long that losing one would hurt."""

@@ -1,9 +1,13 @@
 """Measured calls before laws: exact where measured, the law far away, between the two in between; and their file."""
 
+import json
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from primus_search.candidates import Candidates, Fp8
+from primus_search.cli import app
 from primus_search.cost.attention import attention_s
 from primus_search.cost.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s, send_s
 from primus_search.cost.evidence import kernel_evidence, sentence
@@ -167,3 +171,14 @@ def test_a_projection_uses_the_table_and_says_what_share_it_covers(tmp_path):
     assert sentence(kernel_evidence(model, plain, workload, c)) == ""
     said = sentence(kernel_evidence(model, measured, workload, c))
     assert said.startswith("kernels from the hardware's measured tables: 100% of GEMM time, 0% of attention time")
+
+
+def test_project_prints_what_share_of_the_kernels_is_measured(tmp_path):
+    with_table(tmp_path, gemm_line(8192, 6144, 4096))
+
+    def projected(hardware):
+        words = ["project", "--model", "llama3.1_8b", "--hardware", hardware, "--nodes", "1", "--json"]
+        return json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)["measured_kernels"]
+
+    assert "of GEMM time" in projected(str(tmp_path / "h100.yaml"))
+    assert projected("h100") == ""
