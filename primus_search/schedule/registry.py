@@ -46,7 +46,7 @@ class Request:
     """What an algorithm is asked for; checked, with costs expanded to its own virtual stages.
 
     `memory_limit`: activations any rank may hold, in micro-batches through one full rank, released at W; infinite
-    when not limited. `group`: micro-batches that travel together (grouped interleaved only).
+    when not limited. `group`: micro-batches that travel through the chunks together (interleaved and gis).
     """
 
     name: str

@@ -14,6 +14,7 @@ from numba import njit
 
 from primus_search.schedule.dispatch import Dispatched, as_table
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
+from primus_search.schedule.simulate import peak_activations
 from primus_search.schedule.table import Table
 
 F, B, W = 0, 1, 2
@@ -58,18 +59,25 @@ def heuristic(request: Request, habits: Habits, limit: float, half_at_b: bool) -
 
 
 def best_of_the_grid(request: Request, limit: float, half_at_b: bool) -> Table:
-    """The order of the habits that serve the request's objective best. Raises `ScheduleError` when none fits."""
+    """The order of the habits that serve the request's objective best, the leanest of equals.
+
+    Raises `ScheduleError` when none fits.
+    """
     found = [heuristic(request, habits, limit, half_at_b) for habits in HABITS]
     fitting = [order for order in found if order is not None]
     if not fitting:
         raise request.refuse(f"one micro-batch does not fit a memory limit of {limit:g} micro-batches of activations")
-    best = min(fitting, key=lambda order: _score(order, request.objective))
-    return as_table(request, best.kind, best.stage, best.micro_batch)
+    # Times are rounded to this, so that orders that differ by float noise are equals.
+    grain = 1e-11 * request.microbatches * float(request.costs.duration[:3].sum()) or 1.0
+    tables = [as_table(request, order.kind, order.stage, order.micro_batch) for order in fitting]
+    scores = [_score(order, table, request.objective, grain) for order, table in zip(fitting, tables, strict=True)]
+    return tables[scores.index(min(scores))]
 
 
-def _score(order: Ordered, objective: Objective) -> tuple[float, float]:
-    times = (order.makespan, order.span)
-    return times if objective is Objective.MAKESPAN else times[::-1]
+def _score(order: Ordered, table: Table, objective: Objective, grain: float) -> tuple[int, int, float]:
+    makespan, span = round(order.makespan / grain), round(order.span / grain)
+    first, second = (makespan, span) if objective is Objective.MAKESPAN else (span, makespan)
+    return first, second, float(peak_activations(table).max())
 
 
 @njit(cache=True)

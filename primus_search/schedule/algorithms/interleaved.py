@@ -18,7 +18,12 @@ from primus_search.schedule.table import Ints, Placement, Table
 @register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None,
           memory_aware=True)  # fmt: skip
 def interleaved(request: Request) -> Table:
-    """Bubble (p-1)(F+B+W)/v, peak (v p + p - 1)/v on rank 0, when m is a multiple of p."""
+    """Bubble (p-1)(F+B+W)/v, peak (v p + p - 1)/v on rank 0, when m is a multiple of p.
+
+    `group`: Megatron's microbatch_group_size_per_vp_stage; above p it hides hops and keeps more activations.
+    """
+    if request.group is not None and request.group < 1:
+        raise request.refuse(f"group={request.group}; a group has at least 1 micro-batch")
     return fastest(request, _candidates(request))
 
 
@@ -28,8 +33,9 @@ def _candidates(request: Request) -> Iterator[Table]:
     if v == 1:
         yield in_groups(request, (m,), behind)
         return
-    for sizes in _cuts(m, p):
-        for group in sorted({sizes[0], max(sizes)}):
+    asked = request.group
+    for sizes in _cuts(m, p) if asked is None else [_published_cut(m, asked)]:
+        for group in sorted({sizes[0], max(sizes)} | ({asked} if asked is not None else set())):
             base = (v - 1) * group
             for extra in (0, p, m * v):
                 table = in_groups(request, sizes, base + 2 * behind + extra)
@@ -41,13 +47,19 @@ def _candidates(request: Request) -> Iterator[Table]:
 def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
     """Ways to cut m micro-batches into groups that travel together; the first is the published one."""
     whole, rest = divmod(m, p)
-    cuts = [(p,) * whole + ((rest,) if rest else ())]
+    cuts = [_published_cut(m, p)]
     if rest:
         cuts += [balanced(m, rounds) for rounds in (max(1, whole), whole + 1)]
         if whole:
             cuts.append((p,) * (whole - 1) + (p + rest,))
             cuts.append((rest,) + (p,) * whole)
     return list(dict.fromkeys(cuts))
+
+
+def _published_cut(m: int, group: int) -> tuple[int, ...]:
+    """Groups of one size, what is left over last."""
+    whole, rest = divmod(m, group)
+    return (group,) * whole + ((rest,) if rest else ())
 
 
 def in_groups(request: Request, sizes: tuple[int, ...], warm_up: Ints) -> Table:
