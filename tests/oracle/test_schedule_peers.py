@@ -25,6 +25,7 @@ PREFIXES = {
     "zb-nolimit": "zb-auto",
     "zero-bubble-h": "zb-auto",
     "v-adaptive": "v-auto",
+    "vfold-1f1b": "v-auto",
 }
 CLOSED = {"1f1b": "1f1b", "gpipe": "gpipe"}
 """Closed-form orders: our makespan is theirs, not only no worse."""
@@ -40,6 +41,11 @@ def our_name(algorithm: str) -> str:
 def rows() -> list[dict[str, str]]:
     text = gzip.decompress((DATA / "peer_makespans.csv.gz").read_bytes()).decode()
     return list(csv.DictReader(io.StringIO(text)))
+
+
+def fresh_rows() -> list[dict[str, str]]:
+    """Rows of other pipelines and costs, drawn by chance; no schedule was tuned on them."""
+    return list(csv.DictReader((DATA / "fresh_peer_rows.csv").read_text().splitlines()))
 
 
 def costs_of(row: dict[str, str]) -> Costs:
@@ -65,7 +71,8 @@ def ratio(row: dict[str, str]) -> float:
         "group": parameters.get("group"),
     }
     limit = parameters.get("max_mem") or (parameters.get("max_mem_chunks") or 0) / 2 or None
-    if name not in ("zb-auto", "v-auto"):
+    counts_at_w = parameters.get("mem_fbw", [1, 0, -1]) == [1, 0, -1]
+    if name not in ("zb-auto", "v-auto") or not counts_at_w:
         limit = None
     peak = float(row["peak_max"])
     try:
@@ -91,6 +98,20 @@ def test_no_public_order_is_faster(name: str) -> None:
     assert max(ratios) <= 1.001
     if name in CLOSED:
         assert min(ratios) >= 1.0 - 1e-6
+
+
+SLOWER_THAN_A_FRESH_ROW = {("v-min", "AMD-AGI/Primus zbv_greedy.py f8a2664"): 1}
+"""Known shortfall: at p = 12, m = 95 and equal passes that order is 0.33 % faster than our V-Min."""
+
+FRESH = sorted({(our_name(row["algorithm"]), row["peer"]) for row in fresh_rows()})
+
+
+@pytest.mark.parametrize(("name", "peer"), FRESH)
+def test_no_public_order_of_an_unseen_pipeline_is_faster(name: str, peer: str) -> None:
+    ratios = [ratio(row) for row in fresh_rows() if (our_name(row["algorithm"]), row["peer"]) == (name, peer)]
+    slower = [each for each in ratios if each > 1.001]
+    assert len(slower) <= SLOWER_THAN_A_FRESH_ROW.get((name, peer), 0)
+    assert all(each <= 1.005 for each in slower)
 
 
 @pytest.mark.parametrize("name", ["v-auto", "zb-auto"])
