@@ -24,6 +24,7 @@ from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.device import CPU, placed
 from primus_search.measure.layers import Embedding, Head, Layer
 from primus_search.measure.shard import Shard
+from primus_search.measure.streams import adamw_update
 from primus_search.measure.timing import Measurement, Timing, measure, measure_cycle
 from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Model
 
@@ -150,12 +151,10 @@ def _embedding(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float
 
 
 def _optimizer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
-    """Seconds per parameter of a fused AdamW step on FP32 weights."""
-    weight = nn.Parameter(torch.randn(OPTIMIZER_PARAMS // 1024, 1024, dtype=torch.float32))
-    weight.grad = torch.randn_like(weight)
-    optimizer = torch.optim.AdamW([weight], fused=True)
-    timing = measure(optimizer.step, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
-    return {"step_per_param": _per_module(timing, weight.numel())}, 0.0
+    """Seconds per parameter of an update of FP32 weights."""
+    update = adamw_update(OPTIMIZER_PARAMS)
+    timing = measure(update, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
+    return {"step_per_param": _per_module(timing, OPTIMIZER_PARAMS)}, 0.0
 
 
 _RUNNERS: dict[str, Callable[[Piece, Setting], tuple[dict[str, Timing], float]]] = {

@@ -17,7 +17,7 @@ import torch
 
 CPU, CUDA = "cpu", "cuda"
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-METHOD = 2  # raise when the way of measuring changes, so that no old measurement answers for a new one
+METHOD = 3  # raise when the way of measuring changes, so that no old measurement answers for a new one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 

@@ -46,7 +46,7 @@ def stream_seconds(sizes: Sizes, seconds: Seconds) -> dict[str, Any]:
         "permute_s": both_passes(lambda: x.index_select(0, order), seconds),
         "copy_s": seconds(lambda: logits.clone()),
         "small_kernel_s": _small_kernel_s(seconds),
-        "optimizer_s": _optimizer_s(sizes.optimizer_params, seconds),
+        "optimizer_s": seconds(adamw_update(sizes.optimizer_params)),
     }
 
 
@@ -84,10 +84,17 @@ def _small_kernel_s(seconds: Seconds) -> float:
     return seconds(hundred) / 100
 
 
-def _optimizer_s(num_params: int, seconds: Seconds) -> float:
+def adamw_update(num_params: int) -> Callable[[], None]:
+    """What a step does to its parameters once: a fused AdamW update of FP32 weights, then zeroing their gradients."""
     weight = torch.nn.Parameter(torch.randn(num_params, dtype=torch.float32))
     weight.grad = torch.randn_like(weight)
-    return seconds(torch.optim.AdamW([weight], fused=True).step)
+    optimizer = torch.optim.AdamW([weight], fused=True)
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return update
 
 
 def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Disciplined timing: warm up, repeat until the interval is tight or the budget is spent, report median and spread.
 
 What spoils a measurement is detected and said, not averaged away:
-- a busy machine: wall time well above the CPU time the call used (CPU devices only). The lower quartile of CPU
-  seconds is then reported, as the best guess of what the call takes alone, and the measurement says so;
+- a busy machine: wall time well above the CPU time the call used (CPU devices only). CPU seconds are then reported,
+  as the best guess of what the call takes alone, and the measurement says so;
 - drift: the last third of the repeats slower than the first third, as a clock that throttles makes them.
 """
 
@@ -90,21 +90,18 @@ def _is_enough(walls: dict[str, list[float]], repeats: int, spent_s: float, budg
 
 def summarize(walls: list[float], cpus: list[float] | None = None) -> Timing:
     """Median and spread of repeats; CPU seconds in place of wall seconds where the machine was busy."""
-    notes, samples = [], walls
+    notes: list[str] = []
     if cpus is not None:
         ratio = statistics.median(walls) / max(statistics.median(cpus), 1e-9)
         if ratio > BUSY_RATIO:
-            notes.append(f"busy machine (wall {ratio:.1f} x CPU seconds): lower quartile of CPU seconds reported")
-            lower = statistics.quantiles(cpus, n=4)[0] if len(cpus) > 1 else cpus[0]
-            return Timing(median_s=lower, spread_s=_spread(cpus), repeats=len(cpus), notes=tuple(notes))
-    third = len(samples) // 3
+            note = f"busy machine (wall {ratio:.1f} x CPU seconds): CPU seconds reported"
+            return Timing(median_s=statistics.median(cpus), spread_s=_spread(cpus), repeats=len(cpus), notes=(note,))
+    third = len(walls) // 3
     if third >= 2:
-        drift = statistics.median(samples[-third:]) / max(statistics.median(samples[:third]), 1e-12)
+        drift = statistics.median(walls[-third:]) / max(statistics.median(walls[:third]), 1e-12)
         if drift > DRIFT_RATIO:
             notes.append(f"drift: the last repeats are {drift:.2f} x slower than the first (throttling?)")
-    return Timing(
-        median_s=statistics.median(samples), spread_s=_spread(samples), repeats=len(samples), notes=tuple(notes)
-    )
+    return Timing(median_s=statistics.median(walls), spread_s=_spread(walls), repeats=len(walls), notes=tuple(notes))
 
 
 def _spread(samples: list[float]) -> float:

@@ -93,14 +93,15 @@ class Sample:
 
 
 def undisturbed(samples: Sequence[Sample]) -> tuple[float, bool]:
-    """Seconds of a step and whether they can be trusted: the median of the calm steps; the fastest where none was calm.
+    """Seconds of a step and whether they can be trusted: the median of the calmer half of the calm steps; the fastest
+    where none was calm.
 
     Other work can only make a step longer, and it is seen, so disturbed steps are left out rather than averaged away.
     """
-    calm = [sample.wall_s for sample in samples if sample.foreign_share <= CALM_SHARE]
-    if len(calm) >= FEWEST_CALM:
-        return median(calm), True
-    return min(sample.wall_s for sample in samples), False
+    calm = sorted((sample for sample in samples if sample.foreign_share <= CALM_SHARE), key=lambda s: s.foreign_share)
+    if len(calm) < FEWEST_CALM:
+        return min(sample.wall_s for sample in samples), False
+    return median(sample.wall_s for sample in calm[: max(FEWEST_CALM, (len(calm) + 1) // 2)]), True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ class Row:
     """One case, three ways. Seconds of a step, bytes of a process at its peak; `failure` says why there are none.
 
     trained_s, trained_bytes      really trained; cpu_s  CPU seconds of a step on the slower rank
+    odd_s, even_s                 as trained_s, of every other round: what the training itself says when repeated
     reserved_bytes                as trained_bytes, with the freed memory that the C library's heap keeps
     projected_s, projected_bytes  before anything of the case was measured;  measured_s  with its layers measured
     baseline_bytes, projected_baseline_bytes  of a process that holds nothing of a model: part of both totals
@@ -124,6 +126,8 @@ class Row:
     baseline_bytes: float = float("nan")
     projected_baseline_bytes: float = float("nan")
     cpu_s: float = float("nan")
+    odd_s: float = float("nan")
+    even_s: float = float("nan")
     steps: int = 0
     is_calm: bool = True
     failure: str = ""
@@ -143,6 +147,7 @@ class Row:
         return abs((self.projected_bytes - self.projected_baseline_bytes) / grown - 1.0)
 
 
+NOISE_SHARE = 0.05  # of a step: two cases closer than that may change places when training is repeated
 WANTED_CASES, WANTED_KENDALL, WANTED_PLACE, WANTED_STEP, WANTED_MEMORY = 24, 0.8, 3, 0.15, 0.10
 
 
@@ -161,11 +166,22 @@ class Report:
     def complete(self) -> list[Row]:
         return [row for row in self.rows if not row.failure]
 
-    def kendall(self, which: str = "measured_s") -> float:
-        """Rank correlation of step time with real training."""
+    def kendall(self, which: str = "measured_s", truth: str = "trained_s") -> float:
+        """Rank correlation of step time with real training; of training with itself by `odd_s` and `even_s`."""
         good = self.complete
-        found = kendalltau([row.__getattribute__(which) for row in good], [row.trained_s for row in good])
+        found = kendalltau([row.__getattribute__(which) for row in good], [row.__getattribute__(truth) for row in good])
         return float(found.statistic)
+
+    @property
+    def told_apart(self) -> tuple[int, int]:
+        """Pairs of cases that training tells apart by more than NOISE_SHARE, and how many of them stand in order."""
+        pairs = [
+            (slow, fast)
+            for slow in self.complete
+            for fast in self.complete
+            if slow.trained_s > fast.trained_s * (1.0 + NOISE_SHARE)
+        ]
+        return len(pairs), sum(slow.measured_s > fast.measured_s for slow, fast in pairs)
 
     def place(self, which: str = "measured_s") -> int:
         """Place of the truly fastest case in the ranking."""
@@ -220,6 +236,8 @@ class Report:
         figures: dict[str, Any] = {"configurations": len(self.complete)}
         if self.complete:
             figures |= {"kendall": self.kendall(), "kendall_projected": self.kendall("projected_s")}
+            figures |= {"kendall_of_training_repeated": _number(self.kendall("odd_s", "even_s"))}
+            figures |= dict(zip(("pairs_told_apart", "of_these_in_order"), self.told_apart, strict=True))
             figures |= {"place_of_true_best": self.place(), "step_median_error": self.step_error()}
             figures |= {"step_median_error_projected": self.step_error("projected_s")}
             figures |= {"memory_median_error": self.memory_error, "is_valid": self.is_valid}
@@ -250,6 +268,9 @@ class Report:
                 f"Before re-validation: Kendall {self.kendall('projected_s'):.2f}, step time median error "
                 f"{self.step_error('projected_s'):.1%}. Memory beyond a bare process: median error "
                 f"{self.model_memory_error:.1%}.",
+                "",
+                f"Kendall of the training's odd rounds with its even ones: {self.kendall('odd_s', 'even_s'):.2f}. Of "
+                f"{self.told_apart[0]} pairs more than {NOISE_SHARE:.0%} apart {self.told_apart[1]} stand in order.",
                 "",
             ]
         lines += [*self.notes, ""] if self.notes else []

@@ -2,10 +2,12 @@
 
 One round: calibrate the host, then for every case measure its layers (where no earlier case has the same ones) and
 train it for a few steps. Each of these is a forked job of the ranks' processes, which start once a round. Rounds
-repeat, every other one backwards, while seconds last: what drifts or disturbs meets every case alike, measured layers
-and real training share the state of the machine, and the median of the calm steps over all rounds is what counts.
+repeat, every other one backwards, while seconds last: what drifts or disturbs meets every case alike, and measured
+layers and real training share the state of the machine. Of both the median over all rounds counts: a machine that is
+slower in some rounds is so for both.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +35,7 @@ from primus_search.stack import Stack
 
 STEPS, WARMUP = 2, 2  # the second warm-up step finds the heap grown
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
-PIECE_S = 0.3  # measuring one piece, per round
+PIECE_S = 0.6  # measuring one piece, per round
 LIMIT_S = 120.0
 MIN_ROUNDS = 2
 FLOAT: DtypeName = "float32"
@@ -44,17 +46,21 @@ Say = Callable[[str], object]
 
 @dataclass(slots=True, kw_only=True)
 class Found:
-    """What the rounds have found so far: calibrations, measurements by piece, samples and memory by case.
+    """What the rounds have found so far: calibrations, measurements by piece, samples by case and round, memory.
 
     peaks  held, reserved and of a bare process, bytes
     """
 
     figures: list[dict[str, Any]] = field(default_factory=list)
     pieces: dict[tuple[str, str], list[Measurement]] = field(default_factory=dict)
-    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    samples: dict[str, list[list[Sample]]] = field(default_factory=dict)
     peaks: dict[str, tuple[float, ...]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def steps_of(self, name: str, rounds: slice = slice(None)) -> list[Sample]:
+        """All steps of one case, or those of some of its rounds."""
+        return [sample for steps in self.samples[name][rounds] for sample in steps]
 
 
 def prove(
@@ -78,7 +84,7 @@ def prove(
             break
         train_round(wanted if number % 2 else wanted[::-1], found, steps)
         took = time.perf_counter() - began
-        calm = sum(undisturbed(samples)[1] for samples in found.samples.values())
+        calm = sum(undisturbed(found.steps_of(name))[1] for name in found.samples)
         say(f"round {number}: {took:.0f} s; {calm} of {len(wanted)} configurations have calm steps")
         if not found.figures:
             break
@@ -90,7 +96,7 @@ def prove(
 
 
 def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
-    shares = sorted(sample.foreign_share for samples in found.samples.values() for sample in samples)
+    shares = [sample.foreign_share for name in found.samples for sample in found.steps_of(name)]
     notes = [f"{describe(CPU).label}; {rounds} rounds, {len(shares)} steps of {WORKLOAD.tokens_per_step:.0f} tokens"]
     busy = [row.name for row in rows if not row.failure and not row.is_calm]
     if not Report(rows=tuple(rows)).is_valid:
@@ -183,7 +189,7 @@ class _Trained:
             self.found.failures[self.name] = f"{failure.verdict.value}: {failure.cause}"
             return
         values = [outcome.value for outcome in outcomes]
-        self.found.samples.setdefault(self.name, []).extend(samples_of(values, os.cpu_count() or 1))
+        self.found.samples.setdefault(self.name, []).append(list(samples_of(values, os.cpu_count() or 1)))
         names = ("peak_bytes", "reserved_bytes", "baseline_bytes")
         self.found.peaks.setdefault(self.name, tuple(max(v[name] for v in values) for name in names))
 
@@ -200,14 +206,14 @@ def samples_of(values: Sequence[dict[str, Any]], cores: int) -> Iterable[Sample]
 # --- what it adds up to -------------------------------------------------------------------------------------------
 
 
-def least(trees: Sequence[Any]) -> Any:
-    """The element-wise minimum of equal trees of numbers: what a call takes in the round that disturbed it least."""
+def middle(trees: Sequence[Any]) -> Any:
+    """The element-wise median of equal trees of numbers."""
     first = trees[0]
     if isinstance(first, dict):
-        return {key: least([tree[key] for tree in trees]) for key in first}
+        return {key: middle([tree[key] for tree in trees]) for key in first}
     if isinstance(first, list):
-        return [least(list(column)) for column in zip(*trees, strict=True)]
-    return float(min(trees))
+        return [middle(list(column)) for column in zip(*trees, strict=True)]
+    return float(median(trees))
 
 
 def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) -> tuple[Row, ...]:
@@ -215,7 +221,7 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
     if not found.figures:
         why = found.notes[-1] if found.notes else "the host could not be calibrated"
         return tuple(Row(name=case.name, failure=why) for case in wanted)
-    figures = least(found.figures)
+    figures = middle(found.figures)
     accelerator, network = fit(figures, RANKS)
     (folder / "truth_host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
     cluster = Cluster(accelerator=accelerator, network=network, stack=stack, num_nodes=1)
@@ -227,7 +233,7 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
 
 def _merged(same: Sequence[Measurement]) -> Measurement:
     """One measurement from those of all rounds, every note once."""
-    seconds, spreads = least([m.seconds for m in same]), least([m.spreads_s for m in same])
+    seconds, spreads = middle([m.seconds for m in same]), middle([m.spreads_s for m in same])
     notes = tuple(dict.fromkeys(note for m in same for note in m.notes))
     return replace(same[0], seconds=seconds, spreads_s=spreads, notes=notes)
 
@@ -245,8 +251,10 @@ def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
         return Row(name=case.name, failure="its layers could not be measured")
     projected = Projector(case.model, cluster, WORKLOAD).project(c)
     again = Projector(case.model, cluster, WORKLOAD, measured=layers).project(c)
-    samples = found.samples[case.name]
+    samples = found.steps_of(case.name)
     trained_s, is_calm = undisturbed(samples)
+    halves = [found.steps_of(case.name, slice(first, None, 2)) for first in (0, 1)]
+    odd_s, even_s = (undisturbed(half)[0] if half else math.nan for half in halves)
     peak, reserved, baseline = found.peaks[case.name]
     return Row(
         name=case.name,
@@ -259,6 +267,8 @@ def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
         baseline_bytes=baseline,
         projected_baseline_bytes=float(projected.memory.context[0]),
         cpu_s=median(sample.cpu_s for sample in samples),
+        odd_s=odd_s,
+        even_s=even_s,
         steps=len(samples),
         is_calm=is_calm,
     )

@@ -109,37 +109,46 @@ def _whole(piece: Piece, rank: int) -> Part:
     return Part(piece.model, piece.shard, layers, rank=rank, has_embedding=True, has_head=True)
 
 
-def _accumulate(part: nn.Module, piece: Piece, microbatches: int, number: int, replica: int) -> float:
-    """Forward and backward of every micro-batch; the mean loss."""
+def _accumulate(
+    part: nn.Module, piece: Piece, microbatches: int, number: int, replica: int, replicas: int = 1
+) -> float:
+    """Forward and backward of every micro-batch; the mean loss. Gradients are those of the mean over `replicas` once
+    these have been added up."""
     size = piece.shard.micro_batch_size
     tokens, targets = _data(piece, size * microbatches, number, replica)
     total = 0.0
     for x, y in zip(torch.split(tokens, size), torch.split(targets, size), strict=True):
         loss = part(x, y)
-        torch.autograd.backward(loss / microbatches)
+        torch.autograd.backward(loss / (microbatches * replicas))
         total += float(loss.detach())
     return total / microbatches
 
 
 def _data_parallel(piece: Piece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
-    """Replicas: gradients are summed in one flat bucket after the last micro-batch. Experts stay where they are."""
+    """Replicas: gradients are views of one flat buffer, as in Megatron-Core, which is summed over the ranks after the
+    last micro-batch. Experts that are dealt to the ranks have all their tokens' gradients already."""
     rank, microbatches, replicas = payload["rank"], payload["microbatches"], knobs["dp"]
     part = _whole(piece, rank)
     optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
     local = {id(p) for name, p in part.named_parameters() if piece.shard.ep > 1 and _is_expert(name)}
-    shared = [p for p in part.parameters() if id(p) not in local]
+    gradients = _flat_gradients([p for p in part.parameters() if id(p) not in local])
 
     def step(number: int) -> float:
         optimizer.zero_grad(set_to_none=False)
-        loss = _accumulate(part, piece, microbatches, number, rank)
-        for parameter in shared:
-            assert parameter.grad is not None
-            dist.all_reduce(parameter.grad)
-            parameter.grad.div_(replicas)
+        loss = _accumulate(part, piece, microbatches, number, rank, replicas)
+        dist.all_reduce(gradients)
         optimizer.step()
         return loss
 
     return step
+
+
+def _flat_gradients(parameters: list[nn.Parameter]) -> Tensor:
+    """A buffer whose parts are the parameters' gradients; backward accumulates into them in place."""
+    buffer = torch.zeros(sum(p.numel() for p in parameters))
+    for parameter, part in zip(parameters, torch.split(buffer, [p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    return buffer
 
 
 def _is_expert(name: str) -> bool:

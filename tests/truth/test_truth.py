@@ -17,7 +17,7 @@ from primus_search.measure.isolate import Verdict
 from primus_search.measure.ranks import Job, run_jobs
 from primus_search.measure.shard import Shard
 from primus_search.measure.truth import GPT, MOE, Case, Report, Row, Sample, cases, undisturbed
-from primus_search.measure.truth_rounds import least, samples_of, training_job
+from primus_search.measure.truth_rounds import middle, samples_of, training_job
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 TRAIN = "primus_search.measure.truth_train:train"
@@ -137,7 +137,7 @@ def test_what_other_processes_used_is_what_the_machine_used_beyond_the_ranks():
 
 
 def test_rounds_are_joined_number_by_number():
-    assert least([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [1.0, 4.0]}
+    assert middle([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [2.0, 5.0]}
 
 
 def test_a_report_as_csv_has_a_row_per_case_with_errors_machine_and_failure():
