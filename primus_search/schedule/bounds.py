@@ -116,7 +116,8 @@ def _of_rank(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float,
             last = mine[order[-1]]
             back = (paths.first_b[mine] - paths.first_b[last] + b)[order]
             bounds.append(reuse_bound(m, f[order], b[order], w[order], a[order], paths.head[mine][order],
-                                      float(paths.away[last]), back, float(paths.after_b[last]), limit))  # fmt: skip
+                                      float(paths.away[last]), back, float(paths.after_b[last]), limit,
+                                      costs.overlap == 0.0))  # fmt: skip
     return float(max(bounds))
 
 

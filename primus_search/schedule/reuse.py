@@ -16,6 +16,15 @@ where z(i) is the start of the i-th input gradient of s_v. So the releases that 
 these bound the next releases: micro-batches come in rounds of about M / sum of a_s. In the long run this is Little's
 law (lifetimes cannot exceed M times the period); it also sees that the last round is a whole one.
 
+A round also has to run what it frees and takes. Before z(i) each stage has released at most i times and run at most i
+gradients, so forwards of at most i * sum of a_s + M have started. Hence between z(i) and x(k) the rank runs gradients
+that release D = (k + 1 - i) * sum of a_s - M, input and weight gradient each, and forwards that take D - a_(s_v):
+
+    x(k) >= z(i) + D's share of (b + w) + (D - a_(s_v))'s share of f.
+
+With room for q whole micro-batches of two equal chunks a round is thus no shorter than the way from F(s_v) to the start
+of its gradient plus f + 2 (b + w) + f: what no lifetime sees, that the rank does one thing at a time.
+
 Valid: for every order, fused or split, of unequal stages too. Compared with proven optima in the tests.
 """
 
@@ -23,20 +32,22 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.costs import Floats
+from primus_search.schedule.registry import TOLERANCE
 
 
 @njit(cache=True)
-def last_start(m, forward, backward, weight, activation, head, away, back, limit):
+def last_start(m, forward, backward, weight, activation, head, away, back, limit, turn):
     """Earliest start of the last of m forwards of a rank's last stage s_v, and of its input gradient.
 
     Per stage of the rank, in the order a micro-batch meets them: `forward`, `backward`, `weight` times, `activation`,
     `head` (earliest start of its first forward), `back` (from the start of B(s_v) to the end of B(s)). `away`: from
-    the end of F(s_v) to the start of B(s_v).
+    the end of F(s_v) to the start of B(s_v). `turn[d]`: least work from the start of an input gradient of s_v to that
+    of its forward d - 1 micro-batches later; 0 where nothing needs to be released in between.
     """
     v = len(forward)
     total = activation.sum()
     fwd = forward.sum()
-    x = np.empty(m)
+    gradient = np.empty(m)
     release = np.empty((v, m))
     used = np.zeros(v, np.int64)
     released = 0.0
@@ -44,7 +55,7 @@ def last_start(m, forward, backward, weight, activation, head, away, back, limit
     for c in range(v - 1, -1, -1):
         grad_work += backward[c]
         grad[c] = grad_work + weight[c]
-    z = 0.0
+    z, last = 0.0, 0.0
     busy = np.zeros(v)
     now = head[v - 1]
     for k in range(m):
@@ -59,21 +70,46 @@ def last_start(m, forward, backward, weight, activation, head, away, back, limit
             now = max(now, release[first, used[first]])
             released += activation[first]
             used[first] += 1
-        x[k] = now
+        for d in range(2, min(k + 2, len(turn))):
+            if turn[d] > 0.0:
+                now = max(now, gradient[k + 1 - d] + turn[d])
+        last = now
         ready = now + forward[v - 1] + away
         z = max(z + backward[v - 1], ready) if k > 0 else ready
+        gradient[k] = z
         for c in range(v):
             busy[c] = max(busy[c] if k > 0 else 0.0, z) + grad[c]
             release[c, k] = max(z + back[c] + weight[c], busy[c])
         now += forward[v - 1]
-    return x[m - 1], z
+    return last, z
 
 
 def reuse_bound(m: int, forward: Floats, backward: Floats, weight: Floats, activation: Floats, head: Floats,
-                away: float, back: Floats, after: float, limit: float) -> float:  # fmt: skip
+                away: float, back: Floats, after: float, limit: float, one_at_a_time: bool) -> float:  # fmt: skip
     """Makespan bound of one rank, in the unit of the costs; infinite when one micro-batch does not fit.
 
-    Arguments as in `last_start`; `after`: from the end of B(s_v) to the end of the micro-batch.
+    Arguments as in `last_start`; `after`: from the end of B(s_v) to the end of the micro-batch. `one_at_a_time`: no
+    pass hides behind another one.
     """
-    _, gradient = last_start(m, forward, backward, weight, activation, head, away, back, limit)
+    turn = _turns(m, forward, backward + weight, activation, limit) if one_at_a_time else np.zeros(0)
+    _, gradient = last_start(m, forward, backward, weight, activation, head, away, back, limit, turn)
     return float(gradient + backward[-1] + after)
+
+
+ROUNDS = 3
+"""How many rounds of micro-batches a turn may span; beyond that its work is all there is, which other bounds see."""
+
+
+def _turns(m: int, forward: Floats, gradients: Floats, activation: Floats, limit: float) -> Floats:
+    """`turn` of `last_start`: what a rank runs to release and to take again what is above the limit."""
+    total = float(activation.sum())
+    if activation.min() <= 0.0:
+        return np.zeros(0)
+    spans = np.arange(min(m, int(ROUNDS * limit / total) + ROUNDS) + 1)
+    release = np.maximum(0.0, spans * total - limit)
+    take = np.maximum(0.0, release - activation[-1])
+    if np.ptp(activation) < TOLERANCE:
+        unit = float(activation[0])
+        release, take = (np.ceil(part / unit - TOLERANCE) * unit for part in (release, take))
+    work: Floats = release * (gradients / activation).min() + take * (forward / activation).min()
+    return np.where(release > TOLERANCE, work, 0.0)
