@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+import numpy as np
 from scipy.stats import kendalltau
 
 from primus_search.candidates import Candidates, Recompute, Sharding
@@ -92,16 +93,22 @@ class Sample:
     foreign_share: float
 
 
-def undisturbed(samples: Sequence[Sample]) -> tuple[float, bool]:
-    """Seconds of a step and whether they can be trusted: the median of the calmer half of the calm steps; the fastest
-    where none was calm.
+def lower_quartile(values: Sequence[float]) -> float:
+    """What something takes when little disturbs it, of samples that other work can only make longer.
 
-    Other work can only make a step longer, and it is seen, so disturbed steps are left out rather than averaged away.
+    Not the least: the luckiest of many short samples and of few long ones do not compare.
     """
-    calm = sorted((sample for sample in samples if sample.foreign_share <= CALM_SHARE), key=lambda s: s.foreign_share)
+    return float(np.quantile(values, 0.25))
+
+
+def undisturbed(samples: Sequence[Sample]) -> tuple[float, bool]:
+    """Seconds of a step and whether they can be trusted: the lower quartile of the calm steps; the fastest where none
+    was calm. Disturbed steps are seen, so they are left out rather than averaged away.
+    """
+    calm = [sample.wall_s for sample in samples if sample.foreign_share <= CALM_SHARE]
     if len(calm) < FEWEST_CALM:
         return min(sample.wall_s for sample in samples), False
-    return median(sample.wall_s for sample in calm[: max(FEWEST_CALM, (len(calm) + 1) // 2)]), True
+    return lower_quartile(calm), True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,9 @@
 """Trains every case for real, in rounds, and measures what the projection needs in between.
 
-One round: calibrate the host, then for every case measure its layers (where no earlier case has the same ones) and
-train it for a few steps. Each of these is a forked job of the ranks' processes, which start once a round. Rounds
-repeat, every other one backwards, while seconds last: what drifts or disturbs meets every case alike, and measured
-layers and real training share the state of the machine. Of both the median over all rounds counts: a machine that is
-slower in some rounds is so for both.
+One round: calibrate the host, then for every case measure its layers and train it for a few steps. Each of these is a
+forked job of the ranks' processes, which start once a round. Rounds repeat, every other one backwards, while seconds
+last: what drifts or disturbs meets every case alike, and measured layers and real training share the state of the
+machine. Of both the lower quartile of all samples counts: a machine that is slower now and then is so for both.
 """
 
 import math
@@ -29,13 +28,25 @@ from primus_search.measure.isolate import Outcome
 from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.measure.shard import DtypeName, Shard
 from primus_search.measure.timing import Measurement
-from primus_search.measure.truth import GPT, MOE, RANKS, WORKLOAD, Case, Report, Row, Sample, cases, undisturbed
+from primus_search.measure.truth import (
+    GPT,
+    MOE,
+    RANKS,
+    WORKLOAD,
+    Case,
+    Report,
+    Row,
+    Sample,
+    cases,
+    lower_quartile,
+    undisturbed,
+)
 from primus_search.model import Model
 from primus_search.stack import Stack
 
 STEPS, WARMUP = 2, 2  # the second warm-up step finds the heap grown
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
-PIECE_S = 0.6  # measuring one piece, per round
+PIECE_S = 0.25  # measuring one piece of one case, per round
 LIMIT_S = 120.0
 MIN_ROUNDS = 2
 FLOAT: DtypeName = "float32"
@@ -115,20 +126,19 @@ def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
 def train_round(wanted: Sequence[Case], found: Found, steps: int) -> None:
     """Calibrate, measure pieces and train every case once more."""
     jobs: list[tuple[Job, Callable[[list[Outcome]], None]]] = [(calibration_job(), _Calibrated(found))]
-    seen: set[tuple[str, str]] = set()
     for case in wanted:
-        new = [piece for piece in pieces_of(case) if (piece.piece, piece.shape) not in seen]
-        seen |= {(piece.piece, piece.shape) for piece in new}
-        if new:
-            payload = {"pieces": [piece.to_json() for piece in new], "device": CPU, "budget_s": PIECE_S * len(new)}
-            job = Job(function="primus_search.measure.worker:bench_pieces", payload=payload, limit_s=LIMIT_S)
-            jobs.append((job, _Measured(found)))
         if case.name not in found.failures:
+            jobs.append((_measuring_job(pieces_of(case)), _Measured(found)))
             counted = 0 if case.name in found.peaks else COUNTED
             jobs.append((training_job(case, steps, counted=counted), _Trained(found, case.name)))
     outcomes = run_jobs([job for job, _ in jobs], ranks=RANKS, threads=1, warm=WARM)
     for (_, take), same in zip(jobs, outcomes, strict=True):
         take(same)
+
+
+def _measuring_job(pieces: Sequence[Piece]) -> Job:
+    payload = {"pieces": [piece.to_json() for piece in pieces], "device": CPU, "budget_s": PIECE_S * len(pieces)}
+    return Job(function="primus_search.measure.worker:bench_pieces", payload=payload, limit_s=LIMIT_S)
 
 
 def shard_of(case: Case) -> Shard:
@@ -206,14 +216,14 @@ def samples_of(values: Sequence[dict[str, Any]], cores: int) -> Iterable[Sample]
 # --- what it adds up to -------------------------------------------------------------------------------------------
 
 
-def middle(trees: Sequence[Any]) -> Any:
-    """The element-wise median of equal trees of numbers."""
+def lower(trees: Sequence[Any]) -> Any:
+    """The element-wise lower quartile of equal trees of numbers."""
     first = trees[0]
     if isinstance(first, dict):
-        return {key: middle([tree[key] for tree in trees]) for key in first}
+        return {key: lower([tree[key] for tree in trees]) for key in first}
     if isinstance(first, list):
-        return [middle(list(column)) for column in zip(*trees, strict=True)]
-    return float(median(trees))
+        return [lower(list(column)) for column in zip(*trees, strict=True)]
+    return lower_quartile(trees)
 
 
 def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) -> tuple[Row, ...]:
@@ -221,7 +231,7 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
     if not found.figures:
         why = found.notes[-1] if found.notes else "the host could not be calibrated"
         return tuple(Row(name=case.name, failure=why) for case in wanted)
-    figures = middle(found.figures)
+    figures = lower(found.figures)
     accelerator, network = fit(figures, RANKS)
     (folder / "truth_host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
     cluster = Cluster(accelerator=accelerator, network=network, stack=stack, num_nodes=1)
@@ -232,8 +242,8 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
 
 
 def _merged(same: Sequence[Measurement]) -> Measurement:
-    """One measurement from those of all rounds, every note once."""
-    seconds, spreads = middle([m.seconds for m in same]), middle([m.spreads_s for m in same])
+    """One measurement from those of all rounds and cases, every note once."""
+    seconds, spreads = lower([m.seconds for m in same]), lower([m.spreads_s for m in same])
     notes = tuple(dict.fromkeys(note for m in same for note in m.notes))
     return replace(same[0], seconds=seconds, spreads_s=spreads, notes=notes)
 
