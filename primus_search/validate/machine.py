@@ -78,7 +78,11 @@ def build_stack(run: Run, hardware: Hardware) -> tuple[Stack, tuple[str, ...]]:
             return switched(_stack(named), run), ()
         except InputError:
             assumed = (f"stack {named!r} is not known",)
-    name = words.stack_name(run.word("source"), run.word("flags"), run.word("gpu"))
+    name = words.stack_name(named, run.word("flags"), run.word("gpu")) if named else None
+    if name is not None:
+        assumed = (f"stack {named!r} read as {name}",)
+    else:
+        name = words.stack_name(run.word("source"), run.word("flags"), run.word("gpu"))
     if name is None:
         name = likely_stack(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)

@@ -120,7 +120,9 @@ def _windows(text: str, layers: int) -> list[int]:
 
 
 def _mtp(run: Run) -> int:
-    """MTP modules: DeepSeek-V3 as NVIDIA's recipes train it; a layout string says so with an m."""
+    """MTP modules: DeepSeek-V3 as NVIDIA's recipes train it; a layout string says so with an m, flags with `no MTP`."""
+    if re.search(r"\bno mtp\b", run.word("flags").lower()):
+        return 0
     layout = words.setting(run.word("flags"), "pp_layout")
     if layout is not None:
         return layout.count("m")

@@ -37,7 +37,7 @@ def hardware(gpu: str, notes: str = "") -> str | None:
     A name nobody published yet may be that of a hardware file (`my_gpu.yaml` -> "My GPU"). Memory and card type may
     stand in the notes instead.
     """
-    name = re.sub(r"[-_/,()]+", " ", gpu.lower())
+    name = re.sub(r"\b(?:\d{1,5} ?x ?|dgx|hgx)(?=[a-z])", " ", re.sub(r"[-_/,()]+", " ", gpu.lower()))
     beside = re.sub(r"[-_/,()]+", " ", notes.lower()) if "h100" in name else ""
     for pattern, file in _DEVICES:
         memory_beside = beside if file == "h100_96gb" else ""
@@ -61,8 +61,9 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     ("megatron-bridge", "megatron_fsdp=true", "megatron_fsdp_2026"),
     ("megatron-bridge", "", "megatron_core_2026"),
     ("dgxc|nvidia/nemo|nemo performance|megatron-lm examples", "", "nemo_2024"),
-    ("mlperf", "mi[23]\\d\\d", "primus_megatron"),
-    ("mlperf", "", "nemo_mlperf"),
+    ("mlperf|training_results_v", "mi[23]\\d\\d", "primus_megatron"),
+    ("mlperf|training_results_v", "hybridep|pp_layout=|mlperf training v6|training_results_v6", "megatron_core_2026"),
+    ("mlperf|training_results_v", "", "nemo_mlperf"),
     ("simumax", "", "megatron_te"),
     ("internevo|internlm", "", "internevo"),
     ("korthikanti", "", "megatron_2022"),
@@ -95,32 +96,47 @@ def precision(word: str) -> Fp8 | None:
     if "mx" in text and "8" in text:
         return Fp8.MXFP8
     if "fp8" in text or "e4m3" in text:
-        for key, recipe in (("delayed", Fp8.DELAYED), ("block", Fp8.BLOCKWISE), ("row", Fp8.ROWWISE)):
-            if key in text:
+        for key, recipe in _SCALINGS:
+            if re.search(key, text):
                 return recipe
         return Fp8.HYBRID
-    return Fp8.NONE if "bf16" in text or "fp16" in text or text in ("16", "half") else None
+    return Fp8.NONE if re.search(r"b?(?:fp|float)16|bf16|^16(?:-mixed)?$|^half$", text) else None
 
+
+_SCALINGS = (
+    (r"delayed|\bds\b|^dsfp8", Fp8.DELAYED),
+    (r"block|sub-?channel|\bsc\b|^scfp8", Fp8.BLOCKWISE),
+    (r"row", Fp8.ROWWISE),
+)
+"""How FP8 is scaled; DS, CS and SC are NVIDIA's short forms of delayed, current and sub-channel scaling."""
+
+
+_WHOLE_MODULES = r"(?<![\w-])(?:moe|shared_experts)(?![\w-])"
+"""Megatron's modules that no flag here stands for: recompute of whole expert layers."""
 
 _MODULES = {
     "core_attn": Recompute.CORE_ATTENTION,
     "core-attn": Recompute.CORE_ATTENTION,
+    "core attention": Recompute.CORE_ATTENTION,
     "mla_up_proj": Recompute.MLA_UP_PROJ,
     "moe_act": Recompute.MOE_ACTIVATION,
     "layernorm": Recompute.LAYERNORM,
     "rmsnorm": Recompute.LAYERNORM,
     "swiglu": Recompute.MOE_ACTIVATION,
     "op-sac": Recompute.OP_SAC,
+    "selective op": Recompute.OP_SAC,
 }
 
 
 def recompute(word: str) -> tuple[Recompute, int] | None:
     """Recompute flags and the number of layers (0 = all) of a recompute word; None for a word nobody knows."""
     text = word.lower().strip()
-    if text in ("none", "no", "off", "0", "false"):
+    if text in ("none", "no", "off", "0", "false") or re.match(r"(?:no|without) ", text):
         return Recompute.NONE, 0
-    if text.startswith("full") or text in ("yes", "all", "true"):
+    if re.match(r"full|uniform|(?:activation|gradient) checkpointing$", text) or text in ("yes", "all", "true"):
         return Recompute.FULL, 0
+    if re.search(_WHOLE_MODULES, text):
+        return None
     partial = re.search(r"partial:(?:recompute_num_layers=)?(\d+)\b(?!,)", text)
     if partial and "layer ids" not in text:
         return Recompute.FULL, int(partial.group(1))
@@ -131,7 +147,7 @@ def recompute(word: str) -> tuple[Recompute, int] | None:
     for key, flag in _MODULES.items():
         if key in text:
             flags |= flag
-    if re.search(r"(?:^|[:+])mlp(?:\+|$)", text):
+    if re.search(r"(?<![\w-])mlp(?![\w-])", text):
         flags |= Recompute.MLP
     if flags:
         return flags, 0
@@ -149,11 +165,11 @@ def _count_ids(text: str) -> int:
 
 
 _SHARDING = (
-    (r"zero-?2|no reshard|shard_grad_op", Sharding.ZERO2),
+    (r"(?:zero|stage)[- _=]*2|no reshard|shard_grad_op", Sharding.ZERO2),
     (r"hsdp|hybrid_shard", Sharding.HSDP),
-    (r"fsdp|zero-?3|full_shard", Sharding.FSDP2),
-    (r"zero-?1|dist", Sharding.DISTRIBUTED_OPTIMIZER),
-    (r"^(none|ddp|dp|no|0|)$", Sharding.NONE),
+    (r"fsdp|(?:zero|stage)[- _=]*3|full_shard", Sharding.FSDP2),
+    (r"(?:zero|stage)[- _=]*1|dist", Sharding.DISTRIBUTED_OPTIMIZER),
+    (r"^(none|ddp|dp|no|0|n/?a|-|)$", Sharding.NONE),
 )
 
 
@@ -174,14 +190,14 @@ def schedule(word: str, vpp: int) -> str | None:
         (r"v-min", "v-min"),
         (r"dualpipe-?v", "dualpipev"),
         (r"dualpipe", "dualpipe"),
-        (r"zero-?bubble", "zb-h1"),
+        (r"zero[- ]?bubble|zb-?h1", "zb-h1"),
         (r"gpipe", "gpipe"),
     ):
         if re.search(pattern, text):
             return name
     if "interleaved" in text or vpp > 1:
         return "interleaved" if vpp > 1 else "1f1b"
-    return "1f1b" if text in ("", "none", "1f1b", "unknown") or text.startswith("1f1b") else None
+    return "1f1b" if text in ("", "none", "1f1b", "unknown", "n/a", "-") or text.startswith("1f1b") else None
 
 
 _LADDER = ("loss fusion", "deepep", "sync-free", "launch opt", "all")

@@ -8,14 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.calibrate.training_write import bands_of_others
-from primus_search.candidates import GroupedGemm
+from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.cli import app
 from primus_search.cost.uncertainty import UNKNOWN
 from primus_search.errors import InputError
 from primus_search.validate import Outcome, validate_file
 from primus_search.validate.rows import read_runs
 from primus_search.validate.run import Refitted, memory_view, summary
-from primus_search.validate.words import hardware
+from primus_search.validate.words import hardware, precision, recompute, sharding, stack_name
 
 LLAMA = {
     "id": "x-1", "source": "someone/else results.md", "model": "Llama-3-8B", "params_b": "8.03", "num_layers": "32",
@@ -49,6 +49,8 @@ def outcome_of(folder: Path, *rows: dict[str, str], without: tuple[str, ...] = (
         ("A100", "each with 40 GB of memory free", "a100_80"),
         ("NVIDIA GB200 NVL72", "", "gb200"),
         ("GB300", "", "gb300"),
+        ("8xH100", "", "h100"),
+        ("DGXH100", "", "h100"),
         ("HGX-B200", "", "b200"),
         ("AMD Instinct MI300X OAM", "", "mi300x"),
         ("mi355x (288 GB)", "", "mi355x"),
@@ -84,6 +86,64 @@ def test_a_column_may_name_the_stack(tmp_path: Path) -> None:
     ]
 
 
+def test_the_stack_may_be_called_by_its_name_instead_of_its_file(tmp_path: Path) -> None:
+    outcome = outcome_of(tmp_path, LLAMA | {"stack": "Megatron-Bridge 0.4"})
+    assert outcome.rows[0].case.cluster.stack.name == "megatron_core_2026"
+    assert summary(outcome)["assumed"][0]["what"] == "stack 'Megatron-Bridge 0.4' read as megatron_core_2026"
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "gpu", "stack"),
+    [
+        ("MLPerf Training v5.0 NVIDIA", "CUDA graphs", "GB200", "nemo_mlperf"),
+        ("MLPerf Training v5.1 NVIDIA", "dispatcher=hybridep", "GB200", "megatron_core_2026"),
+        ("mlcommons/training_results_v6.0", "", "GB300", "megatron_core_2026"),
+        ("mlcommons/training_results_v6.0", "", "MI355X", "primus_megatron"),
+    ],
+)
+def test_a_submission_to_mlperf_is_of_the_stack_of_its_year(source: str, flags: str, gpu: str, stack: str) -> None:
+    assert stack_name(source, flags, gpu) == stack
+
+
+@pytest.mark.parametrize(
+    ("word", "flags"),
+    [
+        ("core_attn, mlp", Recompute.CORE_ATTENTION | Recompute.MLP),
+        ("['mla_up_proj','mlp']", Recompute.MLA_UP_PROJ | Recompute.MLP),
+        ("Selective (core attention)", Recompute.CORE_ATTENTION),
+        ("gradient checkpointing", Recompute.FULL),
+        ("no checkpointing", Recompute.NONE),
+    ],
+)
+def test_recompute_is_read_from_any_list_of_modules(word: str, flags: Recompute) -> None:
+    assert recompute(word) == (flags, 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "recipe"),
+    [
+        ("FP8-DS", Fp8.DELAYED),
+        ("FP8-SC", Fp8.BLOCKWISE),
+        ("bfloat16", Fp8.NONE),
+        ("16-mixed", Fp8.NONE),
+        ("fp32", None),
+    ],
+)
+def test_a_precision_is_known_by_its_short_form(word: str, recipe: Fp8 | None) -> None:
+    assert precision(word) is recipe
+
+
+@pytest.mark.parametrize(("word", "stage"), [("zero_stage=3", 3), ("ZeRO stage 2", 2), ("stage1", 1), ("n/a", 0)])
+def test_a_stage_of_zero_is_read_however_it_is_written(word: str, stage: int) -> None:
+    assert sharding(word) == stage
+
+
+def test_an_mtp_module_may_be_denied(tmp_path: Path) -> None:
+    moe = {"num_experts": "8", "topk": "2", "moe_ffn": "1024", "model": "DeepSeek-V3", "source": "NVIDIA", "mla": "1"}
+    outcome = outcome_of(tmp_path, LLAMA | moe, LLAMA | moe | {"flags": "no MTP"})
+    assert [row.case.model.num_mtp_layers for row in outcome.rows] == [1, 0]
+
+
 def test_columns_may_be_missing_renamed_in_case_or_more_than_known(tmp_path: Path) -> None:
     whole = outcome_of(tmp_path, LLAMA).rows[0].predicted
     rare = ("id", "source", "model", "notes", "flags", "complete", "vpp", "ep", "etp", "mla", "params_b", "dp")
@@ -116,6 +176,7 @@ def test_a_run_that_publishes_memory_alone_counts_for_memory_alone(tmp_path: Pat
         ({"mbs": "0"}, "mbs is missing or not a whole number of at least 1"),
         ({"precision": "int7"}, "precision 'int7' is not known"),
         ({"recompute": ""}, "recompute '' is not known"),
+        ({"recompute": "selective:layernorm,moe"}, "recompute 'selective:layernorm,moe' is not known"),
         ({"fsdp": "magic"}, "fsdp 'magic' is not known"),
         ({"pp": "2", "tp": "1", "schedule": "hanoi"}, "schedule 'hanoi' is not known"),
         ({"gbs": "63"}, "16 GPUs and global batch 63 do not divide by the degrees given"),
@@ -148,6 +209,7 @@ def test_nodes_with_fewer_gpus_than_the_hardware_file_has_are_believed(tmp_path:
         ("MooreThreads/SimuMax", "reserved 70 GiB", ("allocated", 2**30)),
         ("pytorch/torchtitan", "max reserved GiB over ranks", ("reserved", 2**30)),
         ("paper", "torch.cuda.max_memory_allocated", ("allocated", 2**30)),
+        ("paper", "peak allocated", ("allocated", 2**30)),
         ("blog", "as nvidia-smi shows", ("driver", 2**30)),
         ("blog", "", ("driver", 1e9)),
     ],
