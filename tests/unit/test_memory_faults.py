@@ -108,7 +108,9 @@ def test_w8_selective_recompute_drops_the_scores_but_not_queries_keys_and_values
         project(nodes=1, work=work, tp=8, recompute=r, stack=unfused).activations[0]
         for r in (0, int(Recompute.CORE_ATTENTION))
     ]
-    assert kept[0] - kept[1] == pytest.approx(80 * 5 * 64 / 8 * 4096**2)
+    # One peak stands while the head runs, the other while a layer does: they differ by the inputs of norm and head too.
+    head_inputs = 4 * 4096 * 8192 / 8
+    assert kept[0] - kept[1] == pytest.approx(80 * 5 * 64 / 8 * 4096**2 + head_inputs)
     queries_keys_values = 80 * 2 * (64 + 2 * 8) * 128 / 8 * 4096
     assert kept[1] > queries_keys_values
 

@@ -26,7 +26,19 @@ def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
 
 def gathered_head_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
     """FSDP while head and loss run: the output matrix in BF16 and one unreduced gradient of it."""
-    return np.where(shards_weights(s), (BF16_BYTES + stack.memory.shard_gradient_bytes) * params, 0.0)
+    alone = shards_weights(s) & (not stack.gathers_ends)
+    return np.where(alone, (BF16_BYTES + stack.memory.shard_gradient_bytes) * params, 0.0)
+
+
+def gathered_ends_bytes(stack: Stack, s: Share, params: Floats, *, has_gradient: bool) -> Floats:
+    """FSDP whose outermost group holds embedding and head, all through forward and backward.
+
+    The outermost group is not freed after forward, as backward would gather it at once, and is reduced last. The
+    head's gradient therefore waits for the embedding's, from the first thing that runs backward to the end.
+    Source: PyTorch FSDP2, fully_shard: reshard_after_forward of the root module.
+    """
+    waits = BF16_BYTES + (BF16_BYTES if has_gradient else 0.0)
+    return np.where(shards_weights(s) & stack.gathers_ends, waits * params, 0.0)
 
 
 def weight_gradient_bytes(stack: Stack, s: Share, params: Floats) -> Floats:

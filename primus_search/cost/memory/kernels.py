@@ -9,27 +9,26 @@ from numba import njit
 
 
 @njit(cache=True, nogil=True)
-def worst(
-    pipeline, state, batch, first, units, tight_state, tight_batch, loose_state, loose_batch, room, tight, loose, moment
-):
+def worst(pipeline, state, batch, first, units, state_price, batch_price, room, tight, loose, moment):
     """Bytes at the worst moment of every row, with tight and with loose allocation, and which moment that is.
 
     pipeline, state, batch: row numbers into `first` (moments of a pipeline: first[p] .. first[p + 1]) and into the
-    bytes per unit. `units` has the columns of the state's prices, then those of the batch's. `moment` is the worst of
-    loose allocation where that fits into `room`, else of tight allocation.
+    bytes per unit (keys, units, 2), tight and loose side by side. `units` has the columns of the state's prices, then
+    those of the batch's. `moment` is the worst of loose allocation where that fits into `room`, else of tight
+    allocation.
     """
-    num_state, num_batch = tight_state.shape[1], tight_batch.shape[1]
+    num_state, num_batch = state_price.shape[1], batch_price.shape[1]
     for i in range(len(pipeline)):
         s, b = state[i], batch[i]
         most_tight, most_loose, at_tight, at_loose = -1.0, -1.0, 0, 0
         for j in range(first[pipeline[i]], first[pipeline[i] + 1]):
             little, much = 0.0, 0.0
             for d in range(num_state):
-                little += units[j, d] * tight_state[s, d]
-                much += units[j, d] * loose_state[s, d]
+                little += units[j, d] * state_price[s, d, 0]
+                much += units[j, d] * state_price[s, d, 1]
             for d in range(num_batch):
-                little += units[j, num_state + d] * tight_batch[b, d]
-                much += units[j, num_state + d] * loose_batch[b, d]
+                little += units[j, num_state + d] * batch_price[b, d, 0]
+                much += units[j, num_state + d] * batch_price[b, d, 1]
             if little > most_tight:
                 most_tight, at_tight = little, j
             if much > most_loose:
@@ -159,10 +158,11 @@ def uncovered(
     first, live, waiting, backward   moments of the ranks, one rank after the other
     kept, recomputed, every          (ranks, chunks, kinds) layers; inputs, has_head (ranks, chunks)
     at                               columns: gathers, live, waiting, working and again of the first kind, then inputs,
-                                     head_live, head_runs, head_gathers
+                                     head_live, head_waiting, head_runs, head_gathers
     A moment is what stays (`resident`), what its micro-batches hold, and the thing that runs: in the chunk whose
     backward runs a kept layer of some kind, a recomputed one, or the head. Backward goes from the last layer to the
-    first, so when recomputed layers (the first ones) run, the kept ones of the same micro-batch are released.
+    first, so when recomputed layers (the first ones) run, the kept ones of the same micro-batch are released, and when
+    any layer of the head's chunk runs, so is what the head held of that micro-batch.
     """
     kinds, chunks = every.shape[2], every.shape[1]
     rows, rank_of, count = np.empty((16, resident.shape[1])), np.empty(16, np.int64), 0
@@ -187,7 +187,8 @@ def uncovered(
                         base[at[2] + q] += waiting[i, c] * every[r, c, q]
                     base[at[5]] += live[i, c] * inputs[r, c]
                     if has_head[r, c]:
-                        base[at[6]] += live[i, c]
+                        base[at[6]] += live[i, c] - (1.0 if c == number and not is_head else 0.0)
+                        base[at[7]] += waiting[i, c]
                 if number >= 0 and not is_head:
                     base[at[0] + k] = 1.0
                     base[at[3] + k] = 1.0
@@ -196,7 +197,7 @@ def uncovered(
                             base[at[1] + q] -= kept[r, number, q]
                         base[at[4] + k] = min(group, recomputed[r, number, k])
                 elif number >= 0 and has_head[r, number]:
-                    base[at[7]] = 1.0
                     base[at[8]] = 1.0
+                    base[at[9]] = 1.0
                 rows, rank_of, count = _kept_with(rows, rank_of, begin, count, base, r)
     return rows[:count].copy(), rank_of[:count].copy()

@@ -2,7 +2,10 @@
 
 Vocabulary is split over tp, tokens over cp. A fused loss writes the gradient over the BF16 logits (2 bytes per logit,
 Transformer Engine); separate kernels upcast to FP32 and keep softmax beside the logits (stack's
-`unfused_logit_bytes`). The head's weight gradient exists in BF16 before, or as the placeholder of, its accumulation.
+`unfused_logit_bytes`). Where forward and backward of the head do not follow each other (GPipe: all micro-batches in
+flight), each micro-batch keeps what its loss saved: the gradient written over the logits, or an FP32 softmax; where
+weight gradients are put off, the gradient of the logits waits with the head's input. The head's weight gradient exists
+in BF16 before, or as the placeholder of, its accumulation.
 Source: Megatron-Core tensor_parallel/cross_entropy.py, Transformer Engine common/triton/cross_entropy.py.
 """
 
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Floats
-from primus_search.cost.memory.share import BF16_BYTES, Share, shards_weights
+from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share, shards_weights
 from primus_search.model import Model
 from primus_search.stack import Stack
 
@@ -20,24 +23,40 @@ from primus_search.stack import Stack
 class Head:
     """Bytes of the head on one device.
 
-    waiting: per micro-batch in flight. While it runs: logits, weight_gradient, and gathered: input and gradient over
-    all tokens where sequence parallelism had split them.
+    Per micro-batch from forward to backward: inputs of norm and matrix, kept_logits; from input to weight gradient:
+    waiting_input, waiting_logits. While it runs: running_logits beyond those it keeps, weight_gradient, and gathered:
+    what exists over all tokens where sequence parallelism had split them, the gradient of the input and the input. The
+    gathered input is for good (gathered_input) in Megatron's own linear, which has a buffer for it: Megatron-Core
+    tensor_parallel/layers.py, get_global_memory_buffer; its layers are Transformer Engine's, which have none.
     """
 
-    waiting: Floats
-    logits: Floats
+    inputs: Floats
+    kept_logits: Floats
+    waiting_input: Floats
+    waiting_logits: Floats
+    running_logits: Floats
     weight_gradient: Floats
     gathered: Floats
+    gathered_input: Floats
 
 
 def head_memory(model: Model, stack: Stack, s: Share) -> Head:
     """Saved input of the final norm and of the output matrix; logits with upcasts; weight gradient of the matrix."""
-    per_logit = np.where(s.loss_fusion, stack.memory.fused_logit_bytes, stack.memory.unfused_logit_bytes)
+    m = stack.memory
+    at_worst = np.where(s.loss_fusion, m.fused_logit_bytes, m.unfused_logit_bytes)
+    kept = np.where(s.loss_fusion, m.element_bytes, FP32_BYTES)
     num_losses = 1 + model.num_mtp_layers
-    stream = s.split_tokens * model.hidden
+    logits = s.tokens * model.vocab_size / s.tp * num_losses
+    stream = s.split_tokens * model.hidden * num_losses
+    whole = np.where(s.split_tokens < s.tokens, BF16_BYTES * s.tokens * model.hidden, 0.0)
+    gathered_input = np.where(shards_weights(s), 0.0, whole)
     return Head(
-        waiting=BF16_BYTES * 2.0 * stream * num_losses,
-        logits=per_logit * s.tokens * model.vocab_size / s.tp * num_losses,
+        inputs=BF16_BYTES * 2.0 * stream,
+        kept_logits=kept * logits,
+        waiting_input=BF16_BYTES * stream,
+        waiting_logits=m.element_bytes * logits,
+        running_logits=np.maximum(at_worst - kept, 0.0) * logits,
         weight_gradient=np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp),
-        gathered=np.where(s.split_tokens < s.tokens, 2.0 * BF16_BYTES * s.tokens * model.hidden, 0.0),
+        gathered=2.0 * whole - gathered_input,
+        gathered_input=gathered_input,
     )

@@ -89,8 +89,12 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
         count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
         prices.put("collective_buffers", units.gathers(k), buffers.gathered_bytes(stack, s, count))
     matrix, norm = model.head_params / s.tp, np.full_like(s.tp, model.norm_params)
-    prices.put_state(units.other("embedding"), embedding_state(model, stack, s))
-    prices.put_state(units.other("head"), state(stack, s, matrix, s.shards, is_linear=False))
+    embedding, head = units.other("embedding"), units.other("head")
+    rows = embedding_state(model, stack, s)
+    prices.put_state(embedding, rows)
+    prices.put("collective_buffers", embedding, buffers.gathered_ends_bytes(stack, s, rows.count, has_gradient=False))
+    prices.put("collective_buffers", head, buffers.gathered_ends_bytes(stack, s, matrix, has_gradient=True))
+    prices.put_state(head, state(stack, s, matrix, s.shards, is_linear=False))
     prices.put_state(units.other("final_norm"), state(stack, s, norm, s.shards, is_linear=False))
     prices.put_state(units.other("mtp"), mtp_state(model, stack, s))
     moe, nothing = model.moe, np.zeros_like(s.tp)
@@ -98,9 +102,9 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     in_flight = {"attention": attention_params(model, s), "mlp": model.dense_mlp_params / s.tp, "experts": experts}
     for name, shapes in in_flight.items():
         prices.put("workspace", units.other(f"{name}_present"), buffers.weight_gradient_bytes(stack, s, shapes))
-    head = units.other("head_gathers")
-    prices.put("workspace", head, head_memory(model, stack, s).weight_gradient)
-    prices.put("collective_buffers", head, buffers.gathered_head_bytes(stack, s, matrix))
+    runs = units.other("head_gathers")
+    prices.put("workspace", runs, head_memory(model, stack, s).weight_gradient)
+    prices.put("collective_buffers", runs, buffers.gathered_head_bytes(stack, s, matrix))
     return prices
 
 
@@ -119,8 +123,12 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
         prices.put("collective_buffers", units.working(k), context)
     head = head_memory(model, stack, s)
     prices.put("activations", units.other("inputs"), s.split_tokens * model.hidden * BF16_BYTES)
-    prices.put("activations", units.other("head_live"), head.waiting)
-    prices.put("logits", units.other("head_runs"), head.logits)
+    prices.put("activations", units.other("head_live"), head.inputs)
+    prices.put("activations", units.other("head_waiting"), head.waiting_input)
+    prices.put("logits", units.other("head_live"), head.kept_logits)
+    prices.put("logits", units.other("head_waiting"), head.waiting_logits)
+    prices.put("logits", units.other("head_runs"), head.running_logits)
     prices.put("workspace", units.other("head_runs"), head.gathered)
+    prices.put("workspace", units.other("head_present"), head.gathered_input)
     prices.put("collective_buffers", units.other("hop"), buffers.pipeline_buffer(model, s))
     return prices

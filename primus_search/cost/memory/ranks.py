@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 STATE_UNITS = (
     "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present", "head_gathers",
 )  # fmt: skip
-BATCH_UNITS = ("inputs", "head_live", "head_runs", "hop")
+BATCH_UNITS = ("inputs", "head_live", "head_waiting", "head_runs", "head_present", "hop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,10 @@ class Units:
     embedding, head, final_norm, mtp   number on the rank
     attention_present, ...             1 where the rank has such weights at all
     inputs      micro-batches times layer inputs kept by full recompute
-    head_live   micro-batches the head's stage holds; head_runs, head_gathers: 1 while head and loss run
+    head_live   micro-batches whose head ran forward and not backward; once layers of its stage run backward, the head
+                has released theirs
+    head_waiting  micro-batches between input and weight gradient of the head
+    head_runs, head_gathers  1 while head and loss run backward; head_present  1 on the head's rank
     hop         1 where the pipeline has more than one stage
     Kinds are dense and MoE: an attention window does not change what is stored.
     """
@@ -126,7 +129,7 @@ def _moments(model: Model, pipeline: Pipeline, *, across: bool) -> Moments:
     chunks = _chunks(model, pipeline, layers)
     at = np.array(
         [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
-        + [columns.other(name) for name in ("inputs", "head_live", "head_runs", "head_gathers")]
+        + [columns.other(name) for name in ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")]
     )
     units, rank = uncovered(
         held.first, held.live, held.waiting, held.backward,
@@ -248,5 +251,6 @@ def _resident(
     rows[:, columns.other("attention_present")] = every.sum(axis=1) > 0
     rows[:, columns.other("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
     rows[:, columns.other("experts_present")] = every[:, moe].sum(axis=1) > 0
+    rows[:, columns.other("head_present")] = has_head > 0
     rows[:, columns.other("hop")] = float(pipeline.pp > 1)
     return rows

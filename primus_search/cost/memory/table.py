@@ -142,8 +142,7 @@ class MemoryTable:
         fixed = self._context.data[state] + self._expert_buffer.data[batch] + self.cluster.stack.memory.fixed_bytes
         worst(
             pipeline, state, batch, np.array(self._first), self._units.data,
-            self._state.tight.data, self._batch.tight.data, self._state.loose.data, self._batch.loose.data,
-            self.full_bytes - fixed, tight, loose, moment,
+            self._state.per_unit.data, self._batch.per_unit.data, self.full_bytes - fixed, tight, loose, moment,
         )  # fmt: skip
         return self.shown(tight + fixed, loose + fixed), moment
 
@@ -248,7 +247,7 @@ class _PriceTable:
     def __init__(self, units: range) -> None:
         self._units = units
         self.part, self.unit = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        self.tight, self.loose = _Grown((len(units),)), _Grown((len(units),))
+        self.per_unit = _Grown((len(units), 2))
         self.entries = _Grown((0,))
 
     def append(self, prices: Prices, factors: tuple[Floats, Floats]) -> None:
@@ -256,5 +255,4 @@ class _PriceTable:
             self.part, self.unit = np.array(prices.part), np.array(prices.unit)
             self.entries = _Grown((len(self.part),))
         self.entries.append(prices.array)
-        self.tight.append(prices.per_unit(self._units, factors[0]))
-        self.loose.append(prices.per_unit(self._units, factors[1]))
+        self.per_unit.append(np.stack([prices.per_unit(self._units, factor) for factor in factors], axis=-1))

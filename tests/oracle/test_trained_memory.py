@@ -1,0 +1,42 @@
+"""Projected memory against processes that really trained on a CPU, configuration by configuration.
+
+Data: results/measurements/truth.json, written by `primus-search truth`: highest resident memory of a process less that
+of one that holds nothing of a model. A training process of these sizes holds 5 to 14 MB that are no tensor of the
+model (scratch memory of the BLAS library, buffers of gloo), of 38 to 220 MB.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from primus_search.accelerator import Footprint
+from primus_search.cluster import Cluster
+from primus_search.cost.memory import project_memory
+from primus_search.declare.hardware import load_hardware, load_stack
+from primus_search.measure.truth import WORKLOAD, cases
+
+TRUTH = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
+
+
+def errors() -> dict[str, float]:
+    """Projected over trained memory less 1, of the whole process, by configuration."""
+    trained = {row["name"]: row for row in json.loads(TRUTH.read_text(encoding="utf-8"))["rows"] if not row["failure"]}
+    hardware, found = load_hardware("h100"), {}
+    for case in cases():
+        row = trained[case.name]
+        host = replace(hardware.accelerator, hbm_bytes=1e12, footprint=Footprint(context_bytes=row["baseline_bytes"]))
+        cluster = Cluster(
+            accelerator=host, network=replace(hardware.network, gpus_per_node=2), stack=load_stack("host"), num_nodes=1
+        )
+        memory = project_memory(case.model, cluster, WORKLOAD, case.candidates())
+        found[case.name] = float(memory.total[0]) / row["trained_bytes"] - 1.0
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b", "v2", "fsdp2", "tp2", "dp2", "ep2"])
+def test_every_way_to_split_a_step_is_within_four_percent(kind: str) -> None:
+    mine = {name: error for name, error in errors().items() if kind in name}
+    assert mine
+    assert {name: error for name, error in mine.items() if abs(error) > 0.04} == {}

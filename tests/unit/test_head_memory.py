@@ -1,0 +1,55 @@
+"""What the head and the loss hold of each micro-batch, and for how long."""
+
+from dataclasses import replace
+
+import pytest
+
+from primus_search.candidates import Candidates, Recompute, Sharding
+from primus_search.cost.memory import memory_by_rank
+from primus_search.cost.result import Memory
+from primus_search.layout import BALANCED
+from primus_search.workload import Workload
+from tests.unit.test_memory_formulas import FLASH, LLAMA_70B, cluster
+
+SEQ, VOCAB, HIDDEN = 4096, LLAMA_70B.vocab_size, LLAMA_70B.hidden
+
+
+def last_rank(schedule: str, *, microbatches: int = 8, stack=FLASH, **columns) -> Memory:
+    """Memory of eight stages on eight devices, rank by rank."""
+    table = Candidates.table(schedules=(schedule,), layouts=(BALANCED,), pp=8, **columns)
+    return memory_by_rank(LLAMA_70B, cluster(1, stack), Workload(seq_length=SEQ, global_batch_size=microbatches), table)
+
+
+@pytest.mark.parametrize(("fused", "bytes_per_logit"), [(True, 2), (False, 4)])
+def test_gpipe_keeps_what_the_loss_saved_of_every_micro_batch(fused: bool, bytes_per_logit: int) -> None:
+    few, many = (last_rank("gpipe", microbatches=m, loss_fusion=fused).logits[-1] for m in (8, 12))
+    assert many - few == pytest.approx(4 * bytes_per_logit * SEQ * VOCAB)
+
+
+def test_1f1b_keeps_the_logits_of_one_micro_batch() -> None:
+    few, many = (last_rank("1f1b", microbatches=m).logits[-1] for m in (8, 32))
+    assert few == many == pytest.approx(2 * SEQ * VOCAB)
+
+
+def test_the_gradient_of_the_logits_waits_where_weight_gradients_are_put_off() -> None:
+    at_once, put_off = last_rank("1f1b"), last_rank("zb-2p")
+    waiting = (put_off.logits[-1] - at_once.logits[-1]) / (2 * SEQ * VOCAB)
+    assert waiting == round(waiting) and waiting >= 1
+
+
+def test_once_layers_run_backward_the_head_holds_no_more_of_their_micro_batch() -> None:
+    # All layers recomputed in one group: the worst moment of the last rank is that of its layers, not of its head.
+    m = last_rank("1f1b", recompute=int(Recompute.FULL), recompute_num_layers=10, recompute_method=0)
+    assert m.logits[-1] == 0.0
+
+
+def test_an_outermost_group_of_fsdp_holds_embedding_and_head_all_the_time() -> None:
+    columns = {"sharding": int(Sharding.FSDP2), "recompute": int(Recompute.NONE)}
+    table = Candidates.table(layouts=(BALANCED,), **columns)
+    work = Workload(seq_length=SEQ, global_batch_size=8)
+    apart, joint = (
+        memory_by_rank(LLAMA_70B, cluster(1, replace(FLASH, gathers_ends=ends)), work, table).collective_buffers[0]
+        for ends in (False, True)
+    )
+    # Embedding and head gathered in BF16, and the head's gradient until the embedding's joins it.
+    assert joint - apart == pytest.approx(3 * 2 * VOCAB * HIDDEN)
