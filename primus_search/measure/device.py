@@ -19,6 +19,7 @@ CPU, CUDA = "cpu", "cuda"
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 METHOD = 3  # raise when the way of measuring changes, so that no old measurement answers for a new one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+COLD_BYTES = 1 << 29  # twice the largest last-level cache of a GPU, the 256 MB of AMD's CDNA 3
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 
 
@@ -56,7 +57,7 @@ def describe(kind: str) -> DeviceInfo:
         raise ValueError(f"this machine has no device of kind {kind!r}")
     properties = torch.cuda.get_device_properties(0)
     is_amd = torch.version.hip is not None
-    arch = properties.gcnArchName.split(":")[0] if is_amd else f"sm_{properties.major}{properties.minor}"
+    arch = properties.gcnArchName.split(":")[0] if is_amd else f"sm{properties.major}{properties.minor}"
     runtime = f"rocm {torch.version.hip}" if is_amd else f"cuda {torch.version.cuda}"
     versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}, method {METHOD}"
     return DeviceInfo(kind=CUDA, name=properties.name, arch=arch, versions=versions)
@@ -81,9 +82,38 @@ def is_architecture_of(info: DeviceInfo, arch: str, accelerator: str) -> bool:
     return info.arch.lower() == arch.lower()
 
 
-def clock(kind: str) -> Callable[[Callable[[], object]], float]:
-    """A stopwatch: seconds the device took for one call. Device events on CUDA, a monotonic clock on CPU."""
-    return _cuda_seconds if kind == CUDA else _host_seconds
+def is_named_like(info: DeviceInfo, accelerator: str) -> bool:
+    """Whether the device's own name holds that of the accelerator, so that clocks and memory are its too."""
+    words = _words(info.name)
+    return all(any(part in word for word in words) for part in _words(accelerator))
+
+
+def _words(name: str) -> list[str]:
+    return "".join(c if c.isalnum() else " " for c in name.lower()).split()
+
+
+Stopwatch = Callable[[Callable[[], object]], float]
+
+
+def clock(kind: str, *, is_cold: bool = False) -> Stopwatch:
+    """A stopwatch: seconds the device took for one call. Device events on CUDA, a monotonic clock on CPU.
+
+    is_cold  a GPU first overwrites more memory than its caches hold. What is called finds them cold, and as the host
+             launches it meanwhile, a short kernel is timed without the host's time to launch it.
+    """
+    if kind != CUDA:
+        return _host_seconds
+    return _cold_stopwatch() if is_cold else _cuda_seconds
+
+
+def _cold_stopwatch() -> Stopwatch:
+    scratch = torch.empty(COLD_BYTES, dtype=torch.uint8, device=CUDA)
+
+    def seconds(run: Callable[[], object]) -> float:
+        scratch.zero_()
+        return _cuda_seconds(run)
+
+    return seconds
 
 
 def _host_seconds(run: Callable[[], object]) -> float:

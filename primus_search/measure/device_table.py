@@ -8,7 +8,6 @@ import csv
 import datetime
 import io
 import itertools
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor
 
 from primus_search.measure.attention import MissingKernelError
-from primus_search.measure.device import CPU, CUDA, describe, synchronize
+from primus_search.measure.device import CPU, CUDA, clock, describe, synchronize
 from primus_search.measure.isolate import Verdict
 from primus_search.measure.linear import precise8, scaled_mm
 from primus_search.measure.ranks import Job, failure_of, join, leave, run_jobs, run_ranks
@@ -109,7 +108,7 @@ def _measure_links(kind: str, gpu: str, sweep: str) -> tuple[list[dict[str, Any]
 
 
 def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
-    """Inside one rank: every collective at every message size, microseconds of wall time."""
+    """Inside one rank: every collective at every message size, in microseconds."""
     join(payload, device=payload["device"])
     ranks, kind = payload["ranks"], payload["device"]
     common = {"kind": "collective", "gpu": payload["gpu"], "dtype": "bf16", "num_gpus": ranks, "nodes": 1, "unit": "us"}
@@ -135,15 +134,12 @@ def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _link_s(call: Callable[[], object], kind: str) -> float:
-    """Median wall seconds of a collective that all ranks enter together."""
-    samples = []
+    """Median seconds of a collective that all ranks enter together."""
+    samples, stopwatch = [], clock(kind)
     for _ in range(LINK_REPEATS):
         dist.barrier()
         synchronize(kind)
-        start = time.perf_counter()
-        call()
-        synchronize(kind)
-        samples.append(time.perf_counter() - start)
+        samples.append(stopwatch(call))
     return median(samples[1:])
 
 

@@ -28,7 +28,7 @@ from primus_search.cost.result import Memory, Projection, Step
 from primus_search.measure.bench import Piece
 from primus_search.measure.bencher import Bencher, Failure
 from primus_search.measure.cache import MeasurementCache, default_folder, read
-from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of
+from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
 from primus_search.measure.preflight import preflight
 from primus_search.measure.shard import DtypeName, Shard
 from primus_search.measure.streams import COUNTED_BYTES
@@ -235,6 +235,9 @@ def _measure(
     kind: str,
 ) -> Revalidation:
     bencher = make_bencher(model, cluster, workload, how, kind)
+    if kind == CUDA and not is_named_like(bencher.device, cluster.accelerator.name):
+        note = f"measured on {bencher.device.name}: the architecture of {cluster.accelerator.name}, another product"
+        before = replace(before, notes=(*before.notes, note))
     # A cold cache means real measuring: look at the node first. Ranks of a CPU host are checked by their own notes.
     if kind == CUDA and not len(bencher.cache):
         before = replace(before, notes=(*before.notes, *preflight(cluster, kind)))

@@ -15,6 +15,7 @@ from primus_search.measure.device import placed
 from primus_search.measure.fused import fused_loss, rms_norm, swiglu
 from primus_search.measure.timing import measure
 
+SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
 COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
 
 Seconds = Callable[[Callable[[], object]], float]
@@ -77,11 +78,11 @@ def both_passes(run: Callable[[], torch.Tensor], seconds: Seconds) -> dict[str, 
 def _small_kernel_s(seconds: Seconds) -> float:
     x = torch.randn(8)
 
-    def hundred() -> None:
-        for _ in range(100):
+    def several() -> None:
+        for _ in range(SMALL_KERNELS):
             x.add(1.0)
 
-    return seconds(hundred) / 100
+    return seconds(several) / SMALL_KERNELS
 
 
 def adamw_update(num_params: int) -> Callable[[], None]:

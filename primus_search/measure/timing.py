@@ -62,7 +62,7 @@ def measure_cycle(
     passes: Mapping[str, Callable[[], object]], *, device: str, budget_s: float, warmup: int = 1, threads: int = 1
 ) -> dict[str, Timing]:
     """Median seconds of each of several passes that run one after another (a forward, then its backward)."""
-    stopwatch = clock(device)
+    stopwatch = clock(device, is_cold=True)
     for _ in range(warmup):
         for run in passes.values():
             stopwatch(run)

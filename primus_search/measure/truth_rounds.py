@@ -1,9 +1,10 @@
 """Trains every case for real, in rounds, and measures what the projection needs in between.
 
-One round: calibrate the host, then for every case measure its layers and train it for a few steps. Each of these is a
-forked job of the ranks' processes, which start once a round. Rounds repeat, every other one backwards, while seconds
-last: what drifts or disturbs meets every case alike, and measured layers and real training share the state of the
-machine. Of both the lower quartile of all samples counts: a machine that is slower now and then is so for both.
+One round: calibrate the host, then for every case measure its layers (and what else no earlier case of the round has
+measured) and train it for a few steps. Each of these is a forked job of the ranks' processes, which start once a round.
+Rounds repeat, every other one backwards, while seconds last: what drifts or disturbs meets every case alike, and
+measured layers and real training share the state of the machine. Of both the lower quartile of all samples counts: a
+machine that is slower now and then is so for both.
 """
 
 import math
@@ -126,9 +127,12 @@ def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
 def train_round(wanted: Sequence[Case], found: Found, steps: int) -> None:
     """Calibrate, measure pieces and train every case once more."""
     jobs: list[tuple[Job, Callable[[list[Outcome]], None]]] = [(calibration_job(), _Calibrated(found))]
+    seen: set[tuple[str, str]] = set()
     for case in wanted:
         if case.name not in found.failures:
-            jobs.append((_measuring_job(pieces_of(case)), _Measured(found)))
+            pieces = [p for p in pieces_of(case) if p.piece == "layer" or (p.piece, p.shape) not in seen]
+            seen |= {(piece.piece, piece.shape) for piece in pieces}
+            jobs.append((_measuring_job(pieces), _Measured(found)))
             counted = 0 if case.name in found.peaks else COUNTED
             jobs.append((training_job(case, steps, counted=counted), _Trained(found, case.name)))
     outcomes = run_jobs([job for job, _ in jobs], ranks=RANKS, threads=1, warm=WARM)
