@@ -23,52 +23,78 @@ def link(offsets, kind, stage, micro_batch, pair, rank_of_stage, model_stages, n
     One source per row is enough: W and the last stage's B wait for a pass of their own rank, and any other B waits
     for its own F through the stages behind it.
     """
-    n, p, num_stages = len(kind), len(offsets) - 1, len(rank_of_stage)
+    n, p = len(kind), len(offsets) - 1
     source = np.full(n, -1, np.int32)
     hop = np.zeros(n, np.int16)
     rank = np.empty(n, np.int16)
     order = np.empty(n, np.int32)
-    at = np.full((3, num_stages, num_micro), -1, np.int32)
     for r in range(p):
+        rank[offsets[r] : offsets[r + 1]] = r
+    at = np.full((3, len(rank_of_stage), num_micro), -1, np.int32)
+    verdict, a, b, c = _place(offsets, kind, stage, micro_batch, pair, rank_of_stage, at)
+    if verdict == GOOD:
+        verdict, a, b, c = _find_sources(at, model_stages, source, hop)
+    if verdict == GOOD:
+        verdict, a, b, c = _sequence(offsets, pair, source, order)
+    return verdict, a, b, c, source, hop, rank, order
+
+
+@njit(cache=True)
+def _place(offsets, kind, stage, micro_batch, pair, rank_of_stage, at):
+    """Write down in `at[kind, stage, micro-batch]` which row is that pass; BW is both B and W."""
+    _, num_stages, num_micro = at.shape
+    for r in range(len(offsets) - 1):
         for i in range(offsets[r], offsets[r + 1]):
-            rank[i] = r
             k, s, j = kind[i], stage[i], micro_batch[i]
             if k < 0 or k > 3 or s < 0 or s >= num_stages or j < 0 or j >= num_micro:
-                return OUT_OF_RANGE, i, 0, 0, source, hop, rank, order
+                return OUT_OF_RANGE, i, 0, 0
             if rank_of_stage[s] != r:
-                return WRONG_RANK, i, 0, 0, source, hop, rank, order
-            first = 1 if k == BW else k
-            last = 2 if k == BW else k
-            for slot in range(first, last + 1):
+                return WRONG_RANK, i, 0, 0
+            for slot in range(B if k == BW else k, (W if k == BW else k) + 1):
                 if at[slot, s, j] >= 0:
-                    return DUPLICATE, i, at[slot, s, j], 0, source, hop, rank, order
+                    return DUPLICATE, i, at[slot, s, j], 0
                 at[slot, s, j] = i
             if pair[i] and (k != F or i + 1 >= offsets[r + 1] or (kind[i + 1] != B and kind[i + 1] != BW)):
-                return BAD_PAIR, i, 0, 0, source, hop, rank, order
+                return BAD_PAIR, i, 0, 0
+    return GOOD, 0, 0, 0
+
+
+@njit(cache=True)
+def _find_sources(at, model_stages, source, hop):
+    """Check that every pass is there and after those of its own rank, and find what it needs from other stages."""
+    _, num_stages, num_micro = at.shape
     for s in range(num_stages):
+        inside = s % model_stages
         for j in range(num_micro):
             for slot in range(3):
                 if at[slot, s, j] < 0:
-                    return MISSING, slot, s, j, source, hop, rank, order
-            if at[F, s, j] > at[B, s, j]:
-                return OWN_LATER, at[B, s, j], at[F, s, j], 0, source, hop, rank, order
-            if at[B, s, j] > at[W, s, j]:
-                return OWN_LATER, at[W, s, j], at[B, s, j], 0, source, hop, rank, order
-            inside = s % model_stages
+                    return MISSING, slot, s, j
+            f, b, w = at[F, s, j], at[B, s, j], at[W, s, j]
+            if f > b:
+                return OWN_LATER, b, f, 0
+            if b > w:
+                return OWN_LATER, w, b, 0
             if inside > 0:
-                source[at[F, s, j]] = at[F, s - 1, j]
-                hop[at[F, s, j]] = s - 1
+                source[f] = at[F, s - 1, j]
+                hop[f] = s - 1
             if inside < model_stages - 1:
-                source[at[B, s, j]] = at[B, s + 1, j]
-                hop[at[B, s, j]] = s
+                source[b] = at[B, s + 1, j]
+                hop[b] = s
+    return GOOD, 0, 0, 0
+
+
+@njit(cache=True)
+def _sequence(offsets, pair, source, order):
+    """Write down an order in which every row comes after its source: rank after rank, as far as each one gets."""
+    n, p = len(source), len(offsets) - 1
     done = np.zeros(n, np.bool_)
-    nxt = offsets[:p].copy()
+    following = offsets[:p].copy()
     count = 0
     moved = True
     while moved and count < n:
         moved = False
         for r in range(p):
-            i = nxt[r]
+            i = following[r]
             while i < offsets[r + 1]:
                 if source[i] >= 0 and not done[source[i]]:
                     break
@@ -79,15 +105,13 @@ def link(offsets, kind, stage, micro_batch, pair, rank_of_stage, model_stages, n
                 count += 1
                 i += 1
                 moved = True
-            nxt[r] = i
-    if count < n:
-        for r in range(p):
-            i = nxt[r]
-            if i < offsets[r + 1]:
-                if source[i] >= 0 and not done[source[i]]:
-                    return DEADLOCK, i, source[i], 0, source, hop, rank, order
-                return DEADLOCK, i + 1, source[i + 1], 0, source, hop, rank, order
-    return GOOD, 0, 0, 0, source, hop, rank, order
+            following[r] = i
+    for r in range(p):
+        i = following[r]
+        if i < offsets[r + 1]:
+            late = i if source[i] >= 0 and not done[source[i]] else i + 1
+            return DEADLOCK, late, source[late], 0
+    return GOOD, 0, 0, 0
 
 
 @njit(cache=True)
@@ -155,89 +179,6 @@ def count_peaks(offsets, kind, stage, weight):
     return peak, peak_half
 
 
-@njit(cache=True)
-def weave(offsets, kind, stage, micro_batch, source, hop, p, duration, hops, weight, limit, patience):
-    """Split every BW of an order into B and W, and put each W where its rank would idle or needs the memory.
-
-    F and B keep their order. Before a forward that would break `limit` (activations per rank, `weight[stage]` each)
-    the oldest W runs; before any pass whose input is late by `patience[rank]` times the next W, that W runs, and with
-    a negative patience at once. Gaps
-    are known exactly: nothing on another rank ever waits for a W of this one, so a rank decides only once its input
-    has a time. Returns verdict, the row at fault, the new columns, and the makespan and span of this run.
-    """
-    n = len(kind)
-    new_offsets = np.zeros(p + 1, np.int64)
-    for r in range(p):
-        new_offsets[r + 1] = new_offsets[r] + 3 * (offsets[r + 1] - offsets[r]) // 2
-    total = new_offsets[p]
-    new_kind, new_stage, new_micro = np.empty(total, np.int8), np.empty(total, np.int16), np.empty(total, np.int32)
-    end = np.full(n, -1.0)
-    free, first, held = np.zeros(p), np.full(p, -1.0), np.zeros(p)
-    nxt, out = offsets[:p].copy(), new_offsets[:p].copy()
-    queue = np.empty(n // 2, np.int32)
-    head, tail = offsets[:p] // 2, offsets[:p] // 2
-    left = n
-    moved = True
-    while left > 0 and moved:
-        moved = False
-        for r in range(p):
-            while nxt[r] < offsets[r + 1]:
-                i = nxt[r]
-                s = stage[i]
-                ready = 0.0
-                known = source[i] < 0 or end[source[i]] >= 0.0
-                if known and source[i] >= 0:
-                    ready = end[source[i]] + hops[hop[i]]
-                run_weight = False
-                if head[r] < tail[r]:
-                    w = duration[W, stage[queue[head[r]]]]
-                    if kind[i] == F and held[r] + weight[s] > limit + 1e-9:
-                        run_weight = True
-                    elif not known:
-                        break
-                    elif patience[r] < 0.0 or (ready - free[r] >= patience[r] * w and ready > free[r]):
-                        run_weight = True
-                elif kind[i] == F and held[r] + weight[s] > limit + 1e-9:
-                    return DEADLOCK, i, new_offsets, new_kind, new_stage, new_micro, 0.0, 0.0
-                if run_weight:
-                    row = queue[head[r]]
-                    head[r] += 1
-                    free[r] += duration[W, stage[row]]
-                    held[r] -= weight[stage[row]]
-                    new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = W, stage[row], micro_batch[row]
-                    out[r] += 1
-                    continue
-                if not known:
-                    break
-                start = max(free[r], ready)
-                if first[r] < 0.0:
-                    first[r] = start
-                k = F if kind[i] == F else B
-                end[i] = start + duration[k, s]
-                free[r] = end[i]
-                new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = k, s, micro_batch[i]
-                out[r] += 1
-                if k == F:
-                    held[r] += weight[s]
-                else:
-                    queue[tail[r]] = i
-                    tail[r] += 1
-                nxt[r] = i + 1
-                left -= 1
-                moved = True
-    makespan, span = 0.0, 0.0
-    for r in range(p):
-        while head[r] < tail[r]:
-            row = queue[head[r]]
-            head[r] += 1
-            free[r] += duration[W, stage[row]]
-            new_kind[out[r]], new_stage[out[r]], new_micro[out[r]] = W, stage[row], micro_batch[row]
-            out[r] += 1
-        makespan = max(makespan, free[r])
-        span = max(span, free[r] - first[r])
-    return GOOD, 0, new_offsets, new_kind, new_stage, new_micro, makespan, span
-
-
 @njit(cache=True, inline="always")
 def _advance(i, n, at, pair, source, hop, first, end, time, wire, hidden, atomic):
     """Run row i for all lanes.
@@ -303,37 +244,20 @@ def run_rows(offsets, kind, stage, pair, source, hop, rank, prefix, period, suff
     n, p, num_stages, num_rows = len(kind), len(offsets) - 1, hops.shape[0], hops.shape[1]
     makespan, span = np.empty(num_rows), np.empty(num_rows)
     end, time, wire = np.zeros((n + 1) * LANES), np.empty(4 * num_stages * LANES), np.empty(num_stages * LANES)
-    at = np.empty(n, np.int64)
+    at = kind.astype(np.int64) * num_stages + stage
     first = np.zeros(n, np.bool_)
-    for i in range(n):
-        at[i] = kind[i] * num_stages + stage[i]
-    for r in range(p):
-        first[offsets[r]] = True
+    first[offsets[:p]] = True
+    stride = step[rank]
     walked = 0
     cycle, steady_at = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     for low in range(0, num_rows, LANES):
         used = min(LANES, num_rows - low)
-        for b in range(LANES):
-            row = low + min(b, used - 1)
-            for s in range(num_stages):
-                wire[s * LANES + b] = hops[s, row]
-                for k in range(4):
-                    time[(k * num_stages + s) * LANES + b] = duration[k, s, row]
-        skip = -1
-        for i in prefix:
-            if i != skip:
-                _advance(i, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
-                skip = i + 1 if atomic and pair[i] else -1
-        k = 0
+        _load(low, used, duration, hops, time, wire)
+        skip = _walk(prefix, 0, stride, -1, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
+        k, look, steady_lanes = 0, settled + lookback + 2, 0
         cycle[:] = 0
-        steady_lanes = 0
-        look = settled + lookback + 2
         while k < count and steady_lanes < LANES:
-            for j in period:
-                i = j + k * step[rank[j]]
-                if i != skip:
-                    _advance(i, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
-                    skip = i + 1 if atomic and pair[i] else -1
+            skip = _walk(period, k, stride, skip, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
             k += 1
             walked += 1
             if k == look and k + lookback < count:
@@ -347,33 +271,62 @@ def run_rows(offsets, kind, stage, pair, source, hop, rank, prefix, period, suff
         # A lane that repeats itself takes its last periods from its own cycle even where another lane had to be walked
         # to the end: a row does not depend on the rows it is simulated with.
         for b in range(LANES):
-            c = cycle[b]
-            if c == 0:
-                continue
-            size = step[rank[period[0]]]
-            lead = (period[0] + (steady_at[b] - 1) * size) * LANES + b
-            pace = end[lead] - end[lead - c * size * LANES]
-            for back in range(lookback):
-                ahead = count - steady_at[b] - back
-                turns = (ahead + c - 1) // c
-                known = count - 1 - back - turns * c
-                for j in period:
-                    size = step[rank[j]]
-                    to = (j + (count - 1 - back) * size) * LANES + b
-                    end[to] = end[(j + known * size) * LANES + b] + turns * pace
-        for i in suffix:
-            if i != skip:
-                _advance(i, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
-                skip = i + 1 if atomic and pair[i] else -1
+            if cycle[b] > 0:
+                _skip_ahead(b, cycle[b], steady_at[b], count, lookback, period, stride, end)
+        _walk(suffix, 0, stride, skip, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
         for b in range(used):
-            last, longest = 0.0, 0.0
-            for r in range(p):
-                i, j = offsets[r], offsets[r + 1] - 1
-                begun = end[i * LANES + b] - time[at[i] * LANES + b]
-                if atomic and pair[i]:
-                    both = time[at[i] * LANES + b] + time[at[i + 1] * LANES + b]
-                    begun = end[i * LANES + b] - both
-                last = max(last, end[j * LANES + b])
-                longest = max(longest, end[j * LANES + b] - begun)
-            makespan[low + b], span[low + b] = last, longest
+            makespan[low + b], span[low + b] = _ends(b, offsets, at, pair, end, time, atomic)
     return makespan, span, walked
+
+
+@njit(cache=True)
+def _load(low, used, duration, hops, time, wire):
+    """The costs of a block of rows, lane by lane; lanes beyond the last row repeat it."""
+    num_stages = hops.shape[0]
+    for b in range(LANES):
+        row = low + min(b, used - 1)
+        for s in range(num_stages):
+            wire[s * LANES + b] = hops[s, row]
+            for k in range(4):
+                time[(k * num_stages + s) * LANES + b] = duration[k, s, row]
+
+
+@njit(cache=True)
+def _walk(rows, turn, stride, skip, n, at, pair, source, hop, first, end, time, wire, hidden, atomic):
+    """Run a list of rows, each `turn` times its stride further down; returns the row that the last one ran with it."""
+    for j in rows:
+        i = j + turn * stride[j]
+        if i != skip:
+            _advance(i, n, at, pair, source, hop, first, end, time, wire, hidden, atomic)
+            skip = i + 1 if atomic and pair[i] else -1
+    return skip
+
+
+@njit(cache=True)
+def _skip_ahead(b, cycle, steady_at, count, lookback, period, stride, end):
+    """Write down the last periods of lane b, which repeats itself every `cycle` periods up to period `steady_at`."""
+    size = stride[period[0]]
+    lead = (period[0] + (steady_at - 1) * size) * LANES + b
+    pace = end[lead] - end[lead - cycle * size * LANES]
+    for back in range(lookback):
+        ahead = count - steady_at - back
+        turns = (ahead + cycle - 1) // cycle
+        known = count - 1 - back - turns * cycle
+        for j in period:
+            size = stride[j]
+            end[(j + (count - 1 - back) * size) * LANES + b] = end[(j + known * size) * LANES + b] + turns * pace
+
+
+@njit(cache=True)
+def _ends(b, offsets, at, pair, end, time, atomic):
+    """Makespan and span of lane b."""
+    last, longest = 0.0, 0.0
+    for r in range(len(offsets) - 1):
+        i, j = offsets[r], offsets[r + 1] - 1
+        begun = end[i * LANES + b] - time[at[i] * LANES + b]
+        if atomic and pair[i]:
+            both = time[at[i] * LANES + b] + time[at[i + 1] * LANES + b]
+            begun = end[i * LANES + b] - both
+        last = max(last, end[j * LANES + b])
+        longest = max(longest, end[j * LANES + b] - begun)
+    return last, longest

@@ -7,15 +7,15 @@ where costs are even, the others where they are not.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
-from primus_search.schedule.contest import Contestant, Rules, as_run, dispatched, fastest, woven
+from primus_search.schedule.contest import Contestant, Rules, dispatched, fastest, woven
 from primus_search.schedule.dispatch import POLICIES, Policy, as_table
-from primus_search.schedule.lag import lagged
-from primus_search.schedule.registry import TOLERANCE, Request
-from primus_search.schedule.simulate import peak_activations
+from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Table
+from primus_search.schedule.weave import weave
 from primus_search.schedule.zb_heuristic import HABITS, heuristic
 
 Patterns = Callable[[Request], Iterable[Table]]
@@ -39,19 +39,31 @@ def _contestants(patterns: Patterns, request: Request, limit: float) -> Iterator
     """Orders within the limit, roughly in the order of what they add to the ones before them."""
     fused = list(patterns(request))
     policies = _policies(request)
-    yield from woven(request, limit, fused[:1])
+    has_chunks = request.virtual_stages > 1
+    first = woven(request, limit, fused[:1])
+    yield from islice(first, 1)
+    if has_chunks:
+        yield from _lagging(request, limit, fused)
+    yield from first
     yield from _published(request, limit)
     yield from dispatched(request, limit, policies[:1])
-    yield from _lagged(request, limit, fused)
+    if not has_chunks:
+        yield from _lagging(request, limit, fused)
     yield from woven(request, limit, fused[1:])
     yield from dispatched(request, limit, policies[1:])
 
 
-def _lagged(request: Request, limit: float, patterns: list[Table]) -> Iterator[Contestant]:
+def _lagging(request: Request, limit: float, patterns: list[Table]) -> Iterator[Contestant]:
+    """Each W a fixed number of gradients behind its own, as interleaved ZB1P of PyTorch places them.
+
+    With a lag of r on rank r the ranks that hold fewer micro-batches use the rest of their memory to give their
+    gradients on early.
+    """
+    never = np.full(request.stages, np.inf)
     for pattern in patterns:
-        table = lagged(pattern, np.arange(request.stages))
-        if peak_activations(table, request.costs.activation).max() <= limit + TOLERANCE:
-            yield as_run(request, table, cost=2)
+        order = weave(request, pattern, limit, never, lag=np.arange(request.stages))
+        if order is not None:
+            yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)
 
 
 def _published(request: Request, limit: float) -> Iterator[Contestant]:
