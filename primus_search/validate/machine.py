@@ -99,7 +99,8 @@ def likely_stack(run: Run, hardware: Hardware) -> str:
     on sources that are known.
     """
     text = f"{run.word('source')} {run.word('flags')} {run.word('notes')}".lower()
-    is_fsdp = words.sharding(run.word("fsdp")) in (Sharding.FSDP2, Sharding.HSDP) or "torchtitan" in text
+    word = run.word("fsdp").lower()
+    is_fsdp = words.sharding(word) in (Sharding.FSDP2, Sharding.HSDP) or "fsdp" in word or "torchtitan" in text
     if hardware.accelerator.vendor == "amd":
         return "primus_torchtitan" if is_fsdp else "primus_megatron"
     if is_fsdp:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from primus_search.calibrate.training_write import bands_of_others
+from primus_search.calibrate.bands import bands_of_others
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.cli import app
 from primus_search.cost.uncertainty import UNKNOWN
@@ -74,6 +74,11 @@ def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Pa
         "x-1": "no stack is known for this source: nemo_2024 assumed",
         "x-2": "no stack is known for this source: primus_torchtitan assumed",
     }
+
+
+def test_fsdp_that_keeps_its_weights_is_of_the_same_kind_of_stack(tmp_path: Path) -> None:
+    kept = LLAMA | {"fsdp": "fsdp2 (no reshard)", "tp": "1", "dp": "16", "sequence_parallel": "no"}
+    assert outcome_of(tmp_path, kept).rows[0].case.cluster.stack.name == "torchtitan"
 
 
 def test_a_column_may_name_the_stack(tmp_path: Path) -> None:
@@ -331,9 +336,9 @@ def test_a_band_of_left_out_runs_has_not_seen_the_group_it_is_laid_over(tmp_path
     cases = [row.case for row in outcome_of(tmp_path, *rows).rows]
     assert len(cases) == 20
     errors = np.where(np.arange(20) < 10, 0.01, 0.5)
-    apart = bands_of_others(cases, errors, ["near"] * 10 + ["far"] * 10)
+    apart = bands_of_others(cases, [errors], ["near"] * 10 + ["far"] * 10)
     assert apart[0] == pytest.approx((np.exp(-0.5), 1.0)) and apart[-1] == pytest.approx((np.exp(-0.01), 1.0))
-    together = bands_of_others(cases, errors, ["all"] * 20)
+    together = bands_of_others(cases, [errors], ["all"] * 20)
     assert together[0] == (UNKNOWN.low, UNKNOWN.high)
 
 
