@@ -20,7 +20,7 @@ import numpy as np
 
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Request, make_request
-from primus_search.schedule.reuse import reuse_bound
+from primus_search.schedule.reuse import reuse_bounds
 from primus_search.schedule.table import Ints, Placement, rank_of_stage
 
 
@@ -57,8 +57,9 @@ def bound(request: Request, memory_limit: float) -> float:
     micro = request.microbatches // copies
     paths = _Paths.of(request.costs, request.stages * request.virtual_stages, copies)
     ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
-    return max(_of_rank(request.costs, paths, np.flatnonzero(ranks == r), micro, memory_limit, copies == 1)
-               for r in range(request.stages))  # fmt: skip
+    mine = np.argsort(ranks, kind="stable").reshape(request.stages, -1)
+    mine = np.take_along_axis(mine, np.argsort(paths.head[mine], axis=1, kind="stable"), axis=1)
+    return float(_of_ranks(request.costs, paths, mine, micro, memory_limit, copies == 1).max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,76 +91,69 @@ class _Paths:
         return cls(head=head, first_b=first_b, after_b=after_b, away=away)
 
 
-def _of_rank(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float,
-             one_copy: bool) -> float:  # fmt: skip
-    """The bound that one rank, which holds the virtual stages `mine`, puts on the makespan."""
+def _of_ranks(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float, one_copy: bool) -> Floats:
+    """The bound that each rank puts on the makespan; `mine[rank]`: its virtual stages, by their heads."""
     f, b, w, a = costs.forward[mine], costs.backward[mine], costs.weight[mine], costs.activation[mine]
-    forwards, gradients = m * f.sum(), m * (b + w).sum()
-    work = forwards + gradients
-    work -= costs.overlap * min(forwards, gradients)
-    head, first_b = paths.head[mine].min(), paths.first_b[mine].min()
-    idle = _idle_before(paths.head[mine], first_b, f, a, m, limit)
-    drain = (paths.away + costs.backward + paths.after_b)[mine].min()
-    bounds = [
+    head, away, after = paths.head[mine], paths.away[mine], paths.after_b[mine]
+    forwards, gradients = m * f.sum(axis=1), m * (b + w).sum(axis=1)
+    work = forwards + gradients - costs.overlap * np.minimum(forwards, gradients)
+    first_b = paths.first_b[mine].min(axis=1)
+    idle = _idle_before(head, first_b, f, a, m, limit)
+    bounds: Floats = np.maximum.reduce([
         idle + work,
-        first_b + m * (b + w).sum(),
-        _of_chunks(paths, mine, m * f * (1.0 - costs.overlap), m * b),
-        (paths.head[mine] + m * f + paths.away[mine] + b + paths.after_b[mine]).max(),
-    ]
-    if limit < m * a.sum() - TOLERANCE:
-        late = _most(b + w, a, m, limit)
-        bounds.append(idle + work + max(0.0, drain - late))
-        held = a * (f + paths.away[mine] + b + w)
-        bounds.append(head + m * held.sum() / limit)
-        if one_copy:
-            order = np.argsort(paths.head[mine])
-            last = mine[order[-1]]
-            back = (paths.first_b[mine] - paths.first_b[last] + b)[order]
-            bounds.append(reuse_bound(m, f[order], b[order], w[order], a[order], paths.head[mine][order],
-                                      float(paths.away[last]), back, float(paths.after_b[last]), limit,
-                                      costs.overlap == 0.0))  # fmt: skip
-    return float(max(bounds))
+        first_b + gradients,
+        _of_chunks(head, paths.first_b[mine], after, m * f * (1.0 - costs.overlap), m * b),
+        (head + m * f + away + b + after).max(axis=1),
+    ])  # fmt: skip
+    tight = limit < m * a.sum(axis=1) - TOLERANCE
+    if not tight.any():
+        return bounds
+    drain = (away + b + after).min(axis=1)
+    held = (a * (f + away + b + w)).sum(axis=1)
+    limited = np.maximum(idle + work + np.maximum(0.0, drain - _most(b + w, a, m, limit)),
+                         head[:, 0] + m * held / limit)  # fmt: skip
+    if one_copy:
+        back = paths.first_b[mine] - paths.first_b[mine[:, -1:]] + b
+        again = reuse_bounds(m, f, b, w, a, head, away[:, -1], back, after[:, -1], limit, costs.overlap == 0.0)
+        limited = np.maximum(limited, again)
+    within: Floats = np.where(tight, np.maximum(bounds, limited), bounds)
+    return within
 
 
-def _of_chunks(paths: _Paths, mine: Ints, f: Floats, b: Floats) -> float:
+def _of_chunks(head: Floats, first_b: Floats, after_b: Floats, f: Floats, b: Floats) -> Floats:
     """Bound from the chunks of a rank at or behind one of them: they start no earlier than its head and end with its B.
 
     `f`, `b`: time of all micro-batches per chunk. Two copies (DualPipe) are looked at one by one.
     """
-    best = 0.0
-    order = np.argsort(paths.head[mine])
-    for n, i in enumerate(order):
-        behind = order[n:] if np.all(np.diff(paths.after_b[mine][order]) >= 0.0) else order[n : n + 1]
-        first, after = paths.first_b[mine][behind], paths.after_b[mine][i]
-        best = max(
-            best,
-            paths.head[mine][i] + f[behind].sum() + b[behind].sum() + after,
-            float((first + np.cumsum(b[behind])).max() + after),
-        )
-    return float(best)
+    best = np.zeros(len(head))
+    nested = np.all(np.diff(after_b, axis=1) >= 0.0, axis=1)[:, None]
+    for n in range(head.shape[1]):
+        forwards, gradients = (np.where(nested, each[:, n:].cumsum(axis=1), each[:, n : n + 1]) for each in (f, b))
+        latest = np.where(nested, first_b[:, n:] + gradients, first_b[:, n : n + 1] + gradients).max(axis=1)
+        through = np.maximum(head[:, n] + forwards[:, -1] + gradients[:, -1], latest)
+        best = np.maximum(best, through + after_b[:, n])
+    return best
 
 
-def _idle_before(head: Floats, first_b: float, f: Floats, a: Floats, m: int, limit: float) -> float:
-    """Time a rank must idle before its first input gradient: until a later chunk begins it has only earlier ones."""
-    order = np.argsort(head)
-    idle = [head[order[0]], first_b - _most(f, a, m, limit)]
-    for n in range(1, len(order)):
-        earlier = order[:n]
-        idle.append(min(first_b, head[order[n]]) - _most(f[earlier], a[earlier], m, limit))
-    return float(max(idle))
+def _idle_before(head: Floats, first_b: Floats, f: Floats, a: Floats, m: int, limit: float) -> Floats:
+    """Time each rank must idle before its first input gradient: until a later chunk begins it has only earlier ones."""
+    idle = np.maximum(head[:, 0], first_b - _most(f, a, m, limit))
+    for n in range(1, head.shape[1]):
+        idle = np.maximum(idle, np.minimum(first_b, head[:, n]) - _most(f[:, :n], a[:, :n], m, limit))
+    return idle
 
 
-def _most(time: Floats, activation: Floats, m: int, limit: float) -> float:
-    """Longest time of passes, at most m per stage, whose activations together fit the limit."""
-    if activation.max() <= 0.0 or limit >= m * activation.sum():
-        return float(m * time.sum())
-    if np.ptp(activation) < TOLERANCE:
-        room, total = int(limit / activation[0] + TOLERANCE), 0.0
-        for each in np.sort(time)[::-1]:
-            take = min(room, m)
-            total += take * each
-            room -= take
-        return float(total)
-    rate = np.where(activation > 0.0, time / np.where(activation > 0.0, activation, 1.0), 0.0)
-    free = m * float(time[activation <= 0.0].sum())
-    return float(free + limit * rate.max())
+def _most(time: Floats, activation: Floats, m: int, limit: float) -> Floats:
+    """Longest time of each rank's passes, at most m per stage, whose activations together fit the limit."""
+    everything = m * time.sum(axis=1)
+    rooms = np.where(activation > 0.0, activation, np.inf)
+    # Equal activations: whole passes, the longest first.
+    room = np.floor(np.minimum(min(limit, 1e300) / rooms[:, :1] + TOLERANCE, m * time.shape[1]))
+    taken = np.clip(room - m * np.arange(time.shape[1]), 0, m)
+    whole = (taken * np.sort(time, axis=1)[:, ::-1]).sum(axis=1)
+    # Unequal ones: as if passes could be cut.
+    free = m * (time * (activation <= 0.0)).sum(axis=1)
+    cut = free + min(limit, 1e300) * (time / rooms).max(axis=1)
+    unlimited = (activation.max(axis=1) <= 0.0) | (limit >= m * activation.sum(axis=1))
+    most: Floats = np.where(unlimited, everything, np.where(np.ptp(activation, axis=1) < TOLERANCE, whole, cut))
+    return most

@@ -84,16 +84,29 @@ def last_start(m, forward, backward, weight, activation, head, away, back, limit
     return last, z
 
 
-def reuse_bound(m: int, forward: Floats, backward: Floats, weight: Floats, activation: Floats, head: Floats,
-                away: float, back: Floats, after: float, limit: float, one_at_a_time: bool) -> float:  # fmt: skip
-    """Makespan bound of one rank, in the unit of the costs; infinite when one micro-batch does not fit.
+@njit(cache=True)
+def _last_gradients(m, forward, backward, weight, activation, head, away, back, limit, turns):
+    """`last_start` of every rank: the start of its last input gradient of s_v."""
+    gradient = np.empty(len(forward))
+    for r in range(len(forward)):
+        _, gradient[r] = last_start(
+            m, forward[r], backward[r], weight[r], activation[r], head[r], away[r], back[r], limit, turns[r]
+        )
+    return gradient
 
-    Arguments as in `last_start`; `after`: from the end of B(s_v) to the end of the micro-batch. `one_at_a_time`: no
-    pass hides behind another one.
+
+def reuse_bounds(m: int, forward: Floats, backward: Floats, weight: Floats, activation: Floats, head: Floats,
+                 away: Floats, back: Floats, after: Floats, limit: float, one_at_a_time: bool) -> Floats:  # fmt: skip
+    """Makespan bound of every rank, in the unit of the costs; infinite when one micro-batch does not fit.
+
+    Arguments as in `last_start`, a row per rank; `after`: from the end of B(s_v) to the end of the micro-batch.
+    `one_at_a_time`: no pass hides behind another one.
     """
-    turn = _turns(m, forward, backward + weight, activation, limit) if one_at_a_time else np.zeros(0)
-    _, gradient = last_start(m, forward, backward, weight, activation, head, away, back, limit, turn)
-    return float(gradient + backward[-1] + after)
+    turns = np.zeros((len(forward), 0))
+    if one_at_a_time:
+        turns = _turns(m, forward, backward + weight, activation, limit)
+    gradient: Floats = _last_gradients(m, forward, backward, weight, activation, head, away, back, limit, turns)
+    return gradient + backward[:, -1] + after
 
 
 ROUNDS = 3
@@ -101,15 +114,18 @@ ROUNDS = 3
 
 
 def _turns(m: int, forward: Floats, gradients: Floats, activation: Floats, limit: float) -> Floats:
-    """`turn` of `last_start`: what a rank runs to release and to take again what is above the limit."""
-    total = float(activation.sum())
-    if activation.min() <= 0.0:
-        return np.zeros(0)
-    spans = np.arange(min(m, int(ROUNDS * limit / total) + ROUNDS) + 1)
+    """`turn` of `last_start` per rank: what it runs to release and to take again what is above the limit.
+
+    0 for a rank with passes that hold nothing: they need no release.
+    """
+    holds = (activation > 0.0).all(axis=1, keepdims=True)
+    activation = np.where(holds, activation, 1.0)
+    total = activation.sum(axis=1, keepdims=True)
+    spans = np.arange(min(m, int(min(ROUNDS * limit / total.min(), m)) + ROUNDS) + 1)
     release = np.maximum(0.0, spans * total - limit)
-    take = np.maximum(0.0, release - activation[-1])
-    if np.ptp(activation) < TOLERANCE:
-        unit = float(activation[0])
-        release, take = (np.ceil(part / unit - TOLERANCE) * unit for part in (release, take))
-    work: Floats = release * (gradients / activation).min() + take * (forward / activation).min()
-    return np.where(release > TOLERANCE, work, 0.0)
+    take = np.maximum(0.0, release - activation[:, -1:])
+    unit, even = activation[:, :1], np.ptp(activation, axis=1, keepdims=True) < TOLERANCE
+    whole_release, whole_take = (np.ceil(part / unit - TOLERANCE) * unit for part in (release, take))
+    work = np.where(even, whole_release, release) * (gradients / activation).min(axis=1, keepdims=True)
+    work += np.where(even, whole_take, take) * (forward / activation).min(axis=1, keepdims=True)
+    return np.where(holds & (release > TOLERANCE), work, 0.0)

@@ -9,10 +9,12 @@ published memory at the costs that are given.
 from collections.abc import Iterator
 
 import numpy as np
+from numba import njit
 
 from primus_search.schedule.contest import own_limit
+from primus_search.schedule.kernels import BW, F
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.table import Kind, Placement, RankOrder, Table
+from primus_search.schedule.table import Placement, Table
 from primus_search.schedule.v_search import fastest_v
 
 
@@ -42,26 +44,32 @@ def published_zbv(request: Request) -> Iterator[Table]:
     p, m = request.stages, request.microbatches
     if m < 2 * p:
         return
-    ranks = []
+    kind, stage, micro = _zbv(p, m)
+    yield Table(name=request.name, stages=p, microbatches=m, virtual_stages=2, placement=Placement.V,
+                offsets=np.arange(p + 1, dtype=np.int64) * 4 * m, kind=kind, stage=stage, micro_batch=micro,
+                overlaps_next=np.zeros(4 * p * m, dtype=np.bool_))  # fmt: skip
+
+
+RUNS = np.array([[0, -1, -1, -1], [1, 0, -1, -1], [1, 2, -1, -1], [0, 3, 1, 2], [3, 1, 2, -1], [3, 2, -1, -1],
+                 [3, -1, -1, -1]])  # fmt: skip
+"""What ZBV repeats, one run after the other: 0 forward down, 1 forward up, 2 gradient down, 3 gradient up the V."""
+
+
+@njit(cache=True)
+def _zbv(p, m):  # type: ignore[no-untyped-def]
+    """Columns of the fused order, 4m rows per rank."""
+    kind, stage, micro = np.empty(4 * p * m, np.int8), np.empty(4 * p * m, np.int16), np.empty(4 * p * m, np.int32)
+    row = 0
     for r in range(p):
-        ahead = p - r
-        middle = m - (2 * ahead - 1) - r
-        tokens = np.concatenate(
-            [
-                np.full(2 * ahead - 1, 0),
-                np.tile([1, 0], r),
-                np.tile([1, 2], ahead),
-                np.tile([0, 3, 1, 2], middle),
-                np.tile([3, 1, 2], ahead - 1),
-                np.tile([3, 2], r),
-                np.full(ahead, 3),
-            ]
-        )
-        micro = np.empty(len(tokens), dtype=np.int32)
-        for token in range(4):
-            rows = np.flatnonzero(tokens == token)
-            micro[rows] = np.arange(len(rows))
-        kind = np.where(tokens < 2, np.int8(Kind.F), np.int8(Kind.BW))
-        stage = np.where((tokens == 0) | (tokens == 3), r, 2 * p - 1 - r).astype(np.int16)
-        ranks.append(RankOrder(kind, stage, micro))
-    yield Table.from_ranks(request.name, ranks, microbatches=m, virtual_stages=2, placement=Placement.V)
+        ahead, done = p - r, np.zeros(4, np.int32)
+        times = (2 * ahead - 1, r, ahead, m - (2 * ahead - 1) - r, ahead - 1, r, ahead)
+        for run in range(len(times)):
+            for _ in range(times[run]):
+                for leg in RUNS[run]:
+                    if leg >= 0:
+                        kind[row] = F if leg < 2 else BW
+                        stage[row] = r if leg == 0 or leg == 3 else 2 * p - 1 - r
+                        micro[row] = done[leg]
+                        done[leg] += 1
+                        row += 1
+    return kind, stage, micro
