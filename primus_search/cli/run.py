@@ -50,7 +50,6 @@ def run(
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
     from primus_search.cli.progress import progress_bar
     from primus_search.declare import load_space
-    from primus_search.report.html import write_report
     from primus_search.report.terminal import print_pareto, print_ranking
     from primus_search.search import Options, RunFolder, default_folder, run_search, summary
     from primus_search.search.revalidation import revalidated
@@ -73,6 +72,8 @@ def run(
             print_ranking(result)
             print_pareto(result)
         folder.write(result, token_budget=tokens)
+        from primus_search.report.html import write_report  # after the ranking: what it imports takes a while
+
         write_report(folder.path)
         typer.echo(f"run folder: {folder.path}", err=True)
     finally:

@@ -46,6 +46,14 @@ class Engine(Protocol):
         ...
 
 
+def most_in_flight(workers: int, num_done: int) -> int:
+    """Tasks that may be sent and not yet done: one ahead of each worker, but none before each has done its first.
+
+    What is sent before anything was found is pruned by nothing, and costs several times as much.
+    """
+    return workers * (IN_FLIGHT_PER_WORKER if num_done >= workers else 1)
+
+
 def available_cores() -> int:
     """Cores this process may use."""
     if sys.platform == "linux":
@@ -91,10 +99,10 @@ class Processes:
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
         waiting, flying, tries = iter(tasks), dict[Future[Findings], Task](), dict[int, int]()
         again: list[Task] = []
-        is_drained = False
+        is_drained, num_done = False, 0
         while True:
             is_broken = False
-            while not is_drained and not is_broken and len(flying) < IN_FLIGHT_PER_WORKER * self.workers:
+            while not is_drained and not is_broken and len(flying) < most_in_flight(self.workers, num_done):
                 task = again.pop() if again else next(waiting, None)
                 if task is None:
                     is_drained = True
@@ -110,6 +118,7 @@ class Processes:
             is_broken |= any(isinstance(future.exception(), BrokenProcessPool) for future in done)
             for future in done:
                 if not isinstance(future.exception(), BrokenProcessPool):
+                    num_done += 1
                     yield flying.pop(future), future.result()
             if is_broken:
                 again += _counted(list(flying.values()), tries)

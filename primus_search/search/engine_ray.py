@@ -2,8 +2,9 @@
 
 The driver ships the declared space once and then two numbers per task; a worker builds the grid and the tables of
 terms once and keeps them for all its tasks. What comes back is a top list and a frontier, so the network never
-limits. Twice as many tasks are in flight as the cluster has cores, asked again every few seconds: an autoscaler sees
-waiting tasks, new nodes get work at once. A task of a lost worker or node is done again elsewhere.
+limits. Once each core has done a task, twice as many are in flight as the cluster has cores, asked again every few
+seconds: an autoscaler sees waiting tasks, new nodes get work at once. A task of a lost worker or node is done again
+elsewhere.
 """
 
 import os
@@ -25,7 +26,8 @@ from ray.exceptions import (
 
 import primus_search
 from primus_search.errors import InputError, Problem
-from primus_search.search.engine import IN_FLIGHT_PER_WORKER, MAX_TRIES, CutOf, WorkerLost, available_cores
+from primus_search.search.compiler import spare_linear_algebra
+from primus_search.search.engine import MAX_TRIES, CutOf, WorkerLost, available_cores, most_in_flight
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
 from primus_search.search.guardian import Guardian
@@ -62,11 +64,11 @@ class RayCluster:
 
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
         waiting, again = iter(tasks), list[Task]()
-        flying, tries = dict[Any, Task](), dict[int, int]()
+        flying, tries, num_done = dict[Any, Task](), dict[int, int](), 0
         try:
             while True:
                 self._rescan()
-                while len(flying) < IN_FLIGHT_PER_WORKER * self.workers:
+                while len(flying) < most_in_flight(self.workers, num_done):
                     task = again.pop() if again else next(waiting, None)
                     if task is None:
                         break
@@ -81,6 +83,7 @@ class RayCluster:
                     except LOST as error:
                         again.append(_counted(task, tries, error))
                         continue
+                    num_done += 1
                     yield task, findings
         finally:
             for reference in flying:  # after Ctrl-C a cluster that was joined must not go on computing for nobody
@@ -143,5 +146,6 @@ def _evaluate(key: str, shipped: tuple[Space, int], task: Task, cut: Cut) -> Fin
     if key not in _funnels:
         while len(_funnels) >= CACHED_FUNNELS:
             _funnels.pop(next(iter(_funnels)))
+        spare_linear_algebra()
         _funnels[key] = Funnel(space, keep)
     return _funnels[key].evaluate(task, cut)

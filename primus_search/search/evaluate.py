@@ -20,6 +20,7 @@ from primus_search.search.findings import NO_MISS, Findings, Miss
 from primus_search.search.shortlist import Collector, Cut, Rows, without_noise
 from primus_search.search.sieve import MEMORY_IGNORES as MEMORY_IGNORES
 from primus_search.search.sieve import Sieve
+from primus_search.search.walk import Walk
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import Lines
 
@@ -32,7 +33,7 @@ BOUND_SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A range of candidate numbers on one of the space's clusters."""
+    """A range of candidates on one of the space's clusters, in the order of the search (`walk`)."""
 
     number: int
     cluster: int
@@ -52,6 +53,10 @@ class Funnel:
         return tuple(Enumerator(self.space, choice) for choice in self.space.clusters)
 
     @cached_property
+    def walks(self) -> tuple[Walk, ...]:
+        return tuple(map(Walk.of, self.enumerators))
+
+    @cached_property
     def projectors(self) -> tuple[Projector, ...]:
         return tuple(self.fresh_projector(cluster) for cluster in range(len(self.space.clusters)))
 
@@ -68,32 +73,31 @@ class Funnel:
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""
         tally, collector = _Tally(), Collector(self.keep, cut)
-        sieve = self.sieves[task.cluster]
+        sieve, walk = self.sieves[task.cluster], self.walks[task.cluster]
         sieve.refresh()
-        starts = sieve.enumerator.starts
-        first, last = np.searchsorted(starts, [task.start, task.stop], side="left")
-        last -= int(starts[last] > task.stop)
+        first, last = np.searchsorted(walk.starts, [task.start, task.stop], side="left")
+        last -= int(walk.starts[last] > task.stop)
         if sieve.enumerator.has_late_rules or first >= last:
-            self._rows_between(sieve, task.start, task.stop, collector, tally)
+            self._rows(sieve, walk, task.start, task.stop, collector, tally)
         else:
-            self._cells_between(sieve, int(first), int(last), collector, tally)
-            self._rows_between(sieve, task.start, int(starts[first]), collector, tally)
-            self._rows_between(sieve, int(starts[last]), task.stop, collector, tally)
+            self._cells(sieve, walk.cells[first:last], collector, tally)
+            self._rows(sieve, walk, task.start, int(walk.starts[first]), collector, tally)
+            self._rows(sieve, walk, int(walk.starts[last]), task.stop, collector, tally)
         return tally.findings(collector)
 
-    def _rows_between(self, sieve: Sieve, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
+    def _rows(self, sieve: Sieve, walk: Walk, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
         """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
         for begin in range(start, stop, CHUNK_ROWS):
             end = min(begin + CHUNK_ROWS, stop)
             with tally.stage("enumerate", end - begin):
-                lines = sieve.enumerator.lines(begin, end)
+                lines = sieve.enumerator.lines_at(walk.numbers(np.arange(begin, end)))
             _look_at(sieve, lines, collector, tally)
 
-    def _cells_between(self, sieve: Sieve, first: int, last: int, collector: Collector, tally: "_Tally") -> None:
-        """All candidates of the cells from `first` up to `last`, bundle by bundle, the most promising first."""
+    def _cells(self, sieve: Sieve, cells: Ints, collector: Collector, tally: "_Tally") -> None:
+        """All candidates of these cells, bundle by bundle, the most promising first."""
         alive = _Bundles.none()
-        for begin, end in _portions(sieve.bundles.count(first, last), CHUNK_ROWS):
-            alive = alive.plus(_sift(sieve, first + begin, first + end, collector.cut, tally))
+        for begin, end in _portions(sieve.bundles.count(cells), CHUNK_ROWS):
+            alive = alive.plus(_sift(sieve, cells[begin:end], collector.cut, tally))
         alive = alive.take(np.argsort(alive.bound_s, kind="stable"))
         for begin, end in _portions(sieve.bundles.size[alive.bundle], CHUNK_ROWS):
             some = alive.take(slice(begin, end))
@@ -134,12 +138,12 @@ class _Bundles:
         )
 
 
-def _sift(sieve: Sieve, first: int, last: int, cut: Cut, tally: "_Tally") -> _Bundles:
-    """The bundles of some cells that fit and that the cut admits."""
-    bundles = sieve.bundles
-    rows = int(sieve.enumerator.starts[last] - sieve.enumerator.starts[first])
+def _sift(sieve: Sieve, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
+    """The bundles of some outer cells that fit and that the cut admits."""
+    bundles, starts = sieve.bundles, sieve.enumerator.starts
+    rows = int((starts[outer + 1] - starts[outer]).sum())
     with tally.stage("enumerate", rows):
-        cells, bundle = bundles.between(first, last)
+        cells, bundle = bundles.of(outer)
     with tally.stage("memory", rows):
         memory_bytes = sieve.memory_bytes(cells, bundles.example[bundle])
         missing_bytes = sieve.missing_bytes(memory_bytes)

@@ -6,24 +6,29 @@ from itertools import pairwise
 
 import numpy as np
 
+from primus_search.candidates import Ints
 from primus_search.errors import InputError, Problem
 from primus_search.schedule.kept import is_kept
 from primus_search.search.engine import Engine, InProcess, Processes, available_cores
 from primus_search.search.evaluate import CHUNK_ROWS, Funnel, Task
+from primus_search.search.walk import SMALL_ROWS
 from primus_search.space import Enumerator
 
 MAX_TASK_ROWS = 16 * CHUNK_ROWS
 TASKS_PER_WORKER = 16
 """Enough tasks per worker that the last ones end together."""
 
-SMALL_ROWS = 400_000
-"""Rows one process projects before a second one would have started to pay."""
-
 LEAST_TASK_ROWS = 1024
 """Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
 
 FEW_ORDERS = 20
 """Orders that one process searches for before a second one would have started to pay; each takes 50 to 300 ms."""
+
+LOOKED_AT, LEAST_LOOKED_AT = 8192, 16
+"""Candidates that are looked at to order the tasks of a cluster, and of each task at least."""
+
+PROMISING, LEAST_BEST = 2.0, 64
+"""The best of them: so many times as many as rows are kept of the space, and so many at least."""
 
 QUICK_STAGES = 4
 """Pipelines of so many ranks have their order in milliseconds."""
@@ -39,31 +44,49 @@ def task_rows(funnel: Funnel, workers: int) -> int:
 
 
 def plan_tasks(funnel: Funnel, rows: int) -> list[Task]:
-    """Ranges of about `rows` that cover every legal row of every cluster once, in an order that mixes the space.
+    """Ranges of about `rows` that cover every legal row of every cluster once, the most promising first.
 
-    A mixed order fills the top list from everywhere early, so that bounds prune soon; the order depends on the seed
-    alone and never changes the answer.
+    What is found first prunes what follows. The number of a task, by which a journal knows it, is its place in the
+    walk; the order in which tasks are done never changes the answer.
     """
     ranges = [
         (cluster, start, stop)
-        for cluster, enumerator in enumerate(funnel.enumerators)
-        for start, stop in pairwise(_cuts(enumerator, rows))
+        for cluster, walk in enumerate(funnel.walks)
+        for start, stop in pairwise(walk.cuts(rows).tolist())
     ]
-    order = np.random.default_rng(funnel.space.search.seed).permutation(len(ranges))
-    return [Task(number=int(n), cluster=ranges[n][0], start=ranges[n][1], stop=ranges[n][2]) for n in order]
+    tasks = [
+        Task(number=number, cluster=cluster, start=start, stop=stop)
+        for number, (cluster, start, stop) in enumerate(ranges)
+    ]
+    rng = np.random.default_rng(funnel.space.search.seed)
+    shuffled = rng.permutation(len(tasks))
+    per_cluster = [[task for task in tasks if task.cluster == cluster] for cluster in range(len(funnel.walks))]
+    promise = np.concatenate([_promise(funnel, cluster, own, rng) for cluster, own in enumerate(per_cluster)])
+    return [tasks[n] for n in np.lexsort((shuffled, -promise))]
 
 
-def _cuts(enumerator: Enumerator, rows: int) -> list[int]:
-    """Where tasks of about `rows` begin and end: where a schedule or its stages change, else where a cell begins.
+def _promise(funnel: Funnel, cluster: int, tasks: list[Task], rng: np.random.Generator) -> Ints:
+    """How many of some candidates of each task of a cluster may be among the best; 0 throughout for a small space.
 
-    Rows of one task then share their orders with few others, so that no two workers search for the same one.
+    By the bounds of candidates that fit and whose order needs no search.
     """
-    cuts = np.arange(rows, enumerator.size, rows)
-    for marks in (enumerator.starts, enumerator.pipeline_starts):
-        after = np.searchsorted(marks, cuts).clip(1, len(marks) - 1)
-        near = np.where(cuts - marks[after - 1] < marks[after] - cuts, marks[after - 1], marks[after])
-        cuts = np.where(np.abs(near - cuts) <= rows // 4, near, cuts)
-    return [int(cut) for cut in np.unique([0, *cuts, enumerator.size])]
+    enumerator, walk, sieve = funnel.enumerators[cluster], funnel.walks[cluster], funnel.sieves[cluster]
+    if walk.is_small:
+        return np.zeros(len(tasks), dtype=np.int64)
+    each = max(LOOKED_AT // len(tasks), LEAST_LOOKED_AT)
+    places = np.concatenate([rng.integers(task.start, task.stop, each) for task in tasks])
+    numbers, first = np.unique(walk.numbers(places), return_index=True)
+    lines = enumerator.lines_at(numbers)
+    owner = first[np.searchsorted(numbers, lines.indices)] // each
+    is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms])
+    quick = np.flatnonzero(is_quick[enumerator.blocks[0].values["schedule"][lines.cells]])
+    lines, owner = lines.take(quick), owner[quick]
+    fits = np.flatnonzero(sieve.missing_bytes(sieve.memory_bytes(lines.cells, lines.inner)) <= 0.0)
+    if not len(fits):
+        return np.zeros(len(tasks), dtype=np.int64)
+    best = np.argsort(sieve.pipelines(lines.take(fits)).bound_s(), kind="stable")
+    share = PROMISING * funnel.keep / enumerator.size
+    return np.bincount(owner[fits[best[: max(int(share * len(places)), LEAST_BEST)]]], minlength=len(tasks))
 
 
 def _searched_orders(enumerator: Enumerator) -> int:

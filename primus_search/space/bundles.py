@@ -53,18 +53,20 @@ class Bundles:
     def __len__(self) -> int:
         return len(self.size)
 
-    def count(self, first_cell: int, last_cell: int) -> Ints:
+    def count(self, cells: Ints) -> Ints:
         """Bundles of each of these cells."""
-        number = self._enumerator.class_of_cell[first_cell:last_cell]
+        number = self._enumerator.class_of_cell[cells]
         found: Ints = self._first_of_class[number + 1] - self._first_of_class[number]
         return found
 
     def between(self, first_cell: int, last_cell: int) -> tuple[Ints, Ints]:
         """Cell and bundle of every bundle of the cells from `first_cell` up to `last_cell` (exclusive)."""
-        count = self.count(first_cell, last_cell)
-        cells = np.repeat(np.arange(first_cell, last_cell), count)
-        start = self._first_of_class[self._enumerator.class_of_cell[first_cell:last_cell]]
-        return cells, _runs(start, count)
+        return self.of(np.arange(first_cell, last_cell))
+
+    def of(self, cells: Ints) -> tuple[Ints, Ints]:
+        """Cell and bundle of every bundle of these cells."""
+        count = self.count(cells)
+        return np.repeat(cells, count), _runs(self._first_of_class[self._enumerator.class_of_cell[cells]], count)
 
     def first_number(self, cells: Ints, bundle: Ints) -> Ints:
         """The smallest candidate number in each bundle."""

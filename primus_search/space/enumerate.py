@@ -257,14 +257,6 @@ class Enumerator:
         """Micro-batches per pipeline and step of every outer cell."""
         return self._outer.cells(self.job).degrees.microbatches
 
-    @cached_property
-    def pipeline_starts(self) -> Ints:
-        """Numbers of the candidates at which stages, chunks or schedule change: 0, ..., the size."""
-        columns = [self._outer.codes[name] for name in ("pp", "vpp", "schedule")]
-        changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
-        starts: Ints = self.starts[np.concatenate([[0], np.flatnonzero(changes) + 1, [len(self.starts) - 1]])]
-        return starts
-
     def pairs(self, cells: Ints, inner: Ints) -> Candidates:
         """The columns of outer cells with inner combinations, legal together or not."""
         return self.table(Lines(cells=cells, inner=inner, indices=cells, removed={}))
