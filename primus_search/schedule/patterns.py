@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.kernels import BW, F
+from primus_search.schedule.kernels import BW, B, F
 from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Ints, Table
 
@@ -50,3 +50,49 @@ def _alternate(chunk, micro, warm_up, p, m, v):  # type: ignore[no-untyped-def]
                 new_kind[to], new_stage[to], new_micro[to] = k, s, micro[at]
                 to += 1
     return new_kind, new_stage, new_micro
+
+
+def times_of(request: Request, chunk: Ints, micro_batch: Ints, warm_up: Ints) -> tuple[float, float, float]:
+    """Makespan, span and peak activations of the order of `warm_steady_cool` without writing it down.
+
+    Infinite makespan and span when the ranks wait for each other for ever.
+    """
+    costs, warm_up = request.costs, np.asarray(warm_up, dtype=np.int64)
+    makespan, span, peak = _times(chunk, micro_batch, warm_up, request.stages, request.microbatches,
+                                  request.virtual_stages, costs.duration, costs.comm, costs.activation)  # fmt: skip
+    return float(makespan), float(span), float(peak)
+
+
+@njit(cache=True)
+def _times(chunk, micro, warm_up, p, m, v, duration, comm, weight):  # type: ignore[no-untyped-def]
+    n, last, left = len(chunk), p * v - 1, 2 * p * len(chunk)
+    end = np.full((2, p * v, m), -1.0)
+    done = np.zeros((2, p), np.int64)
+    free, first, held, peak = np.zeros(p), np.full(p, np.inf), np.zeros(p), 0.0
+    moved = True
+    while moved and left > 0:
+        moved = False
+        for r in range(p):
+            while done[B, r] < n:
+                runs_forward = done[F, r] < n and done[F, r] - done[B, r] <= max(0, warm_up[r])
+                k = F if runs_forward else B
+                at = done[k, r]
+                j, s, ready = micro[at], (chunk[at] if runs_forward else v - 1 - chunk[at]) * p + r, 0.0
+                if j < m:
+                    if k == F and s > 0:
+                        ready = end[F, s - 1, j] + comm[s - 1] if end[F, s - 1, j] >= 0.0 else -1.0
+                    elif k == B and s < last:
+                        ready = end[B, s + 1, j] + comm[s] if end[B, s + 1, j] >= 0.0 else -1.0
+                    if ready < 0.0 or (k == B and end[F, s, j] < 0.0):
+                        break
+                    start = max(free[r], ready)
+                    first[r] = min(first[r], start)
+                    end[k, s, j] = free[r] = start + duration[F if runs_forward else BW, s]
+                    held[r] += weight[s] if runs_forward else -weight[s]
+                    peak = max(peak, held[r])
+                done[k, r] = at + 1
+                left -= 1
+                moved = True
+    if left > 0:
+        return np.inf, np.inf, peak
+    return free.max(), (free - first).max(), peak

@@ -4,15 +4,38 @@ The published schedule needs m to be a multiple of p. Here any m works: several 
 each with the shortest warm-up that cannot deadlock, and the fastest that fits the memory limit is kept.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from primus_search.errors import ScheduleError
-from primus_search.schedule.choose import fastest
-from primus_search.schedule.patterns import warm_steady_cool
-from primus_search.schedule.registry import Request, register
+from primus_search.schedule.patterns import times_of, warm_steady_cool
+from primus_search.schedule.registry import TOLERANCE, Request, register
 from primus_search.schedule.table import Ints, Placement, Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternation:
+    """An interleaved order that is not written down yet, with its times and its peak activations."""
+
+    chunk: Ints
+    micro_batch: Ints
+    warm_up: Ints
+    makespan: float
+    span: float
+    peak: float
+
+    @classmethod
+    def of(cls, request: Request, sizes: tuple[int, ...], warm_up: Ints) -> "Alternation":
+        """Groups of micro-batches walk through the chunks of a rank; an infinite makespan when that cannot finish."""
+        chunk, micro_batch = _walks(sizes, request.virtual_stages)
+        makespan, span, peak = times_of(request, chunk, micro_batch, warm_up)
+        return cls(chunk=chunk, micro_batch=micro_batch, warm_up=warm_up, makespan=makespan, span=span, peak=peak)
+
+    def table(self, request: Request) -> Table:
+        """The order."""
+        return warm_steady_cool(request, self.chunk, self.micro_batch, self.warm_up)
 
 
 @register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None,
@@ -27,20 +50,21 @@ def interleaved(request: Request) -> Table:
     return fastest(request, _candidates(request))
 
 
-def _candidates(request: Request) -> Iterator[Table]:
+def _candidates(request: Request) -> Iterator[Alternation]:
     p, m, v = request.stages, request.microbatches, request.virtual_stages
     behind = p - 1 - np.arange(p)
     if v == 1:
-        yield in_groups(request, (m,), behind)
+        yield Alternation.of(request, (m,), behind)
         return
-    asked = request.group
-    for sizes in _cuts(m, p) if asked is None else [_published_cut(m, asked)]:
-        for group in sorted({sizes[0], max(sizes)} | ({asked} if asked is not None else set())):
+    for sizes in _cuts(m, p) if request.group is None else [_published_cut(m, request.group)]:
+        # The published warm-up counts places of groups that few micro-batches do not fill.
+        nominal = request.group or (p if m < p else sizes[0])
+        for group in sorted({sizes[0], max(sizes), nominal}):
             base = (v - 1) * group
             for extra in (0, p, m * v):
-                table = in_groups(request, sizes, base + 2 * behind + extra)
-                if runs(table):
-                    yield table
+                order = Alternation.of(request, sizes, base + 2 * behind + extra)
+                if np.isfinite(order.makespan):
+                    yield order
                     break
 
 
@@ -62,17 +86,36 @@ def _published_cut(m: int, group: int) -> tuple[int, ...]:
     return (group,) * whole + ((rest,) if rest else ())
 
 
+def fastest(request: Request, orders: Iterable[Alternation]) -> Table:
+    """The order with the least makespan, then span, then peak, among those that fit; raises when none does."""
+    # Scores are rounded to this, so that orders that differ by float noise tie and the leaner one wins.
+    grain = 1e-10 * request.microbatches * float(request.costs.duration.sum()) or 1.0
+    found = list(orders)
+    fitting = [order for order in found if order.peak <= request.memory_limit + TOLERANCE]
+    if not fitting:
+        raise request.refuse(
+            f"the leanest order holds {min(order.peak for order in found):g} micro-batches of activations, "
+            f"the memory limit is {request.memory_limit:g}"
+        )
+    best = min(fitting, key=lambda order: (round(order.makespan / grain), round(order.span / grain), order.peak))
+    return best.table(request)
+
+
 def in_groups(request: Request, sizes: tuple[int, ...], warm_up: Ints) -> Table:
     """Groups of micro-batches walk through the chunks of a rank one group and chunk at a time.
 
     Where the groups have room for more micro-batches than there are, the last places stay empty: passes keep the
     turns that they have with full groups.
     """
-    v = request.virtual_stages
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    micro = np.concatenate([np.tile(np.arange(starts[g], starts[g] + n), v) for g, n in enumerate(sizes)])
-    chunk = np.concatenate([np.repeat(np.arange(v), n) for n in sizes])
-    return warm_steady_cool(request, chunk, micro, warm_up)
+    return warm_steady_cool(request, *_walks(sizes, request.virtual_stages), warm_up)
+
+
+def _walks(sizes: tuple[int, ...], chunks: int) -> tuple[Ints, Ints]:
+    """Chunk and micro-batch of every forward of a rank."""
+    size = np.repeat(np.asarray(sizes), chunks)
+    start = np.repeat(np.cumsum(sizes) - sizes, chunks)
+    inside = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    return np.repeat(np.tile(np.arange(chunks), len(sizes)), size), np.repeat(start, size) + inside
 
 
 def balanced(m: int, rounds: int) -> tuple[int, ...]:
