@@ -12,7 +12,7 @@ def truth(
         str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")
     ] = "",
     seconds: Annotated[float, typer.Option(help="Seconds after which no further round starts (at least two).")] = 780.0,
-    steps: Annotated[int, typer.Option(min=1, help="Timed steps of each configuration in each round.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Calm steps of each configuration to look for in each round.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder for the figures, the verdicts and the measurements.")] = Path(
         "results/measurements"
     ),

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-import numpy as np
 from scipy.stats import kendalltau
 
 from primus_search.candidates import Candidates, Recompute, Sharding
+from primus_search.measure.timing import SLOW_RATIO
 from primus_search.model import MixtureOfExperts, Model
 from primus_search.workload import Workload
 
@@ -83,32 +83,30 @@ def cases() -> tuple[Case, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One really trained step. foreign_share: of the machine's cores, what processes that do not train used meanwhile.
+    """One really trained step.
 
-    cpu_s  of the slower rank: what other work does not spoil, but blind to waiting
+    cpu_s          of the slower rank: what other work does not spoil, but blind to waiting
+    foreign_share  of the machine's cores, what processes that do not train used meanwhile
+    yard_s         CPU seconds of one and the same small product right before or after, whichever took longer, on the
+                   slower rank: seen from inside, a virtual core that shares its execution units is only slower
     """
 
     wall_s: float
     cpu_s: float
     foreign_share: float
+    yard_s: float
 
 
-def lower_quartile(values: Sequence[float]) -> float:
-    """What something takes when little disturbs it, of samples that other work can only make longer.
+def undisturbed(samples: Sequence[Sample], yard_s: float) -> tuple[float, bool]:
+    """Least seconds of a step and whether enough steps were calm to trust them; `yard_s` is the least of all cases.
 
-    Not the least: the luckiest of many short samples and of few long ones do not compare.
+    Other work only makes a step longer, in spells of a second that take half of a core's rate or nothing: below the
+    undisturbed ones, which agree within a few hundredths, there is nothing (docs/measured.md).
     """
-    return float(np.quantile(values, 0.25))
-
-
-def undisturbed(samples: Sequence[Sample]) -> tuple[float, bool]:
-    """Seconds of a step and whether they can be trusted: the lower quartile of the calm steps; the fastest where none
-    was calm. Disturbed steps are seen, so they are left out rather than averaged away.
-    """
-    calm = [sample.wall_s for sample in samples if sample.foreign_share <= CALM_SHARE]
+    calm = [s.wall_s for s in samples if s.foreign_share <= CALM_SHARE and s.yard_s <= yard_s * SLOW_RATIO]
     if len(calm) < FEWEST_CALM:
         return min(sample.wall_s for sample in samples), False
-    return lower_quartile(calm), True
+    return min(calm), True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

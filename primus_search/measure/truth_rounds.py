@@ -3,8 +3,7 @@
 One round: calibrate the host, then for every case measure its layers (and what else no earlier case of the round has
 measured) and train it for a few steps. Each of these is a forked job of the ranks' processes, which start once a round.
 Rounds repeat, every other one backwards, while seconds last: what drifts or disturbs meets every case alike, and
-measured layers and real training share the state of the machine. Of both the lower quartile of all samples counts: a
-machine that is slower now and then is so for both.
+measured layers and real training share the state of the machine. Of both the least of all samples counts.
 """
 
 import math
@@ -39,13 +38,13 @@ from primus_search.measure.truth import (
     Row,
     Sample,
     cases,
-    lower_quartile,
     undisturbed,
 )
 from primus_search.model import Model
 from primus_search.stack import Stack
 
-STEPS, WARMUP = 2, 2  # the second warm-up step finds the heap grown
+STEPS = 2  # calm ones, per round
+WARMUP = 2  # the second step finds the heap grown
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
 PIECE_S = 0.25  # measuring one piece of one case, per round
 LIMIT_S = 120.0
@@ -69,6 +68,11 @@ class Found:
     peaks: dict[str, tuple[float, ...]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def yard_s(self) -> float:
+        """Least yardstick of all steps of all cases."""
+        return min(sample.yard_s for name in self.samples for sample in self.steps_of(name))
 
     def steps_of(self, name: str, rounds: slice = slice(None)) -> list[Sample]:
         """All steps of one case, or those of some of its rounds."""
@@ -96,7 +100,7 @@ def prove(
             break
         train_round(wanted if number % 2 else wanted[::-1], found, steps)
         took = time.perf_counter() - began
-        calm = sum(undisturbed(found.steps_of(name))[1] for name in found.samples)
+        calm = sum(undisturbed(found.steps_of(name), found.yard_s)[1] for name in found.samples)
         say(f"round {number}: {took:.0f} s; {calm} of {len(wanted)} configurations have calm steps")
         if not found.figures:
             break
@@ -108,13 +112,15 @@ def prove(
 
 
 def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
-    shares = [sample.foreign_share for name in found.samples for sample in found.steps_of(name)]
+    steps = [sample for name in found.samples for sample in found.steps_of(name)]
+    shares, slower = [s.foreign_share for s in steps], [s.yard_s / found.yard_s - 1.0 for s in steps]
     notes = [f"{describe(CPU).label}; {rounds} rounds, {len(shares)} steps of {WORKLOAD.tokens_per_step:.0f} tokens"]
     busy = [row.name for row in rows if not row.failure and not row.is_calm]
     if not Report(rows=tuple(rows)).is_valid:
         notes.append(
-            f"BUSY MACHINE: other processes used {median(shares):.0%} of the cores during the median step, and "
-            f"{len(busy)} configurations have no calm steps: these step times prove nothing"
+            f"BUSY MACHINE: other processes used {median(shares):.0%} of the cores during the median step, a core was "
+            f"{median(slower):.0%} slower than at its best, and {len(busy)} configurations have no calm steps: these "
+            "step times prove nothing"
         )
     elif busy:
         notes.append(f"no calm steps, so their fastest one: {', '.join(busy)}")
@@ -210,24 +216,25 @@ class _Trained:
 
 def samples_of(values: Sequence[dict[str, Any]], cores: int) -> Iterable[Sample]:
     """The timed steps of one job: the slower rank's seconds, and what neither rank used of the machine meanwhile."""
-    columns = zip(*(zip(v["walls_s"], v["cpus_s"], v["machine_s"], strict=True) for v in values), strict=True)
-    for by_rank in columns:
-        walls, cpus, machine = zip(*by_rank, strict=True)
+    names = ("walls_s", "cpus_s", "machine_s", "yards_s")
+    for by_rank in zip(*(zip(*(v[name] for name in names), strict=True) for v in values), strict=True):
+        walls, cpus, machine, yards = zip(*by_rank, strict=True)
         foreign_s = max(median(machine) - sum(cpus), 0.0)
-        yield Sample(wall_s=max(walls), cpu_s=max(cpus), foreign_share=foreign_s / (max(walls) * cores))
+        share = foreign_s / (max(walls) * cores)
+        yield Sample(wall_s=max(walls), cpu_s=max(cpus), foreign_share=share, yard_s=max(yards))
 
 
 # --- what it adds up to -------------------------------------------------------------------------------------------
 
 
-def lower(trees: Sequence[Any]) -> Any:
-    """The element-wise lower quartile of equal trees of numbers."""
+def least(trees: Sequence[Any]) -> Any:
+    """The element-wise minimum of equal trees of numbers: what a call takes when nothing disturbs it."""
     first = trees[0]
     if isinstance(first, dict):
-        return {key: lower([tree[key] for tree in trees]) for key in first}
+        return {key: least([tree[key] for tree in trees]) for key in first}
     if isinstance(first, list):
-        return [lower(list(column)) for column in zip(*trees, strict=True)]
-    return lower_quartile(trees)
+        return [least(list(column)) for column in zip(*trees, strict=True)]
+    return float(min(trees))
 
 
 def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) -> tuple[Row, ...]:
@@ -235,7 +242,7 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
     if not found.figures:
         why = found.notes[-1] if found.notes else "the host could not be calibrated"
         return tuple(Row(name=case.name, failure=why) for case in wanted)
-    figures = lower(found.figures)
+    figures = least(found.figures)
     accelerator, network = fit(figures, RANKS)
     (folder / "truth_host.csv").write_text(to_csv(rows_of(figures, RANKS, describe(CPU).label)), encoding="utf-8")
     cluster = Cluster(accelerator=accelerator, network=network, stack=stack, num_nodes=1)
@@ -247,7 +254,7 @@ def compare(wanted: Sequence[Case], found: Found, stack: Stack, folder: Path) ->
 
 def _merged(same: Sequence[Measurement]) -> Measurement:
     """One measurement from those of all rounds and cases, every note once."""
-    seconds, spreads = lower([m.seconds for m in same]), lower([m.spreads_s for m in same])
+    seconds, spreads = least([m.seconds for m in same]), least([m.spreads_s for m in same])
     notes = tuple(dict.fromkeys(note for m in same for note in m.notes))
     return replace(same[0], seconds=seconds, spreads_s=spreads, notes=notes)
 
@@ -266,9 +273,9 @@ def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
     projected = Projector(case.model, cluster, WORKLOAD).project(c)
     again = Projector(case.model, cluster, WORKLOAD, measured=layers).project(c)
     samples = found.steps_of(case.name)
-    trained_s, is_calm = undisturbed(samples)
+    trained_s, is_calm = undisturbed(samples, found.yard_s)
     halves = [found.steps_of(case.name, slice(first, None, 2)) for first in (0, 1)]
-    odd_s, even_s = (undisturbed(half)[0] if half else math.nan for half in halves)
+    odd_s, even_s = (undisturbed(half, found.yard_s)[0] if half else math.nan for half in halves)
     peak, reserved, baseline = found.peaks[case.name]
     return Row(
         name=case.name,

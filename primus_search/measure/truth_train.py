@@ -23,15 +23,19 @@ from primus_search.measure.bench import NotFiniteError, Piece
 from primus_search.measure.device import busy_s, forget_peak, resident_bytes, return_freed_memory_from
 from primus_search.measure.ranks import FREED_FROM_BYTES, join, leave
 from primus_search.measure.shard import Shard
+from primus_search.measure.timing import SLOW_RATIO
 from primus_search.measure.truth_model import Part
 from primus_search.model import MixtureOfExperts, Model
 
 LEARNING_RATE = 1e-4
 COUNTED_FROM_BYTES = 1 << 16
+MOST_STEPS = 3  # so many times the steps wanted are trained to find as many calm ones
+YARD = (512, 1024, 256)  # product that shows how fast a core is: m, n, k; some milliseconds
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of every timed step (wall, of this process, of the whole machine), resident bytes, losses.
+    """Seconds of every timed step (wall, of this process, of the whole machine, of the yardstick), resident bytes,
+    losses.
 
     Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted; it
     runs as one of `forks.run_jobs`, whose process has done `warm`.
@@ -52,29 +56,58 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     losses = [step(number) for number in range(payload["counted"])]
     held = resident_bytes("VmHWM") - before
     return_freed_memory_from(FREED_FROM_BYTES)
-    timed: list[tuple[float, ...]] = []
-    for number in range(payload["steps"] + payload["warmup"]):
-        dist.barrier()
-        start = _clocks()
-        losses.append(step(len(losses)))
-        dist.barrier()
-        if number >= payload["warmup"]:
-            timed.append(tuple(now - then for now, then in zip(_clocks(), start, strict=True)))
+    losses += [step(len(losses) + number) for number in range(payload["warmup"])]
+    timed = _timed(lambda: losses.append(step(len(losses))), payload["steps"])
     if any(loss != loss for loss in losses):
         raise NotFiniteError("the loss is NaN")
     reserved = resident_bytes("VmHWM") - before
     leave()
     baseline = payload["resident_bytes"] + joined - entered
-    walls, cpus, machine = (list(column) for column in zip(*timed, strict=True))
+    walls, cpus, machine, yards = (list(column) for column in zip(*timed, strict=True))
     return {
         "walls_s": walls,
         "cpus_s": cpus,
         "machine_s": machine,
+        "yards_s": yards,
         "peak_bytes": baseline + held,
         "reserved_bytes": baseline + reserved,
         "baseline_bytes": baseline,
         "losses": losses,
     }
+
+
+def _timed(step: Callable[[], object], wanted: int) -> list[tuple[float, ...]]:
+    """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most thrice as many."""
+    yardstick = _yardstick()
+    timed: list[tuple[float, ...]] = []
+    before = best = yardstick()
+    calm = 0
+    while calm < wanted and len(timed) < MOST_STEPS * wanted:
+        dist.barrier()
+        start = _clocks()
+        step()
+        dist.barrier()
+        took = [now - then for now, then in zip(_clocks(), start, strict=True)]
+        after = yardstick()
+        yard_s, best, before = max(before, after), min(best, after), after
+        timed.append((*took, yard_s))
+        slowest = torch.tensor(yard_s / best)
+        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+        calm += float(slowest) <= SLOW_RATIO
+    return timed
+
+
+def _yardstick() -> Callable[[], float]:
+    """CPU seconds of one and the same small product, the lesser of two: how fast this core is just now."""
+    m, n, k = YARD
+    x, w = torch.randn(m, k), torch.randn(k, n)
+
+    def once() -> float:
+        start = time.process_time()
+        torch.mm(x, w)
+        return time.process_time() - start
+
+    return lambda: min(once(), once())
 
 
 SMALLEST = Model(

@@ -17,7 +17,7 @@ from primus_search.measure.isolate import Verdict
 from primus_search.measure.ranks import Job, run_jobs
 from primus_search.measure.shard import Shard
 from primus_search.measure.truth import GPT, MOE, Case, Report, Row, Sample, cases, undisturbed
-from primus_search.measure.truth_rounds import lower, samples_of, training_job
+from primus_search.measure.truth_rounds import least, samples_of, training_job
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 TRAIN = "primus_search.measure.truth_train:train"
@@ -114,10 +114,12 @@ def test_errors_and_ranks_of_a_report():
 
 
 def test_steps_that_other_work_disturbed_are_left_out_and_their_lack_is_said():
-    calm = [Sample(wall_s=1.0, cpu_s=1.0, foreign_share=0.0), Sample(wall_s=1.2, cpu_s=1.0, foreign_share=0.02)]
-    busy = [Sample(wall_s=3.0 + i, cpu_s=1.0, foreign_share=0.3 + 0.1 * i) for i in range(4)]
-    assert undisturbed(calm + busy) == (pytest.approx(1.05), True)
-    assert undisturbed(busy) == (pytest.approx(3.0), False)
+    calm = [Sample(wall_s=wall_s, cpu_s=1.0, foreign_share=0.02, yard_s=0.011) for wall_s in (2.0, 2.2)]
+    busy = [Sample(wall_s=1.9 + i, cpu_s=1.0, foreign_share=0.3 + 0.1 * i, yard_s=0.01) for i in range(4)]
+    slow = [Sample(wall_s=1.8, cpu_s=1.0, foreign_share=0.0, yard_s=0.02)]
+    assert undisturbed(calm + busy + slow, yard_s=0.01) == (2.0, True)
+    assert undisturbed(calm + busy + slow, yard_s=0.005) == (1.8, False)
+    assert undisturbed(busy, yard_s=0.01) == (1.9, False)
 
 
 def test_a_comparison_counts_when_nine_of_ten_configurations_had_calm_steps():
@@ -128,16 +130,16 @@ def test_a_comparison_counts_when_nine_of_ten_configurations_had_calm_steps():
 
 def test_what_other_processes_used_is_what_the_machine_used_beyond_the_ranks():
     ranks = [
-        {"walls_s": [2.0], "cpus_s": [1.5], "machine_s": [3.8]},
-        {"walls_s": [1.9], "cpus_s": [1.9], "machine_s": [3.8]},
+        {"walls_s": [2.0], "cpus_s": [1.5], "machine_s": [3.8], "yards_s": [0.02]},
+        {"walls_s": [1.9], "cpus_s": [1.9], "machine_s": [3.8], "yards_s": [0.01]},
     ]
     (sample,) = samples_of(ranks, cores=2)
-    assert (sample.wall_s, sample.cpu_s) == (2.0, 1.9)
+    assert (sample.wall_s, sample.cpu_s, sample.yard_s) == (2.0, 1.9, 0.02)
     assert sample.foreign_share == pytest.approx((3.8 - 1.5 - 1.9) / (2.0 * 2))
 
 
 def test_rounds_are_joined_number_by_number():
-    assert lower([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [1.5, 4.5]}
+    assert least([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [1.0, 4.0]}
 
 
 def test_a_report_as_csv_has_a_row_per_case_with_errors_machine_and_failure():
