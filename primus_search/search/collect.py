@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from primus_search.search.engine import Engine
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
 from primus_search.search.journal import Journal
+from primus_search.search.leaders import Leader, leaders
 from primus_search.search.result import SamplerCheck
 from primus_search.search.shortlist import Cut
 
@@ -40,7 +41,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Where a search stands, for a progress bar."""
+    """Where a search stands, for a progress bar. `leaders` lists the best rows so far when it is called."""
 
     rows_done: int
     rows_total: int
@@ -48,6 +49,7 @@ class Tick:
     feasible: int
     projected: int
     best_step_s: float
+    leaders: Callable[[], list[Leader]]
 
 
 Progress = Callable[[Tick], None]
@@ -128,7 +130,7 @@ class _Gathered:
         self.done: set[int] = set()
         self._tasks = {task.number: task for task in tasks}
         self._total = sum(task.stop - task.start for task in tasks)
-        self._rows, self._progress = 0, progress
+        self._rows, self._progress, self._funnel = 0, progress, funnel
 
     def add(self, number: int, findings: Findings) -> None:
         task = self._tasks[number]
@@ -141,12 +143,13 @@ class _Gathered:
         return self.findings[cluster].shortlist.cut
 
     def _tick(self) -> Tick:
-        steps = [float(f.shortlist.top.step_s[0]) for f in self.findings if len(f.shortlist.top)]
+        tops = [f.shortlist.top for f in self.findings]
         return Tick(
             rows_done=self._rows,
             rows_total=self._total,
             legal=sum(f.legal for f in self.findings),
             feasible=sum(f.feasible for f in self.findings),
             projected=sum(f.rows.get("project", 0) for f in self.findings),
-            best_step_s=min(steps, default=0.0),
+            best_step_s=min((float(top.step_s[0]) for top in tops if len(top)), default=0.0),
+            leaders=partial(leaders, self._funnel, tops),
         )

@@ -21,6 +21,9 @@ TASKS_PER_WORKER = 16
 LEAST_TASK_ROWS = 1024
 """Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
 
+FIRST_SHARE = 4
+"""Tasks per chunk where one process walks a small space: the first ranking is shown when the first of them is done."""
+
 FEW_ORDERS = 20
 """Orders that one process searches for before a second one would have started to pay; each takes 50 to 300 ms."""
 
@@ -38,8 +41,8 @@ def task_rows(funnel: Funnel, workers: int) -> int:
     """Rows of a task: whole chunks, some tasks for each worker, none so long that losing one would hurt."""
     total = sum(enumerator.size for enumerator in funnel.enumerators)
     wanted = total // max(workers * TASKS_PER_WORKER, 1)
-    if total <= SMALL_ROWS and workers > 1:
-        return max(wanted, LEAST_TASK_ROWS)
+    if total <= SMALL_ROWS:
+        return max(wanted, LEAST_TASK_ROWS if workers > 1 else CHUNK_ROWS // FIRST_SHARE)
     return int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
 
 

@@ -19,6 +19,7 @@ format): `optuna-dashboard study.log` opens it.
 import math
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ import numpy as np
 from primus_search.candidates import Floats, Ints
 from primus_search.search.collect import Budget, Collected, Progress, Tick, silent
 from primus_search.search.evaluate import Funnel
+from primus_search.search.leaders import leaders
 from primus_search.search.look import Looker, Screened
 from primus_search.search.moves import Moves, Proposals, joined
 from primus_search.search.sampler_check import Sampled, check_sampler
@@ -278,14 +280,15 @@ class _Run:
 
     def tick(self, most: int) -> Tick:
         """Where the search stands."""
-        steps = [float(looker.elite.top.step_s[0]) for looker in self.lookers if len(looker.elite.top)]
+        tops = [looker.elite.top for looker in self.lookers]
         return Tick(
             rows_done=self.evaluations,
             rows_total=most,
             legal=self.screened,
             feasible=self.evaluations,
             projected=self.evaluations,
-            best_step_s=min(steps, default=0.0),
+            best_step_s=min((float(top.step_s[0]) for top in tops if len(top)), default=0.0),
+            leaders=partial(leaders, self.funnel, tops),
         )
 
 
