@@ -97,8 +97,8 @@ def _forwards_first(end, clock, held, gain, duration, comm, limit, eager):  # ty
             more[r] += 1
         first_b = max(at, first_b) + duration[B, r]
     for r in range(1, p):
-        # At least one forward fewer than the rank before, so that its forwards never wait.
-        more[r] = max(0, min(more[r], more[r - 1] - 1)) if 1 + more[r] < m else more[r]
+        # At least one forward fewer than the rank before, so that its forwards never wait, unless that one runs all.
+        more[r] = max(0, min(more[r], more[r - 1] - (1 + more[r - 1] < m)))
     return more
 
 

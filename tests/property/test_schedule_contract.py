@@ -38,6 +38,17 @@ def chunks(name: str, vpp: int) -> int:
     return vpp if algorithm(name).virtual_stages is None else 1
 
 
+def uneven(name: str, p: int, vpp: int, seed: int) -> Costs:
+    """Every virtual stage with its own times and activations, every hop its own; a few passes take no time."""
+    n = p * (algorithm(name).virtual_stages or (vpp,))[0]
+    rng = np.random.default_rng(seed)
+    forward, backward, weight = rng.uniform(0.2, 3.0, (3, n)) * (rng.random((3, n)) > 0.05)
+    hops = rng.choice([0.0, 0.05, 0.4, 2.0], n - 1) if n > 1 else 0.0
+    return Costs(
+        forward=forward, backward=backward, weight=weight, comm=hops, activation=rng.uniform(0.2, 2.0, n) / vpp
+    )
+
+
 @pytest.mark.parametrize("name", HEURISTICS)
 @QUICK
 @given(shape=shapes, given_costs=costs, share=st.sampled_from([None, 0.4, 1.0]))
@@ -97,6 +108,27 @@ def peaks(table) -> np.ndarray:  # type: ignore[no-untyped-def]
     change = np.select([table.kind == Kind.F, table.kind == Kind.B], [1.0, 0.0], -1.0) / table.virtual_stages
     bounds = zip(table.offsets[:-1], table.offsets[1:], strict=True)
     return np.array([np.cumsum(change[low:high]).max() for low, high in bounds])
+
+
+@pytest.mark.parametrize("name", HEURISTICS)
+@settings(QUICK, max_examples=20)
+@given(shape=shapes, seed=st.integers(0, 2**32 - 1), limit=st.sampled_from([None, 1.0, 4.0]))
+def test_unequal_stages_and_hops_get_complete_orders_too(
+    name: str, shape: tuple[int, int, int], seed: int, limit: float | None
+) -> None:
+    p, m, vpp = shape
+    given_costs = uneven(name, p, vpp, seed)
+    arguments = {"stages": p, "microbatches": m, "virtual_stages": chunks(name, vpp), "costs": given_costs}
+    try:
+        table = build(name, memory_limit=limit, **arguments)
+    except ScheduleError as refused:
+        assert name in str(refused)
+        return
+    run = simulate(table, given_costs)
+    each_pass_once(table)
+    inputs_come_first(table, run, given_costs)
+    assert limit is None or run.peak_activations.max() <= limit + 1e-9
+    assert run.makespan >= lower_bound(name, memory_limit=limit, **arguments) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", HEURISTICS)
