@@ -105,7 +105,11 @@ class GroupedGemmLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLaw:
-    """Bandwidth-bound kernels: share of the data-sheet bandwidth by kind; the formula is in `cost/memory_bound.py`."""
+    """Bandwidth-bound kernels: share of the data-sheet bandwidth by kind; the formula is in `cost/memory_bound.py`.
+
+    permute_efficiency  whatever surrounds the products of a serving MoE layer, as sweeps of such layers show it
+    gather_efficiency   rows gathered by index in a training step; 0: as permute_efficiency
+    """
 
     stream_efficiency: float
     norm_efficiency: float
@@ -115,6 +119,7 @@ class MemoryLaw:
     cast_efficiency: float
     optimizer_efficiency: float
     latency_s: float
+    gather_efficiency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,13 +44,14 @@ class Network:
     dispatch_efficiency        share of the link that fused expert dispatch / combine kernels reach (DeepEP, MORI)
     nics_per_node              NICs of one node; every device owns an equal share of them
     nic_bytes_per_s            one NIC, one direction
+    nic_port_bytes_per_s       one port of a NIC that has several, which is all that a pair of ranks uses; 0: one port
     nic_latency_s              a collective of no bytes that leaves the domain
     nic_hop_latency_s          each hop between domains
     nic_half_speed_bytes       as link_half_speed_bytes, for the bytes through the NICs of one device
     nic_efficiency             share of the NIC a ring or a send reaches
     nic_all_to_all_efficiency  share of the NIC a direct exchange reaches
     nic_dispatch_efficiency    share of the NIC that fused expert dispatch / combine kernels reach
-    scale_loss                 slow-down of rings and direct exchanges per doubling of domains beyond two (congestion)
+    scale_loss                 slow-down of rings per doubling of domains beyond two (congestion)
     pod_size                   devices in one pod
     pod_bytes_per_s            one NIC, one direction, for traffic that leaves its pod
     pod_latency_s              what each hop between pods adds
@@ -82,6 +83,7 @@ class Network:
     pod_size: int
     pod_bytes_per_s: float
     pod_latency_s: float
+    nic_port_bytes_per_s: float = 0.0
     tables: Tables = NO_TABLES
 
     def __post_init__(self) -> None:

@@ -76,6 +76,10 @@ class Stack:
     has_fused_loss          cross-entropy fused with its gradient, unless the candidate says otherwise
     has_fused_router        top-k, softmax and auxiliary loss of the router fused
     has_fused_permute       tokens are permuted by one fused kernel
+    has_product_per_expert  a grouped linear launches a product and its casts expert by expert, on several streams
+    expert_gemm_share       rate of the framework's grouped BF16 products over a dense one of the same tiles; 0: the
+                            device's own grouped kernels
+    expert_fp8_gemm_share   likewise of FP8 products, casts apart
     has_fused_optimizer     one multi-tensor optimizer kernel
     has_fused_fp8_cast      a norm takes part in the cast of its output to FP8 (docs/cost/fp8.md)
     has_fused_activation_cast  likewise the activation between the two products of an MLP
@@ -143,6 +147,9 @@ class Stack:
     has_fused_loss: bool = True
     has_fused_router: bool = True
     has_fused_permute: bool = True
+    has_product_per_expert: bool = False
+    expert_gemm_share: float = 0.0
+    expert_fp8_gemm_share: float = 0.0
     has_fused_optimizer: bool = True
     has_fused_fp8_cast: bool = True
     has_fused_activation_cast: bool = False
@@ -178,7 +185,7 @@ class Stack:
 
     host_launch_s: float = 4e-6
     host_moe_s: float = 1e-3
-    host_dispatch_factor: float = 0.75
+    host_dispatch_factor: float = 0.95
     host_overlap_factor: float = 1.35
     pass_s: float = 0.0
     cuda_graph: Literal["none", "router", "partial", "full"] = "none"

@@ -7,19 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from primus_search.calibrate.bands import HONEST, bands_of_others, error_bands, write_bands
 from primus_search.calibrate.beliefs import Parameter
 from primus_search.calibrate.leave_out import linearised, refitted
 from primus_search.calibrate.training import State, errors_of, improve, start
 from primus_search.calibrate.training_parameters import parameters
-from primus_search.calibrate.training_write import (
-    bands_of_others,
-    error_bands,
-    fitted_elsewhere,
-    identified,
-    write_bands,
-    write_means,
-    write_parameters,
-)
+from primus_search.calibrate.training_write import fitted_elsewhere, identified, write_means, write_parameters
 from primus_search.candidates import Floats
 from primus_search.errors import InputError, Problem
 from primus_search.validate.cases import Case, Skipped, build_case
@@ -114,7 +107,7 @@ def write_training(found: TrainingFit, folder: Path) -> None:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     write_parameters(found.parameters, found.values, found.standard_errors(), found.known, found.cases, folder, today)
     write_means(found.means, found.values, found.parameters, folder, today)
-    left_out = found.left_out(SPLITS["source and model"])
+    left_out = [found.left_out(SPLITS[split]) for split in HONEST]
     write_bands(error_bands(found.cases, left_out), folder, today)
 
 
@@ -145,9 +138,10 @@ def left_out_rates(csv: Path, split: str) -> dict[int, Refitted]:
     if split not in SPLITS:
         raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
     found = fit_training(csv)
-    left_out = found.left_out(SPLITS[split])
-    rates = np.exp(left_out) * np.array([case.measured for case in found.cases])
-    bands = bands_of_others(found.cases, left_out, [SPLITS[split](case) for case in found.cases])
+    errors = {name: found.left_out(SPLITS[name]) for name in (split, *HONEST)}
+    rates = np.exp(errors[split]) * np.array([case.measured for case in found.cases])
+    groups = [SPLITS[split](case) for case in found.cases]
+    bands = bands_of_others(found.cases, [errors[name] for name in HONEST], groups)
     return {
         case.run.line: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
         for case, rate, (low, high) in zip(found.cases, rates, bands, strict=True)

@@ -6,20 +6,15 @@ identify is written with the mean of its family (or its prior) and says so.
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-
-import numpy as np
 
 from primus_search.calibrate.beliefs import Parameter
 from primus_search.calibrate.provenance import count_fitted
 from primus_search.calibrate.training import touches
 from primus_search.calibrate.training_parameters import IDENTIFIED, MAX_FITTED, TRAINING_RATE, rate_family
-from primus_search.candidates import Floats
-from primus_search.cost.uncertainty import UNKNOWN
 from primus_search.declare.places import Kind, names
 from primus_search.validate.cases import Case
-from primus_search.validate.score import duplicate_weights, quantile
 
 Owner = tuple[str, str]
 """`stack` or `hardware`, and the name."""
@@ -32,10 +27,6 @@ _UNITS = {
     "pass_s": ("pass_us", 1e6),
     "broadcast_s": ("broadcast_ms", 1e3),
 }
-POOLED = 8
-"""Runs a regime of a stack needs for an error band of its own; with fewer it takes that of all stacks together."""
-
-BAND = (0.05, 0.95)
 
 
 def identified(parameters: Sequence[Parameter], apart: Mapping[str, float], taken: Mapping[Owner, int]) -> set[str]:
@@ -141,68 +132,3 @@ def _with_line(text: str, key: str, line: str, indent: str) -> str:
     if anchor is None:
         raise ValueError(f"no line to put {key} behind")
     return text[: anchor.end()] + "\n" + line + text[anchor.end() :]
-
-
-def error_bands(cases: Sequence[Case], left_out: Floats) -> dict[str, dict[str, tuple[float, float, int]]]:
-    """Per stack and regime: 5th and 95th percentile of measured / projected on left-out runs, and their number."""
-    ratio = np.exp(-left_out)
-    weights = duplicate_weights(case.duplicate_key for case in cases)
-    regimes = np.array([regime(case) for case in cases])
-    stacks = np.array([case.cluster.stack.name for case in cases])
-    found: dict[str, dict[str, tuple[float, float, int]]] = {}
-    for name in dict.fromkeys(stacks.tolist()):
-        found[name] = {}
-        for kind in ("dense", "moe"):
-            rows = (stacks == name) & (regimes == kind)
-            if weights[rows].sum() < POOLED:
-                rows = regimes == kind
-            low, high = (quantile(ratio[rows], weights[rows], share) for share in BAND)
-            found[name][kind] = (min(low, 1.0), max(high, 1.0), int(rows.sum()))
-    return found
-
-
-def bands_of_others(cases: Sequence[Case], left_out: Floats, groups: Sequence[Hashable]) -> list[tuple[float, float]]:
-    """Per run the band its stack and regime would have without any run of its group, which the band then has not seen.
-
-    A run whose stack or regime has too few others takes the band of all others of its regime, or of all others.
-    """
-    names = list(dict.fromkeys(groups))
-    number = np.array([names.index(group) for group in groups])
-    ratio = np.exp(-left_out)
-    weights = duplicate_weights(case.duplicate_key for case in cases)
-    regimes = np.array([regime(case) for case in cases])
-    stacks = np.array([case.cluster.stack.name for case in cases])
-    known: dict[tuple[int, str, str], tuple[float, float]] = {}
-    for key in zip(number.tolist(), stacks.tolist(), regimes.tolist(), strict=True):
-        if key in known:
-            continue
-        group, stack, kind = key
-        others = number != group
-        alike = others & (regimes == kind)
-        narrow = alike & (stacks == stack)
-        rows = next((r for r in (narrow, alike, others) if weights[r].sum() >= POOLED), others)
-        if rows.any():
-            low, high = (quantile(ratio[rows], weights[rows], share) for share in BAND)
-            known[key] = (min(low, 1.0), max(high, 1.0))
-        else:
-            known[key] = (UNKNOWN.low, UNKNOWN.high)
-    return [known[key] for key in zip(number.tolist(), stacks.tolist(), regimes.tolist(), strict=True)]
-
-
-def regime(case: Case) -> str:
-    """What a run's error is compared with: other dense or other MoE runs."""
-    return "moe" if case.model.is_moe else "dense"
-
-
-def write_bands(bands: Mapping[str, Mapping[str, tuple[float, float, int]]], folder: Path, date: str) -> None:
-    """Write the `errors:` section of every stack file, in place of an older one."""
-    for name, regimes in bands.items():
-        path = folder / "stacks" / f"{name}.yaml"
-        text = re.sub(r"^errors:\n(?:  .*\n)*", "", path.read_text(), flags=re.M).rstrip("\n") + "\n"
-        lines = ["errors:"]
-        for kind, (low, high, runs) in regimes.items():
-            source = f"left-out runs, source and model at a time, {date}"
-            lines.append(f"  {kind}:")
-            for key, value in (("low", round(low, 3)), ("high", round(high, 3)), ("runs", runs)):
-                lines.append(f'    {key}: {{value: {value}, source: "{source}"}}')
-        path.write_text(text + "\n".join(lines) + "\n")

@@ -246,13 +246,15 @@ def all_to_all_s(network: Network, message_bytes: ArrayLike, group: Group) -> Fl
     railed     (PXN, hierarchical) local ranks first pass remote bytes to the rank on the right rail, so each NIC
                sends one message per domain instead of one per peer, for one more trip over the links
 
-    Between domains many pairs send at once and keep a NIC busy from the start: no ramp there.
+    Between domains many pairs send at once and keep a NIC busy from the start: no ramp there. Rail by rail they meet
+    no crowd either (as DeepEP's: no congestion), but a pair does not spread over the ports of its NIC.
     """
     reach = _reach(network, group)
     share = np.asarray(message_bytes, dtype=np.float64) / reach.members
     near, far = share * (reach.local - 1.0), share * (reach.members - reach.local)
     link = network.link_bytes_per_s * network.all_to_all_efficiency * reach.link_share
-    nic = reach.nic_bytes_per_s * network.nic_all_to_all_efficiency / reach.congestion
+    port = network.nic_port_bytes_per_s or np.inf
+    nic = np.minimum(reach.nic_bytes_per_s, port) * network.nic_all_to_all_efficiency
     out = far / nic
     near_hops = (reach.local - 1.0) * network.link_hop_latency_s
     direct = _ramped_s(near, link, network.link_half_speed_bytes) + out

@@ -7,6 +7,7 @@ the recipe. Parameters: `accelerator.GroupedGemmLaw`; formula of the tiles: `cos
 docs/cost/grouped_gemm.md.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8, GroupedGemm
 from primus_search.cost.gemm import BF16_BYTES, GemmPass, gemm_s, operand_bytes, tiled_s
 from primus_search.cost.tables import corrected
+from primus_search.stack import Stack
 
 LINE_BYTES = 128.0
 """Cache line of these devices: rows of one-byte operands that do not fill whole lines are read in pieces."""
@@ -50,6 +52,13 @@ def grouped_gemm_s(
         return fused + np.zeros(is_legacy.shape)
     one_by_one = groups * gemm_s(acc, a, b, depth, code, GemmPass.FORWARD)
     return np.where(is_legacy, one_by_one, fused)
+
+
+def with_experts_of(acc: Accelerator, stack: Stack) -> Accelerator:
+    """The device with the grouped products of a framework that brings its own: shares of the dense rate."""
+    law = acc.grouped_gemm
+    bf16, fp8 = stack.expert_gemm_share or law.factor, stack.expert_fp8_gemm_share or law.fp8_factor
+    return replace(acc, grouped_gemm=replace(law, factor=bf16, fp8_factor=fp8))
 
 
 def expert_precision(precision: ArrayLike, mode: ArrayLike) -> NDArray[np.int64]:

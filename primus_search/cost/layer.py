@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.candidates import Candidates, Floats
 from primus_search.cost.attention import UNFUSED, attention_s
 from primus_search.cost.memory_bound import Stream
+from primus_search.cost.routing import router_operations
 from primus_search.cost.work import Call, GroupedLinear, Linear, Module, Operation, Part, Producer, Traffic
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
@@ -39,14 +40,6 @@ DROPOUT_BYTES = 1.0 + 2.0
 # and up one by one and joins them before the fused kernel: bytes of an inner element of both halves together.
 _EXPERT_BIAS_BYTES, _EXPERT_BIAS_KERNELS = (28.0, 40.0), ((2.0, 2.0), (5.0, 3.0))
 _CLAMP_BYTES, _CLAMP_KERNELS = (16.0, 24.0), (3.0, 5.0)
-
-# Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, counts,
-# splits, sorts, reshapes; fused or one by one.
-ROUTER_KERNELS = {True: (16.0, 20.0), False: (60.0, 70.0)}
-# Copies of the routed tokens when permutation is written as separate operations: gather, multiplication by the routing
-# weights and scatter-add, against one fused pass.
-UNFUSED_PERMUTE_COPIES = 3.0
-ROUTER_BYTES_PER_LOGIT = 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +337,7 @@ def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
             producer=producer,
         )
 
-    ops = router_operations(model, stack, c, s)
+    ops = router_operations(model, stack, c, expert_tokens=s.expert_tokens, routed_rows=s.expert_rows * s.local_experts)
     ops += [
         grouped(gates * inner, np.full_like(inner, float(model.hidden)), Producer.OTHER),
         _activation(model, stack, routed * inner, Part.EXPERTS, Module.EXPERT_ACTIVATION),
@@ -380,61 +373,3 @@ def _clamp(elements: Floats) -> Traffic:
         forward_kernels=_CLAMP_KERNELS[0],
         backward_kernels=_CLAMP_KERNELS[1],
     )
-
-
-def router_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
-    """Router GEMM in BF16, its small kernels, and the permutation of tokens to experts and back.
-
-    Permutation copies every routed token once before dispatch and once more into expert order where a rank has more
-    than one expert and the dispatcher does not deliver it so; the same on the way back. DeepEP's kernels do the first
-    copy themselves. Synchronisations with the host (token counts) are cut one by one by the sync-free stages.
-    """
-    moe = model.moe
-    assert moe is not None
-    is_fused = np.logical_or(stack.has_fused_router, c.sync_free_stage >= 1)
-    kernels_f = np.where(is_fused, ROUTER_KERNELS[True][0], ROUTER_KERNELS[False][0])
-    kernels_b = np.where(is_fused, ROUTER_KERNELS[True][1], ROUTER_KERNELS[False][1])
-    logits = s.expert_tokens * moe.num_experts
-    routed_bytes = s.expert_rows * s.local_experts * model.hidden * BF16_BYTES
-    is_direct = np.logical_or(c.deepep, c.ep == 1)
-    has_fused_permute = np.logical_or(stack.has_fused_permute, c.sync_free_stage >= 1)
-    copies = np.where(is_direct, 1.0, 2.0) * np.where(has_fused_permute, 1.0, UNFUSED_PERMUTE_COPIES)
-    syncs = np.maximum(stack.host_syncs_per_moe_layer - c.sync_free_stage, 0.0)
-    syncs = syncs * (stack.cuda_graph != "full")
-    return [
-        Linear(
-            part=Part.ROUTING,
-            module=Module.ROUTER,
-            m=s.expert_tokens,
-            n=float(moe.num_experts),
-            k=float(model.hidden),
-            precision=Fp8.NONE,
-        ),
-        Traffic(
-            part=Part.ROUTING,
-            module=Module.ROUTER,
-            forward_bytes=ROUTER_BYTES_PER_LOGIT * logits,
-            backward_bytes=ROUTER_BYTES_PER_LOGIT * logits,
-            forward_kernels=kernels_f,
-            backward_kernels=kernels_b,
-            kind=Stream.SOFTMAX,
-            backward_kind=Stream.SOFTMAX,
-        ),
-        Traffic(
-            part=Part.ROUTING,
-            module=Module.ROUTER,
-            forward_bytes=2.0 * copies * 2.0 * routed_bytes,
-            backward_bytes=2.0 * copies * 2.0 * routed_bytes,
-            forward_kernels=4.0,
-            backward_kernels=4.0,
-            kind=Stream.PERMUTE,
-            backward_kind=Stream.PERMUTE,
-        ),
-        Call(
-            part=Part.LAUNCH,
-            module=Module.ROUTER,
-            forward_s=syncs * stack.host_sync_s,
-            backward_s=np.zeros_like(syncs),
-            forward_kernels=0.0,
-        ),
-    ]

@@ -25,6 +25,7 @@ class Stream(IntEnum):
     PERMUTE = 4
     CAST = 5
     OPTIMIZER = 6
+    GATHER = 7
 
 
 def stream_s(acc: Accelerator, bytes_moved: ArrayLike, kind: Stream) -> Floats:
@@ -44,5 +45,6 @@ def bandwidth_bytes_per_s(acc: Accelerator, kind: Stream) -> float:
         law.permute_efficiency,
         law.cast_efficiency,
         law.optimizer_efficiency,
+        law.gather_efficiency or law.permute_efficiency,
     )[kind]
     return acc.hbm_bytes_per_s * share

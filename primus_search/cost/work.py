@@ -16,7 +16,7 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Bools, Floats, Fp8, GroupedGemm, Ints
 from primus_search.cost.factor import in_order
 from primus_search.cost.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
-from primus_search.cost.grouped_gemm import expert_precision, grouped_gemm_s
+from primus_search.cost.grouped_gemm import expert_precision, grouped_gemm_s, with_experts_of
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.stack import Stack
 
@@ -258,20 +258,22 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
     )
     mode = _stack([o.mode for o in ops], rows)
     code = expert_precision(_stack([o.precision for o in ops], rows), mode)
+    acc = with_experts_of(acc, stack)
     slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
     slower = slower / (stack.grouped_gemm_efficiency * acc.training_rate)
     seconds = [grouped_gemm_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass]
     seconds[GemmPass.WEIGHT_GRAD] = _accumulated(
         seconds[GemmPass.WEIGHT_GRAD], groups * n * k * (tokens > 0), acc, stack
     )
-    cast_input, _ = operand_cast_s(acc, tokens * groups * k, 1.0, code, _casts_with(ops, stack))
-    cast_gradient, _ = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
-    seconds[GemmPass.FORWARD] = seconds[GemmPass.FORWARD] + cast_input / stack.memory_efficiency
-    seconds[GemmPass.INPUT_GRAD] = seconds[GemmPass.INPUT_GRAD] + cast_gradient / stack.memory_efficiency
-    launches = np.where(mode == GroupedGemm.LEGACY, groups, 1.0)
+    cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, _casts_with(ops, stack))
+    cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
+    seconds[GemmPass.FORWARD] = seconds[GemmPass.FORWARD] + cast_input
+    seconds[GemmPass.INPUT_GRAD] = seconds[GemmPass.INPUT_GRAD] + cast_gradient
+    launches = np.where((mode == GroupedGemm.LEGACY) | stack.has_product_per_expert, groups, 1.0)
+    kernels = [launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches]
     for i, o in enumerate(ops):
         for p in Pass:
-            _add(work, o.part, o.module, p, seconds[p][i], launches[i])
+            _add(work, o.part, o.module, p, seconds[p][i], kernels[p][i])
 
 
 def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
@@ -282,5 +284,6 @@ def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> 
             + (np.asarray(o.backward_kernels) - 1.0) * acc.memory.latency_s
         )
         exists = np.asarray(o.forward_bytes) > 0
-        _add(work, o.part, o.module, Pass.FORWARD, exists * forward / stack.memory_efficiency, o.forward_kernels)
-        _add(work, o.part, o.module, Pass.INPUT_GRAD, exists * backward / stack.memory_efficiency, o.backward_kernels)
+        rate = 1.0 if o.kind is Stream.GATHER else stack.memory_efficiency
+        _add(work, o.part, o.module, Pass.FORWARD, exists * forward / rate, o.forward_kernels)
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, exists * backward / rate, o.backward_kernels)

@@ -144,3 +144,12 @@ def test_a_mesh_of_which_part_is_used_keeps_only_the_links_between_the_part(gpus
     group = Group(gpus, 1)
     assert all_gather_s(part, 1e9, group) == pytest.approx(all_gather_s(MI355X, 1e9, group))
     assert send_s(part, 1e9, Group(2, 1)) == pytest.approx(send_s(MI355X, 1e9, Group(2, 1)))
+
+
+def test_an_exchange_between_nodes_keeps_to_one_port_of_a_nic_and_to_its_rail() -> None:
+    two_ports = replace(H100, nic_bytes_per_s=2.0 * H100.nic_bytes_per_s, nic_port_bytes_per_s=H100.nic_bytes_per_s)
+    group = Group(64, 1)
+    assert all_to_all_s(two_ports, MESSAGE, group) == pytest.approx(all_to_all_s(H100, MESSAGE, group))
+    assert all_gather_s(two_ports, MESSAGE, group) < all_gather_s(H100, MESSAGE, group)
+    crowded = replace(H100, scale_loss=10.0 * H100.scale_loss)
+    assert all_to_all_s(crowded, MESSAGE, group) == all_to_all_s(H100, MESSAGE, group)
