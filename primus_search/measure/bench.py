@@ -13,7 +13,7 @@ apart by a second run whose parameters are frozen: it does everything but weight
 import datetime
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +97,7 @@ def bench(piece: Piece, *, kind: str, budget_s: float, threads: int = 1) -> Meas
     torch.manual_seed(0)
     with placed(kind, piece.shard.dtype):
         setting = Setting(device=kind, budget_s=budget_s, threads=threads)
-        timings, memory_bytes = _RUNNERS[piece.piece](piece, setting)
+        timings, held = _RUNNERS[piece.piece](piece, setting)
     info = devices.describe(kind)
     return Measurement(
         kernel=piece.piece,
@@ -108,9 +108,18 @@ def bench(piece: Piece, *, kind: str, budget_s: float, threads: int = 1) -> Meas
         device=info.name,
         versions=info.versions,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        memory_bytes=memory_bytes,
+        memory_bytes=held.kept_bytes,
+        peaks_bytes=held.peaks_bytes,
         notes=tuple(dict.fromkeys(note for timing in timings.values() for note in timing.notes)),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Memory of a piece as `Measurement` has it: `memory_bytes` and `peaks_bytes`; nothing where no allocator says."""
+
+    kept_bytes: float = 0.0
+    peaks_bytes: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +134,7 @@ class Setting:
         return replace(self, budget_s=self.budget_s / parts)
 
 
-def _layer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
+def _layer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], Held]:
     assert piece.kind is not None
     if piece.shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not measured")
@@ -135,29 +144,29 @@ def _layer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
         return _passes(lambda: Layer(piece.model, plain, kind), (x,), setting)
     timings, _ = _passes(lambda: Layer(piece.model, plain, kind), (x,), setting.share(2))
     half = setting.share(2)
-    again, memory_bytes = _passes(lambda: Layer(piece.model, piece.shard, kind), (x,), half, split=False)
+    again, held = _passes(lambda: Layer(piece.model, piece.shard, kind), (x,), half, split=False)
     extra = again["backward"].median_s - timings["input_grad"].median_s - timings["weight_grad"].median_s
-    return timings | {"recompute": replace(again["backward"], median_s=max(extra, 0.0))}, memory_bytes
+    return timings | {"recompute": replace(again["backward"], median_s=max(extra, 0.0))}, held
 
 
-def _head(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
+def _head(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], Held]:
     return _passes(lambda: Head(piece.model, piece.shard), (_hidden(piece), _tokens(piece)), setting)
 
 
-def _embedding(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
-    timings, memory = _passes(lambda: Embedding(piece.model, piece.shard), (_tokens(piece),), setting, split=False)
+def _embedding(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], Held]:
+    timings, held = _passes(lambda: Embedding(piece.model, piece.shard), (_tokens(piece),), setting, split=False)
     backward = timings.pop("backward")
-    return timings | {"input_grad": replace(backward, median_s=0.0), "weight_grad": backward}, memory
+    return timings | {"input_grad": replace(backward, median_s=0.0), "weight_grad": backward}, held
 
 
-def _optimizer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], float]:
+def _optimizer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], Held]:
     """Seconds per parameter of an update of FP32 weights."""
     update = adamw_update(OPTIMIZER_PARAMS)
     timing = measure(update, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
-    return {"step_per_param": _per_module(timing, OPTIMIZER_PARAMS)}, 0.0
+    return {"step_per_param": _per_module(timing, OPTIMIZER_PARAMS)}, Held()
 
 
-_RUNNERS: dict[str, Callable[[Piece, Setting], tuple[dict[str, Timing], float]]] = {
+_RUNNERS: dict[str, Callable[[Piece, Setting], tuple[dict[str, Timing], Held]]] = {
     "layer": _layer,
     "head": _head,
     "embedding": _embedding,
@@ -178,17 +187,17 @@ def _tokens(piece: Piece) -> Tensor:
 
 def _passes(
     build: Callable[[], nn.Module], inputs: tuple[Tensor, ...], setting: Setting, *, split: bool = True
-) -> tuple[dict[str, Timing], float]:
+) -> tuple[dict[str, Timing], Held]:
     """Forward and backward of a chain of modules, per module; with `split`, backward without weight gradients too."""
     chain = _chain(build, inputs, setting.device)
-    memory_bytes = _held_bytes(chain, inputs, setting.device)
+    held = _held(chain, inputs, setting.device)
     timings = _time_chain(chain, inputs, setting, split=split)
     if split:
         whole, frozen = timings.pop("backward"), timings.pop("frozen_backward")
         timings.pop("frozen_forward")
         timings["input_grad"] = frozen
         timings["weight_grad"] = replace(whole, median_s=max(whole.median_s - frozen.median_s, 0.0))
-    return timings, memory_bytes
+    return timings, held
 
 
 def _chain(build: Callable[[], nn.Module], inputs: tuple[Tensor, ...], kind: str) -> list[nn.Module]:
@@ -201,11 +210,31 @@ def _chain(build: Callable[[], nn.Module], inputs: tuple[Tensor, ...], kind: str
     return [first, *(build() for _ in range(copies - 1))]
 
 
-def _held_bytes(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> float:
+def _held(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> Held:
+    """What the chain keeps per module, and its peaks in forward and backward once gradients exist."""
+    if kind == CPU:
+        return Held()
+    kept = _kept_bytes(chain, inputs, kind)
+
+    def both() -> None:
+        out = inputs[0]
+        for module in chain:
+            out = module(out, *inputs[1:])
+        torch.autograd.backward(out, torch.ones_like(out))
+        inputs[0].grad = None
+
+    both()
+    parameters = [parameter for module in chain for parameter in module.parameters()]
+    largest = max(parameter.numel() * parameter.element_size() for parameter in parameters)
+    peaks = devices.peaks_bytes(kind, both) | {"modules": float(len(chain)), "gradient": float(largest)}
+    return Held(kept_bytes=kept, peaks_bytes=peaks)
+
+
+def _kept_bytes(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> float:
     """What the device's allocator holds more after forward, per module: input included, output not (`trace`).
 
     Each module's output is the next one's input, so the last output stands for the first input. The first forward is
-    for what libraries allocate once. 0 on a CPU, whose allocator does not say.
+    for what libraries allocate once.
     """
     held = 0.0
     for _ in range(2):

@@ -150,7 +150,8 @@ def joined_measurements(by_rank: list[list[dict[str, Any]]]) -> list[Measurement
     joined = []
     for same in zip(*by_rank, strict=True):
         notes = dict.fromkeys(note for one in same for note in one["notes"])
-        numbers = {name: mean_of([one[name] for one in same]) for name in ("seconds", "spreads_s", "memory_bytes")}
+        names = ("seconds", "spreads_s", "memory_bytes", "peaks_bytes")
+        numbers = {name: mean_of([one[name] for one in same]) for name in names}
         joined.append(Measurement(**(same[0] | numbers | {"notes": tuple(notes)})))
     return joined
 

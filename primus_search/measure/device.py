@@ -155,6 +155,27 @@ def allocated_bytes(kind: str) -> float:
     return float(torch.cuda.memory_allocated()) if kind == CUDA else 0.0
 
 
+def peaks_bytes(kind: str, run: Callable[[], object]) -> dict[str, float]:
+    """Bytes before and at the worst moment of a call, by the device's allocator and its driver; empty on a CPU.
+
+    resident, allocated, reserved  of this process      driver  of all processes on the device, contexts included
+    """
+    if kind != CUDA:
+        return {}
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    resident = allocated_bytes(kind)
+    run()
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return {
+        "resident": resident,
+        "allocated": float(torch.cuda.max_memory_allocated()),
+        "reserved": float(torch.cuda.max_memory_reserved()),
+        "driver": float(total - free),
+    }
+
+
 def cache_bytes(kind: str) -> int:
     """Size of the last-level cache: what rotation must exceed for data to be cold."""
     if kind == CUDA:

@@ -1,7 +1,7 @@
 """Re-validate the best candidates with torch, then rank them by tokens/s again.
 
 trace     every top candidate's layers run under FakeTensorMode at true size: activation bytes and FLOPs from torch;
-          where a device's allocator was asked as well, times what it held over what the same modules keep
+          where a device's allocator was asked as well, what it held beyond them (`memory`)
 measured  on a device of the target's architecture its layers are timed, and the same cost model projects again with
           the measured times; everything that shares the layer shapes of a measured candidate is measured with it
 A device of another architecture never moves a ranking: its time stays projected, and the result says so.
@@ -19,27 +19,29 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from primus_search.candidates import Candidates, Ints, Recompute
+from primus_search.candidates import Candidates, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.measured import Key, keys_of
-from primus_search.cost.memory import layer_activations, share
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Memory, Projection, Step
-from primus_search.measure.bench import Piece
 from primus_search.measure.bencher import Bencher, Failure
 from primus_search.measure.cache import MeasurementCache, default_folder, read
 from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
+from primus_search.measure.memory import (
+    account,
+    activation_ratio,
+    dtype_of,
+    residual,
+    sharding_difference,
+    with_residual,
+)
 from primus_search.measure.preflight import preflight
-from primus_search.measure.shard import DtypeName, Shard
-from primus_search.measure.streams import COUNTED_BYTES
 from primus_search.measure.timing import Measurement
-from primus_search.measure.trace import trace_layer
 from primus_search.model import Model
 from primus_search.workload import Workload
 
 PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)
-FP32_BYTES = 4.0
 LAW_SPREAD = 0.10  # how much better a layer shape may do than the luckiest measured one, against its projection
 PATIENCE = 2.0  # starts of processes are not counted; past so many times the seconds no further shape is begun
 
@@ -98,7 +100,7 @@ def revalidate(
         measured = replace(unchanged, notes=(note,))
     else:
         measured = _measure(unchanged, model, cluster, workload, c, how, kind)
-    traced = _trace_top(measured, model, cluster, workload, c.take(measured.order), how.top_k)
+    traced = _trace_top(measured, model, cluster, workload, c.take(measured.order), how.top_k, how.memory_margin)
     return replace(traced, seconds=time.perf_counter() - started)
 
 
@@ -123,22 +125,36 @@ def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
 
 
 def _trace_top(
-    before: Revalidation, model: Model, cluster: Cluster, workload: Workload, c: Candidates, top_k: int
+    before: Revalidation,
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    c: Candidates,
+    top_k: int,
+    memory_margin: float,
 ) -> Revalidation:
     """Activation memory of the first rows, in their present order, from torch instead of from the formulas."""
-    activations = before.projection.memory.activations.copy()
-    evidence = list(before.memory_evidence)
-    notes, ratios = [], {}
+    memory, evidence = before.projection.memory, list(before.memory_evidence)
+    activations, buffers = memory.activations.copy(), memory.collective_buffers.copy()
+    notes, ratios, residuals = [], {}, {}
     for row in range(min(top_k, len(c))):
         try:
             ratio = activation_ratio(model, cluster, workload, c, row)
+            more = sharding_difference(model, cluster, workload, c, row)
         except RuntimeError as error:
             notes.append(f"rank {row + 1} could not be traced: {error}")
             continue
-        excess = allocator_excess(model, cluster, workload, c, row, before.measurements)
-        activations[row] *= ratio * (1.0 if excess is None else excess)
-        evidence[row], ratios[row] = TRACED if excess is None else MEASURED, ratio
-    memory = replace(before.projection.memory, activations=activations)
+        activations[row] *= ratio
+        buffers[row] = max(buffers[row] + more, 0.0)
+        evidence[row], ratios[row] = TRACED, ratio
+        found = residual(model, cluster, workload, c, row, before.measurements)
+        if found is not None:
+            evidence[row], residuals[row] = MEASURED, found
+    memory = replace(memory, activations=activations, collective_buffers=buffers)
+    room = cluster.accelerator.hbm_bytes * (1.0 - memory_margin)
+    for row, found in residuals.items():
+        memory = with_residual(memory, row, found, cluster)
+        notes.append(f"rank {row + 1}: {account(memory, row, found, cluster, room)}")
     return replace(
         before,
         projection=_with_memory(before.projection, memory),
@@ -154,54 +170,6 @@ def _with_memory(projection: Projection, memory: Memory) -> Projection:
     headroom = room - memory.total
     verdict = np.where(headroom >= 0, 0, 1)
     return replace(projection, memory=memory, headroom_bytes=headroom, verdict=verdict)
-
-
-def activation_ratio(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> float:
-    """Traced over projected activation bytes per layer of one candidate, kinds weighted by their number of layers."""
-    one = c.take(np.array([row]))
-    s = share(model, workload, cluster.stack, one, cluster.world)
-    scale = cluster.stack.memory.element_bytes / COUNTED_BYTES
-    shard = _traced_shard(model, cluster, workload, c, row)
-    traced, modelled = 0.0, 0.0
-    for kind in model.kinds:
-        layers = model.layers.count(kind)
-        m = layer_activations(model, cluster.stack, kind, s, workload.seq_length)
-        is_full = bool(shard.recompute & Recompute.FULL)
-        kept = s.split_tokens * model.hidden * COUNTED_BYTES if is_full else m.kept
-        modelled += layers * float(kept[0]) * scale
-        traced += layers * trace_layer(model, shard, kind).activation_bytes
-    return traced / modelled
-
-
-def allocator_excess(
-    model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int, measurements: Iterable[Measurement]
-) -> float | None:
-    """What a device's allocator held of one candidate's layers over what the same modules keep under a trace.
-
-    A single layer on one device says it for any number of layers, micro-batches in flight and nodes: rounding of
-    blocks and tensors that a kernel leaves behind grow with the activations. None where nothing was measured.
-    """
-    shard = Shard.of(c, row, workload, dtype_of(cluster))
-    held = {m.shape: m.memory_bytes for m in measurements if m.kernel == "layer" and m.memory_bytes > 0}
-    measured, traced = 0.0, 0.0
-    for kind in model.kinds:
-        shape = Piece(piece="layer", model=model, shard=shard, kind=kind).shape
-        if shape not in held:
-            return None
-        layers = model.layers.count(kind)
-        measured += layers * held[shape]
-        traced += layers * trace_layer(model, shard, kind).activation_bytes
-    return measured / traced
-
-
-def _traced_shard(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> Shard:
-    shard = Shard.of(c, row, workload, dtype_of(cluster))
-    return shard.as_kept_by(model, cluster.stack, deepep=bool(c.deepep[row]))
-
-
-def dtype_of(cluster: Cluster) -> DtypeName:
-    """The dtype layers train in: FP32 where the stack says that activations have four bytes."""
-    return "float32" if cluster.stack.memory.element_bytes == FP32_BYTES else "bfloat16"
 
 
 # --- measure ------------------------------------------------------------------------------------------------------

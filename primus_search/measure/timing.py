@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from primus_search.measure.device import CPU, clock
 
@@ -40,6 +40,8 @@ class Measurement:
     shape    its sizes, canonical text
     seconds  named medians (forward, input_grad, weight_grad ...); spreads_s likewise
     memory_bytes  of activations held for backward, by the device's own allocator; 0 where it does not say
+    peaks_bytes   of one pass over `modules` such pieces, where the allocator says: resident before it, allocated,
+                  reserved, driver (the whole device's use), and gradient, the largest new one
     """
 
     kernel: str
@@ -51,6 +53,7 @@ class Measurement:
     versions: str
     date: str
     memory_bytes: float = 0.0
+    peaks_bytes: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

@@ -80,6 +80,18 @@ def test_what_a_device_s_allocator_held_of_a_layer_is_extrapolated_to_the_candid
     assert traced.projection.headroom_bytes - found.projection.headroom_bytes == pytest.approx(more)
 
 
+def test_what_a_device_held_is_taken_apart_and_the_reader_is_told_the_bound_and_the_verdict(host, tmp_path):
+    c, projection = ranked(host, micro_batch_size=1)
+    found = run(host, c, projection, tmp_path, worker="says_its_peaks", top_k=1)
+    (said,) = [note for note in found.notes if note.startswith("rank 1: memory ")]
+    assert said.startswith("rank 1: memory FITS: needs ")
+    assert "layers keep +10.0% beyond their tensors, kernels 0.00 GB, cached 12% of what comes and goes" in said
+    assert "context 1.00 GB" in said
+    own = host.accelerator.footprint.context_bytes
+    assert found.projection.memory.context[0] - projection.memory.context[0] == pytest.approx(1e9 - own)
+    assert found.projection.memory.workspace[0] - projection.memory.workspace[0] == pytest.approx(3e6)
+
+
 def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
     c, projection = ranked(host, micro_batch_size=[1, 2])
     first = run(host, c, projection, tmp_path, top_k=2)
