@@ -172,6 +172,27 @@ def test_costs_of_the_wrong_shape_or_sign_are_refused(costs: dict, message: str)
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("limit", [8, 12, 20])
+def test_the_papers_search_serves_any_limit_on_activations_held_to_their_w(limit: float) -> None:
+    """Half released at B, its 2p keep up to 31 of them to W at p = 8: then the limit counts at W."""
+    run = simulate(build("zb-2p", stages=8, microbatches=64, memory_limit=limit), Costs())
+    assert run.peak_activations.max() <= limit
+    assert run.peak_activations_half_at_b.max() <= 16
+
+
+def test_interleaved_takes_the_group_size_of_megatron() -> None:
+    costs = Costs(forward=3, backward=4, weight=1, comm=2.4)
+    published = simulate(build("interleaved", stages=6, microbatches=20, virtual_stages=3, costs=costs), costs)
+    wider = simulate(build("interleaved", stages=6, microbatches=20, virtual_stages=3, costs=costs, group=10), costs)
+    assert wider.makespan < published.makespan
+    assert wider.peak_activations.max() > published.peak_activations.max()
+    with pytest.raises(ScheduleError) as caught:
+        build("interleaved", stages=6, microbatches=20, virtual_stages=3, group=0)
+    assert str(caught.value) == (
+        "interleaved (stages=6, microbatches=20, virtual_stages=3): group=0; a group has at least 1 micro-batch"
+    )
+
+
 def test_primus_names_mean_schedules_of_ours() -> None:
     for primus, ours in {"zerobubble": "zb-h1", "zbv-formatted": "zbv", "zbv-greedy-half": "v-half"}.items():
         assert build(primus, stages=4, microbatches=8).name == ours

@@ -11,7 +11,8 @@ from itertools import chain
 from primus_search.schedule.algorithms.v_shaped import published_zbv
 from primus_search.schedule.algorithms.zero_bubble import warm_ups
 from primus_search.schedule.loop_search import fastest_loop
-from primus_search.schedule.registry import Objective, Request, register
+from primus_search.schedule.registry import TOLERANCE, Objective, Request, register
+from primus_search.schedule.simulate import peak_activations
 from primus_search.schedule.table import Placement, Table
 from primus_search.schedule.v_search import fastest_v
 from primus_search.schedule.zb_heuristic import best_of_the_grid
@@ -43,10 +44,13 @@ def zb_2p(request: Request) -> Table:
 
 
 def _published(request: Request, multiple: int) -> Table:
-    limit, half_at_b = float(multiple * request.stages), True
-    if request.memory_limit < limit:
-        limit, half_at_b = request.memory_limit, False
-    return best_of_the_grid(request, limit, half_at_b)
+    """Half of an activation released at B, as in the paper, where that keeps the caller's limit on those held to W."""
+    limit = float(multiple * request.stages)
+    if request.memory_limit >= limit:
+        table = best_of_the_grid(request, limit, half_at_b=True)
+        if peak_activations(table, request.costs.activation).max() <= request.memory_limit + TOLERANCE:
+            return table
+    return best_of_the_grid(request, min(limit, request.memory_limit), half_at_b=False)
 
 
 @register("v-auto", summary="fastest V order within the memory limit", placement=Placement.V, virtual_stages=(2,),
