@@ -24,6 +24,7 @@ EXPERTS = (8, 128, 256, 768)  # groups, rows, k, n
 MESSAGES = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes
 PARTS = 8  # tensors that a sharded layer's weights are gathered for
 BURST = (512, 1024, 256)  # product computed before each collective: m, n, k
+SWEPT = 1 << 21  # numbers passed over after it; 8 MB, well beyond a core's own caches
 
 
 def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
@@ -74,8 +75,9 @@ def _links(ranks: int) -> dict[str, list[float]]:
     """Seconds of each collective at each message size, as training uses it.
 
     In training no collective finds its ranks side by side: each comes from computing, and the early one waits. So every
-    sample follows a burst of computing, without a barrier. A gather of sharded weights and a scatter of their gradients
-    include the copies between single tensors and the message that FSDP2 makes (torch/distributed/fsdp/_fully_shard).
+    sample follows a burst of computing, without a barrier, that leaves the message in no core's own cache. A gather of
+    sharded weights and a scatter of their gradients include the copies between single tensors and the message that
+    FSDP2 makes (torch/distributed/fsdp/_fully_shard).
     """
     out: dict[str, list[float]] = {name: [] for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")}
     out["send"] = []
@@ -116,11 +118,12 @@ def _ring_send(tensor: torch.Tensor) -> None:
 
 def _wall(run: Callable[[], object], repeats: int = 11) -> float:
     m, n, k = BURST
-    x, w = torch.randn(m, k), torch.randn(n, k)
+    x, w, swept = torch.randn(m, k), torch.randn(n, k), torch.zeros(SWEPT)
     samples = []
     dist.barrier()
     for _ in range(repeats):
         torch.matmul(x, w.t())
+        swept.add_(1.0)
         start = time.perf_counter()
         run()
         samples.append(time.perf_counter() - start)
