@@ -61,6 +61,8 @@ class RayCluster:
         self._rescan()
         self._key = uuid.uuid4().hex
         self._space = ray.put((funnel.space, funnel.keep))
+        for _ in range(self.workers):  # workers start while the driver plans; should one fail, its task will say why
+            _prepare.remote(self._key, self._space)
 
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
         waiting, again = iter(tasks), list[Task]()
@@ -141,11 +143,23 @@ def _counted(task: Task, tries: dict[int, int], error: Exception) -> Task:
 
 @ray.remote(num_cpus=1, max_retries=MAX_TRIES)  # type: ignore[untyped-decorator]  # Ray ships no types for it
 def _evaluate(key: str, shipped: tuple[Space, int], task: Task, cut: Cut) -> Findings:
-    """One task in a worker process; `key` names the search, so that its funnel is built once per worker."""
+    """One task in a worker process."""
+    return _funnel(key, shipped).evaluate(task, cut)
+
+
+@ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
+def _prepare(key: str, shipped: tuple[Space, int]) -> None:
+    """What a worker does once per search."""
+    funnel = _funnel(key, shipped)
+    assert len(funnel.walks) == len(funnel.sieves)
+
+
+def _funnel(key: str, shipped: tuple[Space, int]) -> Funnel:
+    """The funnel of a search in this worker, built once; `key` names the search."""
     space, keep = shipped
     if key not in _funnels:
         while len(_funnels) >= CACHED_FUNNELS:
             _funnels.pop(next(iter(_funnels)))
         spare_linear_algebra()
         _funnels[key] = Funnel(space, keep)
-    return _funnels[key].evaluate(task, cut)
+    return _funnels[key]

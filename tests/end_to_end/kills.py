@@ -10,17 +10,22 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import yaml
 
+from primus_search.declare import load_space
+from primus_search.search import Options, RunFolder, evaluate, plan, run_search, store
 from primus_search.search.journal import MAGIC
 
-TASK_ROWS = 500
+TASK_ROWS = KEEP = 500
 MARK = "KILL_TEST_MARK"
 PATIENCE_S = 600.0
 POLL_S = 0.01
@@ -68,7 +73,7 @@ class Run:
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         """The command, started."""
-        arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", "500", *self.options, *more]
+        arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", str(KEEP), *self.options, *more]
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
             env=os.environ | {MARK: self.mark},
@@ -147,6 +152,44 @@ def kill_at(run: Run, moment: tuple[int, float], *more: str) -> bool:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=PATIENCE_S)
     return was_running
+
+
+def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
+    """The run in this process, with something done to its cluster at a moment; whether that was possible meanwhile.
+
+    A process that stays connected to the cluster keeps its workers: only those that were killed start again.
+    """
+    is_over, happened = threading.Event(), list[bool]()
+
+    def watch() -> None:
+        num_tasks, later_s = moment
+        wait_for(lambda: is_over.is_set() or _recorded(run.folder) >= num_tasks)
+        if not is_over.wait(later_s):
+            happened.append(disturb())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    folder = RunFolder.open(run.folder, resume=False)
+    try:
+        with small_tasks():
+            options = Options(engine="ray", ray_address=address, keep=KEEP, folder=folder)
+            folder.write(run_search(load_space(run.space), options))
+    finally:
+        folder.close()
+        is_over.set()
+        watcher.join()
+    return any(happened)
+
+
+@contextmanager
+def small_tasks() -> Iterator[None]:
+    """This process cuts its tasks as COMMAND does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (evaluate, plan, store):
+            patch.setattr(module, "CHUNK_ROWS", TASK_ROWS)
+        patch.setattr(plan, "MAX_TASK_ROWS", TASK_ROWS)
+        patch.setattr(plan, "LEAST_TASK_ROWS", TASK_ROWS)
+        yield
 
 
 def wait_for(is_true: Callable[[], bool]) -> None:

@@ -95,24 +95,17 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
+    from primus_search.search.engine_ray import join
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(kills.MARK, CLUSTER_MARK)
         found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         found.add_node(num_cpus=1)
         found.add_node(num_cpus=1)
+        join(found.address)
         yield found
         ray.shutdown()
         found.shutdown()
-
-
-def disturbed(run: Run, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
-    """The run, with something done to its cluster meanwhile; whether that was possible while it ran."""
-    process = run.start()
-    kills.wait_until(run, process, moment)
-    was_done = process.poll() is None and disturb()
-    _, said = process.communicate(timeout=kills.PATIENCE_S)
-    assert process.returncode == 0, said.decode()
-    return was_done
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
@@ -130,8 +123,8 @@ def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whol
     for what, disturb in (("worker", lose_worker), ("node", lose_node)):
         hits = 0
         for number, moment in enumerate(moments(count, len(what), num_tasks - 1)):
-            run = Run(space, tmp_path / f"{what}{number}", ("--ray-address", cluster.address))
-            hits += disturbed(run, disturb, moment)
+            run = Run(space, tmp_path / f"{what}{number}")
+            hits += kills.disturbed_here(run, cluster.address, disturb, moment)
             assert run.answer() == answer, f"{what} killed at {moment}"
         assert hits > 0 or count < MOMENTS
 
