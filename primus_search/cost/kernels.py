@@ -204,6 +204,14 @@ def passes(
                 travel[to, i] = hop - held
 
 
+@njit(cache=True, nogil=True)
+def spread(table, number, out, column):
+    """Write row `number[i]` of a table into row i of `out`, from a column on."""
+    for i in range(len(number)):
+        for k in range(table.shape[1]):
+            out[i, column + k] = table[number[i], k]
+
+
 # The multiplier of Fibonacci hashing (2^64 over the golden ratio), Knuth, The Art of Computer Programming 3, 6.4.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

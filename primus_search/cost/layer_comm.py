@@ -113,7 +113,8 @@ def sharded_traffic(
         return None
     s = share(model, workload, cluster.stack, c, cluster.world)
     d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
-    backward_s = work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD) + recompute_s(work, c.recompute)
+    backward_s = work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD)
+    backward_s = backward_s + recompute_s(work.forward_module_s, c.recompute)
     return sharded_layer(
         cluster.network,
         cluster.stack,

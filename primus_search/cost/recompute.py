@@ -13,7 +13,7 @@ import numpy as np
 
 from primus_search.candidates import Floats, Ints, Recompute
 from primus_search.cost.factor import in_order
-from primus_search.cost.work import Module, Work
+from primus_search.cost.work import Module
 
 _REPEATS: dict[Recompute, dict[Module, float]] = {
     Recompute.CORE_ATTENTION: {Module.CORE: 1.0},
@@ -36,12 +36,15 @@ _REPEATS: dict[Recompute, dict[Module, float]] = {
 }
 
 
-def recompute_s(work: Work, recompute: Ints) -> Floats:
-    """Seconds one recomputed layer adds to its backward, per candidate; 0 where nothing is recomputed."""
-    total = np.zeros(work.kernels.shape[1])
+def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
+    """Seconds one recomputed layer adds to its backward, per candidate; 0 where nothing is recomputed.
+
+    forward_module_s  (modules, rows) of `work.Work`
+    """
+    total = np.zeros(len(recompute))
     shares = np.zeros((len(Module), len(total)))
     for flag, repeats in _REPEATS.items():
         is_on = ((recompute & int(flag)) > 0).astype(np.float64)
         for module, share in repeats.items():
             shares[module] = np.maximum(shares[module], share * is_on)
-    return in_order([total, *(shares * work.forward_module_s)])
+    return in_order([total, *(shares * forward_module_s)])

@@ -84,10 +84,8 @@ class Terms:
             columns += [c.ep, c.etp, c.grouped_gemm, c.deepep, c.sync_free_stage]
         codes, first = self._encode(self._layer_keys, columns)
         if len(first):
-            taken, n = c.take(first), len(first)
-            p = pieces(self.model, self.cluster, self.workload, taken, self.measured, shares_rows=self._shares_rows)
-            flat = [p.pass_s.reshape(-1, n), p.part_s.reshape(-1, n), p.recompute_s.reshape(-1, n)]
-            self.layers.append(np.concatenate(flat).T)
+            job = (self.model, self.cluster, self.workload, c.take(first), self.measured)
+            self.layers.append(pieces(*job, shares_rows=self._shares_rows).rows())
         return codes
 
     def shape_codes(self, c: Candidates) -> Ints:

@@ -5,7 +5,7 @@ and calls of known time. Here the list becomes seconds per pass and part, kernel
 forward seconds per module (for recompute). One list serves time, the `explain` table and the tests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Bools, Floats, Fp8, GroupedGemm, Ints
-from primus_search.cost.factor import in_order
+from primus_search.candidates import Floats, Fp8, GroupedGemm, Ints
+from primus_search.cost.factor import Vocabulary, in_order
 from primus_search.cost.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.grouped_gemm import expert_precision, grouped_gemm_s, with_experts_of
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
@@ -162,16 +162,21 @@ class Work:
         )
 
 
-def tally(operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int) -> Work:
-    """Seconds and kernels of a list of operations for `rows` candidates."""
+def tally(
+    operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int, shares_rows: bool = False
+) -> Work:
+    """Seconds and kernels of a list of operations for `rows` candidates.
+
+    shares_rows  price equal products once; not where numbers of device or stack are columns of their own
+    """
     work = Work(
         seconds=np.zeros((len(Pass), len(Part), rows)),
         forward_module_s=np.zeros((len(Module), rows)),
         core_backward_s=np.zeros(rows),
         kernels=np.zeros((len(Pass), rows)),
     )
-    _linears(work, [o for o in operations if isinstance(o, Linear)], acc, stack)
-    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack)
+    _linears(work, [o for o in operations if isinstance(o, Linear)], acc, stack, shares_rows)
+    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack, shares_rows)
     _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
     for o in operations:
         if isinstance(o, Call):
@@ -196,43 +201,65 @@ def _stack(values: Sequence[ArrayLike], rows: int) -> Floats:
     return out
 
 
-def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack) -> None:
+def _once(price: Callable[..., Sequence[Floats]], columns: Sequence[Floats], shares_rows: bool) -> Sequence[Floats]:
+    """`price` of columns of one shape, asked once per distinct combination where rows may share."""
+    if not shares_rows:
+        return price(*columns)
+    flat = [column.reshape(-1) for column in columns]
+    number, first = Vocabulary().encode([column.view(np.int64) for column in flat])
+    priced = price(*(column[first] for column in flat))
+    return [one[number].reshape(columns[0].shape) for one in priced]
+
+
+def _linears(work: Work, ops: list[Linear], acc: Accelerator, stack: Stack, shares_rows: bool) -> None:
     if not ops:
         return
     rows = work.kernels.shape[1]
-    m, n, k = (_stack(column, rows) for column in ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops]))
-    code = _stack([o.precision for o in ops], rows).astype(np.int64)
-    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / (stack.fp8_efficiency * acc.gemm.fp8_library_factor))
-    slower = slower / (stack.gemm_efficiency * acc.training_rate)
-    forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
-    input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
-    weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
-    weight_grad = _accumulated(weight_grad, n * k * (m > 0), acc, stack)
-    input_share, gradient_share = (
-        _stack([o.input_share for o in ops], rows),
-        _stack([o.gradient_share for o in ops], rows),
+    facts = ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops], [o.precision for o in ops],
+             [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack))  # fmt: skip
+    columns = [_stack(column, rows) for column in facts]
+    forward, input_grad, weight_grad, input_kernels, gradient_kernels = _once(
+        lambda *distinct: _linear_s(acc, stack, *distinct), columns, shares_rows
     )
-    is_cast_before = GATHERS_LOW[code] & stack.has_fp8_tensor_gather
-    input_share, gradient_share = (np.where(is_cast_before, s, 1.0) for s in (input_share, gradient_share))
-    cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, _casts_with(ops, stack))
-    cast_gradient, gradient_kernels = operand_cast_s(acc, m * n, gradient_share, code, np.False_)
-    cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code) / stack.memory_efficiency
-    forward = forward + cast_input / stack.memory_efficiency + cast_weight
-    input_grad = input_grad + cast_gradient / stack.memory_efficiency
     for i, o in enumerate(ops):
         _add(work, o.part, o.module, Pass.FORWARD, forward[i], 1.0 + input_kernels[i])
         _add(work, o.part, o.module, Pass.INPUT_GRAD, input_grad[i], 1.0 + gradient_kernels[i])
         _add(work, o.part, o.module, Pass.WEIGHT_GRAD, weight_grad[i], 1.0)
 
 
-def _casts_with(ops: Sequence[Linear | GroupedLinear], stack: Stack) -> Bools:
-    """Whether the kernel that writes the input of each product takes part in its cast; a column over candidates."""
+def _linear_s(
+    acc: Accelerator, stack: Stack, m: Floats, n: Floats, k: Floats, precision: Floats, input_share: Floats,
+    gradient_share: Floats, is_fused: Floats,
+) -> Sequence[Floats]:  # fmt: skip
+    """Seconds of forward, input gradient and weight gradient of linears, and kernels that cast input and gradient.
+
+    is_fused  1 where the kernel that writes the input takes part in its cast
+    """
+    code = precision.astype(np.int64)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / (stack.fp8_efficiency * acc.gemm.fp8_library_factor))
+    slower = slower / (stack.gemm_efficiency * acc.training_rate)
+    forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
+    input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
+    weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
+    weight_grad = _accumulated(weight_grad, n * k * (m > 0), acc, stack)
+    is_cast_before = GATHERS_LOW[code] & stack.has_fp8_tensor_gather
+    input_share, gradient_share = (np.where(is_cast_before, s, 1.0) for s in (input_share, gradient_share))
+    cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, is_fused > 0.0)
+    cast_gradient, gradient_kernels = operand_cast_s(acc, m * n, gradient_share, code, np.False_)
+    cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code) / stack.memory_efficiency
+    forward = forward + cast_input / stack.memory_efficiency + cast_weight
+    input_grad = input_grad + cast_gradient / stack.memory_efficiency
+    return forward, input_grad, weight_grad, input_kernels, gradient_kernels
+
+
+def _casts_with(ops: Sequence[Linear | GroupedLinear], stack: Stack) -> list[bool]:
+    """Whether the kernel that writes the input of each product takes part in its cast."""
     helps = {
         Producer.OTHER: False,
         Producer.NORM: stack.has_fused_fp8_cast,
         Producer.ACTIVATION: stack.has_fused_activation_cast,
     }
-    return np.array([helps[o.producer] for o in ops])[:, None]
+    return [helps[o.producer] for o in ops]
 
 
 def _accumulated(weight_grad: Floats, elements: Floats, acc: Accelerator, stack: Stack) -> Floats:
@@ -248,32 +275,38 @@ def _accumulated(weight_grad: Floats, elements: Floats, acc: Accelerator, stack:
     return weight_grad + main_s + elements * 2.0 / rate
 
 
-def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack) -> None:
+def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack, shares_rows: bool) -> None:
     if not ops:
         return
     rows = work.kernels.shape[1]
-    tokens, groups, n, k = (
-        _stack(column, rows)
-        for column in ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops])
-    )
-    mode = _stack([o.mode for o in ops], rows)
-    code = expert_precision(_stack([o.precision for o in ops], rows), mode)
-    acc = with_experts_of(acc, stack)
-    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
-    slower = slower / (stack.grouped_gemm_efficiency * acc.training_rate)
-    seconds = [grouped_gemm_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass]
-    seconds[GemmPass.WEIGHT_GRAD] = _accumulated(
-        seconds[GemmPass.WEIGHT_GRAD], groups * n * k * (tokens > 0), acc, stack
-    )
-    cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, _casts_with(ops, stack))
-    cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
-    seconds[GemmPass.FORWARD] = seconds[GemmPass.FORWARD] + cast_input
-    seconds[GemmPass.INPUT_GRAD] = seconds[GemmPass.INPUT_GRAD] + cast_gradient
-    launches = np.where((mode == GroupedGemm.LEGACY) | stack.has_product_per_expert, groups, 1.0)
-    kernels = [launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches]
+    facts = ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
+             [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack))  # fmt: skip
+    columns = [_stack(column, rows) for column in facts]
+    found = _once(lambda *distinct: _grouped_linear_s(acc, stack, *distinct), columns, shares_rows)
+    seconds, kernels = found[: len(Pass)], found[len(Pass) :]
     for i, o in enumerate(ops):
         for p in Pass:
             _add(work, o.part, o.module, p, seconds[p][i], kernels[p][i])
+
+
+def _grouped_linear_s(
+    acc: Accelerator, stack: Stack, tokens: Floats, groups: Floats, n: Floats, k: Floats, precision: Floats,
+    mode: Floats, is_fused: Floats,
+) -> Sequence[Floats]:  # fmt: skip
+    """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each."""
+    code = expert_precision(precision, mode)
+    acc = with_experts_of(acc, stack)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
+    slower = slower / (stack.grouped_gemm_efficiency * acc.training_rate)
+    forward, input_grad, weight_grad = (
+        grouped_gemm_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass
+    )
+    weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), acc, stack)
+    cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, is_fused > 0.0)
+    cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
+    launches = np.where((mode == GroupedGemm.LEGACY) | stack.has_product_per_expert, groups, 1.0)
+    kernels = (launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches)
+    return forward + cast_input, input_grad + cast_gradient, weight_grad, *kernels
 
 
 def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
