@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Recompute, Sharding
+from primus_search.candidates import Candidates, Fp8, Recompute, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import layer_activations, share
 from primus_search.cost.memory.buffers import gathered_bytes
@@ -88,14 +88,17 @@ def activation_ratio(model: Model, cluster: Cluster, workload: Workload, c: Cand
 
 
 def sharding_difference(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> float:
-    """Bytes that FSDP2's buffers are traced above their projection while the largest layer works; 0 without FSDP2."""
+    """Bytes that FSDP2's buffers are traced above their projection while the largest layer works; 0 without FSDP2.
+
+    They are those of weights in BF16 whatever the tokens, the recipe and what is recomputed.
+    """
     if c.sharding[row] < Sharding.FSDP2:
         return 0.0
     stack = cluster.stack
     s = share(model, workload, stack, c.take(np.array([row])), cluster.world)
     shard = replace(
         Shard.of(c, row, workload, dtype_of(cluster)),
-        micro_batch_size=1, recompute=Recompute.NONE, keeps_value_view=False,
+        micro_batch_size=1, recompute=Recompute.NONE, fp8=Fp8.NONE,
     )  # fmt: skip
     is_joint = float(s.shards[0]) == float(s.expert_shards[0])
     how = Sharded(
