@@ -10,13 +10,14 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -159,26 +160,24 @@ def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], moment: 
 
     A process that stays connected to the cluster keeps its workers: only those that were killed start again.
     """
-    is_over, happened = threading.Event(), list[bool]()
-
-    def watch() -> None:
+    with ThreadPoolExecutor(1) as search:  # Ray adds a node from the main thread only
+        running = search.submit(finished_here, run, engine="ray", ray_address=address)
         num_tasks, later_s = moment
-        wait_for(lambda: is_over.is_set() or _recorded(run.folder) >= num_tasks)
-        if not is_over.wait(later_s):
-            happened.append(disturb())
+        wait_for(lambda: running.done() or _recorded(run.folder) >= num_tasks)
+        time.sleep(later_s)
+        was_done = not running.done() and disturb()
+        running.result(PATIENCE_S)
+    return was_done
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    folder = RunFolder.open(run.folder, resume=False)
+
+def finished_here(run: Run, **options: Any) -> None:
+    """The run in this process, to its end; `resume=True` continues it."""
+    folder = RunFolder.open(run.folder, resume=bool(options.get("resume")))
     try:
         with small_tasks():
-            options = Options(engine="ray", ray_address=address, keep=KEEP, folder=folder)
-            folder.write(run_search(load_space(run.space), options))
+            folder.write(run_search(load_space(run.space), Options(keep=KEEP, folder=folder, **options)))
     finally:
         folder.close()
-        is_over.set()
-        watcher.join()
-    return any(happened)
 
 
 @contextmanager

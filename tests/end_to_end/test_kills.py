@@ -126,7 +126,7 @@ def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whol
             run = Run(space, tmp_path / f"{what}{number}")
             hits += kills.disturbed_here(run, cluster.address, disturb, moment)
             assert run.answer() == answer, f"{what} killed at {moment}"
-        assert hits > 0 or count < MOMENTS
+        assert hits >= count // 2, f"{what}: {hits} of {count} moments came before the end of the run"
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
@@ -139,7 +139,7 @@ def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
         kill_at(run, moment)
         run.wait_until_gone()
         kills.wait_for(lambda: not kills.ray_workers(CLUSTER_MARK))
-        run.finish("--resume", "--workers", "1")
+        kills.finished_here(run, engine="local", workers=1, resume=True)
         assert run.answer() == answer, f"killed at {moment}"
 
 
