@@ -62,6 +62,19 @@ def bound(request: Request, memory_limit: float) -> float:
     return float(_of_ranks(request.costs, paths, mine, micro, memory_limit, copies == 1).max())
 
 
+def pace_of_memory(request: Request, memory_limit: float) -> float:
+    """Least time per micro-batch that activations leave, in units of what the passes of the same rank take.
+
+    Little's law: the activations of one micro-batch, each times the shortest it can live, share the limit.
+    """
+    costs = request.costs
+    paths = _Paths.of(costs, request.stages * request.virtual_stages, 1)
+    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
+    work = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0))
+    held = np.bincount(ranks, weights=costs.activation * (costs.duration[:3].sum(axis=0) + paths.away))
+    return float((held / np.where(work > 0.0, memory_limit * work, np.inf)).max())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Paths:
     """Shortest times along one micro-batch, per virtual stage; comm included.

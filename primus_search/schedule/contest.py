@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from primus_search.schedule.anneal import anneal
 from primus_search.schedule.bounds import bound
 from primus_search.schedule.dispatch import Dispatched, Policy, as_table, dispatch
@@ -88,17 +90,29 @@ def fastest(request: Request, limit: float, rules: Rules) -> Table:
     short = replace(request, microbatches=_short_run(request, rules))
     best = _best(short, limit, rules)
     if not best:
-        raise request.refuse(f"no order holds as little as {limit:g} micro-batches of activations")
+        raise request.refuse(_why_none(request, limit))
     if short.microbatches == request.microbatches:
         return _polished(request, best[0], limit, rules.polish)
     longer = [extended(each.table(), request.microbatches) for each in best]
     finalists = [as_run(request, table, cost=2) for table in longer if table is not None]
+    if longer[0] is None and best[0].again is not None:
+        finalists += filter(None, [best[0].again(request)])
     if rules.in_full is not None:
         finalists += rules.in_full(request, limit)
-    if not finalists:
-        replayed = [each.again(request) for each in best if each.again is not None]
-        finalists = [each for each in replayed if each is not None] or _best(request, limit, rules)
-    return min(finalists, key=by_score(request)).table()
+    return min(finalists or _best(request, limit, rules), key=by_score(request)).table()
+
+
+def _why_none(request: Request, limit: float) -> str:
+    """Why no order fits: the rank that cannot hold one micro-batch, where there is one."""
+    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
+    needs = np.bincount(ranks, weights=request.costs.activation)
+    worst = int(needs.argmax())
+    if needs[worst] > limit + TOLERANCE:
+        return (
+            f"rank {worst} needs {needs[worst]:g} micro-batches of activations for a single one to pass, "
+            f"the memory limit is {limit:g}"
+        )
+    return f"every order tried holds more than {limit:g} micro-batches of activations on some rank"
 
 
 def own_limit(request: Request, units: float) -> float:

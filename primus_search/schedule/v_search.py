@@ -1,6 +1,7 @@
 """The fastest order of the V placement within a memory limit, in milliseconds however long the pipeline runs.
 
-An order begins as a path that repeats (`v_patterns`), walked by every rank (`walk`), its gaps filled (`tighten`). The
+An order begins as a path that repeats (`v_patterns`), walked by every rank (`walk`), its gaps filled (`tighten`); where
+memory sets the pace also as paths laid one by one (`timetable`). The
 best ones go through rounds: their weight gradients are placed anew, more or less patiently, and the gaps are filled
 again, until nothing gets faster. What an even grid of passes gives and what the costs give compete, so that no order
 is worse than the published ones, which are built on the grid.
@@ -12,12 +13,14 @@ from functools import partial
 
 import numpy as np
 
+from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.contest import Contestant, Rules, by_score, dispatched, fastest, woven
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.dispatch import POLICIES, as_table
 from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Table
 from primus_search.schedule.tighten import inserted, rewoven
+from primus_search.schedule.timetable import timetable
 from primus_search.schedule.v_patterns import STARTS, Start, grid_costs, path_of
 from primus_search.schedule.walk import walk
 from primus_search.schedule.weave import patiences
@@ -27,6 +30,16 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 Turns = tuple[int, ...]
 """Which of `weave.patiences` place the weight gradients anew, one after the other."""
+
+Beginning = Start | float
+"""Where an order begins: a path that repeats, or the least time between micro-batches that are laid one by one, in
+units of the busiest rank's work per micro-batch."""
+
+GAPS = (0.5, 0.9)
+"""Times between micro-batches that are tried where memory sets the pace."""
+
+PACED = 0.9
+"""Pace of memory from which on laying micro-batches one by one has been faster than any repeating path."""
 
 FILL_WEIGHT = 3
 """How much longer it takes to place an order anew and to fill its gaps than to weave it."""
@@ -65,21 +78,25 @@ def fastest_v(request: Request, limit: float, patterns: Callable[[Request], Iter
 
     `patterns`: fused orders that compete too. Raises `ScheduleError` when not even one micro-batch fits.
     """
-    rules = Rules(contest=partial(_contestants, patterns), short=SHORT, step=STEP, rows=ROWS,
-                  rows_per_pass=ROWS_PER_PASS, polish=POLISH_WORK)  # fmt: skip
-    return fastest(request, min(limit, float(MOST_MEMORY * request.stages)), rules)
+    limit = min(limit, float(MOST_MEMORY * request.stages))
+    gaps = GAPS if pace_of_memory(request, limit) >= PACED else ()
+    rules = Rules(contest=partial(_contestants, patterns, gaps), short=SHORT, step=STEP, rows=ROWS,
+                  rows_per_pass=ROWS_PER_PASS + 2 * FILL_WEIGHT * len(gaps), polish=POLISH_WORK)  # fmt: skip
+    return fastest(request, limit, rules)
 
 
 def _contestants(
-    patterns: Callable[[Request], Iterable[Table]], request: Request, limit: float
+    patterns: Callable[[Request], Iterable[Table]], gaps: tuple[float, ...], request: Request, limit: float
 ) -> Iterator[Contestant]:
     yield from woven(request, limit, patterns(request))
     floor = _Floor.of(request, limit)
+    for gap in gaps:
+        for order in floor.opened(gap):
+            yield order[0]
+            yield from (each[0] for each in floor.rounds(gap, order[1], ROUNDS[0]))
     found: list[tuple[Contestant, Start, Columns]] = []
     for start in STARTS[: max(STARTED, START_ROWS // (12 * request.stages * request.microbatches))]:
-        columns = floor.walked(start)
-        order = None if columns is None else floor.filled(columns, start, ())
-        if order is not None:
+        for order in floor.opened(start):
             found.append((order[0], start, order[1]))
             yield order[0]
     if not found:
@@ -92,15 +109,13 @@ def _contestants(
                 yield order[0]
 
 
-def _played(start: Start, turns: Turns, limit: float, request: Request) -> Contestant | None:
+def _played(start: Beginning, turns: Turns, limit: float, request: Request) -> Contestant | None:
     """The order of a start after some turns."""
     floor = _Floor.of(request, limit)
-    columns = floor.walked(start)
-    order = None if columns is None else floor.filled(columns, start, ())
-    if order is None or not turns:
-        return None if order is None else order[0]
-    orders = list(floor.rounds(start, order[1], turns))
-    return orders[-1][0] if len(orders) == len(turns) else None
+    orders = list(floor.opened(start))
+    if orders and turns:
+        orders = list(floor.rounds(start, orders[0][1], turns))[len(turns) - 1 :]
+    return orders[0][0] if orders else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +133,21 @@ class _Floor:
         duration = np.ascontiguousarray(request.costs.duration[:3])
         return cls(request=request, limit=limit, duration=duration, patiences=patiences(request.stages))
 
-    def walked(self, start: Start) -> Columns | None:
-        """The order of a start as its path implies it; None where it does not fit."""
+    def opened(self, start: Beginning) -> Iterator[tuple[Contestant, Columns]]:
+        """The order of a start with its gaps filled; none where it does not fit."""
+        columns = self._walked(start) if isinstance(start, Start) else self._laid(start)
+        order = None if columns is None else self.filled(columns, start, ())
+        if order is not None:
+            yield order
+
+    def _laid(self, gap: float) -> Columns | None:
+        p, work = self.request.stages, self.duration.sum(axis=0)
+        busiest = float((work + work[::-1]).max())
+        makespan, *columns = timetable(p, self.request.microbatches, self.duration, self.request.costs.comm,
+                                       self.request.costs.activation, self.limit, busiest, gap * busiest)  # fmt: skip
+        return (columns[0], columns[1], columns[2]) if makespan < np.inf else None
+
+    def _walked(self, start: Start) -> Columns | None:
         p, m, activation = self.request.stages, self.request.microbatches, self.request.costs.activation
         path, period = path_of(self.request, start)
         duration, comm = self.duration, self.request.costs.comm
@@ -133,7 +161,7 @@ class _Floor:
             columns = (moved[0], moved[1], moved[2])
         return columns if makespan < np.inf else None
 
-    def filled(self, columns: Columns, start: Start, turns: Turns) -> tuple[Contestant, Columns] | None:
+    def filled(self, columns: Columns, start: Beginning, turns: Turns) -> tuple[Contestant, Columns] | None:
         """An order that came from a start by some turns with its gaps filled; None where it does not fit."""
         makespan, span, *better = inserted(
             self.request.stages, self.request.microbatches, *columns, self.duration, self.request.costs.comm,
@@ -147,7 +175,7 @@ class _Floor:
         )  # fmt: skip
         return contestant, tuple(better)
 
-    def rounds(self, start: Start, columns: Columns, turns: Turns) -> Iterator[tuple[Contestant, Columns]]:
+    def rounds(self, start: Beginning, columns: Columns, turns: Turns) -> Iterator[tuple[Contestant, Columns]]:
         """The orders after each turn: weight gradients placed anew, gaps filled."""
         for n, turn in enumerate(turns, start=1):
             makespan, *anew = rewoven(
