@@ -19,6 +19,7 @@ NOTCH = 1.57  # that half width is NOTCH * interquartile range / sqrt(repeats) (
 MIN_REPEATS, MAX_REPEATS = 5, 200
 BUSY_RATIO = 1.10  # wall over CPU seconds beyond which other work has taken the core
 DRIFT_RATIO = 1.05
+CALM_SHARE = 0.05  # of the cores that other processes may take during a training step that counts as undisturbed
 SLOW_RATIO = 1.15  # a core that much slower than at its best shares its execution units with another guest's
 
 

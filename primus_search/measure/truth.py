@@ -17,7 +17,7 @@ from typing import Any
 from scipy.stats import kendalltau
 
 from primus_search.candidates import Candidates, Recompute, Sharding
-from primus_search.measure.timing import SLOW_RATIO
+from primus_search.measure.timing import CALM_SHARE, SLOW_RATIO
 from primus_search.model import MixtureOfExperts, Model
 from primus_search.workload import Workload
 
@@ -31,7 +31,6 @@ MOE = Model(
 )  # fmt: skip
 WORKLOAD = Workload(seq_length=256, global_batch_size=8)
 RANKS = 2
-CALM_SHARE = 0.05  # of the cores that other processes may take during a step that counts as undisturbed
 FEWEST_CALM = 2
 CALM_CASES = 0.9  # share of the cases that need calm steps for the comparison to count; noise only makes steps longer
 

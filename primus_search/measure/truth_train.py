@@ -1,5 +1,6 @@
 """Trains one configuration for a few steps on this rank and reports what it took. Runs isolated, one process a rank."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from primus_search.measure.bench import NotFiniteError, Piece
 from primus_search.measure.device import busy_s, forget_peak, resident_bytes, return_freed_memory_from
 from primus_search.measure.ranks import FREED_FROM_BYTES, join, leave
 from primus_search.measure.shard import Shard
-from primus_search.measure.timing import SLOW_RATIO
+from primus_search.measure.timing import CALM_SHARE, SLOW_RATIO
 from primus_search.measure.truth_model import Part
 from primus_search.model import MixtureOfExperts, Model
 
@@ -91,10 +92,19 @@ def _timed(step: Callable[[], object], wanted: int) -> list[tuple[float, ...]]:
         after = yardstick()
         yard_s, best, before = max(before, after), min(best, after), after
         timed.append((*took, yard_s))
-        slowest = torch.tensor(yard_s / best)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        calm += float(slowest) <= SLOW_RATIO
+        calm += _is_calm(took, yard_s / best)
     return timed
+
+
+def _is_calm(took: list[float], slowness: float) -> bool:
+    """Whether nothing disturbed a step on any rank; all ranks come to the same answer."""
+    wall_s, cpu_s, machine_s = took
+    own_s, slowest = torch.tensor(cpu_s, dtype=torch.float64), torch.tensor([slowness, wall_s, machine_s])
+    dist.all_reduce(own_s)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    slowness, wall_s, machine_s = slowest.tolist()
+    foreign_share = (machine_s - float(own_s)) / (wall_s * (os.cpu_count() or 1))
+    return slowness <= SLOW_RATIO and foreign_share <= CALM_SHARE
 
 
 def _yardstick() -> Callable[[], float]:
