@@ -79,13 +79,16 @@ class Rows:
 
     def append(self, rows: NDArray[np.float64]) -> None:
         """Add rows of shape (n, width)."""
-        needed = self.size + len(rows)
-        if needed > len(self._data):
-            grown = np.zeros((max(needed, 2 * len(self._data)), self._data.shape[1]))
-            grown[: self.size] = self._data[: self.size]
+        self.room(len(rows))[:] = rows
+
+    def room(self, rows: int) -> NDArray[np.float64]:
+        """So many more rows, to be filled in by the caller."""
+        begin, self.size = self.size, self.size + rows
+        if self.size > len(self._data):
+            grown = np.empty((max(self.size, 2 * len(self._data)), self._data.shape[1]))
+            grown[:begin] = self._data[:begin]
             self._data = grown
-        self._data[self.size : needed] = rows
-        self.size = needed
+        return self._data[begin : self.size]
 
     @property
     def data(self) -> NDArray[np.float64]:

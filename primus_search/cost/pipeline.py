@@ -170,7 +170,10 @@ class PipelineRows:
 
     def simulate(self, codes: Ints, layers: Floats) -> None:
         """Fill in the bubble of these rows where it is still unknown."""
-        wanted = np.unique(codes[np.isnan(self._rows.data[codes, BUBBLE])])
+        is_wanted = np.zeros(self._rows.size, dtype=np.bool_)
+        is_wanted[codes] = True
+        wanted = np.flatnonzero(is_wanted)
+        wanted = wanted[np.isnan(self._rows.data[wanted, BUBBLE])]
         if len(wanted) == 0:
             return
         shape, layer, microbatches = self._codes.data[wanted].astype(np.int64).T

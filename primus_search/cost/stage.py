@@ -65,18 +65,19 @@ class Pieces:
         """(kinds, rows)"""
         return np.array([piece.recompute_s[piece.again] for piece in self.pieces[: self.num_kinds]])
 
-    def rows(self) -> Floats:
-        """(rows, pieces * passes + pieces * parts + kinds) all of it, as a table of layers holds it."""
+    def __len__(self) -> int:
+        return len(self.pieces[0].number)
+
+    def write(self, out: Floats) -> None:
+        """Fill (rows, pieces * passes + pieces * parts + kinds): all of it, as a table of layers holds it."""
         from primus_search.cost.kernels import spread
 
         passes, parts, count = len(Pass), len(Part), len(self.pieces)
-        out = np.empty((len(self.pieces[0].number), count * (passes + parts) + self.num_kinds))
         for i, piece in enumerate(self.pieces):
             spread(piece.pass_s, piece.number, out, i * passes)
             spread(piece.part_s, piece.number, out, count * passes + i * parts)
         for i, piece in enumerate(self.pieces[: self.num_kinds]):
             spread(piece.recompute_s[:, None], piece.again, out, count * (passes + parts) + i)
-        return out
 
 
 COMPUTE_IGNORES = frozenset(

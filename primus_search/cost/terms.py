@@ -85,7 +85,8 @@ class Terms:
         codes, first = self._encode(self._layer_keys, columns)
         if len(first):
             job = (self.model, self.cluster, self.workload, c.take(first), self.measured)
-            self.layers.append(pieces(*job, shares_rows=self._shares_rows).rows())
+            priced = pieces(*job, shares_rows=self._shares_rows)
+            priced.write(self.layers.room(len(priced)))
         return codes
 
     def shape_codes(self, c: Candidates) -> Ints:

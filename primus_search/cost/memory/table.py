@@ -6,6 +6,8 @@ precision, recompute of modules) the prices of what comes and goes. `cost.factor
 a grid remembers the numbers per pair of outer cell and inner combination and asks for `total_of` alone.
 """
 
+from dataclasses import fields
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,17 +80,20 @@ class MemoryTable:
 
     def total(self, c: Candidates) -> Floats:
         """Bytes the driver would show on the worst rank, per row: all that rejection needs."""
-        return self._total(c)[0]
+        keys, number = self._keys(c)
+        return self.total_of(*keys)[0][number]
 
     def memory(self, c: Candidates) -> Memory:
         """Every part, on the worst rank at its worst moment."""
         from primus_search.cost.memory.kernels import split
 
-        total, moment, state, batch = self._total(c)
-        parts = np.zeros((len(PARTS), len(c)))
+        (pipeline, state, batch), number = self._keys(c)
+        total, moment = self.total_of(pipeline, state, batch)
+        parts = np.zeros((len(PARTS), len(total)))
         for key, table in ((state, self._state), (batch, self._batch)):
             split(moment, key, self._units.data, table.part, table.unit, table.entries.data, parts)
-        return self.complete(parts, total, self._context.data[state], self._expert_buffer.data[batch])
+        distinct = self.complete(parts, total, self._context.data[state], self._expert_buffer.data[batch])
+        return Memory(**{f.name: distinct.__getattribute__(f.name)[number] for f in fields(Memory)})
 
     def complete(self, parts: Floats, total: Floats, context: Floats, expert_buffer: Floats) -> Memory:
         """Add what belongs to the device rather than to a moment; slack is what the total leaves."""
@@ -126,12 +131,14 @@ class MemoryTable:
 
     # --- keys ------------------------------------------------------------------------------------------------------
 
-    def _total(self, c: Candidates) -> tuple[Floats, Ints, Ints, Ints]:
-        """Bytes of every row, the moment they are needed at, and the keys of state and micro-batch."""
+    def _keys(self, c: Candidates) -> tuple[tuple[Ints, Ints, Ints], Ints]:
+        """Keys of pipeline, state and micro-batch of every combination that occurs, and which one every row has."""
         if self.is_full:
             self.forget()
-        state, batch = self.state_codes(c), self.batch_codes(c)
-        return *self.total_of(self.pipeline_codes(c), state, batch), state, batch
+        keys = (self.pipeline_codes(c), self.state_codes(c), self.batch_codes(c))
+        number, first = Vocabulary().encode(keys)
+        pipeline, state, batch = (key[first] for key in keys)
+        return (pipeline, state, batch), number
 
     def total_of(self, pipeline: Ints, state: Ints, batch: Ints) -> tuple[Floats, Ints]:
         """Bytes of every combination of keys, and the moment they are needed at."""
