@@ -87,13 +87,16 @@ def activation_ratio(model: Model, cluster: Cluster, workload: Workload, c: Cand
     return traced / modelled
 
 
-def sharding_difference(model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int) -> float:
-    """Bytes that FSDP2's buffers are traced above their projection while the largest layer works; 0 without FSDP2.
+def traced_buffers(
+    model: Model, cluster: Cluster, workload: Workload, c: Candidates, row: int, projected_bytes: float
+) -> float:
+    """Collective buffers of one candidate with FSDP2's of its largest layer traced; as projected without FSDP2.
 
-    They are those of weights in BF16 whatever the tokens, the recipe and what is recomputed.
+    They are those of weights in BF16 whatever the tokens, the recipe and what is recomputed. At a worst moment at which
+    no layer of that kind works, the projection holds fewer bytes than they have, and stays.
     """
     if c.sharding[row] < Sharding.FSDP2:
-        return 0.0
+        return projected_bytes
     stack = cluster.stack
     s = share(model, workload, stack, c.take(np.array([row])), cluster.world)
     shard = replace(
@@ -113,7 +116,8 @@ def sharding_difference(model: Model, cluster: Cluster, workload: Workload, c: C
         return float(gathered_bytes(stack, s, count)[0]) * scale
 
     largest = max(model.kinds, key=projected)
-    return trace_sharded(model, shard, largest, how).buffers_bytes - projected(largest)
+    others = projected_bytes - projected(largest)
+    return projected_bytes if others < 0.0 else others + trace_sharded(model, shard, largest, how).buffers_bytes
 
 
 # --- measured -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from primus_search.measure.memory import (
     activation_ratio,
     dtype_of,
     residual,
-    sharding_difference,
+    traced_buffers,
     with_residual,
 )
 from primus_search.measure.preflight import preflight
@@ -140,12 +140,12 @@ def _trace_top(
     for row in range(min(top_k, len(c))):
         try:
             ratio = activation_ratio(model, cluster, workload, c, row)
-            more = sharding_difference(model, cluster, workload, c, row)
+            sharded = traced_buffers(model, cluster, workload, c, row, float(buffers[row]))
         except RuntimeError as error:
             notes.append(f"rank {row + 1} could not be traced: {error}")
             continue
         activations[row] *= ratio
-        buffers[row] = max(buffers[row] + more, 0.0)
+        buffers[row] = sharded
         evidence[row], ratios[row] = TRACED, ratio
         found = residual(model, cluster, workload, c, row, before.measurements)
         if found is not None:

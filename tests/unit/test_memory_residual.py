@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from primus_search.candidates import Candidates, Sharding
@@ -12,7 +11,7 @@ from primus_search.layout import BALANCED
 from primus_search.measure.memory import (
     Residual,
     residual_of,
-    sharding_difference,
+    traced_buffers,
     upper_bytes,
     verdict_of,
     with_residual,
@@ -90,12 +89,15 @@ def test_fsdp_buffers_are_traced_only_where_there_are_any_and_dense_ones_are_pro
     c = Candidates.table(sharding=[int(Sharding.DISTRIBUTED_OPTIMIZER), int(Sharding.FSDP2)])
     here = cluster(1, load_stack("torchtitan"))
     layer = 10.0 * LLAMA_70B.layer_params(LLAMA_70B.kinds[0])
-    found = [sharding_difference(LLAMA_70B, here, WORK, c, row) for row in (0, 1)]
-    assert found[0] == 0.0
-    assert abs(found[1]) < 1e-3 * layer
+    assert traced_buffers(LLAMA_70B, here, WORK, c, 0, 5e9) == 5e9
+    assert traced_buffers(LLAMA_70B, here, WORK, c, 1, layer + 5e8) == pytest.approx(layer + 5e8, rel=1e-3)
+
+
+def test_at_a_moment_without_gathered_layers_the_projection_stays() -> None:
+    c = Candidates.table(sharding=int(Sharding.FSDP2))
+    assert traced_buffers(LLAMA_70B, cluster(1, load_stack("torchtitan")), WORK, c, 0, 1e9) == 1e9
 
 
 def test_fsdp_buffers_of_experts_are_traced_below_their_projection() -> None:
     c = Candidates.table(sharding=int(Sharding.FSDP2), ep=4)
-    assert np.isfinite(sharding_difference(LITE, cluster(1, load_stack("torchtitan")), WORK, c, 0))
-    assert sharding_difference(LITE, cluster(1, load_stack("torchtitan")), WORK, c, 0) < 0.0
+    assert 0.0 < traced_buffers(LITE, cluster(1, load_stack("torchtitan")), WORK, c, 0, 5e9) < 5e9
