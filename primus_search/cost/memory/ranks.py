@@ -122,22 +122,27 @@ def worst_moments(model: Model, pipeline: Pipeline) -> Moments:
 def _moments(model: Model, pipeline: Pipeline, *, across: bool) -> Moments:
     from primus_search.cost.memory.kernels import uncovered
 
-    columns = Units(len(memory_kinds(model)))
-    layers = _stage_layers(model, pipeline)
+    layers = _stage_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
     held = _held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
     stages = held.stages % len(layers.layers)
     chunks = _chunks(model, pipeline, layers)
-    at = np.array(
-        [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
-        + [columns.other(name) for name in ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")]
-    )
+    resident = _resident(model, pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches, pipeline.layout)
     units, rank = uncovered(
         held.first, held.live, held.waiting, held.backward,
         chunks.kept[stages], chunks.recomputed[stages], chunks.every[stages], chunks.inputs[stages],
-        layers.has_head[stages] > 0.0, chunks.group, _resident(model, columns, pipeline, layers, chunks, stages),
-        at, across,
+        layers.has_head[stages] > 0.0, chunks.group, resident, _columns(model), across,
     )  # fmt: skip
     return Moments(rank=rank, units=units)
+
+
+@lru_cache(maxsize=64)
+def _columns(model: Model) -> NDArray[np.int64]:
+    """Columns that `uncovered` writes, in its order."""
+    columns = Units(len(memory_kinds(model)))
+    return np.array(
+        [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
+        + [columns.other(name) for name in ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -166,13 +171,10 @@ def _held(schedule: str, pp: int, vpp: int, microbatches: int) -> _Held:
     )
 
 
-def _stage_layers(model: Model, pipeline: Pipeline) -> StageLayers:
-    stages = pipeline.pp * pipeline.vpp
-    layers = stage_layers(model, stages, pipeline.layout)
+def _stage_layers(model: Model, stages: int, layout: Layout) -> StageLayers:
+    layers = stage_layers(model, stages, layout)
     if layers is None:
-        raise ScheduleError(
-            f"layout {pipeline.layout} does not deal {model.num_layers} layers to {stages} virtual stages"
-        )
+        raise ScheduleError(f"layout {layout} does not deal {model.num_layers} layers to {stages} virtual stages")
     return layers
 
 
@@ -197,8 +199,7 @@ def _chunks(model: Model, pipeline: Pipeline, layers: StageLayers) -> _Chunks:
     recomputes the first `num_layers` (0: all) one by one. Megatron: --recompute-method, --recompute-num-layers.
     Offloaded layers, the first of the kept ones, leave the device.
     """
-    decoder, extra = layers.layers.astype(np.int64), layers.mtp.astype(np.int64)
-    number = decoder + extra
+    number = (layers.layers + layers.mtp).astype(np.int64)
     if not pipeline.is_full:
         first, group = np.zeros_like(number), 0.0
     elif pipeline.method == RecomputeMethod.UNIFORM:
@@ -206,18 +207,21 @@ def _chunks(model: Model, pipeline: Pipeline, layers: StageLayers) -> _Chunks:
     else:
         first, group = np.minimum(pipeline.num_layers or number, number), 1.0
     away = np.minimum(first + pipeline.offload, number)
-    begin = np.cumsum(decoder) - decoder
-    is_last_kind = np.eye(len(memory_kinds(model)))[_kind_of_layers(model)[-1]]
-
-    def of_first(count: NDArray[np.int64]) -> Floats:  # kinds among the first so many layers of every stage
-        before = _layers_before(model)
-        own = before[begin + np.minimum(count, decoder)] - before[begin]
-        mtp: Floats = own + np.maximum(count - decoder, 0)[:, None] * is_last_kind
-        return mtp
-
-    every = of_first(number)
+    every = _of_first(model, layers, number)
     inputs = np.ceil(first / group) if group else np.zeros(len(number))
-    return _Chunks(kept=every - of_first(away), recomputed=of_first(first), every=every, inputs=inputs, group=group)
+    kept = every - _of_first(model, layers, away)
+    recomputed = _of_first(model, layers, first)
+    return _Chunks(kept=kept, recomputed=recomputed, every=every, inputs=inputs, group=group)
+
+
+def _of_first(model: Model, layers: StageLayers, count: NDArray[np.int64]) -> Floats:
+    """(stages, kinds) layers of each kind among the first so many of every stage, MTP modules last."""
+    decoder, before = layers.layers.astype(np.int64), _layers_before(model)
+    begin = np.cumsum(decoder) - decoder
+    is_last_kind = before[-1] - before[-2]
+    own = before[begin + np.minimum(count, decoder)] - before[begin]
+    found: Floats = own + np.maximum(count - decoder, 0)[:, None] * is_last_kind
+    return found
 
 
 @lru_cache(maxsize=64)
@@ -234,12 +238,13 @@ def _layers_before(model: Model) -> Floats:
     return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum(of_kind, axis=0)])
 
 
-def _resident(
-    model: Model, columns: Units, pipeline: Pipeline, layers: StageLayers, chunks: _Chunks, stages: NDArray[np.int64]
-) -> Floats:
-    """(ranks, units) what does not change during a step; `stages` are the virtual stages of every rank."""
+@lru_cache(maxsize=1 << 12)
+def _resident(model: Model, schedule: str, pp: int, vpp: int, microbatches: int, layout: Layout) -> Floats:
+    """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
+    columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, layout)
+    stages = _held(schedule, pp, vpp, microbatches).stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
-    every = chunks.every[stages].sum(axis=1)
+    every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)
     rows[:, : columns.kinds] = every
     has_embedding, has_head = layers.has_embedding[stages].sum(axis=1), layers.has_head[stages].sum(axis=1)
     is_shared = model.is_tied & (has_embedding > 0)
@@ -252,5 +257,5 @@ def _resident(
     rows[:, columns.other("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
     rows[:, columns.other("experts_present")] = every[:, moe].sum(axis=1) > 0
     rows[:, columns.other("head_present")] = has_head > 0
-    rows[:, columns.other("hop")] = float(pipeline.pp > 1)
+    rows[:, columns.other("hop")] = float(pp > 1)
     return rows
