@@ -31,12 +31,23 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 Turns = tuple[int, ...]
 """Which of `weave.patiences` place the weight gradients anew, one after the other."""
 
-Beginning = Start | float
-"""Where an order begins: a path that repeats, or the least time between micro-batches that are laid one by one, in
-units of the busiest rank's work per micro-batch."""
 
-GAPS = (0.5, 0.9)
-"""Times between micro-batches that are tried where memory sets the pace."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Laid:
+    """Where an order begins as paths laid one by one.
+
+    gap    least time between micro-batches, in units of the busiest rank's work per micro-batch
+    spare  activations of the limit that stay unused, in units of one micro-batch: rounds may fit better in less
+    """
+
+    gap: float
+    spare: float = 0.0
+
+
+Beginning = Start | Laid
+
+LAID = (Laid(gap=0.5), Laid(gap=0.9), Laid(gap=0.5, spare=0.5))
+"""What is tried where memory sets the pace."""
 
 PACED = 0.9
 """Pace of memory from which on laying micro-batches one by one has been faster than any repeating path."""
@@ -79,21 +90,21 @@ def fastest_v(request: Request, limit: float, patterns: Callable[[Request], Iter
     `patterns`: fused orders that compete too. Raises `ScheduleError` when not even one micro-batch fits.
     """
     limit = min(limit, float(MOST_MEMORY * request.stages))
-    gaps = GAPS if pace_of_memory(request, limit) >= PACED else ()
-    rules = Rules(contest=partial(_contestants, patterns, gaps), short=SHORT, step=STEP, rows=ROWS,
-                  rows_per_pass=ROWS_PER_PASS + 2 * FILL_WEIGHT * len(gaps), polish=POLISH_WORK)  # fmt: skip
+    laid = LAID if pace_of_memory(request, limit) >= PACED else ()
+    rules = Rules(contest=partial(_contestants, patterns, laid), short=SHORT, step=STEP, rows=ROWS,
+                  rows_per_pass=ROWS_PER_PASS + 2 * FILL_WEIGHT * len(laid), polish=POLISH_WORK)  # fmt: skip
     return fastest(request, limit, rules)
 
 
 def _contestants(
-    patterns: Callable[[Request], Iterable[Table]], gaps: tuple[float, ...], request: Request, limit: float
+    patterns: Callable[[Request], Iterable[Table]], laid: tuple[Laid, ...], request: Request, limit: float
 ) -> Iterator[Contestant]:
     yield from woven(request, limit, patterns(request))
     floor = _Floor.of(request, limit)
-    for gap in gaps:
-        for order in floor.opened(gap):
+    for lay in laid:
+        for order in floor.opened(lay):
             yield order[0]
-            yield from (each[0] for each in floor.rounds(gap, order[1], ROUNDS[0]))
+            yield from (each[0] for each in floor.rounds(lay, order[1], ROUNDS[0]))
     found: list[tuple[Contestant, Start, Columns]] = []
     for start in STARTS[: max(STARTED, START_ROWS // (12 * request.stages * request.microbatches))]:
         for order in floor.opened(start):
@@ -140,11 +151,12 @@ class _Floor:
         if order is not None:
             yield order
 
-    def _laid(self, gap: float) -> Columns | None:
+    def _laid(self, start: Laid) -> Columns | None:
         p, work = self.request.stages, self.duration.sum(axis=0)
         busiest = float((work + work[::-1]).max())
         makespan, *columns = timetable(p, self.request.microbatches, self.duration, self.request.costs.comm,
-                                       self.request.costs.activation, self.limit, busiest, gap * busiest)  # fmt: skip
+                                       self.request.costs.activation, self.limit - start.spare, busiest,
+                                       start.gap * busiest)  # fmt: skip
         return (columns[0], columns[1], columns[2]) if makespan < np.inf else None
 
     def _walked(self, start: Start) -> Columns | None:
