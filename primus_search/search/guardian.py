@@ -22,8 +22,8 @@ MARK = "PRIMUS_SEARCH_CLUSTER"
 """The variable by which processes of a cluster are known; children inherit it."""
 
 PATIENCE_S, POLL_S = 60.0, 0.05
-EMPTY_ROUNDS = 3
-"""A process that is just being forked is seen one round later."""
+EMPTY_ROUNDS = 10
+"""A process that is just being forked, or takes another program, is seen some rounds later on a busy machine."""
 
 
 class Guardian:
