@@ -12,7 +12,6 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.schedule.table import Placement, Table
+from primus_search.sources import fingerprint_of
 
 WORTH_S = 0.003
 """Processor seconds that an order must have taken to be kept; reading one takes less."""
@@ -55,14 +55,7 @@ def _path(name: str, stages: int, microbatches: int, virtual_stages: int) -> Pat
     return folder() / f"{name}-{stages}-{microbatches}-{virtual_stages}"
 
 
-def _fingerprint() -> str:
-    seen = sha256(f"{np.__version__} {numba.__version__}".encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        seen.update(source.read_bytes())
-    return seen.hexdigest()[:16]
-
-
-FINGERPRINT = _fingerprint()
+FINGERPRINT = fingerprint_of(Path(__file__).parent, np.__version__, numba.__version__)
 """Of the code as it was when it was loaded: files may change while this process runs."""
 
 

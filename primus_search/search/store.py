@@ -28,6 +28,7 @@ from primus_search.errors import InputError, PrimusSearchError, Problem
 from primus_search.search.evaluate import CHUNK_ROWS, Funnel
 from primus_search.search.journal import Journal, OtherSearch
 from primus_search.search.result import SearchResult, Table, ladder
+from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
 
 RANKED_ROWS = 1000
@@ -97,7 +98,7 @@ class RunFolder:
         unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
         searched = fingerprint(replace(funnel.space, search=unlimited))
         identity = {"search": searched, "keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
-        identity |= {"version": __version__, "numpy": np.__version__}
+        identity |= {"version": __version__, "code": fingerprint_of(PACKAGE), "numpy": np.__version__}
         path = self.path / "journal.bin"
         try:
             found = Journal.resume(path, identity, funnel.keep) if resume else None
@@ -150,7 +151,12 @@ def file_facts(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-IDENTITY_WORDS = {"search": "space, model, hardware or settings", "keep": "--keep", "numpy": "NumPy"}
+IDENTITY_WORDS = {
+    "search": "space, model, hardware or settings",
+    "keep": "--keep",
+    "numpy": "NumPy",
+    "code": "source files",
+}
 """What a user calls the parts of a journal's identity; a part that is not listed goes by its own name."""
 
 

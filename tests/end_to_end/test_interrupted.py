@@ -87,11 +87,15 @@ def test_a_run_continues_with_another_number_of_workers(
     assert ranking_of(tmp_path) == whole
 
 
-def test_a_larger_budget_continues_a_run_whose_budget_ran_out(tmp_path: Path, whole: bytes) -> None:
+def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
+    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget ends with the task that spends it."""
+    monkeypatch.setattr("primus_search.search.plan.TASKS_PER_WORKER", 1000)
     space = space_of(1)
     limited = replace(space, search=replace(space.search, method="exhaustive", budget_candidates=3 * ROWS))
     result = searched(limited, tmp_path, workers=1)
-    assert not result.exact and 3 * ROWS <= result.legal <= 4 * ROWS
+    assert not result.exact and 3 * ROWS <= result.legal < 4 * ROWS
     assert result.notes == ("the budget ran out: these are the best candidates found so far",)
     assert searched(space, tmp_path, workers=1, resume=True).exact
     assert ranking_of(tmp_path) == whole
@@ -126,6 +130,14 @@ def test_a_journal_of_another_search_is_kept_and_refused(tmp_path: Path, monkeyp
         " now 201 changed); give what that run was given, or leave out --resume to start over"
     )
     assert (tmp_path / "journal.bin").read_bytes() == before
+
+
+def test_a_journal_of_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its tasks are and what their figures mean is the code's matter."""
+    interrupted(space_of(1), tmp_path, 3, monkeypatch)
+    monkeypatch.setattr("primus_search.search.store.fingerprint_of", lambda folder: "another")
+    with pytest.raises(InputError, match=r"\(source files [0-9a-f]{16}, now another changed\)"):
+        searched(space_of(1), tmp_path, workers=1, resume=True, keep=KEEP)
 
 
 # --- folders -------------------------------------------------------------------------------------------------------
