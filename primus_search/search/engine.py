@@ -11,10 +11,12 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from typing import Protocol
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any, Protocol
 
 from primus_search.errors import PrimusSearchError
 from primus_search.search.evaluate import Funnel, Task
@@ -78,85 +80,120 @@ class InProcess:
 
 
 class Processes:
-    """Several worker processes of this machine. On Linux they are forked and share the enumerated grid."""
+    """Several worker processes of this machine. On Linux they are forked and share the enumerated grid.
+
+    Each has a pipe of its own. Workers that share a queue share its lock, and one that is killed while it holds the
+    lock stops the others for good; here it takes nothing with it but the tasks it was sent.
+    """
 
     name = "local"
 
     def __init__(self, funnel: Funnel, workers: int) -> None:
         self._funnel, self.workers = funnel, workers
-        self._pool = self._start()
-
-    def _start(self) -> ProcessPoolExecutor:
-        method = "fork" if sys.platform == "linux" else "spawn"
-        context = multiprocessing.get_context(method)
-        return ProcessPoolExecutor(
-            max_workers=self.workers,
-            mp_context=context,
-            initializer=_enter_worker,
-            initargs=(self._funnel, os.getpid()),
-        )
+        self._pool = [_Worker(funnel) for _ in range(workers)]
 
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
-        waiting, flying, tries = iter(tasks), dict[Future[Findings], Task](), dict[int, int]()
+        waiting, tries, num_done = iter(tasks), dict[int, int](), 0
         again: list[Task] = []
-        is_drained, num_done = False, 0
         while True:
-            is_broken = False
-            while not is_drained and not is_broken and len(flying) < most_in_flight(self.workers, num_done):
+            while sum(len(worker.tasks) for worker in self._pool) < most_in_flight(self.workers, num_done):
                 task = again.pop() if again else next(waiting, None)
                 if task is None:
-                    is_drained = True
                     break
-                try:
-                    flying[self._pool.submit(_evaluate, task, cut_of(task.cluster))] = task
-                except BrokenProcessPool:  # a worker was lost while the caller looked at findings
-                    again.append(task)
-                    is_broken = True
-            if not flying and not is_broken:
+                min(self._pool, key=lambda worker: len(worker.tasks)).send(task, cut_of(task.cluster))
+            busy = [worker for worker in self._pool if worker.tasks]
+            if not busy:
                 return
-            done, _ = wait(flying, return_when=FIRST_COMPLETED)
-            is_broken |= any(isinstance(future.exception(), BrokenProcessPool) for future in done)
-            for future in done:
-                if not isinstance(future.exception(), BrokenProcessPool):
+            ready = wait([worker.pipe for worker in busy])
+            for worker in [worker for worker in busy if worker.pipe in ready]:
+                try:
+                    task, findings = worker.receive()
+                except (EOFError, OSError):
+                    again += _counted(worker.tasks, tries)
+                    worker.end()
+                    self._pool[self._pool.index(worker)] = _Worker(self._funnel)
+                else:
                     num_done += 1
-                    yield flying.pop(future), future.result()
-            if is_broken:
-                again += _counted(list(flying.values()), tries)
-                flying, is_drained = {}, False
-                self._pool.shutdown(wait=True, cancel_futures=True)
-                self._pool = self._start()
+                    yield task, findings
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for worker in self._pool:
+            worker.end()
 
 
 def _counted(lost: list[Task], tries: dict[int, int]) -> list[Task]:
-    """The lost tasks, to be done again; raises when one of them was lost too often."""
-    for task in lost:
-        tries[task.number] = tries.get(task.number, 0) + 1
-        if tries[task.number] >= MAX_TRIES:
-            raise WorkerLost(
-                f"task {task.number} (candidates {task.start}..{task.stop}) lost its worker {MAX_TRIES} times; "
-                "is the machine out of memory? try fewer workers"
-            )
+    """The tasks of a lost worker, to be done again; raises when the one it was at was lost too often."""
+    at = lost[0]
+    tries[at.number] = tries.get(at.number, 0) + 1
+    if tries[at.number] >= MAX_TRIES:
+        raise WorkerLost(
+            f"task {at.number} (candidates {at.start}..{at.stop}) lost its worker {MAX_TRIES} times; "
+            "is the machine out of memory? try fewer workers"
+        )
     return lost
 
 
-_worker: list[Funnel] = []
+class _Worker:
+    """One process, the pipe to it, and the tasks it was sent and has not answered, in order."""
+
+    def __init__(self, funnel: Funnel) -> None:
+        on_linux = sys.platform == "linux"
+        context = multiprocessing.get_context("fork") if on_linux else multiprocessing.get_context("spawn")
+        self.pipe, its_end = context.Pipe()
+        self.tasks: list[Task] = []
+        self._process = context.Process(target=_serve, args=(funnel, its_end, os.getpid()), daemon=True)
+        self._process.start()
+        its_end.close()  # the worker's alone, so that the pipe ends when the worker does
+
+    def send(self, task: Task, cut: Cut) -> None:
+        self.tasks.append(task)
+        with suppress(OSError):  # it was lost; what it was sent will be missed when its answer is read
+            self.pipe.send((task, cut))
+
+    def receive(self) -> tuple[Task, Findings]:
+        """Its next answer. Raises EOFError or OSError when it is lost, and what it raised itself."""
+        answer = self.pipe.recv()
+        task = self.tasks.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return task, answer
+
+    def end(self) -> None:
+        """Tasks have no effect but their answer, so a worker may be ended at any time."""
+        self._process.terminate()
+        self._process.join()
+        self.pipe.close()
 
 
-def _enter_worker(funnel: Funnel, driver: int) -> None:
+def _serve(funnel: Funnel, pipe: "Connection[Any, Any]", driver: int) -> None:
+    """What a worker does: answer tasks in the order they come.
+
+    They are taken off the pipe at once, so that neither end ever waits for the other to read.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers itself
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    tasks = SimpleQueue[tuple[Task, Cut]]()
+    threading.Thread(target=_take, args=(pipe, tasks), daemon=True).start()
     threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
-    _worker[:] = [funnel]
+    while True:
+        task, cut = tasks.get()
+        try:
+            answer: Findings | Exception = funnel.evaluate(task, cut)
+        except Exception as error:  # the driver raises it again
+            error.add_note(traceback.format_exc())
+            answer = error
+        pipe.send(answer)
 
 
-def _end_with(driver: int) -> None:
-    """End this worker when its driver is gone: a killed driver cannot tell it, and the pool's queue never closes."""
-    while os.getppid() == driver:
-        time.sleep(ORPHAN_CHECK_S)
+def _take(pipe: "Connection[Any, Any]", tasks: "SimpleQueue[tuple[Task, Cut]]") -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            tasks.put(pipe.recv())
     os._exit(1)
 
 
-def _evaluate(task: Task, cut: Cut) -> Findings:
-    return _worker[0].evaluate(task, cut)
+def _end_with(driver: int) -> None:
+    """End this worker when its driver is gone: other workers hold copies of the driver's end of the pipe."""
+    while os.getppid() == driver:
+        time.sleep(ORPHAN_CHECK_S)
+    os._exit(1)

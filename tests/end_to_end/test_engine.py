@@ -3,18 +3,23 @@
 import multiprocessing
 import os
 import signal
+import time
+from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from primus_search.declare import load_space
-from primus_search.search.engine import Processes
-from primus_search.search.evaluate import Funnel
+from primus_search.search.engine import Processes, WorkerLost
+from primus_search.search.evaluate import Funnel, Task
+from primus_search.search.findings import Findings
 from primus_search.search.plan import plan_tasks
-from primus_search.search.shortlist import Shortlist
+from primus_search.search.shortlist import Cut, Shortlist
 from tests.end_to_end.kills import TASK_ROWS, write_space
 
 
 def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
-    """The pool is found broken when the next task is sent, not while one is waited for."""
+    """They are missed when the next task is sent, not while one is waited for."""
     funnel = Funnel(load_space(write_space(tmp_path)), 10)
     tasks = plan_tasks(funnel, TASK_ROWS)[:12]
     engine = Processes(funnel, 2)
@@ -28,3 +33,44 @@ def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
     finally:
         engine.close()
     assert sorted(done) == sorted(task.number for task in tasks)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, tmp_path: Path) -> None:
+    """Workers that wait for work, or are just given some, hold nothing that the others or the end need."""
+    funnel = Funnel(load_space(write_space(tmp_path)), 10)
+    tasks = plan_tasks(funnel, TASK_ROWS)[:8]
+    engine = Processes(funnel, 2)
+    try:
+        done = [task.number for task, _ in engine.map(tasks[:2], lambda _: Shortlist.empty(10).cut)]
+        victim = multiprocessing.active_children()[seed % 2]
+        os.kill(victim.pid or 0, signal.SIGKILL)
+        time.sleep(0.001 * (seed // 2))
+        done += [task.number for task, _ in engine.map(tasks[2:], lambda _: Shortlist.empty(10).cut)]
+    finally:
+        engine.close()
+    assert sorted(done) == sorted(task.number for task in tasks)
+    assert not multiprocessing.active_children()
+
+
+def test_what_a_worker_raises_is_raised_with_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Funnel, task: Task, cut: Cut) -> Findings:
+        raise ValueError("no such row")
+
+    monkeypatch.setattr(Funnel, "evaluate", fails)
+    funnel = Funnel(load_space(write_space(tmp_path)), 10)
+    engine = Processes(funnel, 2)
+    with pytest.raises(ValueError, match="no such row") as caught, closing(engine):
+        list(engine.map(plan_tasks(funnel, TASK_ROWS), lambda _: Shortlist.empty(10).cut))
+    assert "in fails" in "".join(caught.value.__notes__)
+
+
+def test_a_task_that_ends_every_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Funnel, "evaluate", lambda self, task, cut: os._exit(9))
+    funnel = Funnel(load_space(write_space(tmp_path)), 10)
+    engine = Processes(funnel, 2)
+    with (
+        pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 4 times"),
+        closing(engine),
+    ):
+        list(engine.map(plan_tasks(funnel, TASK_ROWS), lambda _: Shortlist.empty(10).cut))
