@@ -4,7 +4,8 @@
     full                                     the whole layer, its collectives included
     modules                                  the named modules of Megatron-Core: MLA up-projections, MLP, expert
                                              activation, norms
-    per-operation (torchtitan)               everything but attention's core and every second matrix product
+    per-operation (torchtitan)               everything but attention's core and every second matrix product; grouped
+                                             products of experts too
 Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; Megatron-Core `recompute_modules`; torchtitan
 `activation_checkpoint.selective_ac_option = "op"`.
 """
@@ -25,7 +26,7 @@ _REPEATS: dict[Recompute, dict[Module, float]] = {
         Module.LINEAR: 0.5,
         Module.MLA_UP: 0.5,
         Module.MLP: 0.5,
-        Module.EXPERTS: 0.5,
+        Module.EXPERTS: 1.0,  # one grouped product, not an `mm`: never kept
         Module.NORM: 1.0,
         Module.ACTIVATION: 1.0,
         Module.EXPERT_ACTIVATION: 1.0,

@@ -1,7 +1,8 @@
 """Published runs collected after the model stood, dealt by a hash of their source before any was projected.
 
-Data: tests/oracle/data/unseen_runs_2.csv with address, date and the figure as printed. The bounds are what is promised
-for runs no fit has seen; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
+Data: tests/oracle/data/unseen_runs_2.csv (one half, which was looked at) and unseen_runs_3.csv (the other half, projected
+when all else was done) with address, date and the figure as printed. The bounds are what is promised for runs no fit has
+seen; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
 """
 
 from functools import lru_cache
@@ -12,14 +13,18 @@ import pytest
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
 from primus_search.validate.run import Outcome, memory_summary, summary, validate_file
 
-DATA = Path(__file__).parent / "data" / "unseen_runs_2.csv"
-WHOLE_EXPERTS = {"h800q-10": "recompute 'selective:layernorm,moe' is not known"}
+DATA = Path(__file__).parent / "data"
+WHOLE_EXPERTS = "recompute 'selective:layernorm,moe' is not known"
 """Recompute of whole expert layers, which no candidate has."""
 
 
-@lru_cache(maxsize=1)
-def outcome() -> Outcome:
-    return validate_file(DATA)
+@lru_cache(maxsize=2)
+def outcome(name: str = "unseen_runs_2.csv") -> Outcome:
+    return validate_file(DATA / name)
+
+
+def other_half() -> Outcome:
+    return outcome("unseen_runs_3.csv")
 
 
 def missed(reason: str) -> pytest.MarkDecorator:
@@ -27,8 +32,10 @@ def missed(reason: str) -> pytest.MarkDecorator:
 
 
 def test_every_row_is_read() -> None:
-    assert {run.id: reason for run, reason in outcome().skipped} == WHOLE_EXPERTS
+    assert {run.id: reason for run, reason in outcome().skipped} == {"h800q-10": WHOLE_EXPERTS}
     assert (len(outcome().rows), len(outcome().ran_out)) == (72, 11)
+    assert len(other_half().skipped) == 4
+    assert (len(other_half().rows), len(other_half().ran_out)) == (31, 7)
 
 
 @missed("9.9 % when first collected; 8.3 % of NVIDIA's own tables, 14 % of others' software on A800, H100 and A100")
@@ -68,3 +75,25 @@ def test_at_most_one_in_a_hundred_that_ran_is_said_to_run_out() -> None:
 def test_at_most_three_in_a_hundred_that_ran_out_are_said_to_fit() -> None:
     said = [row.case.run.id for row in outcome().ran_out if row.verdict == FITS]
     assert len(said) <= 0.03 * len(outcome().ran_out)
+
+
+# --- the other half: torch's own trainers, community forks and fine-tuning, mostly of experts ------------------------
+
+
+@missed("14.1 and 62 % when first projected; 13.8 and 60 % since expert products are recomputed by operation")
+def test_errors_of_the_other_half_are_as_small_as_promised() -> None:
+    figures = summary(other_half())
+    assert figures["median_abs_error"] <= 0.07
+    assert figures["p90_abs_error"] <= 0.22
+
+
+@missed("9 of 33 when first projected, 7 since: Automodel (its precision is not printed) and Qwen3-30B on 8 H200")
+def test_at_most_one_in_a_hundred_of_the_other_half_is_said_to_run_out() -> None:
+    said = [row.case.run.id for row in other_half().rows if row.verdict == OUT_OF_MEMORY]
+    assert len(said) <= 0.01 * len(other_half().rows)
+
+
+@missed("3 of 7: attention without flash, fine-tuning under ZeRO-2, a local batch of 64 under FSDP2")
+def test_at_most_three_in_a_hundred_of_the_other_half_that_ran_out_are_said_to_fit() -> None:
+    said = [row.case.run.id for row in other_half().ran_out if row.verdict == FITS]
+    assert len(said) <= 0.03 * len(other_half().ran_out)

@@ -8,6 +8,7 @@ import pytest
 from primus_search.candidates import Candidates, Recompute, RecomputeMethod, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import fit_probability, memory_by_rank, project_memory, saved_tensors, share
+from primus_search.cost.memory.activations import kept_by_operation
 from primus_search.cost.memory.live import moments
 from primus_search.declare.hardware import load_hardware
 from primus_search.layout import BALANCED
@@ -93,6 +94,18 @@ def test_an_mla_moe_layer_by_hand() -> None:
     assert tensors["expert inner"] == 2 * 2 * 6 * 1408
     assert tensors["expert activated"] == 2 * 6 * 1408
     assert tensors["shared experts inner"] == 2 * 2 * 2816
+
+
+def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:
+    # Their grouped product is no `mm`: only dense products, attention and the layer's input are on torchtitan's list.
+    wide = replace(LITE, moe=MixtureOfExperts(num_experts=64, top_k=12, expert_ffn_hidden=5632, shared_ffn_hidden=2816))
+
+    def kept(model: Model) -> float:
+        c = Candidates.table(ep=8, recompute=Recompute.OP_SAC)
+        s = share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+        return float(np.ravel(kept_by_operation(model, model.kinds[1], s))[0])
+
+    assert kept(wide) == kept(LITE)
 
 
 @pytest.mark.parametrize(

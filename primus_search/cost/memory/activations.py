@@ -253,12 +253,23 @@ def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:
 def kept_by_operation(model: Model, kind: LayerKind, s: Share) -> Floats:
     """torchtitan's selective operation checkpointing: layer input, attention output, every second matmul's output.
 
-    Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (2024-12): save list with every second
-    `mm` recomputed.
+    The products of routed experts are no `mm` but one grouped product, which the save list does not name.
+    Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (`_op_sac_save_list`): every second `mm`
+    recomputed.
     """
     heads = model.num_heads / s.tp
     attention = s.tokens * heads * (BF16_BYTES * model.v_head_dim + FP32_BYTES)
-    return BF16_BYTES * s.split_tokens * model.hidden + attention + 0.5 * output_gradients(model, kind, s)
+    products = output_gradients(model, kind, s) - _grouped_outputs(model, kind, s)
+    return BF16_BYTES * s.split_tokens * model.hidden + attention + 0.5 * products
+
+
+def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:
+    """Outputs of the routed experts' products."""
+    if not kind.is_moe:
+        return 0.0
+    assert model.moe is not None
+    inner = (model.num_mlp_matrices - 1) * model.moe.expert_ffn_hidden / s.etp
+    return BF16_BYTES * s.routed_rows * (model.hidden + inner)
 
 
 def _is_dropped(tensor: Saved, s: Share) -> Bools:
