@@ -1,8 +1,8 @@
 """Published runs collected after the model stood, dealt by a hash of their source before any was projected.
 
 Data: tests/oracle/data/unseen_runs_2.csv (one half, which was looked at) and unseen_runs_3.csv (the other half,
-projected when all else was done) with address, date and the figure as printed. The bounds are what is promised for runs that no
-fit has seen; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
+projected when all else was done) with address, date and the figure as printed. The bounds are what is promised for runs
+that no fit has seen; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
 """
 
 from functools import lru_cache
