@@ -11,7 +11,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Candidates, Floats, Ints, Recompute, degrees
+from primus_search.candidates import Candidates, Floats, Ints, Recompute, Sharding, degrees
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Vocabulary, in_order
 from primus_search.cost.memory import buffers
@@ -36,7 +36,7 @@ KEY_LIMIT = 200_000
 
 STATE_READS = frozenset({"tp", "pp", "cp", "ep", "etp", "sharding", "shard_group", "fp8"})
 BATCH_READS = frozenset(
-    {"tp", "pp", "cp", "ep", "etp", "micro_batch_size", "fp8", "recompute", "sequence_parallel", "deepep",
+    {"tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sharding", "fp8", "recompute", "sequence_parallel", "deepep",
      "loss_fusion"}
 )  # fmt: skip
 PIPELINE_READS = frozenset(
@@ -191,7 +191,8 @@ class MemoryTable:
 
     def batch_codes(self, c: Candidates) -> Ints:
         """Number of the prices of what comes and goes, per row."""
-        switches = c.sequence_parallel + 2 * c.deepep + 4 * c.loss_fusion + 8 * (c.pp > 1)
+        gathers = c.sharding >= Sharding.FSDP2
+        switches = c.sequence_parallel + 2 * c.deepep + 4 * c.loss_fusion + 8 * (c.pp > 1) + 16 * gathers
         columns = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.fp8, c.recompute, switches]
         codes, first = self._batch_keys.encode(columns)
         if len(first):
