@@ -22,8 +22,12 @@ MARK = "PRIMUS_SEARCH_CLUSTER"
 """The variable by which processes of a cluster are known; children inherit it."""
 
 PATIENCE_S, POLL_S = 60.0, 0.05
-EMPTY_ROUNDS = 10
-"""A process that is just being forked, or takes another program, is seen some rounds later on a busy machine."""
+EMPTY_ROUNDS, EMPTY_ROUNDS_KILLED = 10, 100
+"""Looks in which nothing is left before the guardian believes it: after an orderly end, and after a driver that was
+killed. A process that is just being started shows its environment only later, seconds later on a busy machine."""
+
+ORDERLY = b"."
+"""What a driver that ends by itself says to its guardian."""
 
 
 class Guardian:
@@ -34,7 +38,13 @@ class Guardian:
         self._process: subprocess.Popen[bytes] | None = None
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", str(Path(__file__)), self._mark]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # whoever reads the driver's output need not wait for its guardian
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     @contextmanager
     def marking(self) -> Iterator[None]:
@@ -48,7 +58,7 @@ class Guardian:
     def end(self) -> None:
         """Kill what is left, and wait until it is gone."""
         if self._process is not None:
-            self._process.communicate()
+            self._process.communicate(ORDERLY)
             self._process = None
 
 
@@ -69,10 +79,10 @@ def _environment(number: int) -> list[bytes]:
         return []
 
 
-def _kill_all(mark: str) -> None:
+def _kill_all(mark: str, empty_rounds: int) -> None:
     """Kill the marked until none is left; what the kernel does not let go of within a minute stays."""
     deadline, empty = time.monotonic() + PATIENCE_S, 0
-    while empty < EMPTY_ROUNDS and time.monotonic() < deadline:
+    while empty < empty_rounds and time.monotonic() < deadline:
         found = _marked(mark)
         empty = 0 if found else empty + 1
         for number in found:
@@ -85,9 +95,8 @@ def _kill_all(mark: str) -> None:
 
 def _watch(mark: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while sys.stdin.buffer.read(1):
-        pass
-    _kill_all(mark)
+    is_orderly = sys.stdin.buffer.read(1) == ORDERLY
+    _kill_all(mark, EMPTY_ROUNDS if is_orderly else EMPTY_ROUNDS_KILLED)
 
 
 if __name__ == "__main__":
