@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MARK = "PRIMUS_SEARCH_CLUSTER"
-"""The variable by which processes of a cluster are known; children inherit it."""
+MARKS = tuple(f"PRIMUS_SEARCH_CLUSTER_{number}" for number in range(4))
+"""The variables by which processes of a cluster are known; children inherit them. Ray's processes write their names
+over the beginning of their environment, which has any order: one variable is lost now and then, not all of them."""
 
 PATIENCE_S, POLL_S = 60.0, 0.05
 EMPTY_ROUNDS, EMPTY_ROUNDS_KILLED = 10, 100
@@ -49,11 +50,12 @@ class Guardian:
     @contextmanager
     def marking(self) -> Iterator[None]:
         """Processes started meanwhile carry the mark."""
-        os.environ[MARK] = self._mark
+        os.environ |= dict.fromkeys(MARKS, self._mark)
         try:
             yield
         finally:
-            del os.environ[MARK]
+            for name in MARKS:
+                del os.environ[name]
 
     def end(self) -> None:
         """Kill what is left, and wait until it is gone."""
@@ -64,19 +66,18 @@ class Guardian:
 
 def _marked(mark: str) -> list[int]:
     """Process ids of all that carry the mark."""
-    words = f"{MARK}={mark}".encode()
-    return [number for number in _numbers() if words in _environment(number)]
+    return [number for number in _numbers() if mark.encode() in _environment(number)]
 
 
 def _numbers() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def _environment(number: int) -> list[bytes]:
+def _environment(number: int) -> bytes:
     try:
-        return Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{number}/environ").read_bytes()
     except OSError:  # it ended meanwhile, or belongs to somebody else
-        return []
+        return b""
 
 
 def _kill_all(mark: str, empty_rounds: int) -> None:

@@ -27,7 +27,7 @@ from primus_search.search import Options, RunFolder, evaluate, plan, run_search,
 from primus_search.search.journal import MAGIC
 
 TASK_ROWS = KEEP = 500
-MARK = "KILL_TEST_MARK"
+MARKS = tuple(f"KILL_TEST_MARK_{number}" for number in range(4))  # Ray overwrites the beginning of an environment
 PATIENCE_S = 600.0
 POLL_S = 0.01
 RAY_TASKS = (b"ray::_evaluate", b"ray::_prepare")
@@ -78,7 +78,7 @@ class Run:
         arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", str(KEEP), *self.options, *more]
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
-            env=os.environ | {MARK: self.mark},
+            env=os.environ | dict.fromkeys(MARKS, self.mark),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
@@ -207,7 +207,7 @@ def children_of(parent: int) -> list[int]:
 
 def marked(mark: str) -> list[int]:
     """Everything alive that inherited a mark."""
-    return [number for number in _numbers() if f"{MARK}={mark}".encode() in _words(number, "environ")]
+    return [number for number in _numbers() if mark.encode() in _words(number, "environ")]
 
 
 def ray_workers(mark: str) -> list[int]:

@@ -98,7 +98,8 @@ def cluster() -> Iterator[Any]:
     from primus_search.search.engine_ray import join
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(kills.MARK, CLUSTER_MARK)
+        for name in kills.MARKS:
+            patch.setenv(name, CLUSTER_MARK)
         found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         found.add_node(num_cpus=1)
         found.add_node(num_cpus=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.search.guardian import MARK, Guardian
+from primus_search.search.guardian import MARKS, Guardian
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a guardian needs /proc")
 
@@ -55,14 +55,24 @@ def test_what_was_started_under_a_guardian_ends_with_its_killed_driver() -> None
     while is_alive(child):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    driver.stdout.read()  # ends when the guardian, the last to hold the pipe, has left
+    driver.stdout.read()  # ends: the guardian does not hold the pipe
+
+
+@pytest.mark.parametrize("lost", range(len(MARKS)))
+def test_a_process_that_has_lost_one_of_its_marks_is_still_known(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    guardian = Guardian()
+    with guardian.marking(), monkeypatch.context() as patch:
+        patch.delenv(MARKS[lost])
+        inside = stubborn()
+    guardian.end()
+    assert inside.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_ending_a_guardian_ends_what_it_guards_and_nothing_else() -> None:
     guardian, outside = Guardian(), stubborn()
     with guardian.marking():
         inside = stubborn()
-    assert MARK not in os.environ
+    assert not set(MARKS) & set(os.environ)
     guardian.end()
     assert inside.wait(PATIENCE_S) == -signal.SIGKILL
     assert outside.poll() is None
