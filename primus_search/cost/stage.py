@@ -209,7 +209,7 @@ def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Fl
     """What a pass waits for its own launches: the host's time for all of them beyond the device's time.
 
     A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
-    dispatcher; 0 of anything else.
+    dispatcher; 0 of anything else. A wait of the host for the device (token counts) hides behind neither.
     """
     shares = {"none": 0.0, "router": stack.router_graph_share, "partial": stack.partial_graph_share, "full": 1.0}
     graphed = shares[stack.cuda_graph]
@@ -217,6 +217,7 @@ def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Fl
     bookkeeping_s = (1.0 - graphed) * stack.host_moe_s * bookkeeping
     for which, moments in _HOST_PASSES.items():
         device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
+        device_s = device_s - work.seconds[which, Part.LAUNCH]
         kernels = in_order(work.kernels[p] for p in moments)
         waiting = kernels * per_kernel_s + bookkeeping_s - device_s
         work.seconds[which, Part.LAUNCH] += np.maximum(waiting, 0.0)
