@@ -1,8 +1,8 @@
 """Fits a network's latencies, ramp and efficiencies to measured collectives, and says how well left-out points agree.
 
     points = read_points(Path("measurements.csv"), gpu="H100")
-    fitted = fit_network(network, points, INSIDE)
-    errors = left_out_errors(network, points, INSIDE)
+    fitted = fit_network(network, points, names)
+    errors = left_out_errors(network, points, names)
 
 Points come from a CSV with the columns kind, gpu, dtype, op, m, k, message_bytes, num_gpus, nodes, value, unit, source
 and notes (one row per
@@ -33,16 +33,7 @@ from primus_search.cost.expert_parallel import BF16_BYTES, FP8_BYTES, distinct_d
 from primus_search.network import Network
 from primus_search.units import GB
 
-# Fields that points inside a domain can tell, and fields that points between domains can tell, with their bounds.
-INSIDE = (
-    "link_latency_s",
-    "link_hop_latency_s",
-    "link_half_speed_bytes",
-    "ring_efficiency",
-    "pair_loss",
-    "in_network_efficiency",
-    "all_to_all_efficiency",
-)
+# Fields that points can tell, with their bounds.
 BOUNDS = {
     "link_latency_s": (1e-6, 1e-4),
     "link_hop_latency_s": (1e-7, 2e-5),

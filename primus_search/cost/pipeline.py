@@ -84,8 +84,8 @@ class Keys:
 class Shapes:
     """All shapes met so far, laid out for compiled loops: stages that hold the same pieces are one kind of stage."""
 
-    def __init__(self, num_pieces: int, num_kinds: int) -> None:
-        self._num_pieces, self._num_kinds = num_pieces, num_kinds
+    def __init__(self, num_pieces: int) -> None:
+        self._num_pieces = num_pieces
         self._shapes: list[Shape] = []
         self._arrays: tuple[np.ndarray, ...] | None = None
 

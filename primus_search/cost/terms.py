@@ -60,7 +60,7 @@ class Terms:
         self._hop_keys, self._replica_keys = Vocabulary(), Vocabulary()
         self.layers = Rows(self.num_pieces * (len(Pass) + len(Part)) + self.num_kinds)
         self.hops, self.replicas = Rows(HOP_FACTS), Rows(REPLICA_TERMS)
-        self.shapes = Shapes(self.num_pieces, self.num_kinds)
+        self.shapes = Shapes(self.num_pieces)
         self._layouts: dict[Layout, int] = {}
         self._schedules: dict[str, int] = {}
 

@@ -62,12 +62,11 @@ class Sharded:
 class TracedSharding:
     """What sharding holds on one device while a layer works, in bytes.
 
-    resident_bytes         of one layer: its share of weights and of their gradients
-    forward_buffers_bytes, buffers_bytes  highest sum of what comes and goes, in forward and in the whole step
+    resident_bytes  of one layer: its share of weights and of their gradients
+    buffers_bytes   highest sum of what comes and goes, in the whole step
     """
 
     resident_bytes: float
-    forward_buffers_bytes: float
     buffers_bytes: float
 
 
@@ -122,17 +121,14 @@ def _step(layers: nn.Module, model: Model, shard: Shard) -> TracedSharding:
         # Experts return a view; nothing here writes into it.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         out = layers(x)
-        forward_end = diary.now
         torch.autograd.backward(out, torch.empty_like(out))
         del out
         gc.collect()
     owners = [tensor for parameter in layers.parameters() for tensor in (parameter, parameter.grad)]
     storages = [local.untyped_storage() for tensor in owners for local in _plain(tensor)]
-    buffers = diary.owned_bytes()
     return TracedSharding(
         resident_bytes=sum({storage._cdata: storage.nbytes() for storage in storages}.values()) / LAYERS,
-        forward_buffers_bytes=float(max(buffers[:forward_end])),
-        buffers_bytes=float(max(buffers)),
+        buffers_bytes=float(max(diary.owned_bytes())),
     )
 
 

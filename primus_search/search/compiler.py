@@ -9,6 +9,8 @@ def spare_linear_algebra() -> None:
     """
     from numba.np import linalg
 
+    if not hasattr(linalg, "ensure_blas"):
+        return  # another numba, which starts in its own time
     real = linalg.ensure_blas
     linalg.ensure_blas = _is_there
     try:

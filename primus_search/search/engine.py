@@ -80,7 +80,8 @@ class InProcess:
 
 
 class Processes:
-    """Several worker processes of this machine. On Linux they are forked and share the enumerated grid.
+    """Several worker processes of this machine. On Linux they are forked when the first tasks come, and share the grid,
+    the kernels and whatever else planning has loaded.
 
     Each has a pipe of its own. Workers that share a queue share its lock, and one that is killed while it holds the
     lock stops the others for good; here it takes nothing with it but the tasks it was sent.
@@ -90,11 +91,12 @@ class Processes:
 
     def __init__(self, funnel: Funnel, workers: int) -> None:
         self._funnel, self.workers = funnel, workers
-        self._pool = [_Worker(funnel) for _ in range(workers)]
+        self._pool: list[_Worker] = []
 
     def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
         waiting, tries, num_done = iter(tasks), dict[int, int](), 0
         again: list[Task] = []
+        self._pool = self._pool or [_Worker(self._funnel) for _ in range(self.workers)]
         while True:
             while sum(len(worker.tasks) for worker in self._pool) < most_in_flight(self.workers, num_done):
                 task = again.pop() if again else next(waiting, None)

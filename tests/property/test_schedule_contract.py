@@ -55,23 +55,30 @@ def uneven(name: str, p: int, vpp: int, seed: int) -> Costs:
 def test_every_order_is_complete_in_sequence_and_within_its_memory(
     name: str, shape: tuple[int, int, int], given_costs: Costs, share: float | None
 ) -> None:
+    built = keeps_the_contract(name, shape, given_costs, None if share is None else max(1.0, share * shape[0]))
+    if built is not None:
+        table, run, arguments = built
+        recount = peaks(table)
+        assert run.peak_activations == pytest.approx(recount)
+        assert run.makespan >= lower_bound(name, memory_limit=float(recount.max()), **arguments) * (1 - 1e-9)
+
+
+def keeps_the_contract(name: str, shape: tuple[int, int, int], given_costs: Costs, limit: float | None):  # type: ignore[no-untyped-def]
+    """Table, times and arguments of an order that is complete, in sequence, within the limit and not below the bound;
+    None where it is refused by name."""
     p, m, vpp = shape
-    limit = None if share is None else max(1.0, share * p)
     arguments = {"stages": p, "microbatches": m, "virtual_stages": chunks(name, vpp), "costs": given_costs}
     try:
         table = build(name, memory_limit=limit, **arguments)
     except ScheduleError as refused:
         assert name in str(refused)
-        return
+        return None
     run = simulate(table, given_costs)
     each_pass_once(table)
     inputs_come_first(table, run, given_costs)
-    recount = peaks(table)
-    assert run.peak_activations == pytest.approx(recount)
-    if limit is not None:
-        assert run.peak_activations.max() <= limit + 1e-9
+    assert limit is None or run.peak_activations.max() <= limit + 1e-9
     assert run.makespan >= lower_bound(name, memory_limit=limit, **arguments) * (1 - 1e-9)
-    assert run.makespan >= lower_bound(name, memory_limit=float(recount.max()), **arguments) * (1 - 1e-9)
+    return table, run, arguments
 
 
 def each_pass_once(table) -> None:  # type: ignore[no-untyped-def]
@@ -116,19 +123,8 @@ def peaks(table) -> np.ndarray:  # type: ignore[no-untyped-def]
 def test_unequal_stages_and_hops_get_complete_orders_too(
     name: str, shape: tuple[int, int, int], seed: int, limit: float | None
 ) -> None:
-    p, m, vpp = shape
-    given_costs = uneven(name, p, vpp, seed)
-    arguments = {"stages": p, "microbatches": m, "virtual_stages": chunks(name, vpp), "costs": given_costs}
-    try:
-        table = build(name, memory_limit=limit, **arguments)
-    except ScheduleError as refused:
-        assert name in str(refused)
-        return
-    run = simulate(table, given_costs)
-    each_pass_once(table)
-    inputs_come_first(table, run, given_costs)
-    assert limit is None or run.peak_activations.max() <= limit + 1e-9
-    assert run.makespan >= lower_bound(name, memory_limit=limit, **arguments) * (1 - 1e-9)
+    p, _, vpp = shape
+    keeps_the_contract(name, shape, uneven(name, p, vpp, seed), limit)
 
 
 @pytest.mark.parametrize("name", HEURISTICS)
