@@ -56,7 +56,8 @@ def inserted(p, m, kind, stage, micro, duration, comm, weight, limit):
                     return np.inf, np.inf, new_kind, new_stage, new_micro
                 length = duration[k, s]
                 at, begin = i, ready if i == low else max(ready, last[i - 1])
-                if ready + length <= open_until[r] * (1.0 + 1e-9):
+                # A pass of no length gains nothing, and could come before the one of no length that it waits for.
+                if length > 0.0 and ready + length <= open_until[r] * (1.0 + 1e-9):
                     at, begin = _gap(low, i, ready, length, max(0.0, change), first, last, held, limit)
                 if at == i and (i == low or begin > last[i - 1]):
                     open_until[r] = begin
