@@ -43,17 +43,23 @@ class Periods:
 @lru_cache(maxsize=512)
 def find(table: Table) -> Periods:
     """The periods of an order; `count` is 0 when there are too few to be worth it."""
-    whole = Periods(
-        prefix=table.links.order,
-        period=np.zeros(0, np.int32),
-        suffix=np.zeros(0, np.int32),
-        step=np.zeros(table.stages, np.int64),
-        count=0,
-        lookback=0,
-        settled=0,
+    links, most, best = table.links, 0, None
+    for shift in _shifts(table):
+        found = _with_shift(
+            table.offsets, table.kind, table.stage, table.micro_batch, table.overlaps_next, links.source, links.rank,
+            shift,
+        )  # fmt: skip
+        if found[0] * found[2].sum() > most:
+            most, best = found[0] * found[2].sum(), found
+    if best is None:
+        nothing = np.zeros(0, np.int32)
+        step = np.zeros(table.stages, np.int64)
+        return Periods(prefix=links.order, period=nothing, suffix=nothing, step=step, count=0, lookback=0, settled=0)
+    count, cut, step, lookback, settled = best
+    prefix, period, suffix = _parts(links.order, links.rank, cut, step, count)
+    return Periods(
+        prefix=prefix, period=period, suffix=suffix, step=step, count=count, lookback=lookback, settled=settled
     )
-    found = [_with_shift(table, shift) for shift in _shifts(table)]
-    return max((f for f in found if f is not None), key=lambda f: f.count * len(f.period), default=whole)
 
 
 def _shifts(table: Table) -> list[int]:
@@ -68,55 +74,63 @@ def _shifts(table: Table) -> list[int]:
     return sorted(shift for shift in shifts if 3 * shift < len(forwards))
 
 
-def _with_shift(table: Table, shift: int) -> Periods | None:
-    """Cut the order into periods of `shift` micro-batches, or None."""
-    runs = [_longest_run(table, rank, shift) for rank in range(table.stages)]
-    if any(run is None for run in runs):
-        return None
-    begin, end, step = (np.array(column, dtype=np.int64) for column in zip(*(r for r in runs if r), strict=True))
-    links = table.links
-    cut = _close(table.offsets, links.source, links.rank, table.overlaps_next, begin, step)
-    if (cut >= end).any():
-        return None
-    count = int(((end - cut) // step).min())
+@njit(cache=True)
+def _with_shift(offsets, kind, stage, micro, pair, source, rank, shift):  # type: ignore[no-untyped-def]
+    """Cut the order into periods of `shift` micro-batches: how many, where each rank's begin and how long they are,
+    how far they look back and from when on; 0 of them where there are too few.
+    """
+    p = len(offsets) - 1
+    begin, end, step = np.empty(p, np.int64), np.empty(p, np.int64), np.empty(p, np.int64)
+    for r in range(p):
+        begin[r], end[r], step[r] = _longest_run(offsets[r], offsets[r + 1], kind, stage, micro, pair, shift)
+        if step[r] == 0:
+            return 0, begin, step, 0, 0
+    cut = _close(offsets, source, rank, pair, begin, step)
+    count = np.int64(len(kind))
+    for r in range(p):
+        count = min(count, (end[r] - cut[r]) // step[r])
     if count < 4:
-        return None
-    reach = _reach(table, cut, step, count)
-    if reach is None or count <= sum(reach) + 2:
-        return None
-    order, rank = links.order, links.rank
-    position = order - cut[rank[order]]
-    size = step[rank[order]]
-    return Periods(
-        prefix=order[position < 0],
-        period=order[(position >= 0) & (position < size)],
-        suffix=order[position >= count * size],
-        step=step,
-        count=count,
-        lookback=reach[0],
-        settled=reach[1],
-    )
+        return 0, cut, step, 0, 0
+    lookback, settled = _reach(source, rank, cut, step, count)
+    if lookback < 0 or count <= lookback + settled + 2:
+        return 0, cut, step, 0, 0
+    return count, cut, step, lookback, settled
 
 
-def _longest_run(table: Table, rank: int, shift: int) -> tuple[int, int, int] | None:
-    """First row, end row and length in rows of the periods of one rank."""
-    low, high = int(table.offsets[rank]), int(table.offsets[rank + 1])
-    kind, stage, micro = table.kind[low:high], table.stage[low:high], table.micro_batch[low:high]
-    row_of = np.flatnonzero((kind == 0) & (stage == stage[0]))
-    middle = len(row_of) // 2
-    if middle + shift >= len(row_of):
-        return None
-    step = int(row_of[middle + shift] - row_of[middle])
-    same = (kind[step:] == kind[:-step]) & (stage[step:] == stage[:-step]) & (micro[step:] == micro[:-step] + shift)
-    pair = table.overlaps_next[low:high]
-    same &= pair[step:] == pair[:-step]
-    if not same[row_of[middle]]:
-        return None
-    breaks = np.flatnonzero(~same)
-    after = np.searchsorted(breaks, row_of[middle])
-    first = int(breaks[after - 1]) + 1 if after else 0
-    last = int(breaks[after]) if after < len(breaks) else len(same)
-    return low + first, low + last + step, step
+@njit(cache=True)
+def _longest_run(low, high, kind, stage, micro, pair, shift):  # type: ignore[no-untyped-def]
+    """First row, end row and length in rows of the periods of one rank, around its middle; length 0 if there are none.
+
+    A period reaches from a forward of the rank's first stage to the one `shift` micro-batches later.
+    """
+    forwards = 0
+    for i in range(low, high):
+        forwards += kind[i] == 0 and stage[i] == stage[low]
+    first, last, seen = -1, -1, 0
+    for i in range(low, high):
+        if kind[i] == 0 and stage[i] == stage[low]:
+            if seen == forwards // 2:
+                first = i
+            if seen == forwards // 2 + shift:
+                last = i
+                break
+            seen += 1
+    if last < 0:
+        return low, low, 0
+    step, begin, end = last - first, first, first
+    while end + step < high and _is_later(end, end + step, kind, stage, micro, pair, shift):
+        end += 1
+    if end == first:
+        return low, low, 0
+    while begin > low and _is_later(begin - 1, begin - 1 + step, kind, stage, micro, pair, shift):
+        begin -= 1
+    return begin, end + step, step
+
+
+@njit(cache=True, inline="always")
+def _is_later(i, j, kind, stage, micro, pair, shift):  # type: ignore[no-untyped-def]
+    """Whether row j is row i of `shift` micro-batches later."""
+    return kind[j] == kind[i] and stage[j] == stage[i] and micro[j] == micro[i] + shift and pair[j] == pair[i]
 
 
 @njit(cache=True)
@@ -144,20 +158,39 @@ def _close(offsets, source, rank, pair, begin, step):  # type: ignore[no-untyped
     return offsets[1:].copy()
 
 
-def _reach(table: Table, cut: Ints, step: Ints, count: int) -> tuple[int, int] | None:
-    """How many periods back inputs come from, and the first period from which on all inputs repeat; or None."""
-    source, rank = table.links.source, table.links.rank
-    rows = np.arange(len(table))
-    period = (rows - cut[rank]) // step[rank]
-    origin = rank[source]
-    source_period = np.where(source >= 0, (source - cut[origin]) // step[origin], -1)
-    inside = (period >= 0) & (period < count)
-    if (source_period[inside] > period[inside]).any():
-        return None
-    later = np.flatnonzero(inside & (period >= 1))
-    before = source[later - step[rank[later]]]
-    repeats = np.where(before >= 0, before + step[rank[before]], -1) == source[later]
-    settled = int(period[later[~repeats]].max(initial=0)) + 1
-    steady = (source_period >= 0) & (period >= settled)
-    back = np.minimum(period, count) - source_period
-    return int(max(1, back[steady].max(initial=0))), settled
+@njit(cache=True)
+def _reach(source, rank, cut, step, count):  # type: ignore[no-untyped-def]
+    """How many periods back inputs come from, and the first period from which on all inputs repeat; or -1 twice."""
+    n = len(source)
+    period = np.empty(n, np.int64)
+    for i in range(n):
+        period[i] = (i - cut[rank[i]]) // step[rank[i]]
+    settled = 1
+    for i in range(n):
+        k, j = period[i], source[i]
+        if k < 0 or k >= count:
+            continue
+        if j >= 0 and period[j] > k:
+            return -1, -1
+        if k >= settled:
+            before = source[i - step[rank[i]]]
+            if (before + step[rank[before]] if before >= 0 else -1) != j:
+                settled = k + 1
+    lookback = np.int64(1)
+    for i in range(n):
+        j = source[i]
+        if period[i] >= settled and j >= 0 and period[j] >= 0:
+            lookback = max(lookback, min(period[i], count) - period[j])
+    return lookback, settled
+
+
+@njit(cache=True)
+def _parts(order, rank, cut, step, count):  # type: ignore[no-untyped-def]
+    """The rows of prefix, first period and suffix, in the order in which they can run."""
+    part, length = np.empty(len(order), np.int8), np.zeros(4, np.int64)
+    for n, i in enumerate(order):
+        r = rank[i]
+        at = i - cut[r]
+        part[n] = 0 if at < 0 else 1 if at < step[r] else 2 if at >= count * step[r] else 3
+        length[part[n]] += 1
+    return order[part == 0], order[part == 1], order[part == 2]
