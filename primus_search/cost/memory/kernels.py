@@ -201,3 +201,62 @@ def uncovered(
                     base[at[9]] = 1.0
                 rows, rank_of, count = _kept_with(rows, rank_of, begin, count, base, r)
     return rows[:count].copy(), rank_of[:count].copy()
+
+
+@njit(cache=True, nogil=True)
+def _of_first(count, decoder, begin, before, out):
+    """Layers of each kind among the first `count` of a stage with so many decoder layers, MTP modules last."""
+    layers = len(before) - 1
+    for q in range(len(out)):
+        own = before[begin + min(count, decoder), q] - before[begin, q]
+        out[q] = own + max(count - decoder, 0) * (before[layers, q] - before[layers - 1, q])
+
+
+@njit(cache=True, nogil=True)
+def uncovered_of_each(
+    first, live, waiting, backward, stages, decoder, number, before, has_head, resident, at, again, group, offload,
+    across,
+):  # fmt: skip
+    """`uncovered` of one pipeline for every setting of recompute and offloading: where each begins, rank, units.
+
+    stages                   (ranks, chunks) stage of the model     decoder, number  (stages,) layers without and with
+                             MTP modules, which count as the last kind of layer
+    before                   (layers + 1, kinds) decoder layers of each kind before each layer
+    again, group, offload    (settings,) as in `ranks.Relief`
+    """
+    ranks, chunks, kinds = stages.shape[0], stages.shape[1], before.shape[1]
+    begin = np.cumsum(decoder) - decoder
+    kept, recomputed = np.empty((ranks, chunks, kinds)), np.empty((ranks, chunks, kinds))
+    every, away = np.empty((ranks, chunks, kinds)), np.empty(kinds)
+    inputs, with_head = np.zeros((ranks, chunks)), np.empty((ranks, chunks), np.bool_)
+    starts = np.zeros(len(again) + 1, np.int64)
+    units, rank = np.empty((4 * len(again) + 16, resident.shape[1])), np.empty(4 * len(again) + 16, np.int64)
+    for i in range(len(again)):
+        for r in range(ranks):
+            for c in range(chunks):
+                s = stages[r, c]
+                repeated = min(again[i], number[s])
+                _of_first(number[s], decoder[s], begin[s], before, every[r, c])
+                _of_first(repeated, decoder[s], begin[s], before, recomputed[r, c])
+                _of_first(min(repeated + offload[i], number[s]), decoder[s], begin[s], before, away)
+                for q in range(kinds):
+                    kept[r, c, q] = every[r, c, q] - away[q]
+                inputs[r, c] = -(-repeated // group[i]) if group[i] > 0 else 0.0
+                with_head[r, c] = has_head[s]
+        found, of_rank = uncovered(
+            first, live, waiting, backward, kept, recomputed, every, inputs, with_head, group[i], resident, at, across
+        )
+        end = starts[i] + len(found)
+        if end > len(units):
+            units, rank = _with_room(units, 2 * end), _with_room(rank, 2 * end)
+        units[starts[i] : end], rank[starts[i] : end] = found, of_rank
+        starts[i + 1] = end
+    return starts, rank[:end].copy(), units[:end].copy()
+
+
+@njit(cache=True, nogil=True)
+def _with_room(rows, size):
+    """The same rows in an array of so many."""
+    grown = np.empty((size, *rows.shape[1:]), rows.dtype)
+    grown[: len(rows)] = rows
+    return grown

@@ -27,7 +27,7 @@ def memory_by_rank(model: Model, cluster: Cluster, workload: Workload, c: Candid
     table = MemoryTable(model, cluster, workload)
     one = c.take(slice(row, row + 1))
     s = table.share(one)
-    every = rank_moments(model, table.pipelines(one)[0])
+    every = rank_moments(model, *table.pipeline(one, 0))
     both = (state_prices(model, cluster.stack, s), activation_prices(model, cluster.stack, workload, s))
     bytes_of = np.zeros((len(PARTS), len(every.rank)))
     for prices in both:

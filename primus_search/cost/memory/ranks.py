@@ -86,53 +86,82 @@ def memory_kinds(model: Model) -> tuple[LayerKind, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One pipeline shape: everything that decides units. `group`: layers recomputed together, 0 = none."""
+    """How layers and micro-batches pass over the ranks: what decides units, but for the layers that are relieved."""
 
     schedule: str
     pp: int
     vpp: int
     microbatches: int
     layout: Layout
-    is_full: bool
-    method: int
-    num_layers: int
-    offload: int
+
+
+ALL_LAYERS = 1 << 30
+"""More layers than any stage has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Relief:
+    """Layers that do not keep their activations, one setting per entry; columns of (settings,).
+
+    again    layers of every stage that are recomputed as a whole, its first ones; ALL_LAYERS where that is all of them
+    group    layers recomputed together, 0 = none      offload  layers after those whose activations leave the device
+    """
+
+    again: NDArray[np.int64]
+    group: NDArray[np.int64]
+    offload: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, is_full: NDArray[np.bool_], method: NDArray[np.int64], num_layers: NDArray[np.int64],
+           offload: NDArray[np.int64]) -> "Relief":  # fmt: skip
+        """UNIFORM recomputes every layer, `num_layers` at a time (0 or 1: one by one), and keeps one input per group;
+        BLOCK recomputes the first `num_layers` (0: all) one by one. Megatron: --recompute-method,
+        --recompute-num-layers. Offloaded layers, the first of the kept ones, leave the device.
+        """
+        is_uniform = method == int(RecomputeMethod.UNIFORM)
+        again = np.where(is_uniform | (num_layers == 0), ALL_LAYERS, num_layers)
+        group = np.where(is_uniform, np.maximum(num_layers, 1), 1)
+        return cls(again=np.where(is_full, again, 0), group=np.where(is_full, group, 0), offload=offload)
+
+    def take(self, rows: NDArray[np.int64]) -> "Relief":
+        """Some of the settings."""
+        return Relief(again=self.again[rows], group=self.group[rows], offload=self.offload[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Worst moments of all ranks: (moments,) rank and (moments, units)."""
+    """Worst moments of all ranks, setting after setting: those of setting i are first[i] .. first[i + 1].
 
+    first  (settings + 1,)      rank  (moments,)       units  (moments, units)
+    """
+
+    first: NDArray[np.int64]
     rank: NDArray[np.int64]
     units: Floats
 
 
-@lru_cache(maxsize=1 << 10)
-def rank_moments(model: Model, pipeline: Pipeline) -> Moments:
+def rank_moments(model: Model, pipeline: Pipeline, relief: Relief) -> Moments:
     """Moments of every rank that no other of the same rank exceeds. Raises `ScheduleError` for impossible shapes."""
-    return _moments(model, pipeline, across=False)
+    return _moments(model, pipeline, relief, across=False)
 
 
-@lru_cache(maxsize=1 << 16)
-def worst_moments(model: Model, pipeline: Pipeline) -> Moments:
+def worst_moments(model: Model, pipeline: Pipeline, relief: Relief) -> Moments:
     """The moments that could be the worst of the whole pipeline: no other equals or exceeds them everywhere."""
-    return _moments(model, pipeline, across=True)
+    return _moments(model, pipeline, relief, across=True)
 
 
-def _moments(model: Model, pipeline: Pipeline, *, across: bool) -> Moments:
-    from primus_search.cost.memory.kernels import uncovered
+def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) -> Moments:
+    from primus_search.cost.memory.kernels import uncovered_of_each
 
     layers = _stage_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
     held = _held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
-    stages = held.stages % len(layers.layers)
-    chunks = _chunks(model, pipeline, layers)
-    resident = _resident(model, pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches, pipeline.layout)
-    units, rank = uncovered(
-        held.first, held.live, held.waiting, held.backward,
-        chunks.kept[stages], chunks.recomputed[stages], chunks.every[stages], chunks.inputs[stages],
-        layers.has_head[stages] > 0.0, chunks.group, resident, _columns(model), across,
+    decoder = layers.layers.astype(np.int64)
+    first, rank, units = uncovered_of_each(
+        held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
+        decoder, decoder + layers.mtp.astype(np.int64), _layers_before(model), layers.has_head > 0.0,
+        _resident(model, pipeline), _columns(model), relief.again, relief.group, relief.offload, across,
     )  # fmt: skip
-    return Moments(rank=rank, units=units)
+    return Moments(first=first, rank=rank, units=units)
 
 
 @lru_cache(maxsize=64)
@@ -178,42 +207,6 @@ def _stage_layers(model: Model, stages: int, layout: Layout) -> StageLayers:
     return layers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Chunks:
-    """Layers of every virtual stage by kind, (stages, kinds): kept whole, recomputed, all.
-
-    inputs  (stages,) layer inputs that recompute keeps     group  layers recomputed together, 0 = none
-    """
-
-    kept: Floats
-    recomputed: Floats
-    every: Floats
-    inputs: Floats
-    group: float
-
-
-def _chunks(model: Model, pipeline: Pipeline, layers: StageLayers) -> _Chunks:
-    """Split the layers of every stage into kept and recomputed ones; MTP modules hold a layer of the last kind.
-
-    UNIFORM recomputes every layer, `num_layers` at a time (0 or 1: one by one), and keeps one input per group; BLOCK
-    recomputes the first `num_layers` (0: all) one by one. Megatron: --recompute-method, --recompute-num-layers.
-    Offloaded layers, the first of the kept ones, leave the device.
-    """
-    number = (layers.layers + layers.mtp).astype(np.int64)
-    if not pipeline.is_full:
-        first, group = np.zeros_like(number), 0.0
-    elif pipeline.method == RecomputeMethod.UNIFORM:
-        first, group = number, float(max(pipeline.num_layers, 1))
-    else:
-        first, group = np.minimum(pipeline.num_layers or number, number), 1.0
-    away = np.minimum(first + pipeline.offload, number)
-    every = _of_first(model, layers, number)
-    inputs = np.ceil(first / group) if group else np.zeros(len(number))
-    kept = every - _of_first(model, layers, away)
-    recomputed = _of_first(model, layers, first)
-    return _Chunks(kept=kept, recomputed=recomputed, every=every, inputs=inputs, group=group)
-
-
 def _of_first(model: Model, layers: StageLayers, count: NDArray[np.int64]) -> Floats:
     """(stages, kinds) layers of each kind among the first so many of every stage, MTP modules last."""
     decoder, before = layers.layers.astype(np.int64), _layers_before(model)
@@ -238,11 +231,11 @@ def _layers_before(model: Model) -> Floats:
     return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum(of_kind, axis=0)])
 
 
-@lru_cache(maxsize=1 << 12)
-def _resident(model: Model, schedule: str, pp: int, vpp: int, microbatches: int, layout: Layout) -> Floats:
+def _resident(model: Model, pipeline: Pipeline) -> Floats:
     """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
-    columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, layout)
-    stages = _held(schedule, pp, vpp, microbatches).stages % len(layers.layers)
+    pp, vpp = pipeline.pp, pipeline.vpp
+    columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, pipeline.layout)
+    stages = _held(pipeline.schedule, pp, vpp, pipeline.microbatches).stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
     every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)
     rows[:, : columns.kinds] = every

@@ -11,25 +11,21 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Candidates, Floats, Ints, Recompute, Sharding, degrees
+from primus_search.candidates import Candidates, Floats, Ints, Sharding, degrees
 from primus_search.cluster import Cluster
 from primus_search.cost.factor import Vocabulary, in_order
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.live import telling_microbatches
+from primus_search.cost.memory.keys import PipelineMoments, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
-from primus_search.cost.memory.ranks import Pipeline, Units, memory_kinds, worst_moments
+from primus_search.cost.memory.ranks import Pipeline, Relief, Units, memory_kinds
 from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.memory.share import Share, share
 from primus_search.cost.result import Memory
-from primus_search.errors import ScheduleError
 from primus_search.model import Model
 from primus_search.workload import Workload
 
 ROUNDING = 1e-9
 """A full device is this much short of full, so that its parts, added in another order, do not overflow it."""
-
-NEVER = 1e15
-"""Layers, micro-batches, ... of a pipeline that cannot run: finite, and more than any device holds."""
 
 KEY_LIMIT = 200_000
 """Keys of one kind kept before a table starts afresh (about 100 MB)."""
@@ -63,16 +59,12 @@ class MemoryTable:
     @property
     def is_full(self) -> bool:
         """Whether the tables hold more than they should."""
-        return max(self._pipeline_keys.size, self._state_keys.size, self._batch_keys.size) > KEY_LIMIT
+        return max(self._pipelines.size, self._state_keys.size, self._batch_keys.size) > KEY_LIMIT
 
     def _start(self) -> None:
         states, batches = range(self._columns.state_width), range(self._columns.state_width, self._columns.width)
-        self._pipeline_keys, self._state_keys, self._batch_keys = Vocabulary(), Vocabulary(), Vocabulary()
-        self._words: dict[object, int] = {}
-        self._shapes: dict[Pipeline, int] = {}
-        self._shape_of = _Grown((), np.int64)
-        self._first = [0]
-        self._units = _Grown((self._columns.width,))
+        self._pipelines = PipelineMoments(self.model)
+        self._state_keys, self._batch_keys = Vocabulary(), Vocabulary()
         self._state, self._batch = _PriceTable(states), _PriceTable(batches)
         self._context, self._expert_buffer = _Grown(()), _Grown(())
 
@@ -91,7 +83,7 @@ class MemoryTable:
         total, moment = self.total_of(pipeline, state, batch)
         parts = np.zeros((len(PARTS), len(total)))
         for key, table in ((state, self._state), (batch, self._batch)):
-            split(moment, key, self._units.data, table.part, table.unit, table.entries.data, parts)
+            split(moment, key, self._pipelines.units, table.part, table.unit, table.entries.data, parts)
         distinct = self.complete(parts, total, self._context.data[state], self._expert_buffer.data[batch])
         return Memory(**{f.name: distinct.__getattribute__(f.name)[number] for f in fields(Memory)})
 
@@ -148,36 +140,23 @@ class MemoryTable:
         tight, loose, moment = np.empty(rows), np.empty(rows), np.empty(rows, dtype=np.int64)
         fixed = self._context.data[state] + self._expert_buffer.data[batch] + self.cluster.stack.memory.fixed_bytes
         worst(
-            pipeline, state, batch, np.array(self._first), self._units.data,
+            pipeline, state, batch, self._pipelines.first, self._pipelines.units,
             self._state.per_unit.data, self._batch.per_unit.data, self.full_bytes - fixed, tight, loose, moment,
         )  # fmt: skip
         return self.shown(tight + fixed, loose + fixed), moment
 
     def pipeline_codes(self, c: Candidates) -> Ints:
         """Number of the pipeline shape of every row."""
-        is_full = (c.recompute & int(Recompute.FULL)) != 0
-        recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
-        batch = self.workload.global_batch_size
-        microbatches = degrees(c, world=self.cluster.world, global_batch_size=batch).microbatches
-        layout, schedule = self._codes(c.layouts)[c.pipeline_layout], self._codes(c.schedules)[c.schedule]
-        columns = [c.pp, c.vpp, schedule, layout, microbatches, recompute, c.offload_layers]
-        codes, first = self._pipeline_keys.encode(columns)
-        if len(first):
-            self._shape_of.append(np.array([self._shape(p) for p in self.pipelines(c.take(first))]))
-        shapes: Ints = self._shape_of.data[codes].astype(np.int64, copy=False)
-        return shapes
+        return self._pipelines.codes(c, self._microbatches(c))
 
-    def _shape(self, pipeline: Pipeline) -> int:
-        number = self._shapes.get(pipeline)
-        if number is None:
-            number = self._shapes[pipeline] = len(self._shapes)
-            try:
-                self._units.append(worst_moments(self.model, pipeline).units)
-            except ScheduleError:
-                # No order serves this shape (too few micro-batches, a layout of other stages): fits on no device.
-                self._units.append(np.full((1, self._columns.width), NEVER))
-            self._first.append(self._units.size)
-        return number
+    def pipeline(self, c: Candidates, row: int) -> tuple[Pipeline, Relief]:
+        """The pipeline of a row, and what it recomputes and offloads."""
+        taken = c.take(slice(row, row + 1))
+        return pipeline_of(taken, 0, int(self._microbatches(taken)[0])), relief_of(taken)
+
+    def _microbatches(self, c: Candidates) -> Ints:
+        batch = self.workload.global_batch_size
+        return degrees(c, world=self.cluster.world, global_batch_size=batch).microbatches
 
     def state_codes(self, c: Candidates) -> Ints:
         """Number of the prices of what stays, per row."""
@@ -201,31 +180,6 @@ class MemoryTable:
             self._batch.append(prices, self.slack_factors())
             self._expert_buffer.append(buffers.expert_buffer(self.model, self.cluster.stack, s))
         return codes
-
-    def pipelines(self, c: Candidates) -> list[Pipeline]:
-        """The pipeline shape of every row; micro-batches beyond what changes a peak are not told apart."""
-        d = degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
-        is_full = (c.recompute & int(Recompute.FULL)) != 0
-        return [self._pipeline(c, i, int(d.microbatches[i]), bool(is_full[i])) for i in range(len(c))]
-
-    def _pipeline(self, c: Candidates, i: int, microbatches: int, is_full: bool) -> Pipeline:
-        pp, vpp = int(c.pp[i]), int(c.vpp[i])
-        schedule = c.schedules[int(c.schedule[i])] if pp > 1 else "1f1b"
-        return Pipeline(
-            schedule=schedule,
-            pp=pp,
-            vpp=vpp,
-            microbatches=telling_microbatches(schedule, pp, vpp, microbatches),
-            layout=c.layouts[int(c.pipeline_layout[i])],
-            is_full=is_full,
-            method=int(c.recompute_method[i]) * is_full,
-            num_layers=int(c.recompute_num_layers[i]) * is_full,
-            offload=int(c.offload_layers[i]),
-        )
-
-    def _codes(self, words: tuple[object, ...]) -> Ints:
-        """Numbers of schedules or layouts that stay the same from chunk to chunk."""
-        return np.array([self._words.setdefault(word, len(self._words)) for word in words], dtype=np.int64)
 
 
 class _Grown:
