@@ -1,9 +1,11 @@
 """Run tasks on an engine and merge what they find, until all are done, a budget is spent or the user stops."""
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import accumulate
 
 from primus_search.search.engine import Engine
 from primus_search.search.evaluate import Funnel, Task
@@ -71,10 +73,11 @@ def collect(
     gathered, notes = _Gathered(funnel, tasks, progress), list[str]()
     for done in journal.done if journal else ():
         gathered.add(done.task, done.findings)
-    left = _until_spent([task for task in tasks if task.number not in gathered.done], budget)
+    left = _within([task for task in tasks if task.number not in gathered.done], budget.candidates)
+    ends_at = time.monotonic() + budget.seconds if budget.seconds else math.inf
     record = _Record(journal)
     try:
-        for task, findings in engine.map(left, gathered.cut_of):
+        for task, findings in engine.map(left, gathered.cut_of, lambda: time.monotonic() >= ends_at):
             gathered.add(task.number, findings)
             record.add(task.number, findings)
     except KeyboardInterrupt:
@@ -110,16 +113,12 @@ class _Record:
         self._journal = None
 
 
-def _until_spent(tasks: Sequence[Task], budget: Budget) -> Iterator[Task]:
-    """Tasks, for as long as the budget lasts when one is asked for."""
-    started, rows = time.monotonic(), 0
-    for task in tasks:
-        if budget.seconds and time.monotonic() - started >= budget.seconds:
-            return
-        if budget.candidates and rows >= budget.candidates:
-            return
-        rows += task.stop - task.start
-        yield task
+def _within(tasks: Sequence[Task], candidates: int) -> Sequence[Task]:
+    """The first tasks, until they hold so many candidates; all of them where there is no limit."""
+    if not candidates:
+        return tasks
+    before = accumulate((task.stop - task.start for task in tasks), initial=0)
+    return [task for task, rows in zip(tasks, before, strict=False) if rows < candidates]
 
 
 class _Gathered:

@@ -12,25 +12,25 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from primus_search.errors import PrimusSearchError
+from primus_search.search.deal import Deal, most_in_flight
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
 from primus_search.search.shortlist import Cut
 
 CutOf = Callable[[int], Cut]
-IN_FLIGHT_PER_WORKER = 2
-MAX_TRIES = 4
+IsSpent = Callable[[], bool]
 ORPHAN_CHECK_S = 0.5
 
 
-class WorkerLost(PrimusSearchError):
-    """A task lost its worker again and again; names the task and what to look at."""
+def never() -> bool:
+    """A search without a limit."""
+    return False
 
 
 class Engine(Protocol):
@@ -39,21 +39,16 @@ class Engine(Protocol):
     name: str
     workers: int
 
-    def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
-        """Findings of every task, in the order they arrive; `cut_of(cluster)` is asked when a task is sent."""
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        """Findings of every task, in the order they arrive; `cut_of(cluster)` is asked when a task is sent.
+
+        No task is sent any more once `is_spent()`.
+        """
         ...
 
     def close(self) -> None:
         """Release processes and connections."""
         ...
-
-
-def most_in_flight(workers: int, num_done: int) -> int:
-    """Tasks that may be sent and not yet done: one ahead of each worker, but none before each has done its first.
-
-    What is sent before anything was found is pruned by nothing, and costs several times as much.
-    """
-    return workers * (IN_FLIGHT_PER_WORKER if num_done >= workers else 1)
 
 
 def available_cores() -> int:
@@ -71,8 +66,10 @@ class InProcess:
     def __init__(self, funnel: Funnel) -> None:
         self._funnel = funnel
 
-    def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
         for task in tasks:
+            if is_spent():
+                return
             yield task, self._funnel.evaluate(task, cut_of(task.cluster))
 
     def close(self) -> None:
@@ -93,16 +90,17 @@ class Processes:
         self._funnel, self.workers = funnel, workers
         self._pool: list[_Worker] = []
 
-    def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
-        waiting, tries, num_done = iter(tasks), dict[int, int](), 0
-        again: list[Task] = []
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        deal, num_done = Deal(tasks), 0
         self._pool = self._pool or [_Worker(self._funnel) for _ in range(self.workers)]
         while True:
-            while sum(len(worker.tasks) for worker in self._pool) < most_in_flight(self.workers, num_done):
-                task = again.pop() if again else next(waiting, None)
+            while not is_spent():
+                most = most_in_flight(self.workers, num_done, len(deal))
+                number, worker = min(enumerate(self._pool), key=lambda pair: len(pair[1].tasks))
+                task = deal.take(number) if len(worker.tasks) < most else None
                 if task is None:
                     break
-                min(self._pool, key=lambda worker: len(worker.tasks)).send(task, cut_of(task.cluster))
+                worker.send(task, cut_of(task.cluster))
             busy = [worker for worker in self._pool if worker.tasks]
             if not busy:
                 return
@@ -111,9 +109,10 @@ class Processes:
                 try:
                     task, findings = worker.receive()
                 except (EOFError, OSError):
-                    again += _counted(worker.tasks, tries)
+                    number = self._pool.index(worker)
+                    deal.put_back(number, worker.tasks, "is the machine out of memory? try fewer workers")
                     worker.end()
-                    self._pool[self._pool.index(worker)] = _Worker(self._funnel)
+                    self._pool[number] = _Worker(self._funnel)
                 else:
                     num_done += 1
                     yield task, findings
@@ -121,18 +120,6 @@ class Processes:
     def close(self) -> None:
         for worker in self._pool:
             worker.end()
-
-
-def _counted(lost: list[Task], tries: dict[int, int]) -> list[Task]:
-    """The tasks of a lost worker, to be done again; raises when the one it was at was lost too often."""
-    at = lost[0]
-    tries[at.number] = tries.get(at.number, 0) + 1
-    if tries[at.number] >= MAX_TRIES:
-        raise WorkerLost(
-            f"task {at.number} (candidates {at.start}..{at.stop}) lost its worker {MAX_TRIES} times; "
-            "is the machine out of memory? try fewer workers"
-        )
-    return lost
 
 
 class _Worker:

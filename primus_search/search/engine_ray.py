@@ -1,16 +1,16 @@
 """Tasks on a Ray cluster: a private one on this machine, or one that is already running.
 
-The driver ships the declared space once and then two numbers per task; a worker builds the grid and the tables of
-terms once and keeps them for all its tasks. What comes back is a top list and a frontier, so the network never
-limits. Once each core has done a task, twice as many are in flight as the cluster has cores, asked again every few
-seconds: an autoscaler sees waiting tasks, new nodes get work at once. A task of a lost worker or node is done again
-elsewhere.
+A worker is an actor of one core: it builds the grid and the tables of terms once and keeps them for all its tasks. The
+driver ships the declared space once and then two numbers per task; what comes back is a top list and a frontier, so the
+network never limits. Of a cluster that was joined twice as many workers are asked for as it has cores, asked again
+every few seconds: those that find no core wait, which an autoscaler sees, and begin on a new node as soon as it is
+there. A task of a lost worker or node is done again elsewhere.
 """
 
 import os
 import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from ray.exceptions import (
 import primus_search
 from primus_search.errors import InputError, Problem
 from primus_search.search.compiler import spare_linear_algebra
-from primus_search.search.engine import MAX_TRIES, CutOf, WorkerLost, available_cores, most_in_flight
+from primus_search.search.deal import MAX_TRIES, Deal, WorkerLost, most_in_flight
+from primus_search.search.engine import CutOf, IsSpent, available_cores, never
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
 from primus_search.search.guardian import Guardian
@@ -37,9 +38,7 @@ from primus_search.space import Space
 LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, WorkerCrashedError)
 OBJECT_STORE_BYTES = 256 * 1024**2  # summaries are small; the default would take a third of the machine
 RESCAN_S = 5.0
-CACHED_FUNNELS = 4
-
-_funnels: dict[str, Funnel] = {}
+ASKED_PER_CORE = 2
 
 
 class RayCluster:
@@ -49,61 +48,131 @@ class RayCluster:
 
     def __init__(self, funnel: Funnel, workers: int, address: str) -> None:
         self._is_ours = not ray.is_initialized()
-        self._guardian = Guardian() if self._is_ours and not address else None
+        self._is_private = self._is_ours and not address
+        self._guardian = Guardian() if self._is_private else None
         if self._guardian is not None:
             with self._guardian.marking():
                 start(workers)
         elif self._is_ours:
             join(address)
         self._cap = workers
+        self._space = ray.put((funnel.space, funnel.keep))
+        self._numbers, self._failed = count(), 0
+        self._pool: list[_Lane] = []
         self._scanned_at = -RESCAN_S
         self.workers = 1
-        self._rescan()
-        self._key = uuid.uuid4().hex
-        self._space = ray.put((funnel.space, funnel.keep))
-        for _ in range(self.workers):  # workers start while the driver plans; should one fail, its task will say why
-            _prepare.remote(self._key, self._space)
+        self._rescan()  # workers start while the driver plans
 
-    def map(self, tasks: Iterable[Task], cut_of: CutOf) -> Iterator[tuple[Task, Findings]]:
-        waiting, again = iter(tasks), list[Task]()
-        flying, tries, num_done = dict[Any, Task](), dict[int, int](), 0
-        try:
-            while True:
-                self._rescan()
-                while len(flying) < most_in_flight(self.workers, num_done):
-                    task = again.pop() if again else next(waiting, None)
-                    if task is None:
-                        break
-                    flying[_evaluate.remote(self._key, self._space, task, cut_of(task.cluster))] = task
-                if not flying:
-                    return
-                ready, _ = ray.wait(list(flying), num_returns=1, timeout=RESCAN_S)
-                for reference in ready:
-                    task = flying.pop(reference)
-                    try:
-                        findings: Findings = ray.get(reference)
-                    except LOST as error:
-                        again.append(_counted(task, tries, error))
-                        continue
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        deal, num_done = Deal(tasks), 0
+        while True:
+            self._rescan()
+            while not is_spent() and (lane := self._idlest()) is not None:
+                most = most_in_flight(self.workers, num_done, len(deal))
+                task = deal.take(lane.number) if len(lane.flying) < most else None
+                if task is None:
+                    break
+                lane.send(task, cut_of(task.cluster))
+            if not any(lane.flying for lane in self._pool) and (is_spent() or not len(deal)):
+                return
+            for lane in self._ready():
+                try:
+                    findings = lane.receive()
+                except LOST as error:
+                    self._replace(lane, deal, error)
+                    continue
+                if findings is not None:
                     num_done += 1
-                    yield task, findings
-        finally:
-            for reference in flying:  # after Ctrl-C a cluster that was joined must not go on computing for nobody
-                ray.cancel(reference, force=True)
+                    yield findings
 
     def close(self) -> None:
+        for lane in self._pool:  # a cluster that was joined must not go on computing for nobody
+            ray.kill(lane.actor)
         if self._is_ours:
             ray.shutdown()
         if self._guardian is not None:
             self._guardian.end()
 
     def _rescan(self) -> None:
-        """How many workers there are now; nodes come and go."""
+        """Ask for as many workers as there is room for now; nodes come and go."""
         if time.monotonic() - self._scanned_at < RESCAN_S:
             return
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        self.workers = max(min(cores, self._cap) if self._cap else cores, 1)
+        cores = max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        self.workers = min(cores, self._cap) if self._cap else cores
+        wanted = self.workers if self._is_private or self._cap else ASKED_PER_CORE * cores
+        self._pool += [_Lane(next(self._numbers), self._space) for _ in range(wanted - len(self._pool))]
         self._scanned_at = time.monotonic()
+
+    def _idlest(self) -> "_Lane | None":
+        """The worker that has begun and has the least to do."""
+        return min((lane for lane in self._pool if lane.is_open), key=lambda lane: len(lane.flying), default=None)
+
+    def _ready(self) -> "list[_Lane]":
+        """Workers with an answer, as soon as there is one; none when none comes for a while."""
+        waited_for = {lane.next_answer: lane for lane in self._pool if lane.next_answer is not None}
+        ready, _ = ray.wait(list(waited_for), num_returns=1, timeout=RESCAN_S)
+        return [waited_for[reference] for reference in ready]
+
+    def _replace(self, lane: "_Lane", deal: Deal, error: Exception) -> None:
+        """Another worker for one that was lost; its tasks are to be done again."""
+        self._failed = 0 if lane.is_open else self._failed + 1
+        if self._failed >= MAX_TRIES * self.workers:
+            raise WorkerLost(f"{self._failed} Ray workers in a row were lost while they started; last: {error}")
+        deal.put_back(lane.number, [task for _, task in lane.flying], f"last: {error}")
+        self._pool.remove(lane)
+        ray.kill(lane.actor)
+        self._pool.append(_Lane(next(self._numbers), self._space))
+
+
+class _Lane:
+    """A worker as the driver sees it: its actor, and the tasks it was sent and has not answered, in order."""
+
+    def __init__(self, number: int, space: Any) -> None:
+        self.number, self.is_open = number, False
+        self.actor = _worker.remote(space)
+        self.flying: list[tuple[Any, Task]] = []
+        self._begun = self.actor.begin.remote()
+
+    @property
+    def next_answer(self) -> Any:
+        """What it will answer next; None when it has nothing to do."""
+        if not self.is_open:
+            return self._begun
+        return self.flying[0][0] if self.flying else None
+
+    def send(self, task: Task, cut: Cut) -> None:
+        self.flying.append((self.actor.evaluate.remote(task, cut), task))
+
+    def receive(self) -> tuple[Task, Findings] | None:
+        """Its next answer, None when that is that it has begun. Raises one of LOST, and what it raised itself."""
+        if not self.is_open:
+            ray.get(self._begun)
+            self.is_open = True
+            return None
+        reference, task = self.flying[0]
+        findings: Findings = ray.get(reference)
+        self.flying.pop(0)
+        return task, findings
+
+
+class Worker:
+    """A funnel in a process of the cluster."""
+
+    def __init__(self, shipped: tuple[Space, int]) -> None:
+        self._space, self._keep = shipped
+
+    def begin(self) -> None:
+        """What a worker does once."""
+        spare_linear_algebra()
+        self._funnel = Funnel(self._space, self._keep)
+        assert len(self._funnel.walks) == len(self._funnel.sieves)
+
+    def evaluate(self, task: Task, cut: Cut) -> Findings:
+        """One task."""
+        return self._funnel.evaluate(task, cut)
+
+
+_worker: Any = ray.remote(num_cpus=1)(Worker)
 
 
 def _settings() -> dict[str, Any]:
@@ -132,34 +201,3 @@ def join(address: str) -> None:
         ray.init(address=address, runtime_env={"py_modules": [package]}, **_settings())
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError([Problem(f"--ray-address {address}", f"no Ray cluster answers there: {error}")]) from error
-
-
-def _counted(task: Task, tries: dict[int, int], error: Exception) -> Task:
-    tries[task.number] = tries.get(task.number, 0) + 1
-    if tries[task.number] >= MAX_TRIES:
-        raise WorkerLost(f"task {task.number} was lost {MAX_TRIES} times on the Ray cluster; last: {error}") from error
-    return task
-
-
-@ray.remote(num_cpus=1, max_retries=MAX_TRIES)  # type: ignore[untyped-decorator]  # Ray ships no types for it
-def _evaluate(key: str, shipped: tuple[Space, int], task: Task, cut: Cut) -> Findings:
-    """One task in a worker process."""
-    return _funnel(key, shipped).evaluate(task, cut)
-
-
-@ray.remote(num_cpus=1, max_retries=0)  # type: ignore[untyped-decorator]
-def _prepare(key: str, shipped: tuple[Space, int]) -> None:
-    """What a worker does once per search."""
-    funnel = _funnel(key, shipped)
-    assert len(funnel.walks) == len(funnel.sieves)
-
-
-def _funnel(key: str, shipped: tuple[Space, int]) -> Funnel:
-    """The funnel of a search in this worker, built once; `key` names the search."""
-    space, keep = shipped
-    if key not in _funnels:
-        while len(_funnels) >= CACHED_FUNNELS:
-            _funnels.pop(next(iter(_funnels)))
-        spare_linear_algebra()
-        _funnels[key] = Funnel(space, keep)
-    return _funnels[key]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import ray
 from ray.util import get_node_ip_address
 
-from primus_search.search.engine import MAX_TRIES
+from primus_search.search.deal import MAX_TRIES
 from primus_search.search.engine_ray import LOST, join
 
 if TYPE_CHECKING:

@@ -33,12 +33,16 @@ BOUND_SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A range of candidates on one of the space's clusters, in the order of the search (`walk`)."""
+    """A range of candidates on one of the space's clusters, in the order of the search (`walk`).
+
+    group  tasks of a cluster with the same one share orders; a worker that has done one does the others for less
+    """
 
     number: int
     cluster: int
     start: int
     stop: int
+    group: int = 0
 
 
 @dataclass(frozen=True)

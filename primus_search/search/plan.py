@@ -53,13 +53,13 @@ def plan_tasks(funnel: Funnel, rows: int) -> list[Task]:
     walk; the order in which tasks are done never changes the answer.
     """
     ranges = [
-        (cluster, start, stop)
+        (cluster, start, stop, walk.group_of(start))
         for cluster, walk in enumerate(funnel.walks)
         for start, stop in pairwise(walk.cuts(rows).tolist())
     ]
     tasks = [
-        Task(number=number, cluster=cluster, start=start, stop=stop)
-        for number, (cluster, start, stop) in enumerate(ranges)
+        Task(number=number, cluster=cluster, start=start, stop=stop, group=group)
+        for number, (cluster, start, stop, group) in enumerate(ranges)
     ]
     rng = np.random.default_rng(funnel.space.search.seed)
     shuffled = rng.permutation(len(tasks))

@@ -132,8 +132,8 @@ class Shortlist:
         """The list of all rows of both."""
         return Shortlist(
             most=self.most,
-            top=fastest(self.top.joined(other.top), self.most),
-            frontier=frontier(self.frontier.joined(other.frontier)),
+            top=fastest(self.top.joined(other.top), self.most) if len(other.top) else self.top,
+            frontier=frontier(self.frontier.joined(other.frontier)) if len(other.frontier) else self.frontier,
         )
 
     @property

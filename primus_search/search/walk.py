@@ -70,6 +70,10 @@ class Walk:
         numbers: Ints = self.first[at] + places - self.starts[at]
         return numbers
 
+    def group_of(self, start: int) -> int:
+        """The stretch between two of the most wanted marks in which a task begins; inside one, orders are the same."""
+        return int(np.searchsorted(self.marks[-1], start, side="right")) - 1
+
     def cuts(self, rows: int) -> Ints:
         """Where tasks of about `rows` begin and end: at the most wanted mark nearby, else where a cell begins."""
         size = int(self.starts[-1])

@@ -65,7 +65,11 @@ def ray_worker_seconds() -> list[float]:
     table = {int(entry.name): _stat(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     for _ in range(3):  # driver -> raylet -> worker
         mine |= {number for number, (_, parent, _) in table.items() if parent in mine}
-    return [seconds for number, (name, _, seconds) in table.items() if number in mine and name.startswith("ray::IDLE")]
+    return [
+        seconds
+        for number, (name, _, seconds) in table.items()
+        if number in mine and name.startswith(("ray::IDLE", "ray::Worker"))
+    ]
 
 
 def _stat(entry: Path) -> tuple[str, int, float]:

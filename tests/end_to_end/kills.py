@@ -30,7 +30,7 @@ TASK_ROWS = KEEP = 500
 MARKS = tuple(f"KILL_TEST_MARK_{number}" for number in range(4))  # Ray overwrites the beginning of an environment
 PATIENCE_S = 600.0
 POLL_S = 0.01
-RAY_TASKS = (b"ray::_evaluate", b"ray::_prepare")
+RAY_WORKER = b"ray::Worker"
 LATER_S = 0.2
 
 # The command with small tasks; workers are forked from it, and Ray's get their range with each task.
@@ -211,8 +211,8 @@ def marked(mark: str) -> list[int]:
 
 
 def ray_workers(mark: str) -> list[int]:
-    """Process ids of Ray workers with this mark that prepare for our tasks or evaluate them right now."""
-    return [number for number in marked(mark) if _words(number, "cmdline").startswith(RAY_TASKS)]
+    """Process ids of Ray workers with this mark that have begun to work for us."""
+    return [number for number in marked(mark) if _words(number, "cmdline").startswith(RAY_WORKER)]
 
 
 def ray_agents(mark: str) -> list[int]:

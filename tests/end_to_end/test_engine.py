@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.search.engine import Processes, WorkerLost
+from primus_search.search.deal import WorkerLost
+from primus_search.search.engine import Processes
 from primus_search.search.evaluate import Funnel, Task
 from primus_search.search.findings import Findings
 from primus_search.search.plan import plan_tasks
