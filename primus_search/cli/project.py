@@ -66,8 +66,12 @@ def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | 
     """A space of one candidate: every axis at its plain value unless set."""
     from primus_search.declare.hardware import load_hardware
     from primus_search.declare.space import make_space
+    from primus_search.errors import InputError
 
-    gpus = nodes * load_hardware(hardware).network.gpus_per_node if nodes > 0 else 1
+    try:
+        gpus = max(nodes, 1) * load_hardware(hardware).network.gpus_per_node
+    except InputError:
+        gpus = 1  # said below, with all else that is wrong
     data: dict[str, Any] = {
         "model": model,
         "hardware": hardware,

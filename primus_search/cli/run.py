@@ -22,7 +22,9 @@ Keep = Annotated[int, typer.Option(min=1, help="Best rows kept in candidates.par
 Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-validate the top rows with torch.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of --out where it stopped.")]
-Tokens = Annotated[float, typer.Option(help="Tokens to train on, for days and cost in the scaling table: 1e12.")]
+Tokens = Annotated[
+    float, typer.Option(min=0.0, help="Tokens to train on, for days and cost in the scaling table: 1e12.")
+]
 SaveBenchmark = Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")]
 LoadBenchmark = Annotated[Path | None, typer.Option(help="Use the measurements of this file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
@@ -82,11 +84,11 @@ def run(
 
 def _as_sets(*, nodes: str, method: str, top: int, seed: int, bench: str) -> list[str]:
     """Options that are keys of a space file, as overrides: one way in, one set of messages."""
-    found = [f"nodes=[{nodes}]" if "," in nodes else f"nodes={nodes}"] if nodes else []
-    found += [f"search.method={method}"] if method else []
-    found += [f"search.top_k={top}", f"benchmark.top_k={top}"] if top else []
-    found += [f"search.seed={seed}"] if seed >= 0 else []
-    return found + ([f'benchmark.device="{bench}"'] if bench else [])
+    found = [f"--nodes nodes=[{nodes}]" if "," in nodes else f"--nodes nodes={nodes}"] if nodes else []
+    found += [f"--method search.method={method}"] if method else []
+    found += [f"--top search.top_k={top}", f"--top benchmark.top_k={top}"] if top else []
+    found += [f"--seed search.seed={seed}"] if seed >= 0 else []
+    return found + ([f'--bench benchmark.device="{bench}"'] if bench else [])
 
 
 def _refuse(where: str, what: str) -> None:

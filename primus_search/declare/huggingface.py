@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from primus_search.declare.fields import Fields
+from primus_search.declare.places import title
 from primus_search.declare.presets import build_model, padded
 from primus_search.declare.source import Document, did_you_mean
 from primus_search.errors import InputError
@@ -26,7 +27,7 @@ _NO_SIZES = (
     "initial_context_length", "initializer_range", "max_position_embeddings", "max_window_layers", "model_max_length",
     "n_group", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "original_max_position_embeddings", "output_hidden_states", "query_pre_attn_scalar",
-    "rotary_dim", "sliding_window_pattern", "topk_group",
+    "rotary_dim", "sliding_window_pattern", "sliding_window_size", "topk_group",
 )  # fmt: skip
 """Fields whose names speak of a size and that decide none (or none that is read under another name)."""
 
@@ -46,7 +47,7 @@ def from_document(document: Document) -> Model:
         raise InputError([document.problem(("model_type",), what)])
     values = FAMILIES[family](fields)
     _refuse_unread_sizes(fields)
-    name = str(data.get("_name_or_path") or family).rstrip("/").rpartition("/")[2]
+    name = title(str(data.get("_name_or_path") or document.name).rstrip("/"))
     return build_model(fields, name=name, source=document.name, **values)
 
 
@@ -170,11 +171,26 @@ def _qwen3_moe(fields: Fields) -> Values:
     return values | _qwen_experts(fields, values["num_layers"])
 
 
+def _routed(fields: Fields, num_layers: int, *, has_router_bias: bool) -> Values:
+    """DeepSeek's experts, and which layers have them; GLM has the same."""
+    first_dense, frequency = fields.integer("first_k_dense_replace", 0, least=0), fields.integer("moe_layer_freq", 1)
+    expert_hidden = fields.integer("moe_intermediate_size")
+    experts = MixtureOfExperts(
+        num_experts=fields.integer("n_routed_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=fields.integer("n_shared_experts", 0, least=0) * expert_hidden,
+        has_router_bias=has_router_bias,
+    )
+    return {
+        "moe": experts,
+        "moe_layers": tuple(i >= first_dense and i % frequency == 0 for i in range(num_layers)),
+        "num_mtp_layers": fields.integer("num_nextn_predict_layers", 0, least=0),
+    }
+
+
 def _deepseek(fields: Fields) -> Values:
     values = _decoder(fields)
-    num_layers, first_dense = values["num_layers"], fields.integer("first_k_dense_replace", 0, least=0)
-    frequency = fields.integer("moe_layer_freq", 1)
-    expert_hidden = fields.integer("moe_intermediate_size")
     values["latent"] = LatentAttention(
         q_lora_rank=fields.integer("q_lora_rank", 0, least=0),
         kv_lora_rank=fields.integer("kv_lora_rank"),
@@ -185,15 +201,46 @@ def _deepseek(fields: Fields) -> Values:
     # transformers' own V2/V3 classes report `head_dim` as the rotary part only; MLA's dims above say it all.
     values["head_dim"] = values["latent"].qk_nope_head_dim
     values["num_kv_heads"] = values["num_heads"]
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("n_routed_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=fields.integer("n_shared_experts", 0, least=0) * expert_hidden,
-        has_router_bias=fields.word("topk_method", "") == "noaux_tc",
+    has_bias = fields.word("topk_method", "") == "noaux_tc"
+    return values | _routed(fields, values["num_layers"], has_router_bias=has_bias)
+
+
+def _glm4_moe(fields: Fields) -> Values:
+    values = _decoder(fields) | {"has_qk_norm": fields.switch("use_qk_norm", False)}
+    return values | _routed(fields, values["num_layers"], has_router_bias=True)
+
+
+def _olmo2(fields: Fields) -> Values:
+    # Its norms inside attention span all heads, ours one head: (heads + kv heads - 2) * head_dim per layer left out.
+    return _decoder(fields) | {"has_qk_norm": True}
+
+
+def _olmoe(fields: Fields) -> Values:
+    values = _olmo2(fields)
+    experts = MixtureOfExperts(
+        num_experts=fields.integer("num_experts", 64),
+        top_k=fields.integer("num_experts_per_tok", 8),
+        expert_ffn_hidden=values["ffn_hidden"],
     )
-    values["moe_layers"] = tuple(i >= first_dense and i % frequency == 0 for i in range(num_layers))
-    values["num_mtp_layers"] = fields.integer("num_nextn_predict_layers", 0, least=0)
+    return values | {"moe": experts}
+
+
+def _llama4(fields: Fields) -> Values:
+    """Llama 4's text part. Attention in chunks is taken for a window of that size, which is up to twice its work."""
+    values = _decoder(fields)
+    num_layers, expert_hidden = values["num_layers"], values["ffn_hidden"]
+    step, chunk = fields.integer("interleave_moe_layer_step", 1), fields.integer("attention_chunk_size", 8192)
+    whole = fields.integer("no_rope_layer_interval", 4)
+    fields.anything("no_rope_layers")
+    values["ffn_hidden"] = fields.integer("intermediate_size_mlp", 16384)
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts", 16),
+        top_k=fields.integer("num_experts_per_tok", 1),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=expert_hidden,
+    )
+    values["moe_layers"] = tuple((layer + 1) % step == 0 for layer in range(num_layers))
+    values["windows"] = tuple(0 if (layer + 1) % whole == 0 else chunk for layer in range(num_layers))
     return values
 
 
@@ -295,12 +342,16 @@ FAMILIES: dict[str, Callable[[Fields], Values]] = {
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
     "kimi_k2": _deepseek,
+    "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "phi3": _mistral,
     "gpt_neox": _gpt_neox,
+    "llama4_text": _llama4,
+    "olmo2": _olmo2,
+    "olmoe": _olmoe,
     "nemotron": _nemotron,
     "gpt2": _gpt2,
     "mpt": _mpt,

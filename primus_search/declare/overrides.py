@@ -37,16 +37,17 @@ class _Given:
 
 def applied(
     document: Document, *, nodes: int | None, sets: Sequence[str], environ: Mapping[str, str]
-) -> tuple[Document, tuple[Override, ...]]:
-    """The document with overrides laid over it, and which of them won; InputError for one that cannot be read."""
+) -> tuple[Document, tuple[Override, ...], list[Problem]]:
+    """The document with overrides laid over it, which of them won, and what is wrong with those that were left out.
+
+    One of `sets` is `key=value`, from `--set`; or `--flag key=value`, from a flag that stands for that key.
+    """
     problems: list[Problem] = []
     given = [*_from_environment(environ), *_from_sets(sets, problems)]
     if nodes is not None:
         given.append(_Given(("nodes",), nodes, str(nodes), "--nodes"))
-    if problems:
-        raise InputError(problems)
     if not isinstance(document.data, dict) or not given:
-        return document, ()
+        return document, (), problems
     data, origins = dict(document.data), dict(document.origins)
     winners: dict[Keys, Override] = {}
     for one in given:
@@ -54,7 +55,7 @@ def applied(
         origins[one.keys] = one.origin
         winners.pop(one.keys, None)
         winners[one.keys] = Override(key=".".join(str(k) for k in one.keys), value=one.text, origin=one.origin)
-    return Document(document.name, data, document.lines, origins), tuple(winners.values())
+    return Document(document.name, data, document.lines, origins), tuple(winners.values()), problems
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
@@ -65,9 +66,10 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
 
 
 def _from_sets(sets: Sequence[str], problems: list[Problem]) -> Iterator[_Given]:
-    for text in sets:
+    for given in sets:
+        flag, _, text = given.partition(" ") if given.startswith("--") else ("", "", given)
         name, equals, value = text.partition("=")
-        origin = f"--set {text}"
+        origin = flag or f"--set {text}"
         keys = key_path(name.strip())
         if not equals or not name.strip() or not value.strip():
             problems.append(Problem(origin, "write --set key=value, for example --set tp=8"))
@@ -78,7 +80,7 @@ def _from_sets(sets: Sequence[str], problems: list[Problem]) -> Iterator[_Given]
             try:
                 yield _Given(keys, parse(value, origin).data, value.strip(), origin)
             except InputError as error:
-                problems.extend(error.problems)
+                problems += [Problem(origin, problem.what) for problem in error.problems]
 
 
 def key_path(name: str) -> Keys | None:

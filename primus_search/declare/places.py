@@ -18,6 +18,7 @@ from pathlib import Path
 from primus_search.declare.source import did_you_mean
 
 HOME_VARIABLE = "PRIMUS_SEARCH_HOME"
+ENDINGS = (".yaml", ".yml", ".json")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -58,7 +59,14 @@ def names(kind: Kind, environ: Mapping[str, str] | None = None) -> dict[str, Pat
 
 
 def is_path(text: str) -> bool:
-    return "/" in text or text.endswith((".yaml", ".yml", ".json"))
+    return "/" in text or text.endswith(ENDINGS)
+
+
+def title(text: str) -> str:
+    """A name or path as headings show it: `new_model` for `new_model/config.json`, `qwen2.5_7b` for itself."""
+    path = Path(text)
+    bare = path.name.removesuffix(path.suffix) if path.suffix in ENDINGS else path.name
+    return path.parent.name or bare if bare == "config" else bare
 
 
 def find(kind: Kind, text: str, *, beside: Path | None = None) -> Path | str:

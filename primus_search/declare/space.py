@@ -19,7 +19,7 @@ from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.hardware import Hardware, load_hardware, load_stack
 from primus_search.declare.models import load_model
 from primus_search.declare.overrides import applied
-from primus_search.declare.places import Kind, find, is_path
+from primus_search.declare.places import Kind, find, is_path, title
 from primus_search.declare.schema import SpaceFile, validate
 from primus_search.declare.source import Document, did_you_mean, join_words, read
 from primus_search.errors import InputError, Problem
@@ -54,8 +54,9 @@ def load_space(
 ) -> Space:
     """The space in a file (a path, or the name of one that ships with the package).
 
-    `overrides` are `key=value` texts as after `--set`; `environ` replaces the process environment; `host_file` is
-    called when the hardware is `host` (see `declare.hardware`). Raises InputError with every problem.
+    `overrides` are `key=value` texts as after `--set` (or `--flag key=value`, for messages to name); `environ` replaces
+    the process environment; `host_file` is called when the hardware is `host` (see `declare.hardware`).
+    Raises InputError with every problem.
     """
     text = str(path)
     found = find(Kind.SPACE, text) if not is_path(text) and not Path(text).exists() else Path(text)
@@ -93,8 +94,9 @@ def _from_document(
     host_file: Callable[[], Path] | None,
 ) -> Space:
     environment = os.environ if environ is None else environ
-    document, won = applied(document, nodes=nodes, sets=overrides, environ=environment)
+    document, won, unread = applied(document, nodes=nodes, sets=overrides, environ=environment)
     shape, skip, problems = validate(document)
+    problems += unread
     if shape is None:
         raise InputError(problems)
     assembly = _Assembly(document, beside, host_file, skip, problems)
@@ -131,9 +133,10 @@ class _Assembly:
             return None
         self._check_layouts(axes, model)
         self._check_batch(axes, choices, workload)
-        hardware = shape.hardware if isinstance(shape.hardware, str) else " or ".join(shape.hardware)
+        given = [shape.hardware] if isinstance(shape.hardware, str) else shape.hardware
+        hardware = " or ".join(title(text) for text in given)
         return Space(
-            name=shape.name or f"{Path(shape.model).stem} on {Path(hardware).stem}",
+            name=shape.name or f"{title(shape.model)} on {hardware}",
             model=model,
             workload=workload,
             clusters=tuple(choices),

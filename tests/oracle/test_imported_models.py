@@ -117,10 +117,39 @@ CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
         {
             "model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
             "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "vocab_size": 256000,
-            "sliding_window": 4096, "query_pre_attn_scalar": 256, "hidden_activation": "gelu_pytorch_tanh",
-            "rms_norm_eps": 1e-06,
+            "sliding_window": 4096, "sliding_window_size": 4096, "query_pre_attn_scalar": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-06,
         },
         9_241_705_984,
+    ),
+    "zai-org/GLM-4.5-Air": (
+        {
+            "model_type": "glm4_moe", "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+            "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151552,
+            "attention_bias": True, "use_qk_norm": False, "partial_rotary_factor": 0.5, "n_routed_experts": 128,
+            "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_group": 1,
+            "topk_group": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1, **LLAMA,
+        },
+        106_852_251_264,
+    ),
+    "allenai/OLMoE-1B-7B-0924": (
+        {
+            "model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 50304, "num_experts": 64,
+            "num_experts_per_tok": 8, "norm_topk_prob": False, "attention_bias": False, "clip_qkv": None, **LLAMA,
+        },
+        6_919_161_856 - 16 * (2 * 2048 - 2 * 128),  # the released weights, less norms that span all heads
+    ),
+    "meta-llama/Llama-4-Scout-17B-16E": (
+        {
+            "model_type": "llama4", "vision_config": {"hidden_size": 1408}, "text_config": {
+                "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "vocab_size": 202048,
+                "intermediate_size_mlp": 16384, "num_hidden_layers": 48, "num_attention_heads": 40,
+                "num_key_value_heads": 8, "head_dim": 128, "interleave_moe_layer_step": 1, "num_local_experts": 16,
+                "num_experts_per_tok": 1, "attention_chunk_size": 8192, "no_rope_layers": [], **LLAMA,
+            },
+        },
+        107_769_861_120 + 2 * (202112 - 202048) * 5120,  # its text part, and the padding of the vocabulary to 128
     ),
     "mosaicml/mpt-7b": (
         {

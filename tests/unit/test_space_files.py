@@ -7,7 +7,7 @@ import pytest
 from primus_search.candidates import Fp8, Recompute, RecomputeMethod, Sharding
 from primus_search.declare import load_space, make_space
 from primus_search.declare.axes import AXIS
-from primus_search.declare.places import Kind, names
+from primus_search.declare.places import Kind, names, title
 from primus_search.errors import InputError
 from primus_search.layout import BALANCED, EVEN, Layout
 from primus_search.space import AXES, Enumerator, Space, auto_values
@@ -165,12 +165,25 @@ def test_a_bad_override_points_at_the_flag_or_variable() -> None:
 
 
 def test_a_flag_that_cannot_be_read_says_how_to_write_it() -> None:
-    assert message(MINIMAL, overrides=["tp", "tpp=3", "pp=[1", "x.y=1"]) == (
+    flags = ["tp", "tpp=3", "pp=[1", "x.y=1", "--nodes nodes=[8,,16]", "--seed search.seed=x", "vpp=none"]
+    assert message(MINIMAL, overrides=flags) == (
+        "--seed @ $.search.seed: expected a whole number, got 'x'\n"
         "--set tp: write --set key=value, for example --set tp=8\n"
         "--set tpp=3: unknown key 'tpp'; did you mean 'tp'?\n"
-        "--set pp=[1:2 @ $: is not valid YAML: did not find expected ',' or ']'\n"
-        "--set x.y=1: unknown key 'x.y'"
+        "--set pp=[1: is not valid YAML: did not find expected ',' or ']'\n"
+        "--set x.y=1: unknown key 'x.y'\n"
+        "--nodes: is not valid YAML: did not find expected node content\n"
+        "--set vpp=none @ $.space.vpp: 'none' is not a value of vpp - "
+        "allowed: whole numbers of at least 1, auto, divisors or powers_of_two"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("qwen2.5_7b", "qwen2.5_7b"), ("new/config.json", "new"), ("a/b.yaml", "b"), ("Llama-3.1-8B", "Llama-3.1-8B")],
+)
+def test_a_title_leaves_out_folders_and_endings_but_no_part_of_a_version(given: str, shown: str) -> None:
+    assert title(given) == shown
 
 
 # --- bad files -----------------------------------------------------------------------------------------------------
