@@ -56,11 +56,16 @@ class StackMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBand:
-    """Where measured / projected rates lie: 5 % of left-out runs below `low`, 5 % above `high`; of so many runs."""
+    """Where measured / projected figures lie: 5 % of left-out runs below `low`, 5 % above `high`.
+
+    runs     its own runs among them, near-duplicates included
+    arches   architectures these were made on
+    """
 
     low: float
     high: float
     runs: float
+    arches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +140,9 @@ class Stack:
     network_efficiency
 
     memory                  what it keeps on the device
-    errors                  error bands of its projections by regime (dense, moe), from runs left out of the fit
+    errors                  error bands of its projections by regime (dense, moe), from runs left out of the fit; and
+                            by regime and of peaks (memory) where this stack was assumed and another one ran
+    is_assumed              nobody said that it is this one: what is not known of the software widens every band
     """
 
     name: str
@@ -206,6 +213,7 @@ class Stack:
 
     memory: StackMemory = StackMemory()
     errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
+    is_assumed: bool = False
 
     def __post_init__(self) -> None:
         shares: tuple[float, ...] = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)

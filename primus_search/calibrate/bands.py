@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.candidates import Bools, Floats
-from primus_search.cost.uncertainty import UNKNOWN
+from primus_search.cost.uncertainty import ASSUMED, UNKNOWN
 from primus_search.validate.cases import Case
 from primus_search.validate.score import duplicate_weights, quantile
 
@@ -32,15 +32,20 @@ OUTSIDE = 0.05
 """Share of runs below a band, and above it."""
 
 
-def error_bands(cases: Sequence[Case], left_out: Sequence[Floats]) -> dict[str, dict[str, tuple[float, float, int]]]:
+Band = tuple[float, float, int, tuple[str, ...]]
+"""Ends of a band, and how many of its runs are the stack's own, on which architectures."""
+
+
+def error_bands(cases: Sequence[Case], left_out: Sequence[Floats]) -> dict[str, dict[str, Band]]:
     """Per stack and regime: outer quantiles of measured / projected on left-out runs, and the stack's own runs."""
     sample = _Sample(cases, left_out)
     everyone = np.ones(len(cases), dtype=bool)
-    found: dict[str, dict[str, tuple[float, float, int]]] = {}
+    found: dict[str, dict[str, Band]] = {}
     for name in dict.fromkeys(sample.stacks.tolist()):
-        bands = {kind: sample.band(everyone, name, kind) for kind in ("dense", "moe")}
-        own = {kind: int(((sample.stacks == name) & (sample.regimes == kind)).sum()) for kind in bands}
-        found[name] = {kind: (*band, own[kind]) for kind, band in bands.items()}
+        found[name] = {}
+        for kind in ("dense", "moe"):
+            own = [c.cluster.accelerator.arch for c in cases if c.cluster.stack.name == name and regime(c) == kind]
+            found[name][kind] = (*sample.band(everyone, name, kind), len(own), tuple(sorted(set(own))))
     return found
 
 
@@ -77,12 +82,16 @@ class _Sample:
         own = np.where(alike & (self.stacks == stack), self.weights, 0.0)
         pool = np.where(alike, self.weights, 0.0)
         weights = own + pool * POOLED / pool.sum()
-        used = weights > 0.0
-        values = self.ratios[:, used].ravel()
-        shared = np.tile(weights[used] / len(self.ratios), len(self.ratios))
-        outside = max(OUTSIDE - (0.5 - OUTSIDE) / pool.sum(), 0.0)
-        low, high = (quantile(values, shared, share) for share in (outside, 1.0 - outside))
-        return min(low, 1.0), max(high, 1.0)
+        return outer(self.ratios, weights, float(pool.sum()))
+
+
+def outer(values: Floats, weights: Floats, runs: float) -> tuple[float, float]:
+    """Outer quantiles of measured / projected: a row per way to leave runs out, weights per run, `runs` distinct."""
+    used = weights > 0.0
+    shared = np.tile(weights[used] / len(values), len(values))
+    outside = max(OUTSIDE - (0.5 - OUTSIDE) / runs, 0.0)
+    low, high = (quantile(values[:, used].ravel(), shared, share) for share in (outside, 1.0 - outside))
+    return min(low, 1.0), max(high, 1.0)
 
 
 def regime(case: Case) -> str:
@@ -90,15 +99,19 @@ def regime(case: Case) -> str:
     return "moe" if case.model.is_moe else "dense"
 
 
-def write_bands(bands: Mapping[str, Mapping[str, tuple[float, float, int]]], folder: Path, date: str) -> None:
+def write_bands(bands: Mapping[str, Mapping[str, Band]], folder: Path, date: str) -> None:
     """Write the `errors:` section of every stack file, in place of an older one."""
     for name, regimes in bands.items():
         path = folder / "stacks" / f"{name}.yaml"
         text = re.sub(r"^errors:\n(?:  .*\n)*", "", path.read_text(), flags=re.M).rstrip("\n") + "\n"
         lines = ["errors:"]
-        for kind, (low, high, runs) in regimes.items():
+        for kind, (low, high, runs, arches) in regimes.items():
             source = f"runs left out by {', '.join(HONEST)}, {date}"
+            if kind.startswith(ASSUMED):
+                source = f"runs projected with a stack that is not theirs, {date}"
             lines.append(f"  {kind}:")
             for key, value in (("low", round(low, 3)), ("high", round(high, 3)), ("runs", runs)):
                 lines.append(f'    {key}: {{value: {value}, source: "{source}"}}')
+            if arches:
+                lines.append(f'    arches: {{value: [{", ".join(arches)}], source: "{source}"}}')
         path.write_text(text + "\n".join(lines) + "\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from primus_search.calibrate.assumed import assumed_bands
 from primus_search.calibrate.bands import HONEST, bands_of_others, error_bands, write_bands
 from primus_search.calibrate.beliefs import Parameter
 from primus_search.calibrate.leave_out import linearised, refitted
@@ -108,7 +109,10 @@ def write_training(found: TrainingFit, folder: Path) -> None:
     write_parameters(found.parameters, found.values, found.standard_errors(), found.known, found.cases, folder, today)
     write_means(found.means, found.values, found.parameters, folder, today)
     left_out = [found.left_out(SPLITS[split]) for split in HONEST]
-    write_bands(error_bands(found.cases, left_out), folder, today)
+    known = error_bands(found.cases, left_out)
+    stacks = [path.stem for path in sorted((folder / "stacks").glob("*.yaml"))]
+    assumed = assumed_bands(found.cases, left_out, stacks)
+    write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
 
 
 def lines(found: TrainingFit) -> list[str]:

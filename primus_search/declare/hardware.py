@@ -87,6 +87,7 @@ def load_cluster(
     """Accelerator, network and stack of `nodes` nodes; the stack defaults to the one the hardware file names."""
     loaded = load_hardware(hardware) if isinstance(hardware, str) else hardware
     name = stack if stack is not None else loaded.default_stack
+    is_assumed = stack is None and is_guess(loaded)
     if name is None:
         what = "names no default_stack; say which stack to use"
         raise InputError([Problem(str(loaded.path), what)])
@@ -95,11 +96,19 @@ def load_cluster(
         return Cluster(
             accelerator=loaded.accelerator,
             network=network,
-            stack=load_stack(name) if isinstance(name, str) else name,
+            stack=replace(load_stack(name), is_assumed=is_assumed) if isinstance(name, str) else name,
             num_nodes=nodes,
         )
     except ValueError as error:
         raise InputError([Problem("nodes", str(error))]) from None
+
+
+def is_guess(hardware: Hardware) -> bool:
+    """Whether the stack that a hardware file names is one of several that train there.
+
+    On AMD it is Primus, which this tool plans for; a measured machine's file names the stack it was measured with.
+    """
+    return hardware.accelerator.vendor == "nvidia"
 
 
 def on_fewer_gpus(network: Network, gpus: int | None) -> Network:

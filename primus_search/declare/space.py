@@ -16,7 +16,7 @@ from typing import Any
 
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
-from primus_search.declare.hardware import Hardware, load_hardware, load_stack
+from primus_search.declare.hardware import Hardware, is_guess, load_hardware, load_stack
 from primus_search.declare.models import load_model
 from primus_search.declare.overrides import applied
 from primus_search.declare.places import Kind, find, is_path, title
@@ -221,7 +221,8 @@ class _Assembly:
             keys = [("stack", i) if isinstance(shape.stack, list) else ("stack",) for i in range(len(given))]
             names = [(name, self.document.where(key)) for name, key in zip(given, keys, strict=True)]
         stacks = [self._collect(partial(load_stack, name, beside=self.beside, where=where)) for name, where in names]
-        return [stack for stack in stacks if stack is not None]
+        is_assumed = shape.stack is None and hardware is not None and is_guess(hardware)
+        return [replace(stack, is_assumed=is_assumed) for stack in stacks if stack is not None]
 
     # --- axes ------------------------------------------------------------------------------------------------------
 

@@ -59,16 +59,17 @@ class Case:
         return self.measured
 
 
-def build_case(run: Run, *, may_lack_rate: bool = False) -> Case:
+def build_case(run: Run, *, may_lack_rate: bool = False, supposed: str = "") -> Case:
     """The case of a run. Raises `Skipped` with the reason.
 
     may_lack_rate: a measured memory is enough, or the word that it ran or ran out of memory.
+    supposed: the stack to project it with, whatever the run says.
     """
     if not run.is_complete:
         raise Skipped("marked incomplete")
     model = build_model(run)
     hardware = build_hardware(run)
-    stack, assumed = build_stack(run, hardware)
+    stack, assumed = build_stack(run, hardware, supposed)
     cluster = build_cluster(run, hardware, stack)
     seq, batch = run.count("seq_len"), run.count("gbs")
     candidates = build_candidates(run, model, stack)

@@ -5,16 +5,15 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from primus_search.candidates import Sharding
 from primus_search.cluster import Cluster
 from primus_search.declare.hardware import Hardware, load_hardware, load_stack, on_fewer_gpus
 from primus_search.errors import InputError
 from primus_search.network import Network
 from primus_search.stack import Stack
 from primus_search.validate import words
+from primus_search.validate.likely import likely_stack
 from primus_search.validate.rows import Run, Skipped
 
-HOPPER = "sm90"
 MOST_GRADIENT_BYTES = 16.0
 """No framework keeps more bytes of gradients per parameter: `gradient_B=6` is BF16 beside FP32."""
 
@@ -65,12 +64,14 @@ def _fabric(run: Run, network: Network) -> Network:
     return network
 
 
-def build_stack(run: Run, hardware: Hardware) -> tuple[Stack, tuple[str, ...]]:
+def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack, tuple[str, ...]]:
     """The stack of a run with the switches its flags name, and what had to be assumed to know it.
 
     A column `stack` (or `stack=` in the flags) names a stack file; else the source tells; else the words of notes and
-    flags; else what most runs on such a device are made with.
+    flags; else what most runs on such a device are made with. supposed: this stack whatever the run says.
     """
+    if supposed:
+        return replace(switched(_stack(supposed), run), is_assumed=True), (f"{supposed} supposed",)
     named = run.word("stack") or words.setting(run.word("flags"), "stack") or ""
     assumed: tuple[str, ...] = ()
     if named:
@@ -83,32 +84,19 @@ def build_stack(run: Run, hardware: Hardware) -> tuple[Stack, tuple[str, ...]]:
         assumed = (f"stack {named!r} read as {name}",)
     else:
         name = words.stack_name(run.word("source"), run.word("flags"), run.word("gpu"))
+    is_assumed = name is None
     if name is None:
         name = likely_stack(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
     try:
-        return switched(_stack(name), run), assumed
+        return replace(switched(_stack(name), run), is_assumed=is_assumed), assumed
     except InputError as error:
         raise Skipped(f"stack {name}: {error.problems[0].what}") from None
 
 
-def likely_stack(run: Run, hardware: Hardware) -> str:
-    """What a run of a source nobody knows was most likely made with: sharding tells a family, the device a year.
-
-    Dense runs on Hopper are mostly of 2024, its MoE runs and Blackwell later. docs/fidelity.md has the error this costs
-    on sources that are known.
-    """
-    text = f"{run.word('source')} {run.word('flags')} {run.word('notes')}".lower()
-    word = run.word("fsdp").lower()
-    is_fsdp = words.sharding(word) in (Sharding.FSDP2, Sharding.HSDP) or "fsdp" in word or "torchtitan" in text
-    if hardware.accelerator.vendor == "amd":
-        return "primus_torchtitan" if is_fsdp else "primus_megatron"
-    if is_fsdp:
-        return "megatron_fsdp_2026" if "megatron" in text else "torchtitan"
-    is_moe = (run.whole("num_experts", 0) or 0) > 1
-    if hardware.accelerator.arch == HOPPER and not is_moe:
-        return "nemo_2024"
-    return hardware.default_stack or "megatron_core_2026"
+def stack_without_source(run: Run) -> str:
+    """What would be assumed of a run if nothing but its configuration were known."""
+    return likely_stack(run.without("source", "flags", "notes", "stack"), build_hardware(run))
 
 
 def switched(stack: Stack, run: Run) -> Stack:

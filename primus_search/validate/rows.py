@@ -3,7 +3,7 @@
 import csv
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
@@ -90,6 +90,10 @@ class Run:
     def word(self, name: str) -> str:
         """A word, empty when the cell is."""
         return self.words[name]
+
+    def without(self, *names: str) -> "Run":
+        """The run as if the cells of these words were empty."""
+        return replace(self, words=self.words | dict.fromkeys(names, ""))
 
     def number(self, name: str) -> float | None:
         """A number, None when the cell is empty or no number."""

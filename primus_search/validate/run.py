@@ -15,7 +15,7 @@ from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Projection
-from primus_search.cost.uncertainty import interval
+from primus_search.cost.uncertainty import interval, memory_error
 from primus_search.errors import PrimusSearchError
 from primus_search.units import GB, GIB
 from primus_search.validate.cases import Case, build_case
@@ -72,12 +72,15 @@ class Row:
     @property
     def fit_probability(self) -> float:
         """How surely it runs in device memory."""
-        return float(fit_probability(self.projection.memory, self.case.cluster.accelerator)[0])
+        cluster = self.case.cluster
+        error = memory_error(cluster.stack)
+        return float(fit_probability(self.projection.memory, cluster.accelerator, error=error)[0])
 
     @property
     def verdict(self) -> str:
         """FITS, AT RISK or OOM."""
-        return fit_verdict(self.fit_probability, float(self.projection.headroom_bytes[0]))
+        is_assumed = self.case.cluster.stack.is_assumed
+        return fit_verdict(self.fit_probability, float(self.projection.headroom_bytes[0]), is_assumed=is_assumed)
 
     @property
     def memory(self) -> tuple[float, float] | None:
@@ -142,7 +145,7 @@ def validate_file(path: Path) -> Outcome:
 
 
 def validate_runs(runs: Sequence[Run]) -> Outcome:
-    """Project every run that can be: all runs of one model, cluster and workload as one table."""
+    """Project every run that can be."""
     cases: list[Case] = []
     skipped: list[tuple[Run, str]] = []
     for run in runs:
@@ -150,10 +153,24 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
             cases.append(build_case(run, may_lack_rate=True))
         except (Skipped, PrimusSearchError, ValueError, ArithmeticError) as reason:
             skipped.append((run, str(reason)))
+    every, refused = project_cases(cases)
+    skipped = sorted([*skipped, *refused], key=lambda pair: pair[0].line)
+    return Outcome(
+        rows=tuple(row for row in every if row.has_rate),
+        skipped=tuple(skipped),
+        memory_only=tuple(row for row in every if not row.has_rate and not row.case.run.ran_out),
+        ran_out=tuple(row for row in every if row.case.run.ran_out),
+    )
+
+
+def project_cases(cases: Sequence[Case]) -> tuple[list[Row], list[tuple[Run, str]]]:
+    """Cases projected, in their order, and the runs of those that cannot be, with the reason: all cases of one model,
+    cluster and workload as one table."""
     tables: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         tables.setdefault(_table_key(case), []).append(case)
     rows: dict[int, Row] = {}
+    refused: list[tuple[Run, str]] = []
     members = list(tables.values())
     # The first table here: what it compiles or loads, forked workers inherit.
     answers = [_projected(table) for table in members[:1]] + spread(_projected, members[1:], at_least=WORTH_SPREADING)
@@ -161,16 +178,8 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
         if isinstance(answer, Projection):
             rows[id(case)] = Row(case=case, projection=answer)
         else:
-            skipped.append((case.run, answer))
-    # In the order of the file, whichever table a run went into.
-    skipped.sort(key=lambda pair: pair[0].line)
-    every = [rows[id(case)] for case in cases if id(case) in rows]
-    return Outcome(
-        rows=tuple(row for row in every if row.has_rate),
-        skipped=tuple(skipped),
-        memory_only=tuple(row for row in every if not row.has_rate and not row.case.run.ran_out),
-        ran_out=tuple(row for row in every if row.case.run.ran_out),
-    )
+            refused.append((case.run, answer))
+    return [rows[id(case)] for case in cases if id(case) in rows], refused
 
 
 def _table_key(case: Case) -> tuple[object, ...]:

@@ -68,10 +68,10 @@ def test_a_gpu_is_known_by_any_of_its_names(gpu: str, notes: str, file: str | No
 def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Path) -> None:
     amd = LLAMA | {"id": "x-2", "gpu": "MI300X", "fsdp": "FSDP2", "tp": "1", "dp": "16", "sequence_parallel": "no"}
     outcome = outcome_of(tmp_path, LLAMA, amd)
-    assert [row.case.cluster.stack.name for row in outcome.rows] == ["nemo_2024", "primus_torchtitan"]
+    assert [row.case.cluster.stack.name for row in outcome.rows] == ["megatron_lm", "primus_torchtitan"]
     told = {item["id"]: item["what"] for item in summary(outcome)["assumed"]}
     assert told == {
-        "x-1": "no stack is known for this source: nemo_2024 assumed",
+        "x-1": "no stack is known for this source: megatron_lm assumed",
         "x-2": "no stack is known for this source: primus_torchtitan assumed",
     }
 
@@ -84,10 +84,10 @@ def test_fsdp_that_keeps_its_weights_is_of_the_same_kind_of_stack(tmp_path: Path
 def test_a_column_may_name_the_stack(tmp_path: Path) -> None:
     named, odd = LLAMA | {"stack": "megatron_te"}, LLAMA | {"id": "x-2", "stack": "our_fork"}
     outcome = outcome_of(tmp_path, named, odd)
-    assert [row.case.cluster.stack.name for row in outcome.rows] == ["megatron_te", "nemo_2024"]
+    assert [row.case.cluster.stack.name for row in outcome.rows] == ["megatron_te", "megatron_lm"]
     assert [item["what"] for item in summary(outcome)["assumed"]] == [
         "stack 'our_fork' is not known",
-        "no stack is known for this source: nemo_2024 assumed",
+        "no stack is known for this source: megatron_lm assumed",
     ]
 
 
@@ -292,7 +292,7 @@ def test_every_regime_says_how_often_its_interval_held(tmp_path: Path) -> None:
     inside = LLAMA | {"tokens_per_s_per_gpu": str(rate)}
     outside = LLAMA | {"id": "x-2", "mbs": "2", "tokens_per_s_per_gpu": str(3.0 * rate)}
     regimes = {g["group"]: g for g in summary(outcome_of(tmp_path, inside, outside))["groups"]}
-    assert regimes["nemo_2024 dense"]["coverage_90"] == 0.5
+    assert regimes["megatron_lm dense"]["coverage_90"] == 0.5
 
 
 OSS = LLAMA | {
