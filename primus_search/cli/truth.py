@@ -11,8 +11,11 @@ def truth(
     only: Annotated[
         str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")
     ] = "",
-    seconds: Annotated[float, typer.Option(help="Seconds after which no further round starts (at least two).")] = 780.0,
-    steps: Annotated[int, typer.Option(min=1, help="Calm steps of each configuration to look for in each round.")] = 2,
+    count: Annotated[int, typer.Option(min=1, help="Configurations to choose, evenly over projected speed.")] = 26,
+    seconds: Annotated[
+        float, typer.Option(min=60, help="Seconds after which it ends, whatever is still wide.")
+    ] = 900.0,
+    steps: Annotated[int, typer.Option(min=1, help="Calm steps of each configuration to look for in each round.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the figures, the verdicts and the measurements.")] = Path(
         "results/measurements"
     ),
@@ -20,22 +23,17 @@ def truth(
 ) -> None:
     """Train a small GPT and a small MoE with torch.distributed here; compare with what is projected for the host."""
     from primus_search.declare.hardware import load_stack
-    from primus_search.errors import InputError, Problem
-    from primus_search.measure.truth import cases
-    from primus_search.measure.truth_rounds import MEASUREMENTS, prove
+    from primus_search.measure.truth_compare import MEASUREMENTS
+    from primus_search.measure.truth_rounds import prove
 
-    wanted = [text.strip() for text in only.split(",") if text.strip()] or [""]
-    chosen = [case for case in cases() if any(text in case.name for text in wanted)]
-    if not chosen:
-        names = ", ".join(case.name for case in cases())
-        raise InputError([Problem("--only", f"no configuration contains {only!r}; there are: {names}")])
+    wanted = [text.strip() for text in only.split(",") if text.strip()]
     out.mkdir(parents=True, exist_ok=True)
     (out / MEASUREMENTS).unlink(missing_ok=True)
 
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    report = prove(load_stack("host"), folder=out, chosen=chosen, seconds=seconds, steps=steps, say=say)
+    report = prove(load_stack("host"), folder=out, only=wanted, count=count, seconds=seconds, steps=steps, say=say)
     text = dumps(report.as_json(), indent=2)
     page = report.as_markdown("Real training on this machine against the projection")
     (out / "truth.json").write_text(text + "\n", encoding="utf-8")

@@ -1,111 +1,22 @@
 """Ground truth of our own: small models trained for real on this machine, against what the projection says of them.
 
-Every case is one configuration of a small GPT or MoE on the host's devices: data, tensor, pipeline (torch's own
-schedules), fully sharded and expert parallelism, recomputation, micro-batch sizes. Each is trained in processes of its
-own, its step timed and its peak resident memory read (`truth_rounds`); the same candidate is projected for
-`hardware: host`, then re-validated with measured layers, and the three are compared: rank correlation of tokens/s,
-place of the true best, median errors of step time and memory.
+Every case is one configuration of a small GPT or MoE on the host's devices (`truth_space`). Each is trained in
+processes of its own, its step timed and its peak resident memory read (`truth_rounds`, `truth_samples`); the same
+candidate is projected for `hardware: host`, then re-validated with measured layers, and the three are compared: rank
+correlation of tokens/s, place of the true best, median errors of step time and memory.
 """
 
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from scipy.stats import kendalltau
 
-from primus_search.candidates import Candidates, Recompute, Sharding
-from primus_search.measure.timing import CALM_SHARE, SLOW_RATIO
-from primus_search.model import MixtureOfExperts, Model
-from primus_search.workload import Workload
-
-GPT = Model(
-    name="truth-gpt", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
-    vocab_size=4096, source="made for this comparison",
-)  # fmt: skip
-MOE = Model(
-    name="truth-moe", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
-    vocab_size=4096, moe=MixtureOfExperts(num_experts=4, top_k=2, expert_ffn_hidden=512), source="as truth-gpt",
-)  # fmt: skip
-WORKLOAD = Workload(seq_length=256, global_batch_size=8)
-RANKS = 2
-FEWEST_CALM = 2
 CALM_CASES = 0.9  # share of the cases that need calm steps for the comparison to count; noise only makes steps longer
-
-PLAIN, FULL, CORE = Recompute.NONE, Recompute.FULL, Recompute.CORE_ATTENTION
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One configuration: its name, how the trainer splits the work, and its knobs as columns of `Candidates`."""
-
-    name: str
-    model: Model
-    mode: str
-    knobs: dict[str, int] = field(default_factory=dict)
-    schedule: str = "1f1b"
-
-    def candidates(self) -> Candidates:
-        """The case as a table of one row."""
-        sharding = Sharding.FSDP2 if self.mode == "fsdp" else Sharding.NONE
-        fixed: dict[str, Any] = {"sharding": int(sharding), "sequence_parallel": False, "loss_fusion": True}
-        return Candidates.table(schedules=(self.schedule,), **(fixed | self.knobs))
-
-
-def cases() -> tuple[Case, ...]:
-    """All configurations, 33 of them."""
-    found = []
-    for b in (1, 2, 4):
-        size = {"micro_batch_size": b}
-        for model, prefix in ((GPT, "gpt"), (MOE, "moe")):
-            found.append(Case(name=f"{prefix} dp2 b{b}", model=model, mode="dp", knobs=size))
-            found.append(Case(name=f"{prefix} fsdp2 b{b}", model=model, mode="fsdp", knobs=size))
-            found.append(Case(name=f"{prefix} pp2 1f1b b{b}", model=model, mode="pp", knobs=size | {"pp": 2}))
-        found.append(Case(name=f"gpt tp2 b{b}", model=GPT, mode="tp", knobs=size | {"tp": 2}))
-        found.append(Case(name=f"moe ep2 b{b}", model=MOE, mode="dp", knobs=size | {"ep": 2}))
-    for b in (1, 2):
-        size = {"micro_batch_size": b}
-        full = size | {"recompute": int(FULL)}
-        found.append(Case(name=f"gpt dp2 recompute b{b}", model=GPT, mode="dp", knobs=full))
-        found.append(Case(name=f"gpt pp2 gpipe b{b}", model=GPT, mode="pp", knobs=size | {"pp": 2}, schedule="gpipe"))
-        v = size | {"pp": 2, "vpp": 2}
-        found.append(Case(name=f"gpt pp2 v2 b{b}", model=GPT, mode="pp", knobs=v, schedule="interleaved"))
-    size = {"micro_batch_size": 2}
-    full = size | {"recompute": int(FULL)}
-    found.append(Case(name="gpt tp2 recompute b2", model=GPT, mode="tp", knobs=full | {"tp": 2}))
-    found.append(Case(name="moe ep2 recompute b2", model=MOE, mode="dp", knobs=full | {"ep": 2}))
-    found.append(Case(name="gpt dp2 selective b2", model=GPT, mode="dp", knobs=size | {"recompute": int(CORE)}))
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One really trained step.
-
-    cpu_s          of the slower rank: what other work does not spoil, but blind to waiting
-    foreign_share  of the machine's cores, what processes that do not train used meanwhile
-    yard_s         CPU seconds of one and the same small product right before or after, whichever took longer, on the
-                   slower rank: seen from inside, a virtual core that shares its execution units is only slower
-    """
-
-    wall_s: float
-    cpu_s: float
-    foreign_share: float
-    yard_s: float
-
-
-def undisturbed(samples: Sequence[Sample], yard_s: float) -> tuple[float, bool]:
-    """Least seconds of a step and whether enough steps were calm to trust them; `yard_s` is the least of all cases.
-
-    Other work only makes a step longer, in spells of a second that take half of a core's rate or nothing: below the
-    undisturbed ones, which agree within a few hundredths, there is nothing (docs/measured.md).
-    """
-    calm = [s.wall_s for s in samples if s.foreign_share <= CALM_SHARE and s.yard_s <= yard_s * SLOW_RATIO]
-    if len(calm) < FEWEST_CALM:
-        return min(sample.wall_s for sample in samples), False
-    return min(calm), True
+NOISE_SHARE = 0.05  # of a step: two cases closer than that may change places when training is repeated
+WANTED_CASES, WANTED_KENDALL, WANTED_PLACE, WANTED_STEP, WANTED_MEMORY = 24, 0.8, 3, 0.15, 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +24,12 @@ class Row:
     """One case, three ways. Seconds of a step, bytes of a process at its peak; `failure` says why there are none.
 
     trained_s, trained_bytes      really trained; cpu_s  CPU seconds of a step on the slower rank
-    odd_s, even_s                 as trained_s, of every other round: what the training itself says when repeated
+    half_width                    of the 95 % interval of trained_s, as a share of it; steps, and calm_steps of them
+    odd_s, even_s                 as trained_s, of every other visit: what the training itself says when repeated
     reserved_bytes                as trained_bytes, with the freed memory that the C library's heap keeps
     projected_s, projected_bytes  before anything of the case was measured;  measured_s  with its layers measured
     baseline_bytes, projected_baseline_bytes  of a process that holds nothing of a model: part of both totals
-    is_calm                       whether enough steps were trained on an otherwise idle machine
+    is_calm                       whether enough steps were calm to count without being scaled
     """
 
     name: str
@@ -132,6 +44,8 @@ class Row:
     cpu_s: float = float("nan")
     odd_s: float = float("nan")
     even_s: float = float("nan")
+    half_width: float = float("nan")
+    calm_steps: int = 0
     steps: int = 0
     is_calm: bool = True
     failure: str = ""
@@ -151,10 +65,6 @@ class Row:
         return abs((self.projected_bytes - self.projected_baseline_bytes) / grown - 1.0)
 
 
-NOISE_SHARE = 0.05  # of a step: two cases closer than that may change places when training is repeated
-WANTED_CASES, WANTED_KENDALL, WANTED_PLACE, WANTED_STEP, WANTED_MEMORY = 24, 0.8, 3, 0.15, 0.10
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """All cases and what they add up to. Errors are fractions; `place` is where the true best stands, from 1.
@@ -172,9 +82,14 @@ class Report:
 
     def kendall(self, which: str = "measured_s", truth: str = "trained_s") -> float:
         """Rank correlation of step time with real training; of training with itself by `odd_s` and `even_s`."""
-        good = self.complete
-        found = kendalltau([row.__getattribute__(which) for row in good], [row.__getattribute__(truth) for row in good])
-        return float(found.statistic)
+        return _kendall(self.complete, which, truth)
+
+    def kendall_within(self, which: str = "measured_s", truth: str = "trained_s") -> float:
+        """As `kendall`, among the cases of one model, mean over the models (the first words of the names)."""
+        models = dict.fromkeys(row.name.split()[0] for row in self.complete)
+        return fmean(
+            _kendall([row for row in self.complete if row.name.split()[0] == model], which, truth) for model in models
+        )
 
     @property
     def told_apart(self) -> tuple[int, int]:
@@ -186,6 +101,12 @@ class Report:
             if slow.trained_s > fast.trained_s * (1.0 + NOISE_SHARE)
         ]
         return len(pairs), sum(slow.measured_s > fast.measured_s for slow, fast in pairs)
+
+    @property
+    def kendall_told_apart(self) -> float:
+        """Rank correlation over the pairs that training tells apart: those in order less the others, as a share."""
+        pairs, in_order = self.told_apart
+        return 2.0 * in_order / pairs - 1.0 if pairs else float("nan")
 
     def place(self, which: str = "measured_s") -> int:
         """Place of the truly fastest case in the ranking."""
@@ -241,6 +162,8 @@ class Report:
         if self.complete:
             figures |= {"kendall": self.kendall(), "kendall_projected": self.kendall("projected_s")}
             figures |= {"kendall_of_training_repeated": _number(self.kendall("odd_s", "even_s"))}
+            figures |= {"kendall_within_models": _number(self.kendall_within())}
+            figures |= {"kendall_of_pairs_told_apart": _number(self.kendall_told_apart)}
             figures |= dict(zip(("pairs_told_apart", "of_these_in_order"), self.told_apart, strict=True))
             figures |= {"place_of_true_best": self.place(), "step_median_error": self.step_error()}
             figures |= {"step_median_error_projected": self.step_error("projected_s")}
@@ -273,24 +196,35 @@ class Report:
                 f"{self.step_error('projected_s'):.1%}. Memory beyond a bare process: median error "
                 f"{self.model_memory_error:.1%}.",
                 "",
-                f"Kendall of the training's odd rounds with its even ones: {self.kendall('odd_s', 'even_s'):.2f}. Of "
-                f"{self.told_apart[0]} pairs more than {NOISE_SHARE:.0%} apart {self.told_apart[1]} stand in order.",
+                f"Kendall within one model, mean of the models: {self.kendall_within():.2f}; of the training's odd "
+                f"visits with its even ones: {self.kendall('odd_s', 'even_s'):.2f}. Of {self.told_apart[0]} pairs more "
+                f"than {NOISE_SHARE:.0%} apart {self.told_apart[1]} stand in order (Kendall "
+                f"{self.kendall_told_apart:.2f}).",
                 "",
             ]
         lines += [*self.notes, ""] if self.notes else []
         lines += [
-            "| configuration | trained s | projected | measured | error | peak MB | projected | error | heap | steps |",
+            "| configuration | trained s | projected | measured | error | peak MB | projected | error | heap | calm |",
             "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         ]
         for row in sorted(self.rows, key=lambda row: (bool(row.failure), row.trained_s)):
             if row.failure:
                 lines.append(f"| {row.name} | {row.failure} | | | | | | | | |")
                 continue
-            time = f"{row.trained_s:.3f} | {row.projected_s:.3f} | {row.measured_s:.3f} | {row.step_error:.1%}"
+            steps = f"{row.calm_steps} of {row.steps}{'' if row.is_calm else ', busy'}"
+            trained = f"{row.trained_s:.3f} ± {row.half_width:.1%}"
+            time = f"{trained} | {row.projected_s:.3f} | {row.measured_s:.3f} | {row.step_error:.1%}"
             memory = f"{row.trained_bytes / 1e6:.0f} | {row.projected_bytes / 1e6:.0f} | {row.memory_error:.1%}"
             heap = f"{row.reserved_bytes / 1e6:.0f}"
-            lines.append(f"| {row.name} | {time} | {memory} | {heap} | {row.steps}{'' if row.is_calm else ', busy'} |")
+            lines.append(f"| {row.name} | {time} | {memory} | {heap} | {steps} |")
         return "\n".join([*lines, ""])
+
+
+def _kendall(rows: list[Row], which: str, truth: str) -> float:
+    if len(rows) < 2:
+        return float("nan")
+    found = kendalltau([row.__getattribute__(which) for row in rows], [row.__getattribute__(truth) for row in rows])
+    return float(found.statistic)
 
 
 def _number(value: object) -> object:

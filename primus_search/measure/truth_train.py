@@ -1,8 +1,10 @@
 """Trains one configuration for a few steps on this rank and reports what it took. Runs isolated, one process a rank."""
 
+import gc
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,8 +22,8 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
-from primus_search.measure.bench import NotFiniteError, Piece
-from primus_search.measure.device import busy_s, forget_peak, resident_bytes, return_freed_memory_from
+from primus_search.measure.bench import NotFiniteError, Piece, bench
+from primus_search.measure.device import CPU, busy_s, forget_peak, resident_bytes, return_freed_memory_from
 from primus_search.measure.ranks import FREED_FROM_BYTES, join, leave
 from primus_search.measure.shard import Shard
 from primus_search.measure.timing import CALM_SHARE, SLOW_RATIO
@@ -36,10 +38,11 @@ YARD = (512, 1024, 256)  # product that shows how fast a core is: m, n, k; some 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
     """Seconds of every timed step (wall, of this process, of the whole machine, of the yardstick), resident bytes,
-    losses.
+    losses; and the pieces of the case, measured after it in the same process, whose heap has grown.
 
-    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted; it
-    runs as one of `forks.run_jobs`, whose process has done `warm`.
+    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted,
+    pieces to measure and piece_s for each, yard_s of a calm core (0 where not known), until (seconds of `time.time`
+    after which nothing more is begun); it runs as one of `forks.run_jobs`, whose process has done `warm`.
     peak_bytes      highest resident size of the `counted` first steps, in which freed memory goes back to the system
     reserved_bytes  of all steps; in the others the heap keeps freed memory, which is faster
     baseline_bytes  of the process before it held anything of the model
@@ -47,10 +50,24 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(1)
     entered = resident_bytes()
     join(payload)
+    if _anywhere(time.time() > payload["until"]):
+        leave()
+        return {"is_late": True}
     joined = resident_bytes()
     warm()  # touches again what the forking process had touched, so that it does not look like the model's
     return_freed_memory_from(COUNTED_FROM_BYTES)
     forget_peak()
+    found = _trained(payload)
+    gc.collect()
+    measured = _measured(payload)
+    leave()
+    baseline = payload["resident_bytes"] + joined - entered
+    sizes = {name: baseline + found[name] for name in ("peak_bytes", "reserved_bytes")}
+    return found | sizes | {"baseline_bytes": baseline, "pieces": measured, "is_late": False}
+
+
+def _trained(payload: dict[str, Any]) -> dict[str, Any]:
+    """Clocks of the timed steps, losses of all, bytes beyond what the process held before; the model is gone after."""
     before = resident_bytes()
     piece, knobs = Piece.from_json(payload["piece"]), payload["knobs"]
     step = _PREPARE[knobs["mode"]](piece, knobs, payload)
@@ -58,32 +75,30 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     held = resident_bytes("VmHWM") - before
     return_freed_memory_from(FREED_FROM_BYTES)
     losses += [step(len(losses) + number) for number in range(payload["warmup"])]
-    timed = _timed(lambda: losses.append(step(len(losses))), payload["steps"])
+    timed = _timed(lambda: losses.append(step(len(losses))), payload)
     if any(loss != loss for loss in losses):
         raise NotFiniteError("the loss is NaN")
-    reserved = resident_bytes("VmHWM") - before
-    leave()
-    baseline = payload["resident_bytes"] + joined - entered
     walls, cpus, machine, yards = (list(column) for column in zip(*timed, strict=True))
-    return {
-        "walls_s": walls,
-        "cpus_s": cpus,
-        "machine_s": machine,
-        "yards_s": yards,
-        "peak_bytes": baseline + held,
-        "reserved_bytes": baseline + reserved,
-        "baseline_bytes": baseline,
-        "losses": losses,
-    }
+    clocks = {"walls_s": walls, "cpus_s": cpus, "machine_s": machine, "yards_s": yards}
+    return clocks | {"losses": losses, "peak_bytes": held, "reserved_bytes": resident_bytes("VmHWM") - before}
 
 
-def _timed(step: Callable[[], object], wanted: int) -> list[tuple[float, ...]]:
+def _anywhere(is_so: bool) -> bool:
+    """Whether it is so on any rank; all ranks come to the same answer."""
+    found = torch.tensor(float(is_so))
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return bool(found)
+
+
+def _timed(step: Callable[[], object], payload: dict[str, Any]) -> list[tuple[float, ...]]:
     """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most thrice as many."""
+    wanted, until = payload["steps"], payload["until"]
     yardstick = _yardstick()
     timed: list[tuple[float, ...]] = []
-    before = best = yardstick()
-    calm = 0
-    while calm < wanted and len(timed) < MOST_STEPS * wanted:
+    before = yardstick()
+    best = min(before, payload["yard_s"] or before)
+    calm, is_late = 0, False
+    while calm < wanted and len(timed) < MOST_STEPS * wanted and not is_late:
         dist.barrier()
         start = _clocks()
         step()
@@ -93,6 +108,7 @@ def _timed(step: Callable[[], object], wanted: int) -> list[tuple[float, ...]]:
         yard_s, best, before = max(before, after), min(best, after), after
         timed.append((*took, yard_s))
         calm += _is_calm(took, yard_s / best)
+        is_late = _anywhere(time.time() > until)
     return timed
 
 
@@ -105,6 +121,18 @@ def _is_calm(took: list[float], slowness: float) -> bool:
     slowness, wall_s, machine_s = slowest.tolist()
     foreign_share = (machine_s - float(own_s)) / (wall_s * (os.cpu_count() or 1))
     return slowness <= SLOW_RATIO and foreign_share <= CALM_SHARE
+
+
+def _measured(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """This rank's measurement of every piece while the others measure it too, and the yardstick before or after it."""
+    yardstick = _yardstick()
+    found = []
+    for text in payload["pieces"]:
+        before = yardstick()
+        dist.barrier()
+        measurement = bench(Piece.from_json(text), kind=CPU, budget_s=payload["piece_s"])
+        found.append({"measurement": asdict(measurement), "yard_s": max(before, yardstick())})
+    return found
 
 
 def _yardstick() -> Callable[[], float]:

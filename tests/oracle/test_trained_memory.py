@@ -15,7 +15,7 @@ from primus_search.accelerator import Footprint
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import project_memory
 from primus_search.declare.hardware import load_hardware, load_stack
-from primus_search.measure.truth import WORKLOAD, cases
+from primus_search.measure.truth_space import WORKLOAD, legal
 
 TRUTH = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 
@@ -24,14 +24,16 @@ def errors() -> dict[str, float]:
     """Projected over trained memory less 1, of the whole process, by configuration."""
     trained = {row["name"]: row for row in json.loads(TRUTH.read_text(encoding="utf-8"))["rows"] if not row["failure"]}
     hardware, found = load_hardware("h100"), {}
-    for case in cases():
+    network, stack = replace(hardware.network, gpus_per_node=2), load_stack("host")
+    cluster = Cluster(accelerator=hardware.accelerator, network=network, stack=stack, num_nodes=1)
+    for case in legal(cluster):
+        if case.name not in trained:
+            continue
         row = trained[case.name]
         host = replace(hardware.accelerator, hbm_bytes=1e12, footprint=Footprint(context_bytes=row["baseline_bytes"]))
-        cluster = Cluster(
-            accelerator=host, network=replace(hardware.network, gpus_per_node=2), stack=load_stack("host"), num_nodes=1
-        )
-        memory = project_memory(case.model, cluster, WORKLOAD, case.candidates())
+        memory = project_memory(case.model, replace(cluster, accelerator=host), WORKLOAD, case.row)
         found[case.name] = float(memory.total[0]) / row["trained_bytes"] - 1.0
+    assert len(found) == len(trained)
     return found
 
 

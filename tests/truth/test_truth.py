@@ -6,21 +6,28 @@ The whole comparison takes minutes and a quiet machine: `primus-search truth`.
 import csv
 import io
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from primus_search.cluster import Cluster
+from primus_search.declare.hardware import load_hardware, load_stack
 from primus_search.measure.bench import Piece
 from primus_search.measure.host import WARM
 from primus_search.measure.isolate import Verdict
 from primus_search.measure.ranks import Job, run_jobs
 from primus_search.measure.shard import Shard
-from primus_search.measure.truth import GPT, MOE, Case, Report, Row, Sample, cases, undisturbed
-from primus_search.measure.truth_rounds import least, samples_of, training_job
+from primus_search.measure.truth import Report, Row
+from primus_search.measure.truth_rounds import pieces_of, training_job
+from primus_search.measure.truth_space import GPT, MOE, chosen, legal
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 TRAIN = "primus_search.measure.truth_train:train"
+DEVICE = load_hardware("h100")
+NETWORK = replace(DEVICE.network, gpus_per_node=2)
+TWO_DEVICES = Cluster(accelerator=DEVICE.accelerator, network=NETWORK, stack=load_stack("host"), num_nodes=1)
 
 
 def losses_job(model, mode, *, microbatches=2, knobs=(), **shard):
@@ -32,18 +39,21 @@ def losses_job(model, mode, *, microbatches=2, knobs=(), **shard):
     )
     payload = {"piece": piece.to_json(), "microbatches": microbatches, "steps": 2, "warmup": 0, "counted": 0}
     payload |= {"knobs": {"mode": mode, "dp": 2, "vpp": 1, "schedule": "1f1b"} | dict(knobs)}
+    payload |= {"pieces": [], "piece_s": 0.1, "yard_s": 0.0, "until": time.time() + 600.0}
     return Job(function=TRAIN, payload=payload, limit_s=240)
 
 
 @pytest.fixture(scope="module")
 def trained():
-    """Four ways to split a step, really trained; and a job that cannot work between them."""
+    """Four ways to split a step, really trained; a job that cannot work between them, and one that comes too late."""
+    one = case("gpt pp2 1f1b b2")
     jobs = [
         losses_job(GPT, "fsdp"),
         losses_job(GPT, "dp"),
         replace(losses_job(GPT, "dp"), function="tests.unit.measure_faults:not_finite"),
-        training_job(case("gpt pp2 1f1b b2"), steps=1, warmup=0),
+        training_job(one, steps=1, warmup=0, pieces=pieces_of(one)[:1], until=time.time() + 600.0),
         losses_job(MOE, "dp", ep=2),
+        training_job(one, steps=1, until=0.0),
     ]
     return run_jobs(jobs, ranks=2, threads=1, warm=WARM)
 
@@ -71,30 +81,47 @@ def test_a_job_that_fails_is_a_verdict_and_the_jobs_after_it_run(trained):
 def test_every_way_to_split_a_step_trains(trained):
     for value in (outcome.value for outcome in trained[3]):
         assert value["walls_s"][0] > 0 and value["peak_bytes"] > value["baseline_bytes"] > 1e8
+        assert value["pieces"][0]["measurement"]["seconds"]["forward"] > 0 and value["pieces"][0]["yard_s"] > 0
     assert all(
         7.0 < loss < 10.0 for rank in losses(trained[4]) for loss in rank
     )  # ln(4096) = 8.3 before anything is learnt
 
 
+@pytest.mark.slow
+def test_a_job_that_comes_too_late_begins_nothing(trained):
+    assert [outcome.value for outcome in trained[5]] == [{"is_late": True}] * 2
+
+
 def case(name):
-    return next(one for one in cases() if one.name == name)
+    return next(one for one in legal(TWO_DEVICES) if one.name == name)
 
 
-def test_the_comparison_covers_every_kind_of_parallelism_at_least_24_times():
-    names = [one.name for one in cases()]
-    assert len(set(names)) == len(names) >= 24
-    for word in ("dp2", "tp2", "fsdp2", "ep2", "1f1b", "gpipe", "v2", "recompute", "b1", "b4"):
-        assert any(word in name for name in names), word
+def test_the_legal_configurations_are_every_way_to_split_times_every_size_and_have_names_of_their_own():
+    names = [one.name for one in legal(TWO_DEVICES)]
+    assert len(set(names)) == len(names) == 123
+    # dp2, fsdp2, ep2 leave micro-batches of 1, 2, 4; tp2, 1F1B and GPipe also 8; two chunks want two micro-batches
+    for words, sizes in (("gpt dp2", "124"), ("moe ep2", "124"), ("gpt tp2", "1248"), ("moe pp2 v2", "124")):
+        for again in ("", "selective ", "recompute "):
+            assert [n for n in names if n.startswith(f"{words} {again}b")] == [f"{words} {again}b{b}" for b in sizes]
+    assert not any(name.startswith("moe tp2") for name in names)  # would need sequence parallelism
 
 
-def test_a_case_is_one_legal_candidate():
-    c = Case(name="x", model=GPT, mode="pp", knobs={"pp": 2, "vpp": 2}, schedule="interleaved").candidates()
-    assert (c.row(0)["pp"], c.row(0)["vpp"], c.row(0)["schedule"], c.row(0)["sharding"]) == (
-        2,
-        2,
-        "interleaved",
-        "none",
-    )
+def test_a_case_is_one_legal_candidate_and_how_to_train_it():
+    interleaved, sharded = case("moe pp2 v2 recompute b2"), case("gpt fsdp2 b1")
+    row = interleaved.row.row(0)
+    assert (interleaved.model, interleaved.mode, interleaved.schedule) == (MOE, "pp", "interleaved")
+    assert (row["pp"], row["vpp"], row["recompute"], row["micro_batch_size"], row["sharding"]) == (
+        2, 2, "full", 2, "none",
+    )  # fmt: skip
+    assert (sharded.mode, case("gpt tp2 b1").mode, case("moe ep2 b1").mode) == ("fsdp", "tp", "dp")
+
+
+def test_configurations_are_chosen_of_both_models_by_projected_speed_alone():
+    cases = legal(TWO_DEVICES)
+    names = [one.name for one in chosen(cases, TWO_DEVICES, 24)]
+    assert len(set(names)) == 24 and sum(name.startswith("gpt") for name in names) == 12
+    assert names == [one.name for one in chosen(cases, TWO_DEVICES, 24)]
+    assert len(chosen(cases[:9], TWO_DEVICES, 24)) == 9
 
 
 def test_errors_and_ranks_of_a_report():
@@ -116,33 +143,10 @@ def test_errors_and_ranks_of_a_report():
     assert "| d | hang: no result within 1 s |" in report.as_markdown("title")
 
 
-def test_steps_that_other_work_disturbed_are_left_out_and_their_lack_is_said():
-    calm = [Sample(wall_s=wall_s, cpu_s=1.0, foreign_share=0.02, yard_s=0.011) for wall_s in (2.0, 2.2)]
-    busy = [Sample(wall_s=1.9 + i, cpu_s=1.0, foreign_share=0.3 + 0.1 * i, yard_s=0.01) for i in range(4)]
-    slow = [Sample(wall_s=1.8, cpu_s=1.0, foreign_share=0.0, yard_s=0.02)]
-    assert undisturbed(calm + busy + slow, yard_s=0.01) == (2.0, True)
-    assert undisturbed(calm + busy + slow, yard_s=0.005) == (1.8, False)
-    assert undisturbed(busy, yard_s=0.01) == (1.9, False)
-
-
 def test_a_comparison_counts_when_nine_of_ten_configurations_had_calm_steps():
     calm, busy = Row(name="a", trained_s=1.0), Row(name="b", trained_s=1.0, is_calm=False)
     assert Report(rows=(calm,) * 9 + (busy,)).is_valid
     assert not Report(rows=(calm,) * 8 + (busy,) * 2).is_valid
-
-
-def test_what_other_processes_used_is_what_the_machine_used_beyond_the_ranks():
-    ranks = [
-        {"walls_s": [2.0], "cpus_s": [1.5], "machine_s": [3.8], "yards_s": [0.02]},
-        {"walls_s": [1.9], "cpus_s": [1.9], "machine_s": [3.8], "yards_s": [0.01]},
-    ]
-    (sample,) = samples_of(ranks, cores=2)
-    assert (sample.wall_s, sample.cpu_s, sample.yard_s) == (2.0, 1.9, 0.02)
-    assert sample.foreign_share == pytest.approx((3.8 - 1.5 - 1.9) / (2.0 * 2))
-
-
-def test_rounds_are_joined_number_by_number():
-    assert least([{"a": [1.0, 5.0]}, {"a": [2.0, 6.0]}, {"a": [9.0, 4.0]}]) == {"a": [1.0, 4.0]}
 
 
 def test_a_report_as_csv_has_a_row_per_case_with_errors_machine_and_failure():

@@ -1,0 +1,78 @@
+"""What the rounds have found, case by case: as trained, as projected, and as projected with its layers measured."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from primus_search.cluster import Cluster
+from primus_search.cost.project import Projector
+from primus_search.measure.bencher import Bencher
+from primus_search.measure.cache import MeasurementCache
+from primus_search.measure.device import CPU, describe
+from primus_search.measure.device_table import to_csv
+from primus_search.measure.host import rows_of
+from primus_search.measure.timing import Measurement
+from primus_search.measure.truth import Row
+from primus_search.measure.truth_found import Found
+from primus_search.measure.truth_samples import PieceSample, estimate, lower_quartile, undisturbed_piece
+from primus_search.measure.truth_space import FLOAT, MODELS, RANKS, WORKLOAD, Case
+from primus_search.model import Model
+
+MEASUREMENTS = "truth_layers.jsonl"
+HOST = "truth_host.csv"
+
+
+def compare(wanted: Sequence[Case], found: Found, cluster: Cluster, folder: Path) -> tuple[Row, ...]:
+    """A row of every case; the host's calibration and the pieces are written to the folder."""
+    table = to_csv(rows_of(found.calibration(), RANKS, describe(CPU).label))
+    (folder / HOST).write_text(table, encoding="utf-8")
+    cache = MeasurementCache(folder / MEASUREMENTS)
+    cache.add(_merged(same, found.yard_s) for same in found.pieces.values())
+    benchers = {model.name: _bencher(model, cache) for model in MODELS.values()}
+    return tuple(_row(case, found, cluster, benchers[case.model.name]) for case in wanted)
+
+
+def _merged(same: Sequence[PieceSample], yard_s: float) -> Measurement:
+    """One measurement from those of all ranks, cases and rounds, every note once."""
+    spreads = lower_quartile([sample.measurement.spreads_s for sample in same])
+    notes = tuple(dict.fromkeys(note for sample in same for note in sample.measurement.notes))
+    return replace(same[0].measurement, seconds=undisturbed_piece(same, yard_s), spreads_s=spreads, notes=notes)
+
+
+def _bencher(model: Model, cache: MeasurementCache) -> Bencher:
+    return Bencher(model=model, workload=WORKLOAD, device=describe(CPU), dtype=FLOAT, cache=cache)
+
+
+def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
+    if case.name in found.failures or case.name not in found.visits:
+        return Row(name=case.name, failure=found.failures.get(case.name, "not trained"))
+    layers = bencher.layers(case.row, [0])
+    if not layers.pieces:
+        return Row(name=case.name, failure="its layers could not be measured")
+    projected = Projector(case.model, cluster, WORKLOAD).project(case.row)
+    again = Projector(case.model, cluster, WORKLOAD, measured=layers).project(case.row)
+    samples = found.steps_of(case.name)
+    trained = estimate(samples, found.yard_s)
+    halves = [found.steps_of(case.name, slice(first, None, 2)) for first in (0, 1)]
+    odd_s, even_s = (estimate(half, found.yard_s).seconds if half else math.nan for half in halves)
+    peak, reserved, baseline = found.peaks[case.name]
+    return Row(
+        name=case.name,
+        trained_s=trained.seconds,
+        trained_bytes=peak,
+        reserved_bytes=reserved,
+        projected_s=float(projected.step.total[0]),
+        measured_s=float(again.step.total[0]),
+        projected_bytes=float(projected.memory.total[0]),
+        baseline_bytes=baseline,
+        projected_baseline_bytes=float(projected.memory.context[0]),
+        cpu_s=median(max(sample.cpus_s) for sample in samples),
+        odd_s=odd_s,
+        even_s=even_s,
+        half_width=trained.half_width,
+        calm_steps=trained.calm,
+        steps=len(samples),
+        is_calm=trained.is_calm,
+    )
