@@ -175,6 +175,50 @@ def _moe_stages(points: Sequence[Point]) -> tuple[Stage, ...]:
 _NEWER_FAMILIES = ("cudnn", "flash3", "aiter", "turbo")
 
 
+def own_stages(points: Sequence[Point]) -> tuple[Stage, ...]:
+    """Stages of a sweep that this package ran on one device: every kernel forward and backward, no casts in between."""
+    attention = [
+        Parameter(path="attention.ramp_tokens", low=0.0, high=2000.0),
+        Parameter(path="attention.kernels.sdpa.forward_efficiency", low=0.05, high=1.3),
+        Parameter(path="attention.kernels.sdpa.backward_efficiency", low=0.05, high=1.3),
+    ]
+    if any(point.kind is Kind.ATTENTION and point.qk_dim != point.v_dim for point in points):
+        attention.append(Parameter(path="attention.kernels.sdpa.latent_backward_factor", low=0.1, high=1.5))
+    return (
+        Stage(
+            name="BF16 GEMM",
+            parameters=(
+                _share("gemm.bf16_efficiency"),
+                Parameter(path="gemm.backward_factor", low=0.3, high=1.5),
+                Parameter(path="gemm.depth_overhead", low=0.0, high=600.0),
+            ),
+            uses=_is(Kind.GEMM, Fp8.NONE),
+        ),
+        Stage(
+            name="FP8 GEMM",
+            parameters=(
+                _share("gemm.fp8_tensor_efficiency"),
+                Parameter(path="gemm.fp8_backward_factor", low=0.1, high=1.5),
+                Parameter(path="gemm.fp8_depth_overhead", low=0.0, high=1500.0),
+            ),
+            uses=_is(Kind.GEMM, Fp8.HYBRID),
+        ),
+        Stage(
+            name="attention",
+            parameters=tuple(attention),
+            uses=lambda point: point.kind is Kind.ATTENTION and point.family == "sdpa",
+        ),
+        Stage(
+            name="BF16 grouped GEMM",
+            parameters=(
+                Parameter(path="grouped_gemm.factor", low=0.1, high=1.5),
+                Parameter(path="grouped_gemm.backward_factor", low=0.3, high=1.5),
+            ),
+            uses=_is(Kind.GROUPED_GEMM, Fp8.NONE),
+        ),
+    )
+
+
 def fitted_families(points: Sequence[Point]) -> dict[str, bool]:
     """Attention families to fit, and whether their backward was timed."""
     timed = {p.family for p in points if p.kind is Kind.ATTENTION}
@@ -182,10 +226,13 @@ def fitted_families(points: Sequence[Point]) -> dict[str, bool]:
     return {f: any(p.family == f and p.direction is not Direction.FORWARD for p in points) for f in chosen}
 
 
-def calibrate(acc: Accelerator, points: Sequence[Point]) -> Calibration:
-    """Fit every stage that has points of this device; `acc` gives the starting values and what is not fitted."""
+def calibrate(acc: Accelerator, points: Sequence[Point], *, is_own_sweep: bool = False) -> Calibration:
+    """Fit every stage that has points of this device; `acc` gives the starting values and what is not fitted.
+
+    is_own_sweep  the points are of one sweep by this package (`own_stages`)
+    """
     results = []
-    for stage in stages(points):
+    for stage in own_stages(points) if is_own_sweep else stages(points):
         chosen = [point for point in points if stage.uses(point)]
         if not chosen or not stage.parameters:
             reason = "no points of this device"

@@ -254,7 +254,7 @@ def _attention(row: dict[str, str]) -> Point | None:
         "v_dim": float(v_dim or qk_dim),
         "window": float(window[1]) if window else 0.0,
     }
-    is_causal = row["causal"] == "True"
+    is_causal = row["causal"].lower() == "true"
     return Point(
         kind=Kind.ATTENTION,
         gpu=row["gpu"],

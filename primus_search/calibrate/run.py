@@ -30,8 +30,12 @@ def hardware_names(points: Sequence[Point]) -> list[str]:
     return [name for name in names(Kind.HARDWARE) if name in timed]
 
 
-def calibrate_hardware(name: str, points: Sequence[Point], gpu: str | None = None) -> Result:
+def calibrate_hardware(
+    name: str, points: Sequence[Point], gpu: str | None = None, *, is_own_sweep: bool = False
+) -> Result:
     """Fit one hardware file. The device's name in the points is the file's own name, or its part before the dash.
+
+    is_own_sweep  the points are of a sweep by this package, `calibrate --device`
 
     Raises InputError when the points hold nothing of that device.
     """
@@ -44,7 +48,7 @@ def calibrate_hardware(name: str, points: Sequence[Point], gpu: str | None = Non
         raise InputError([Problem("--measurements", what)])
     chosen = of_gpu(points, found)
     # The laws are fitted to the points; tables of the same points would answer for them.
-    calibration = calibrate(replace(hardware.accelerator, tables=NO_TABLES), chosen)
+    calibration = calibrate(replace(hardware.accelerator, tables=NO_TABLES), chosen, is_own_sweep=is_own_sweep)
     return Result(name=name, gpu=found, path=hardware.path, num_points=len(chosen), calibration=calibration)
 
 

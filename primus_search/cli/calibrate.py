@@ -101,7 +101,7 @@ def _fit_kernels(
         raise InputError([Problem("--measurements", "no usable point of a device that has a hardware file")])
     if out is not None and len(names) != 1:
         raise InputError([Problem("--out", "needs --hardware: one file is written")])
-    results = [calibrate_hardware(name, points, gpu) for name in names]
+    results = [calibrate_hardware(name, points, gpu, is_own_sweep=names_table) for name in names]
     if as_json:
         typer.echo(json.dumps([_plain(_as_data(result)) for result in results], indent=2))
     else:

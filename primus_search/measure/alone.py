@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from primus_search.measure.bench import NotFiniteError, Piece
-from primus_search.measure.device import CPU, CUDA, clock, describe, placed, synchronize
+from primus_search.measure.device import CPU, CUDA, clock, describe, heat, placed, synchronize
+from primus_search.measure.masters import MasterAdamW
 from primus_search.measure.timing import summarize
 from primus_search.measure.truth_model import Part
 from primus_search.model import Model
-
-LEARNING_RATE = 1e-4
 
 
 def first_layers(model: Model, count: int) -> Model:
@@ -35,6 +34,7 @@ def train_alone(payload: dict[str, Any]) -> dict[str, Any]:
     if kind == CPU:
         torch.set_num_threads(1)
     torch.manual_seed(0)
+    heat(kind)
     with placed(kind, piece.shard.dtype):
         step = _step(piece, payload["microbatches"])
         losses = [step() for _ in range(payload["warmup"])]
@@ -75,31 +75,3 @@ def _step(piece: Piece, microbatches: int) -> Callable[[], Tensor]:
         return total
 
     return step
-
-
-class MasterAdamW:
-    """AdamW on FP32 masters of a module's weights; gradients are added up in FP32 as backward produces them."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.weights: list[Tensor] = list(module.parameters())
-        self.masters: list[Tensor] = [nn.Parameter(weight.detach().float().clone()) for weight in self.weights]
-        self.gradients: list[Tensor] = [torch.zeros_like(master) for master in self.masters]
-        for weight, master, gradient in zip(self.weights, self.masters, self.gradients, strict=True):
-            master.grad = gradient
-            weight.register_post_accumulate_grad_hook(_adder(gradient))  # type: ignore[no-untyped-call]
-        self.adamw = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        self.adamw.step()
-        torch._foreach_copy_(self.weights, self.masters)
-        torch._foreach_zero_(self.gradients)
-
-
-def _adder(main: Tensor) -> Callable[[Tensor], None]:
-    def add(weight: Tensor) -> None:
-        assert weight.grad is not None
-        main.add_(weight.grad)
-        weight.grad = None
-
-    return add

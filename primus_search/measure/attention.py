@@ -31,16 +31,47 @@ def core_attention(q: Tensor, k: Tensor, v: Tensor, *, seq_length: int, window: 
     if isinstance(q, FakeTensor):
         traced: Tensor = _TracedAttention.apply(q, k, v, seq_length, window)  # type: ignore[no-untyped-call]
         return traced
-    if 0 < window < seq_length:
-        raise MissingKernelError(f"no windowed attention kernel in torch for {q.device.type} (window {window})")
     ranks = seq_length // q.shape[2]
+    if 0 < window < seq_length:
+        return _windowed(q, k, v, window, ranks)
     if ranks > 1:
         k, v = (gather(part.transpose(1, 2), ranks)[:, : seq_length // 2].transpose(1, 2) for part in (k, v))
-    v_dim = v.shape[-1]
-    if v_dim != q.shape[-1] and (q.device.type == "cpu" or torch.version.hip is not None):
-        v = F.pad(v, (0, q.shape[-1] - v_dim))  # flash attention on these wants one head dimension
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=ranks == 1, enable_gqa=q.shape[1] != k.shape[1])
+    is_grouped, v_dim = q.shape[1] != k.shape[1], v.shape[-1]
+    if v_dim != q.shape[-1] and not _takes_two_dims(q, k, v, is_grouped):
+        v = F.pad(v, (0, q.shape[-1] - v_dim))  # flash attention wants one head dimension
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=ranks == 1, enable_gqa=is_grouped)
     return out[..., :v_dim]
+
+
+def _takes_two_dims(q: Tensor, k: Tensor, v: Tensor, is_grouped: bool) -> bool:
+    """Whether a fast kernel takes values of another head dimension than queries: cuDNN's on NVIDIA may.
+
+    torch's memory-efficient kernel does too, but is slower than flash attention on padded values.
+    """
+    if q.device.type != "cuda" or torch.version.hip is not None:
+        return q.device.type == "meta"
+    asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, is_grouped)
+    return torch.backends.cuda.can_use_cudnn_attention(asked)
+
+
+def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int, ranks: int) -> Tensor:
+    """Causal attention of every query to the `window` keys before it, its own included: flash attention's kernel.
+
+    torch has it for sequences packed one after another (`torch.nn.attention.varlen`, torch 2.10).
+    """
+    if q.device.type == "cpu" or ranks > 1 or v.shape[-1] != q.shape[-1]:
+        raise MissingKernelError(f"no windowed attention kernel in torch for this on {q.device.type} (window {window})")
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError as error:
+        raise MissingKernelError(f"torch {torch.__version__} has no windowed attention") from error
+    batch, heads, seq, dim = q.shape
+    ends = torch.arange(0, (batch + 1) * seq, seq, dtype=torch.int32, device=q.device)
+    query, key, value = (part.transpose(1, 2).flatten(0, 1) for part in (q, k, v))
+    sight, is_grouped = (window - 1, 0), heads != k.shape[1]
+    out = varlen_attn(query, key, value, ends, ends, seq, seq, window_size=sight, enable_gqa=is_grouped)
+    assert isinstance(out, Tensor)
+    return out.view(batch, seq, heads, dim).transpose(1, 2)
 
 
 @torch.library.custom_op("primus_search::attention", mutates_args=())

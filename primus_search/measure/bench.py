@@ -23,13 +23,14 @@ from primus_search.measure import device as devices
 from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.device import CPU, placed
 from primus_search.measure.layers import Embedding, Head, Layer
+from primus_search.measure.masters import MainGradients, adamw_update, master_update
 from primus_search.measure.shard import Shard
-from primus_search.measure.streams import adamw_update
 from primus_search.measure.timing import Measurement, Timing, measure, measure_cycle
 from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Model
 
 MAX_CHAIN = 2  # copies of a layer in a chain; with their activations enough to leave the cache
 OPTIMIZER_PARAMS = 4_000_000  # parameters of the optimizer benchmark: well beyond any cache, soon done
+GPU_OPTIMIZER_PARAMS = 1 << 27  # long enough that the start of a kernel does not count
 
 
 class NotFiniteError(RuntimeError):
@@ -160,10 +161,13 @@ def _embedding(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], Held]
 
 
 def _optimizer(piece: Piece, setting: Setting) -> tuple[dict[str, Timing], Held]:
-    """Seconds per parameter of an update of FP32 weights."""
-    update = adamw_update(OPTIMIZER_PARAMS)
+    """Seconds per parameter of an update: of FP32 weights, or of BF16 weights with masters."""
+    if setting.device == CPU:
+        num_params, update = OPTIMIZER_PARAMS, adamw_update(OPTIMIZER_PARAMS)
+    else:
+        num_params, update = GPU_OPTIMIZER_PARAMS, master_update(GPU_OPTIMIZER_PARAMS)
     timing = measure(update, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
-    return {"step_per_param": _per_module(timing, OPTIMIZER_PARAMS)}, Held()
+    return {"step_per_param": _per_module(timing, num_params)}, Held()
 
 
 _RUNNERS: dict[str, Callable[[Piece, Setting], tuple[dict[str, Timing], Held]]] = {
@@ -190,6 +194,8 @@ def _passes(
 ) -> tuple[dict[str, Timing], Held]:
     """Forward and backward of a chain of modules, per module; with `split`, backward without weight gradients too."""
     chain = _chain(build, inputs, setting.device)
+    if torch.get_default_dtype() == torch.bfloat16:
+        MainGradients(chain)  # what backward adds new gradients to, as frameworks keep it beside BF16 weights
     held = _held(chain, inputs, setting.device)
     timings = _time_chain(chain, inputs, setting, split=split)
     if split:

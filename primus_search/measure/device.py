@@ -16,9 +16,11 @@ from pathlib import Path
 import torch
 
 CPU, CUDA = "cpu", "cuda"
+TORCH_NAMES = {CPU: "cpu", CUDA: "cuda"}  # of a device of each kind; ROCm's is called cuda too
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-METHOD = 3  # raise when the way of measuring changes, so that no old measurement answers for a new one
+METHOD = {CPU: 3, CUDA: 4}  # raise when the way of measuring changes, so that no old measurement answers for a new one
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+HEAT_S, HEAT_SIZE = 1.5, 8192  # of products before a GPU is timed: clocks settle at what training runs at
 COLD_BYTES = 1 << 29  # twice the largest last-level cache of a GPU, the 256 MB of AMD's CDNA 3
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
 
@@ -51,7 +53,7 @@ def cpu_name() -> str:
 def describe(kind: str) -> DeviceInfo:
     """The device of that kind on this machine. Raises ValueError where there is none."""
     if kind == CPU:
-        versions = f"torch {torch.__version__}, python {platform.python_version()}, method {METHOD}"
+        versions = f"torch {torch.__version__}, python {platform.python_version()}, method {METHOD[CPU]}"
         return DeviceInfo(kind=CPU, name=cpu_name(), arch=platform.machine(), versions=versions)
     if kind != CUDA or not torch.cuda.is_available():
         raise ValueError(f"this machine has no device of kind {kind!r}")
@@ -59,7 +61,7 @@ def describe(kind: str) -> DeviceInfo:
     is_amd = torch.version.hip is not None
     arch = properties.gcnArchName.split(":")[0] if is_amd else f"sm{properties.major}{properties.minor}"
     runtime = f"rocm {torch.version.hip}" if is_amd else f"cuda {torch.version.cuda}"
-    versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}, method {METHOD}"
+    versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}, method {METHOD[CUDA]}"
     return DeviceInfo(kind=CUDA, name=properties.name, arch=arch, versions=versions)
 
 
@@ -85,11 +87,23 @@ def is_architecture_of(info: DeviceInfo, arch: str, accelerator: str) -> bool:
 def is_named_like(info: DeviceInfo, accelerator: str) -> bool:
     """Whether the device's own name holds that of the accelerator, so that clocks and memory are its too."""
     words = _words(info.name)
-    return all(any(part in word for word in words) for part in _words(accelerator))
+    return all(any(word.startswith(part) for word in words) for part in _words(accelerator))
 
 
 def _words(name: str) -> list[str]:
     return "".join(c if c.isalnum() else " " for c in name.lower()).split()
+
+
+def heat(kind: str) -> None:
+    """Keep a GPU busy until its clocks are those of sustained load: a cool one runs faster than it trains."""
+    if kind != CUDA:
+        return
+    with on(kind):
+        x = torch.randn(HEAT_SIZE, HEAT_SIZE, dtype=torch.bfloat16)
+        started = time.perf_counter()
+        while time.perf_counter() - started < HEAT_S:
+            x @ x
+            torch.cuda.synchronize()
 
 
 Stopwatch = Callable[[Callable[[], object]], float]
@@ -107,7 +121,7 @@ def clock(kind: str, *, is_cold: bool = False) -> Stopwatch:
 
 
 def _cold_stopwatch() -> Stopwatch:
-    scratch = torch.empty(COLD_BYTES, dtype=torch.uint8, device=CUDA)
+    scratch = torch.empty(COLD_BYTES, dtype=torch.uint8, device=TORCH_NAMES[CUDA])
 
     def seconds(run: Callable[[], object]) -> float:
         scratch.zero_()
@@ -138,13 +152,18 @@ def synchronize(kind: str) -> None:
         torch.cuda.synchronize()
 
 
+def on(kind: str) -> torch.device:
+    """The device tensors are made on; a context in which they are."""
+    return torch.device(TORCH_NAMES[kind])
+
+
 @contextmanager
 def placed(kind: str, dtype: str) -> Iterator[None]:
     """Tensors made inside have that dtype and lie on that device."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[dtype])
     try:
-        with torch.device(kind):
+        with on(kind):
             yield
     finally:
         torch.set_default_dtype(before)

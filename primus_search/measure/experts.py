@@ -1,6 +1,7 @@
 """The routed experts of one rank under balanced routing: router, permutation, grouped GEMMs, un-permutation."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
@@ -12,6 +13,46 @@ from primus_search.measure.linear import fp8_grouped
 from primus_search.measure.recompute import DiscardedOutput
 from primus_search.measure.shard import Shard
 from primus_search.model import Model
+
+
+def grouped_product(rows: Tensor, weights: Tensor) -> Tensor:
+    """One product per group, [groups, rows, K] x [groups, K, N], in one kernel.
+
+    torch's grouped GEMM where it runs, which takes groups of any size as training has them; else a batched GEMM.
+    """
+    if not has_grouped_kernel(rows.device.type, rows.dtype, rows.shape[2], weights.shape[2]):
+        return torch.bmm(rows, weights)
+    groups, each = rows.shape[:2]
+    ends = torch.arange(each, groups * each + 1, each, dtype=torch.int32, device=rows.device)
+    return torch._grouped_mm(rows.flatten(0, 1), weights, offs=ends).view(groups, each, -1)
+
+
+ALIGNED = 8  # elements of 16 bytes, which the kernel's rows must be a multiple of
+
+
+def has_grouped_kernel(device: str, dtype: torch.dtype, inner: int, outer: int) -> bool:
+    """Whether torch's grouped GEMM takes such operands on this device, forward and backward."""
+    if device == "cpu" or dtype != torch.bfloat16 or inner % ALIGNED or outer % ALIGNED:
+        return False
+    return _runs_grouped(device)
+
+
+@lru_cache(maxsize=4)
+def _runs_grouped(device: str) -> bool:
+    """Tried once: a product of two groups and its gradients, against a batched one."""
+    groups, size = 2, 64
+    with torch.device(device), torch.enable_grad():
+        rows, weights = (torch.randn(groups, size, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+        ends = torch.arange(size, groups * size + 1, size, dtype=torch.int32)
+        try:
+            out = torch._grouped_mm(rows.flatten(0, 1), weights, offs=ends).view(rows.shape)
+            found = torch.autograd.grad(out, (rows, weights), torch.ones_like(out))
+        except (RuntimeError, AttributeError, NotImplementedError):
+            return False
+        expected = torch.bmm(rows, weights)
+        wanted = torch.autograd.grad(expected, (rows, weights), torch.ones_like(expected))
+        pairs = zip((out, *found), (expected, *wanted), strict=True)
+        return all(bool(torch.isclose(a, b, rtol=0.05, atol=0.5).all()) for a, b in pairs)
 
 
 class ExpertMlp(nn.Module):
@@ -91,7 +132,7 @@ class ExpertMlp(nn.Module):
 
     def _product(self, rows: Tensor, weights: Tensor) -> Tensor:
         if self.fp8 == Fp8.NONE:
-            return torch.bmm(rows, weights)
+            return grouped_product(rows, weights)
         return fp8_grouped(rows, weights, self.fp8)
 
     def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -38,7 +38,7 @@ from primus_search.declare.tables import tables_of
 from primus_search.errors import PrimusSearchError
 from primus_search.measure.cache import default_folder
 from primus_search.measure.device import cpu_name
-from primus_search.measure.device_table import TERA, to_csv
+from primus_search.measure.device_table import to_csv
 from primus_search.measure.host_rank import (
     ATTENTION,
     EXPERTS,
@@ -48,6 +48,7 @@ from primus_search.measure.host_rank import (
 )
 from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.measure.streams import COUNTED_BYTES, memory_law, rates
+from primus_search.measure.sweeps import TERA
 from primus_search.network import Network
 
 MAX_DEVICES = 8

@@ -15,6 +15,7 @@ from primus_search.measure.fused import gather, gathered_linear, scatter
 
 E4M3_MAX, E5M2_MAX = 448.0, 57344.0  # largest finite values, OCP 8-bit floating point specification 1.0
 E4M3_FNUZ_MAX = 240.0  # of AMD's CDNA 3, whose matrix units read the formats without infinities and negative zero
+TINY = 1e-12  # so that a tensor of zeros has a scale
 MEASURABLE_FP8 = (Fp8.HYBRID, Fp8.DELAYED)
 
 
@@ -60,9 +61,9 @@ def quantize(x: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tensor, Ten
     """x in an 8-bit format with one scale for the whole tensor, and the factor that undoes the scale (fp32)."""
     if isinstance(x, FakeTensor):  # one fused kernel: no intermediate to trace
         return torch.empty(x.shape, dtype=dtype), torch.empty((), dtype=torch.float32)
-    amax = x.abs().amax().float().clamp_min_(1e-12)
-    scaled = (x * (largest / amax).to(x.dtype)).clamp_(-largest, largest)
-    return scaled.to(dtype), amax / largest
+    amax = torch.linalg.vector_norm(x, float("inf")).float().clamp_min_(TINY)
+    # The product exceeds the largest value by half a unit of BF16 at most, which the cast rounds back to it.
+    return (x * (largest / amax).to(x.dtype)).to(dtype), amax / largest
 
 
 class _Fp8Linear(Function):
@@ -84,7 +85,7 @@ class _Fp8Linear(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x8, x_scale, weight = ctx.saved_tensors
-        grad = grads[0].flatten(0, -2)
+        grad = grads[0].flatten(0, -2).contiguous()
         g8, g_scale = wide8(grad)
         w8, w_scale = precise8(weight)
         # The right-hand operand of the FP8 units is column-major.

@@ -10,7 +10,7 @@ import torch
 
 from primus_search.cluster import Cluster
 from primus_search.cost.gemm import gemm_s
-from primus_search.measure.device import CPU, CUDA
+from primus_search.measure.device import CPU, CUDA, on
 from primus_search.measure.isolate import Verdict, isolated
 from primus_search.measure.timing import measure
 
@@ -51,7 +51,7 @@ def examine(payload: dict[str, Any]) -> dict[str, float]:
         torch.set_num_threads(1)
     dtype = torch.bfloat16 if kind == CUDA else torch.float32
     m, n, k = GEMM[kind]
-    with torch.device(kind):
+    with on(kind):
         x, w = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
         source = torch.ones(STREAM_BYTES[kind] // 4)
         target = torch.empty_like(source)

@@ -11,11 +11,16 @@ from typing import Any
 import torch
 
 from primus_search.accelerator import MemoryLaw
-from primus_search.measure.device import placed
+from primus_search.measure.device import CPU, heat, placed
 from primus_search.measure.fused import fused_loss, rms_norm, swiglu
+from primus_search.measure.linear import precise8
+from primus_search.measure.masters import adamw_update, master_update
 from primus_search.measure.timing import measure
 
 SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
+CAST_BYTES = (
+    4.0 + 2.0
+)  # per element cast to FP8 with one scale and turned for its second product: two reads, two copies
 COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
 
 Seconds = Callable[[Callable[[], object]], float]
@@ -31,8 +36,13 @@ class Sizes:
     optimizer_params: int
 
 
-def stream_seconds(sizes: Sizes, seconds: Seconds) -> dict[str, Any]:
-    """Seconds of each operation, forward and backward apart where it has both; `seconds` times one call."""
+def stream_seconds(
+    sizes: Sizes, seconds: Seconds, update: Callable[[int], Callable[[], None]] = adamw_update
+) -> dict[str, Any]:
+    """Seconds of each operation, forward and backward apart where it has both; `seconds` times one call.
+
+    update  what a step does to that many parameters
+    """
     rows, hidden = sizes.rows, sizes.hidden
     x = torch.randn(rows, hidden, requires_grad=True)
     wide = torch.randn(rows, 2 * hidden, requires_grad=True)
@@ -47,11 +57,11 @@ def stream_seconds(sizes: Sizes, seconds: Seconds) -> dict[str, Any]:
         "permute_s": both_passes(lambda: x.index_select(0, order), seconds),
         "copy_s": seconds(lambda: logits.clone()),
         "small_kernel_s": _small_kernel_s(seconds),
-        "optimizer_s": seconds(adamw_update(sizes.optimizer_params)),
+        "optimizer_s": seconds(update(sizes.optimizer_params)),
     }
 
 
-LARGE = Sizes(rows=16384, hidden=4096, vocabulary=32768, optimizer_params=1 << 28)
+LARGE = Sizes(rows=4096, hidden=4096, vocabulary=32768, optimizer_params=1 << 28)
 SMALL = Sizes(rows=64, hidden=64, vocabulary=128, optimizer_params=1 << 12)
 SIZES = {"full": LARGE, "tiny": SMALL}
 
@@ -63,8 +73,16 @@ def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
     def seconds(run: Callable[[], object]) -> float:
         return measure(run, device=kind, budget_s=payload["budget_s"]).median_s
 
+    sizes = SIZES[payload["sweep"]]
+    heat(kind)
     with placed(kind, "bfloat16"):
-        return stream_seconds(SIZES[payload["sweep"]], seconds)
+        found = stream_seconds(sizes, seconds, master_update)
+        if kind != CPU:
+            x = torch.randn(sizes.rows, sizes.hidden)
+            found["cast_s"] = seconds(lambda: precise8(x))
+            x8, _ = precise8(x)
+            found["turn_s"] = seconds(lambda: x8.t().contiguous())
+    return found
 
 
 def both_passes(run: Callable[[], torch.Tensor], seconds: Seconds) -> dict[str, float]:
@@ -85,24 +103,11 @@ def _small_kernel_s(seconds: Seconds) -> float:
     return seconds(several) / SMALL_KERNELS
 
 
-def adamw_update(num_params: int) -> Callable[[], None]:
-    """What a step does to its parameters once: a fused AdamW update of FP32 weights, then zeroing their gradients."""
-    weight = torch.nn.Parameter(torch.randn(num_params, dtype=torch.float32))
-    weight.grad = torch.randn_like(weight)
-    optimizer = torch.optim.AdamW([weight], fused=True)
-
-    def update() -> None:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-
-    return update
-
-
 def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, float]:
     """Counted bytes per second of each kind of stream; `optimizer_bytes` are counted per parameter."""
     elements = sizes.rows * sizes.hidden
     moved = 3 * elements + 8 * elements  # of an addition; of a gated activation and its gradient
-    return {
+    found = {
         "stream": moved * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"]),
         "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
         "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
@@ -110,6 +115,10 @@ def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, 
         "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
         "optimizer": optimizer_bytes * sizes.optimizer_params / f["optimizer_s"],
     }
+    if "cast_s" in f:  # a GPU, whose activation is counted kernel by kernel (stack `torch_eager`)
+        found["cast"] = CAST_BYTES * elements / (f["cast_s"] + f["turn_s"])
+        found["stream"] = 3 * elements * COUNTED_BYTES / f["add_s"]
+    return found
 
 
 def memory_law(rate: dict[str, float], bandwidth_bytes_per_s: float, latency_s: float) -> MemoryLaw:
@@ -121,7 +130,7 @@ def memory_law(rate: dict[str, float], bandwidth_bytes_per_s: float, latency_s: 
         norm_backward_efficiency=share["norm_backward"],
         softmax_efficiency=share["softmax"],
         permute_efficiency=share["permute"],
-        cast_efficiency=share["stream"],
+        cast_efficiency=share.get("cast", share["stream"]),
         optimizer_efficiency=share["optimizer"],
         latency_s=latency_s,
     )

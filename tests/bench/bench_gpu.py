@@ -121,7 +121,7 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     loaded = load_hardware(hardware)
     accelerator = loaded.accelerator
     if scale.fits:
-        calibration = calibrate_hardware(hardware, read_points(table), loaded.name).calibration
+        calibration = calibrate_hardware(hardware, read_points(table), loaded.name, is_own_sweep=True).calibration
         accelerator = calibration.accelerator
         for stage in calibration.stages:
             if stage.num_points:
@@ -177,6 +177,8 @@ def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evid
         work = tally(operations, acc=cluster.accelerator, stack=cluster.stack, rows=1)
         row = {"name": f"{model.name} {'moe' if layer.is_moe else 'dense'} {label}"}
         row |= {"measured_s": sum(measured.seconds.values()), "projected_s": float(work.seconds.sum())}
+        by_pass = zip(("forward", "input_grad", "weight_grad"), work.seconds, strict=True)
+        row |= {"projected_passes": {name: float(part.sum()) for name, part in by_pass}}
         evidence.layers.append(row | {"passes": measured.seconds, "notes": list(measured.notes)})
     return True
 
