@@ -17,6 +17,7 @@ from primus_search.calibrate.training_write import fitted_elsewhere, identified,
 from primus_search.candidates import Floats
 from primus_search.errors import InputError, Problem
 from primus_search.validate.cases import Case, Skipped, build_case
+from primus_search.validate.likely import WITHOUT_RUNS
 from primus_search.validate.rows import read_runs
 from primus_search.validate.run import Refitted
 from primus_search.validate.score import Score, duplicate_weights, score
@@ -110,7 +111,7 @@ def write_training(found: TrainingFit, folder: Path) -> None:
     write_means(found.means, found.values, found.parameters, folder, today)
     left_out = [found.left_out(SPLITS[split]) for split in HONEST]
     known = error_bands(found.cases, left_out)
-    stacks = [path.stem for path in sorted((folder / "stacks").glob("*.yaml"))]
+    stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known)]
     assumed = assumed_bands(found.cases, left_out, stacks)
     write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
 

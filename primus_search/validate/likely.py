@@ -1,8 +1,8 @@
 """The software stack of a run whose source is not known: what its words say, else what is public and usual.
 
-A framework that is named is taken at its public defaults. What its vendor's recipes switch on (graphs, dispatchers,
-tensor-parallel overlap, low-precision recipes of a year) tells a recipe; Megatron without any of them is Megatron as
-others run it. Where no word says anything, how the optimizer is sharded tells a family and the device its vendor.
+A framework that is named is taken at its public defaults. What its vendor's recipes have (graphs, layouts, batch-level
+overlap, low-precision recipes of a year) tells a recipe; Megatron without any of them is Megatron as others run it.
+Where no word says anything, how the optimizer is sharded tells a family and the device its vendor.
 
 Sources of the defaults: megatron/training/arguments.py (NVIDIA/Megatron-LM), DeepSpeed docs/_pages/config-json.md,
 pytorch/torchtitan train_configs, NVIDIA-NeMo/Automodel recipes, which train torch modules under FSDP2 as torchtitan
@@ -20,6 +20,9 @@ HOPPER = "sm90"
 
 TORCHTITAN, MEGATRON_FSDP, DEEPSPEED, PLAIN = "torchtitan", "megatron_fsdp_2026", "deepspeed", "megatron_lm"
 
+WITHOUT_RUNS = (DEEPSPEED, PLAIN)
+"""What may be assumed although no run of it is in a fit."""
+
 _NAMED = (
     (r"automodel|torch ?titan|fsdp2", TORCHTITAN),
     (r"deepspeed|llama-?factory|paddle|transformers\b|huggingface", DEEPSPEED),
@@ -27,11 +30,9 @@ _NAMED = (
 """Words and the stack of the framework that they name. Hugging Face trains under FSDP or ZeRO: the sharding says which,
 and is asked first."""
 
-_RECIPE = (
-    r"cuda[_ ]graph|dispatcher=(?!none)|deepep|hybridep|pp_layout=|a2a_overlap|tp_comm_overlap|"
-    r"(?<!no )\btp(?: comm)? overlap|\bnemo\b|megatron-bridge"
-)
-"""What only a vendor's performance recipe has, or names."""
+_RECIPE = r"cuda[_ ]graph|hybridep|pp_layout=|a2a_overlap|\bnemo\b|megatron-bridge"
+"""What only a vendor's performance recipe has, or names. One switch more than the defaults (tensor-parallel overlap,
+DeepEP) is read as that switch."""
 
 _RECENT = r"mx-?fp8|fp4|fp8-(?:current|block)|sub-?channel"
 """FP8 and FP4 recipes that came with the vendor's stacks of 2025."""

@@ -240,6 +240,8 @@ def fused_loss(source: str, model: str, flags: str, by_default: bool) -> bool:
         return "loss fusion" in ladder(flags)
     if any(a in text and b in name for a, b in _UNFUSED):
         return False
+    if has(flags.lower().replace("-", "_"), "cross_entropy_loss_fusion"):
+        return True
     return by_default or ("torchtitan" in text and date(text) >= _COMPILED_LOSS)
 
 

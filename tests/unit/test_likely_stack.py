@@ -1,0 +1,107 @@
+"""What is assumed of software that nobody named, and how much less is then claimed of rates and memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
+from primus_search.cost.uncertainty import ASSUMED, band, memory_error
+from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
+from primus_search.declare.models import load_model
+from primus_search.declare.places import Kind, names
+from primus_search.stack import ErrorBand
+from primus_search.validate.likely import likely_stack
+from primus_search.validate.machine import build_stack, stack_without_source
+from primus_search.validate.rows import NUMBERS, WORDS, Run
+
+
+def run_of(**cells: str) -> Run:
+    words = dict.fromkeys(WORDS, "") | {"gpu": "H100", "fsdp": "zero1", "precision": "bf16", "source": "someone"}
+    numbers: dict[str, float | None] = dict.fromkeys(NUMBERS, None)
+    for name, cell in cells.items():
+        if name in numbers:
+            numbers[name] = float(cell)
+        else:
+            words[name] = cell
+    return Run(line=2, words=words, numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("cells", "stack"),
+    [
+        ({}, "megatron_lm"),
+        ({"flags": "no tp/p2p/grad overlap", "num_experts": "8"}, "megatron_lm"),
+        ({"flags": "dispatcher=None"}, "megatron_lm"),
+        ({"flags": "cuda_graph=full_iteration"}, "nemo_2024"),
+        ({"flags": "TP overlap"}, "megatron_lm"),
+        ({"flags": "dispatcher=deepep", "num_experts": "128"}, "megatron_lm"),
+        ({"flags": "dispatcher=hybridep", "num_experts": "128"}, "megatron_core_2026"),
+        ({"precision": "mxfp8", "gpu": "B200"}, "megatron_core_2026"),
+        ({"fsdp": "zero3"}, "deepspeed"),
+        ({"source": "LLaMA-Factory, a user's report", "fsdp": "zero2"}, "deepspeed"),
+        ({"source": "someone's PaddleNLP"}, "deepspeed"),
+        ({"fsdp": "fsdp2"}, "torchtitan"),
+        ({"source": "someone/Automodel recipes", "fsdp": "fsdp2"}, "torchtitan"),
+        ({"fsdp": "FSDP", "notes": "Megatron FSDP"}, "megatron_fsdp_2026"),
+        ({"gpu": "MI300X", "fsdp": "fsdp2"}, "primus_torchtitan"),
+        ({"gpu": "MI300X", "flags": "cuda graph"}, "primus_megatron"),
+    ],
+)
+def test_words_tell_the_stack_of_a_source_nobody_knows(cells: dict[str, str], stack: str) -> None:
+    run = run_of(**cells)
+    hardware = load_hardware({"H100": "h100", "B200": "b200", "MI300X": "mi300x"}[run.word("gpu")])
+    assert likely_stack(run, hardware) == stack
+    found, assumed = build_stack(run, hardware)
+    assert found.is_assumed and assumed
+
+
+def test_a_hidden_source_leaves_the_configuration_to_tell() -> None:
+    run = run_of(source="NVIDIA Megatron-Bridge 26.02", flags="cuda_graph=full_iteration", fsdp="zero1")
+    hardware = load_hardware("h100")
+    assert build_stack(run, hardware)[0].name == "megatron_core_2026"
+    assert not build_stack(run, hardware)[0].is_assumed
+    assert stack_without_source(run) == "megatron_lm"
+
+
+def test_every_stack_that_may_be_assumed_says_how_far_off_that_may_be() -> None:
+    for name in ("megatron_lm", "deepspeed", "torchtitan", "megatron_core_2026", "nemo_2024", "megatron_fsdp_2026"):
+        errors = load_stack(name).errors
+        for kind in ("dense", "moe"):
+            assert errors[ASSUMED + kind].high / errors[ASSUMED + kind].low > 1.5
+        assert errors[ASSUMED + "memory"].high > 1.1
+
+
+def test_a_stack_nobody_named_has_the_wider_band() -> None:
+    model = load_model("llama3.1_8b")
+    named, left_out = load_cluster("h100", 1, "megatron_core_2026"), load_cluster("h100", 1)
+    assert left_out.stack == replace(named.stack, is_assumed=True)
+    wide, narrow = band(left_out, model), band(named, model)
+    assert wide.low < narrow.low and wide.high > narrow.high
+    assert memory_error(named.stack) is None and memory_error(left_out.stack) is not None
+
+
+def test_a_named_stack_never_run_on_an_architecture_has_the_wider_band_there() -> None:
+    model = load_model("llama3.1_8b")
+    seen, unseen = load_cluster("h100", 1, "nemo_2024"), load_cluster("b200", 1, "nemo_2024")
+    assert "sm90" in seen.stack.errors["dense"].arches and "sm100" not in seen.stack.errors["dense"].arches
+    assert band(seen, model) == seen.stack.errors["dense"]
+    assert band(unseen, model) == seen.stack.errors[ASSUMED + "dense"]
+
+
+def test_what_is_not_known_of_memory_makes_both_verdicts_careful() -> None:
+    assert fit_verdict(0.95, 10.0) == FITS
+    assert fit_verdict(0.3, -10.0) == OUT_OF_MEMORY
+    assert fit_verdict(0.3, -10.0, is_assumed=True) == AT_RISK
+    assert fit_verdict(0.05, -10.0, is_assumed=True) == OUT_OF_MEMORY
+
+
+def test_hardware_of_one_vendor_alone_leaves_several_stacks_to_guess_from() -> None:
+    assert not load_cluster("mi355x", 1).stack.is_assumed
+    assert {"megatron_lm", "deepspeed"} <= set(names(Kind.STACK))
+
+
+def test_bands_end_on_both_sides_of_the_projection() -> None:
+    for name in names(Kind.STACK):
+        for found in load_stack(name).errors.values():
+            assert isinstance(found, ErrorBand) and found.low <= 1.0 <= found.high and np.isfinite(found.high)
