@@ -20,8 +20,9 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
 
 def _print_fitted(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from primus_search.report.console import Plain
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, title in enumerate(header):
@@ -29,4 +30,4 @@ def _print_fitted(header: Sequence[str], rows: Sequence[Sequence[str]], numbers:
         table.add_column(title, justify="right" if i in numbers else "left", overflow="fold", no_wrap=not is_last)
     for row in rows:
         table.add_row(*row)
-    Console(markup=False, highlight=False, emoji=False).print(table)
+    Plain().print(table)

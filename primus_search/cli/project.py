@@ -32,7 +32,6 @@ PLAIN: dict[str, Any] = {
 """What an axis is when nobody sets it: the plain choice, not a search."""
 
 DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
-ROUNDING = 1e-9
 
 
 def project(
@@ -140,21 +139,20 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
 def _print(space: "Space", figures: dict[str, Any]) -> None:
     import textwrap
 
-    from primus_search.report.words import chance
+    from primus_search.report.words import chance, counted
     from primus_search.units import GB
 
     cluster = space.cluster
     typer.echo(
-        f"{space.model.name} on {cluster.num_nodes} x {cluster.network.gpus_per_node} {cluster.accelerator.name}, "
-        f"stack {cluster.stack.name},\nsequence {space.workload.seq_length}, "
+        f"{space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
+        f"{cluster.accelerator.name}, stack {cluster.stack.name},\nsequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
     typer.echo(
         f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
         f"(90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
         f"{figures['interval_runs']} left-out runs),\n"
-        # The makespan of one stage less its work leaves a rounding error of either sign.
-        f"MFU {figures['mfu']:.1%}, bubble {max(figures['bubble_ratio'], 0.0):.1%}"
+        f"MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:z.1%}"
     )
     room = figures["headroom_bytes"] / GB
     typer.echo(
@@ -172,9 +170,10 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
 
 
 def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:
+    from primus_search.report.words import ROUNDING
+
     typer.echo(f"\n{title}")
     for name, value in parts.items():
-        # A makespan less its work leaves a rounding error of either sign where there is no bubble.
         if abs(value) > ROUNDING * parts[total] or name == total:
             label = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
             typer.echo(f"  {label:<24}{value * factor:>12,.2f} {unit}{value / parts[total]:>9.1%}")

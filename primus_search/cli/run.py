@@ -68,16 +68,18 @@ def run(
         with progress_bar(is_shown=not json) as progress:
             result = run_search(loaded, replace(options, progress=progress))
         result = revalidated(result, load=load_benchmark, save=save_benchmark, ray_address=ray_address)
-        if json:
-            typer.echo(dumps(summary(result), indent=2))
-        else:
-            print_ranking(result)
-            print_pareto(result)
-        folder.write(result, token_budget=tokens)
-        from primus_search.report.html import write_report  # after the ranking: what it imports takes a while
+        try:
+            if json:
+                typer.echo(dumps(summary(result), indent=2))
+            else:
+                print_ranking(result)
+                print_pareto(result)
+        finally:  # a reader that went away (`| head`) does not cost the results
+            folder.write(result, token_budget=tokens)
+            from primus_search.report.html import write_report  # after the ranking: what it imports takes a while
 
-        write_report(folder.path)
-        typer.echo(f"run folder: {folder.path}", err=True)
+            write_report(folder.path)
+            typer.echo(f"run folder: {folder.path}", err=True)
     finally:
         folder.close()
 

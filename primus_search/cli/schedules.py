@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as RichTable
 
 from primus_search.errors import InputError, NothingFits, Problem
+from primus_search.report.console import Plain
 
 if TYPE_CHECKING:
     from primus_search.schedule.compare import Compared
@@ -63,13 +63,13 @@ def schedules(
     if json:
         typer.echo(json_module.dumps([_as_json(row) for row in built], indent=2))
         return
-    console = Console()
+    console = Plain()
     _print(console, asked.title, rows, best, limit, asked.own)
     if draw:
         from primus_search.report.gantt import terminal
 
         assert chosen.timeline is not None
-        console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True, highlight=False)
+        console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ def _as_json(row: "Compared") -> dict[str, object]:
     }
 
 
-def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None,
+def _print(console: Plain, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None,
            own: str | None) -> None:  # fmt: skip
     table = RichTable(
         title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=0
@@ -198,4 +198,4 @@ def _print(console: Console, title: str, rows: "list[Compared]", best: "Compared
     )
     for row in rows:
         if row.timeline is None:
-            console.print(f"  not available: {row.reason}", highlight=False)
+            console.print(f"  not available: {row.reason}")

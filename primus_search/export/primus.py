@@ -43,7 +43,7 @@ def say(job: Job) -> str:
     """The experiment file. JSON scalars are YAML scalars, so no YAML library is needed to write it."""
     preset = re.sub(r"[^A-Za-z0-9_.-]+", "_", job.model.name)
     lines = [
-        f"# {job.cluster.num_nodes} nodes x {job.cluster.network.gpus_per_node} GPUs",
+        f"# nodes: {job.cluster.num_nodes} x {job.cluster.network.gpus_per_node} GPUs",
         "work_group: ${PRIMUS_TEAM:amd}",
         "user_name: ${PRIMUS_USER:root}",
         f"exp_name: ${{PRIMUS_EXP_NAME:{preset}}}",

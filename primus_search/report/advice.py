@@ -254,7 +254,8 @@ def _launches(p: _Patient) -> Advice | None:
 def _precision(p: _Patient) -> Advice | None:
     share = p.share("mlp", "experts", "attention")
     recipe = Fp8(p.number("fp8"))
-    finding = f"attention, MLP and experts compute for {share:.1%} of the step, in {recipe.name.lower()} precision"
+    precision = "in BF16" if recipe == Fp8.NONE else f"with fp8={recipe.name.lower()}"
+    finding = f"attention, MLP and experts compute for {share:.1%} of the step, {precision}"
 
     def tried() -> Iterator[Remedy]:
         yield from p.axes(*({"fp8": int(other)} for other in Fp8 if other not in (recipe, Fp8.NONE)))

@@ -1,26 +1,41 @@
 """What `compare` prints."""
 
+from collections.abc import Mapping
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.console import Group
 from rich.table import Table as RichTable
 
 from primus_search.report.compare import Comparison
+from primus_search.report.console import Plain
 from primus_search.report.trials import spoken
+from primus_search.report.words import ROUNDING
 from primus_search.units import GB
 
 MOST_INPUTS = 40
-BYTES = ("memory_bytes", "headroom_bytes")
-NOTHING = 1e-9
-"""A share below this is rounding: how often as large it became says nothing."""
+MOST_SHOWN = 60
+HASH_SHOWN = 16
+"""Characters of a value; the first of a hash tell it from another."""
+HEADINGS: Mapping[str, str] = {
+    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tokens_per_s": "tokens/s",
+    "step_s": "step, s",
+    "memory_bytes": "memory, GB",
+    "headroom_bytes": "spare, GB",
+    "mfu": "MFU",
+    "frontier_hypervolume": "frontier, tokens/s/GPU x GB",
+    "raw": "rows in the grid",
+    "legal": "rows legal",
+    "feasible": "rows that fit",
+}
+"""How a figure is headed, where not by its name."""
 
 
 def print_comparison(c: Comparison, stream: TextIO) -> None:
     """What changed, then why."""
-    console = Console(file=stream, highlight=False)
-    console.print(f"A: {escape(c.a)}\nB: {escape(c.b)}")
+    console = Plain(stream)
+    console.print(f"A: {c.a}\nB: {c.b}")
     console.print(_figures(c))
     console.print(_winner(c))
     console.print(_inputs(c))
@@ -30,11 +45,11 @@ def print_comparison(c: Comparison, stream: TextIO) -> None:
 def _figures(c: Comparison) -> RichTable:
     table = _table("best of each run", "A", "B", "change")
     for name, (a, b) in c.figures.items():
-        scale, unit = (GB, " GB") if name in BYTES else (1.0, "")
-        is_small = abs(a) < NOTHING and abs(b) < 1.0
-        change = "" if a == 0 or is_small else f"{b / a - 1.0:+.1%}"
-        label = name.removesuffix("_bytes") if unit else name
-        table.add_row(f"{label.replace('_', ' ')}{unit}", _number(a / scale), _number(b / scale), change)
+        scale = GB if name.endswith("_bytes") else 1.0
+        # Of a ratio that is nothing but rounding, how often as large it became says nothing.
+        a, b = (0.0 if abs(value) < ROUNDING else value for value in (a, b))
+        change = f"{b / a - 1.0:+.1%}" if a else ""
+        table.add_row(HEADINGS.get(name, name.replace("_", " ")), _number(a / scale), _number(b / scale), change)
     return table
 
 
@@ -45,23 +60,24 @@ def _number(value: float) -> str:
 def _winner(c: Comparison) -> Group | str:
     if not c.winner:
         return "The same configuration wins."
-    table = _table("the winner's", "A", "B")
+    table = _table("the winner's", "A", "B", are_words=True)
     for name, (a, b) in c.winner.items():
-        table.add_row(name, escape(spoken(a)), escape(spoken(b)))
+        table.add_row(name, spoken(a), spoken(b))
     return Group(table)
 
 
 def _inputs(c: Comparison) -> Group | str:
     if not c.inputs:
         return "Inputs, versions and settings are the same."
-    table = _table("input", "A", "B")
+    table = _table("input", "A", "B", are_words=True)
     for one in c.inputs[:MOST_INPUTS]:
-        table.add_row(escape(one.what), escape(_cut(one.a)), escape(_cut(one.b)))
+        most = HASH_SHOWN if one.what.endswith("sha256") else MOST_SHOWN
+        table.add_row(one.what, *(_cut(value, most) for value in (one.a, one.b)))
     more = len(c.inputs) - MOST_INPUTS
     return Group(table, *([f"and {more} more (--json shows all)"] if more > 0 else []))
 
 
-def _cut(value: object, most: int = 60) -> str:
+def _cut(value: object, most: int) -> str:
     text = spoken(value)
     return text if len(text) <= most else text[: most - 3] + "..."
 
@@ -72,7 +88,7 @@ def _moved(c: Comparison) -> Group:
         change = c.recorded[1] / c.recorded[0] - 1.0
         lines.append(f"A recorded {c.recorded[0]:,.1f} tokens/s/GPU; today's code says {change:+.2%} with A's inputs.")
     if c.unexplained:
-        return Group(*lines, escape(c.unexplained))
+        return Group(*lines, c.unexplained)
     if not c.moved:
         return Group(*lines, "No input that moves a figure differs.")
     table = _table("what moved the number", "tokens/s/GPU", "change")
@@ -80,14 +96,14 @@ def _moved(c: Comparison) -> Group:
     for one in c.moved:
         after = "not legal" if one.after is None else f"{one.after:,.1f}"
         share = "" if one.change is None else f"{one.change:+.2%}"
-        table.add_row(escape(one.group), after, share)
+        table.add_row(one.group, after, share)
     return Group(
         *lines, table, "B's inputs are put in one after the other; the last line is B's winner where it differs."
     )
 
 
-def _table(*columns: str) -> RichTable:
+def _table(*columns: str, are_words: bool = False) -> RichTable:
     table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(name, justify="left" if i == 0 or are_words else "right", overflow="fold", no_wrap=i == 0)
     return table

@@ -5,19 +5,21 @@ from dataclasses import fields
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from primus_search.cost.detail import TRAFFIC_PARTS
 from primus_search.cost.result import Memory
+from primus_search.report.console import Plain
 from primus_search.report.explain import Explained
 from primus_search.report.gantt import terminal
 from primus_search.report.sensitivity import Step as Move
 from primus_search.report.trials import Figures, Trial, said, spoken, word
 from primus_search.report.what_if import WhatIf
 from primus_search.report.why_not import WhyNot
-from primus_search.report.words import fits, short
+from primus_search.report.words import ROUNDING, counted, fits, short
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 
@@ -31,7 +33,7 @@ GANTT_COLUMNS = 56
 
 def print_explained(e: Explained, stream: TextIO) -> None:
     """Every part, in the order of the questions."""
-    console = Console(file=stream, highlight=False)
+    console = Plain(stream)
     console.print(_configuration(e))
     console.print(_coverage(e))
     console.print(_step(e))
@@ -44,13 +46,13 @@ def print_explained(e: Explained, stream: TextIO) -> None:
     console.print(_advice(e))
 
 
-def _configuration(e: Explained) -> str:
+def _configuration(e: Explained) -> Text:
     cluster, f = e.choice.cluster, e.figures
     evidence = f"time {e.row['time_evidence']}, memory {e.row['memory_evidence']}"
     lines = [
-        f"[bold]{escape(e.space.name)}[/bold], rank {e.rank}: {escape(short(e.row))}",
-        f"{escape(e.space.model.name)} on {cluster.num_nodes} nodes x {cluster.network.gpus_per_node} "
-        f"{escape(cluster.accelerator.name)}, stack {escape(cluster.stack.name)}, sequence "
+        f", rank {e.rank}: {short(e.row)}",
+        f"{e.space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
+        f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence "
         f"{e.space.workload.seq_length}, global batch {e.space.workload.global_batch_size} "
         f"= {f.microbatches} micro-batches on {f.dp} replicas",
         f"{f.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, step {f.step_s:.3f} s, MFU {f.mfu:.1%}, "
@@ -62,7 +64,7 @@ def _configuration(e: Explained) -> str:
         lines.append(
             f"The run ranked it with {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
         )
-    return "\n".join(lines)
+    return Text.assemble((e.space.name, "bold"), "\n".join(lines))
 
 
 def _confidence(e: Explained) -> str:
@@ -79,14 +81,14 @@ def _coverage(e: Explained) -> Group:
     """Part by part: measured on this device, or extrapolated and why."""
     table = _table("part", "rests on", "", left=("part", "rests on", ""))
     for part in e.coverage:
-        table.add_row(part.part, "measurements" if part.is_calibrated else "extrapolation", escape(part.why))
-    return Group("What the projection rests on", table, *([escape(e.measured_kernels)] if e.measured_kernels else []))
+        table.add_row(part.part, "measurements" if part.is_calibrated else "extrapolation", part.why)
+    return Group("What the projection rests on", table, *([e.measured_kernels] if e.measured_kernels else []))
 
 
 def _step(e: Explained) -> Group:
     table = _table("step", "ms", "share", left=("step",))
     for name, seconds in sorted(e.figures.step.items(), key=lambda item: -item[1]):
-        if seconds:
+        if abs(seconds) > ROUNDING * e.figures.step_s:
             table.add_row(name.replace("_", " "), f"{seconds * MS:,.1f}", f"{seconds / e.figures.step_s:.1%}")
     table.add_section()
     table.add_row("total", f"{e.figures.step_s * MS:,.1f}", "100.0%")
@@ -94,7 +96,7 @@ def _step(e: Explained) -> Group:
     if e.timeline is not None:
         note = (
             f"Compute and traffic are those of the busiest pipeline rank ({e.busiest}); the bubble is the rest of the "
-            f"pipeline's {e.timeline.makespan:.3f} s ({e.figures.bubble_ratio:.1%} of it)."
+            f"pipeline's {e.timeline.makespan:.3f} s ({e.figures.bubble_ratio:z.1%} of it)."
         )
     return Group("Where the step goes", table, *([note] if note else []))
 
@@ -161,10 +163,20 @@ def _ablation(e: Explained) -> Group:
         tuned = "" if one.tuned_gain is None else f"{one.tuned_gain:+.1%}"
         tuned = f">{one.least_tuned:+.1%}" if one.least_tuned is not None else tuned
         table.add_row(
-            one.knob, escape(spoken(one.used)), escape(spoken(one.off)), alone, tuned, escape(followed.lower())
+            one.knob,
+            *(_folded(spoken(value)) for value in (one.used, one.off)),
+            alone,
+            tuned,
+            _folded(followed.lower()),
         )
     note = "alone: tokens/s over the same candidate with the knob off. re-tuned: over the best of the run with it off."
     return Group("What each knob gives", table, note)
+
+
+def _folded(text: str, most: int = 15) -> str:
+    """Long names on two lines at an underscore, where a table would cut them anywhere."""
+    folds = ((word, word.rfind("_", 0, most) + 1) for word in text.split(" "))
+    return " ".join(word if len(word) <= most or not at else f"{word[:at]}\n{word[at:]}" for word, at in folds)
 
 
 def _sensitivity(e: Explained) -> Group:
@@ -172,10 +184,10 @@ def _sensitivity(e: Explained) -> Group:
     for move in e.steps:
         f = move.trial.figures
         table.add_row(
-            escape(said(move.trial)),
+            said(move.trial),
             "-" if f is None or move.behind is None else f"{-move.behind:+.1%}",
             "-" if f is None else f"{f.headroom_bytes / GB:.0f}",
-            escape(_verdict(move)),
+            _verdict(move),
         )
     return Group("How sharp the optimum is", table)
 
@@ -190,18 +202,25 @@ def _verdict(move: Move) -> str:
 
 def _advice(e: Explained) -> Group:
     lines: list[str] = []
+    without_room: set[str] = set()  # several findings may ask for the same room
     for one in e.advice:
-        lines.append(f"[bold]{one.topic}[/bold]: {escape(one.finding)}.")
+        lines.append(f"{one.topic}: {one.finding}.")
         if one.best is not None:
             where = "" if one.best.is_in_space else ", not in the space"
-            lines.append(f"  -> {escape(one.best.what)}: {one.best.gain:+.1%} tokens/s{where}")
+            lines.append(f"  -> {one.best.what}: {one.best.gain:+.1%} tokens/s{where}")
         without = one.best_without_room
-        if without is not None and without.trial.figures is not None:
+        if without is not None and without.trial.figures is not None and without.what not in without_room:
+            without_room.add(without.what)
             miss = -without.trial.figures.headroom_bytes / GB
-            lines.append(f"  -> {escape(without.what)} would give {without.gain:+.1%} but misses {miss:.1f} GB")
+            lines.append(f"  -> {without.what} would give {without.gain:+.1%} but misses {miss:.1f} GB")
         if one.best is None and without is None:
             lines.append(f"  nothing of the {len(one.remedies)} changes tried helps")
-    return Group("What would make it faster (every change projected again)", *(lines or ["nothing stands out"]))
+    return Group("What would make it faster (every change projected again)", _indented(lines or ["nothing stands out"]))
+
+
+def _indented(lines: Sequence[str]) -> Group:
+    """Lines of which each goes on under its own beginning where it is too long."""
+    return Group(*(Padding(line.lstrip(), (0, 0, 0, len(line) - len(line.lstrip())), expand=False) for line in lines))
 
 
 # --- other questions -------------------------------------------------------------------------------------------------
@@ -209,10 +228,10 @@ def _advice(e: Explained) -> Group:
 
 def print_why_not(e: Explained, answer: WhyNot, stream: TextIO) -> None:
     """The plain change, then the best of the space with these values."""
-    console = Console(file=stream, highlight=False)
+    console = Plain(stream)
     asked = ", ".join(f"{name}={_word(answer.alone, name, value)}" for name, value in answer.asked.items())
-    console.print(f"Why not {escape(asked)} instead of rank {e.rank} ({escape(short(e.row))})?")
-    console.print(Group(*(escape(line) for line in why_not_lines(e, answer))))
+    console.print(f"Why not {asked} instead of rank {e.rank} ({short(e.row)})?")
+    console.print(_indented(why_not_lines(e, answer)))
     if answer.alone.figures is not None:
         console.print(_difference(e.figures, answer.alone.figures))
 
@@ -221,8 +240,8 @@ def why_not_lines(e: Explained, answer: WhyNot) -> list[str]:
     """The answer in sentences."""
     alone, chance, lines = answer.alone, answer.chance, []
     if alone.broken:
-        start = "On its own it breaks" if alone.is_legal else "It is not legal; it breaks"
-        lines += [f"{start} {one.rule}: {one.reason}." for one in alone.broken]
+        lines.append("On its own it breaks" if alone.is_legal else "It is not legal; it breaks")
+        lines += [f"  {one.rule}: {one.reason}" for one in alone.broken]
     if alone.figures is not None:
         lines.append(f"Changed: {said(alone) or 'nothing, it is this very candidate'}.")
         lines.append(_standing(e.figures, alone.figures))
@@ -278,22 +297,27 @@ def _difference(base: Figures, other: Figures) -> RichTable:
 
 def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
     """The same candidate under other inputs, and the run's best rows in their new order."""
-    console = Console(file=stream, highlight=False)
-    console.print(f"What if {escape(', '.join(answer.changes))}, for rank {e.rank} ({escape(short(e.row))})?")
+    console = Plain(stream)
+    console.print(f"What if {', '.join(answer.changes)}, for rank {e.rank} ({short(e.row)})?")
     if answer.after is None:
-        console.print(Group(*(escape(f"It is not legal there: {b.rule}: {b.reason}.") for b in answer.broken)))
+        broken = [f"  {one.rule}: {one.reason}" for one in answer.broken]
+        console.print(_indented(["It is not legal there; it breaks", *broken]))
     else:
         console.print(_standing(answer.before, answer.after))
         console.print(_difference(answer.before, answer.after))
+    seen = counted(answer.looked_at, "best row")
+    if not answer.ranking:
+        console.print(f"Of the {seen} of the run none is legal and fits there.")
+        return
     table = _table("#", "was", "configuration", "tok/s/GPU", "spare GB", left=("configuration",))
     for moved in answer.ranking:
         f = moved.figures
         words = dict(moved.row) | {"dp": f.dp}
         table.add_row(
-            str(moved.rank), str(moved.was), escape(short(words)), f"{f.tokens_per_s_per_gpu:,.0f}",
+            str(moved.rank), str(moved.was), short(words), f"{f.tokens_per_s_per_gpu:,.0f}",
             f"{f.headroom_bytes / GB:.0f}",
         )  # fmt: skip
-    console.print(Group(f"The {answer.looked_at} best rows of the run, ranked anew ({answer.dropped} drop out)", table))
+    console.print(Group(f"The {seen} of the run, ranked anew ({answer.dropped:,} drop out)", table))
     console.print("Rows the run did not keep may do better there: run the space again with this change.")
 
 

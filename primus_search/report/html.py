@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from primus_search.report.words import between, fits, short
+from primus_search.report.words import between, counted, fits, short
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
 
@@ -81,7 +81,7 @@ def _answer(run: SavedRun) -> str:
     facts, best = run.facts, run.ranking[0]
     kind = "the exact optimum of the model" if facts["exact"] else "the best found"
     question = (
-        f"{facts['model']} on {facts['nodes']} nodes ({facts['gpus']} x {facts['hardware']}), sequence "
+        f"{facts['model']} on {counted(facts['nodes'], 'node')} ({facts['gpus']} x {facts['hardware']}), sequence "
         f"{facts['workload']['seq_length']}, global batch {facts['workload']['global_batch_size']}: which "
         f"configuration trains fastest?"
     )

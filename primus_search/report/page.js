@@ -22,7 +22,7 @@ function section(id, title, ...children) {
   return node;
 }
 const whole = value => Math.round(value).toLocaleString("en");
-const percent = (value, digits = 1) => (100 * value).toFixed(digits) + " %";
+const percent = (value, digits = 1) => (100 * value).toFixed(digits).replace(/^-(0[.]?0*)$/, "$1") + " %";
 const signed = value => (value >= 0 ? "+" : "\u2212") + percent(Math.abs(value));
 const gigabytes = value => (value / GB).toFixed(1);
 const words = name => name.replaceAll("_", " ");

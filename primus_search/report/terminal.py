@@ -8,15 +8,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
 from rich.table import Table as RichTable
 
 from primus_search.cost.coverage import coverage, in_words
 from primus_search.cost.memory.fit import SURELY
 from primus_search.cost.uncertainty import TIE
 from primus_search.declare.ranges import load_ranges
-from primus_search.report.words import between, chance, short
+from primus_search.report.console import Plain
+from primus_search.report.words import between, chance, counted, short
 from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
@@ -26,24 +28,25 @@ MOST_POINTS = 12
 PLOT_HEIGHT = 18
 TIED = "="
 """Beside a rank: as fast as the first, as far as one run of each could tell."""
+SPARED = ("comm", "MFU", "bubble", "T/M", "90 %", "fits")
+"""Columns of the ranking that a narrow window leaves out, first to last."""
 CONFIGURATION_WIDTH = 24
 """Least width of the configuration, which may wrap: with it the ranking fits 80 columns."""
 
 
 def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
     """The question, the funnel, and the best candidates."""
-    # No markup: a name or a constraint of a space file may hold brackets.
-    console = Console(file=stream or sys.stdout, highlight=False, markup=False, emoji=False)
+    console = Plain(stream)
     space = result.space
     cluster = result.best.choice.cluster
     console.print(
-        f"{space.name}: {cluster.num_nodes} nodes x {cluster.network.gpus_per_node} "
+        f"{space.name}: {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
         f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
     console.print(_funnel(result))
     console.print(_removed(result))
-    console.print(_ranking(result.ranking, result.space.search.top_k))
+    _print_ranking_table(console, result.ranking, result.space.search.top_k)
     console.print(_confidence(result.ranking))
     console.print(_coverage(result))
     console.print(_evidence(result))
@@ -67,7 +70,7 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
         return
     width = shutil.get_terminal_size((80, 24)).columns
     stream.write(plot(rows, best, min(width, 100)) + "\n")
-    Console(file=stream, highlight=False, markup=False, emoji=False).print(_frontier(rows))
+    Plain(stream).print(_frontier(rows))
 
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
@@ -97,26 +100,50 @@ def _funnel(result: SearchResult) -> RichTable:
 def _removed(result: SearchResult) -> str:
     removed = sorted(((n, name) for name, n in result.removed.items() if n), key=lambda pair: (-pair[0], pair[1]))
     said = ", ".join(f"{name} {n:,}" for n, name in removed[:MOST_RULES])
-    more = f", and {len(removed) - MOST_RULES} rules more" if len(removed) > MOST_RULES else ""
+    more = f", and {counted(len(removed) - MOST_RULES, 'rule')} more" if len(removed) > MOST_RULES else ""
     counts = f"{result.raw:,} in the grid, {result.legal:,} legal, {result.feasible:,} fit in memory."
     return f"{counts}\nRemoved by rule: {said or 'none'}{more}."
 
 
-def _ranking(ranking: Table, top: int) -> RichTable:
-    table = _table("#", "configuration", "tok/s/GPU", "90 %", "GB", "fits", "bubble", "comm", "MFU", "T/M")
+def _print_ranking_table(console: Plain, ranking: Table, top: int) -> None:
+    """The best rows; a window too narrow for every column loses the least needed ones, and is told so."""
+    rows = _ranking(ranking, top)
+    widths = {
+        name: max(cell_len(line) for row in rows for line in f"{name}\n{row[name]}".split("\n")) for name in rows[0]
+    }
+    widths["configuration"] = CONFIGURATION_WIDTH
+    left_out: list[str] = []
+    for name in SPARED:
+        if sum(widths.values()) + len(widths) + 1 > console.width:  # a blank before each column, one at the end
+            left_out.append(name)
+            del widths[name]
+    table = _table(*widths)
+    for row in rows:
+        table.add_row(*(row[name] for name in widths))
+    console.print(table)
+    if left_out:
+        console.print(f"{console.width} columns have no room for: {', '.join(left_out)}.")
+
+
+def _ranking(ranking: Table, top: int) -> list[dict[str, str]]:
+    """Cells of the best rows by the heading of their column."""
     p, sure = ranking.projection, ranking.confidence
     comm = exposed_comm_s(p) / p.step.total
-    for rank in range(min(top, len(ranking))):
-        row = ranking.row(rank)
-        tied = TIED if rank and row["ties_with_best"] else ""
-        table.add_row(
-            f"{rank + 1}{tied}", short(row), f"{row['tokens_per_s_per_gpu']:,.0f}",
-            between(sure.low[rank], sure.high[rank]), f"{row['memory_bytes'] / GB:.0f}",
-            f"{chance(sure.fits[rank])}\n{row['memory_verdict']}",
-            f"{row['bubble_ratio']:.1%}", f"{comm[rank]:.0%}", f"{row['mfu']:.0%}",
-            f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
-        )  # fmt: skip
-    return table
+    return [
+        {
+            "#": f"{rank + 1}{TIED if rank and row['ties_with_best'] else ''}",
+            "configuration": short(row),
+            "tok/s/GPU": f"{row['tokens_per_s_per_gpu']:,.0f}",
+            "90 %": between(sure.low[rank], sure.high[rank]),
+            "GB": f"{row['memory_bytes'] / GB:.0f}",
+            "fits": f"{chance(sure.fits[rank])}\n{row['memory_verdict']}",
+            "bubble": f"{row['bubble_ratio']:z.1%}",
+            "comm": f"{comm[rank]:.0%}",
+            "MFU": f"{row['mfu']:.0%}",
+            "T/M": f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
+        }
+        for rank, row in ((rank, ranking.row(rank)) for rank in range(min(top, len(ranking))))
+    ]
 
 
 def _confidence(ranking: Table) -> str:
@@ -154,8 +181,8 @@ def _evidence(result: SearchResult) -> str:
 def _frontier(rows: Sequence[Mapping[str, Any]]) -> RichTable:
     table = _table("GB", "tok/s/GPU", "configuration")
     ordered = sorted(rows, key=lambda row: row["memory_bytes"])
-    stride = max(1, -(-len(ordered) // MOST_POINTS))
-    for row in ordered[::-1][::stride][::-1]:  # from the fast end, so that the fastest is always shown
+    shown = np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int)
+    for row in (ordered[i] for i in shown):  # the leanest and the fastest among them
         table.add_row(f"{row['memory_bytes'] / GB:.1f}", f"{row['tokens_per_s_per_gpu']:,.0f}", short(row))
     return table
 

@@ -37,6 +37,13 @@ def _recompute(row: Mapping[str, Any]) -> str:
     return f"full({row['recompute_num_layers']})" if row["recompute_num_layers"] else "full"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `1,024 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+ROUNDING = 1e-9
+"""A share of the whole below this is a rounding error: a makespan less its work where there is no bubble."""
 CERTAIN = 0.995
 """From here on a probability is written >99%, and below its complement <1%: nobody knows the tail of a memory error."""
 THOUSANDS_FROM = 1e4

@@ -76,7 +76,7 @@ def parse(text: str) -> Predicate:
 def as_rule(constraint: Constraint, job: Job) -> Rule:
     """A user constraint as one more legality rule, named by its text."""
     predicate = parse(constraint.text)
-    return Rule(name=constraint.text, reads=predicate.names, keeps=predicate, reason=f"constraint: {constraint.text}")
+    return Rule(name=constraint.text, reads=predicate.names, keeps=predicate, reason="a constraint of the space")
 
 
 class _Parser:
