@@ -4,7 +4,10 @@ Structure and simple ranges are checked here; axes are read by `axes`, names are
 ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`.
 """
 
+import ast
 import copy
+import inspect
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -18,7 +21,7 @@ SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class WorkloadFile(_Strict):
@@ -113,7 +116,24 @@ class SpaceFile(_Strict):
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a space file (draft 2020-12)."""
-    return {"$schema": SCHEMA_ID} | SpaceFile.model_json_schema() | {"title": "primus-search space file"}
+    schema = SpaceFile.model_json_schema()
+    for model in _Strict.__subclasses__():
+        properties = (schema if model is SpaceFile else schema["$defs"][model.__name__])["properties"]
+        for name, text in _attribute_docstrings(model).items():
+            properties[name] = dict(sorted((properties[name] | {"description": text}).items()))
+    return {"$schema": SCHEMA_ID} | schema | {"title": "primus-search space file"}
+
+
+def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """What stands below each field of a model. Read when it is asked for: pydantic would do so at every start."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
 
 
 def validate(document: Document) -> tuple[SpaceFile | None, frozenset[str], list[Problem]]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from primus_search.schedule.table import Placement, Table
 from primus_search.sources import fingerprint_of
 
-WORTH_S = 0.003
+WORTH_S = 0.001
 """Processor seconds that an order must have taken to be kept; reading one takes less."""
 
 STALE_DAYS = 30
