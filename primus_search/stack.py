@@ -16,6 +16,8 @@ class StackMemory:
     element_bytes           an activation element, and a weight or gradient in flight (4 where trained in FP32)
     fused_logit_bytes       bytes per logit alive at the worst moment of head and loss with a fused loss
     unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
+    score_bytes             bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 beside
+                            its BF16 cast (6)
     saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
     keeps_fused_qkv         values stay a view of the joint QKV product, which keeps it alive beside rotated copies
     caches_dummy_gradients  one weight-gradient placeholder per distinct linear shape lives for the whole run (TE)
@@ -37,6 +39,7 @@ class StackMemory:
     element_bytes: float = 2.0
     fused_logit_bytes: float = 2.0
     unfused_logit_bytes: float = 10.0
+    score_bytes: float = 2.0
     saves_fp8_inputs: bool = True
     keeps_fused_qkv: bool = True
     caches_dummy_gradients: bool = True

@@ -233,7 +233,7 @@ def date(text: str) -> tuple[int, int]:
 def fused_loss(source: str, model: str, flags: str, by_default: bool) -> bool:
     """Whether the loss is fused: as a rung of a ladder says, as the published configuration says, or as the stack does.
 
-    torchtitan compiles its loss since spring 2025; runs before wrote every step of it to memory.
+    torchtitan compiles its loss since spring 2025, if it compiles at all; runs before wrote every step of it to memory.
     """
     text, name = source.lower(), model.lower()
     if flags.lower().startswith(("baseline", "+")):
@@ -242,6 +242,8 @@ def fused_loss(source: str, model: str, flags: str, by_default: bool) -> bool:
         return False
     if has(flags.lower().replace("-", "_"), "cross_entropy_loss_fusion"):
         return True
+    if "no compile" in flags.lower():
+        return by_default
     return by_default or ("torchtitan" in text and date(text) >= _COMPILED_LOSS)
 
 
@@ -259,6 +261,11 @@ def has_deepep(text: str) -> bool:
 def has_legacy_experts(text: str) -> bool:
     """Whether experts run one product after another: by name, or grouped products switched off."""
     return "legacy grouped" in text or bool(re.search(r"moe_grouped_gemm\s*[=:]\s*(false|0|no|off)\b", text))
+
+
+def lacks_flash(text: str) -> bool:
+    """Whether attention writes its scores to memory: `no flash attention`, `without flash attention`, `eager attention`."""
+    return bool(re.search(r"\b(?:no|without) flash|\beager attention", text))
 
 
 def offloaded_layers(flags: str) -> int:

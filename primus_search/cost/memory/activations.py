@@ -148,7 +148,8 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
     """Attention output (input of the output projection) and what the kernel keeps of the scores.
 
     A flash kernel keeps one FP32 log-sum-exp per query and head; without one, softmax output, dropout mask and
-    dropout output are 2, 1 and 2 bytes per query, key and head (Korthikanti 2022: 5 a s^2 b). All-to-all context
+    dropout output are 2, 1 and 2 bytes per query, key and head (Korthikanti 2022: 5 a s^2 b), softmax in FP32 and its
+    cast 6 where a stack says so. All-to-all context
     parallelism keeps the output on both sides of its exchange: by heads for the kernel, by tokens for the projection.
     """
     heads = model.num_heads / s.tp
@@ -161,7 +162,7 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
         Saved(name="attention output before its all-to-all", bytes=exchanged),
     ]
     if stack.attention_kernel == UNFUSED:
-        per_score = BF16_BYTES + ((MASK_BYTES + BF16_BYTES) if stack.has_dropout else 0.0)
+        per_score = stack.memory.score_bytes + ((MASK_BYTES + BF16_BYTES) if stack.has_dropout else 0.0)
         scores = s.tokens * heads * float(seq_length)
         return [*tensors, Saved(name="scores", bytes=per_score * scores, dropped_by=Recompute.CORE_ATTENTION)]
     return [
