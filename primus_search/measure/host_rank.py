@@ -12,17 +12,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from primus_search.measure.device import resident_bytes
 from primus_search.measure.ranks import join, leave
 from primus_search.measure.streams import Sizes, both_passes, stream_seconds
+from primus_search.measure.truth_model import exchange
 
 GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
 ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension
 STREAMS = Sizes(rows=2048, hidden=512, vocabulary=8192, optimizer_params=2_000_000)
 EXPERTS = (8, 128, 256, 768)  # groups, rows, k, n
 MESSAGES = (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes
-PARTS = 8  # tensors that a sharded layer's weights are gathered for
+PARTS = 8  # weights of a sharded layer
+SHARDED_LAYERS, SHARDED_ROWS, SHARDED_REPEATS = 2, 16, 7
+EXCHANGED_WIDTH = 256  # numbers of a row that has one routing weight
+LEAST_S = 1e-6  # what is left of a difference of two measurements that noise has turned
 BURST = (512, 1024, 256)  # product computed before each collective: m, n, k
 SWEPT = 1 << 21  # numbers passed over after it; 8 MB, well beyond a core's own caches
 
@@ -75,34 +82,93 @@ def _links(ranks: int) -> dict[str, list[float]]:
     """Seconds of each collective at each message size, as training uses it.
 
     In training no collective finds its ranks side by side: each comes from computing, and the early one waits. So every
-    sample follows a burst of computing, without a barrier, that leaves the message in no core's own cache. A gather of
-    sharded weights and a scatter of their gradients include the copies between single tensors and the message that
-    FSDP2 makes (torch/distributed/fsdp/_fully_shard).
+    sample follows a burst of computing, without a barrier, that leaves the message in no core's own cache.
     """
-    out: dict[str, list[float]] = {name: [] for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")}
-    out["send"] = []
+    out: dict[str, list[float]] = {"all_reduce": [], "all_to_all": [], "send": []}
     for size in MESSAGES:
         whole = torch.zeros(size // 4)
-        part, other = torch.zeros(size // 4 // ranks), torch.empty_like(whole)
         out["all_reduce"].append(_wall(partial(dist.all_reduce, whole)))
-        out["all_gather"].append(_wall(partial(_gather, part, other.chunk(PARTS), ranks)))
-        out["reduce_scatter"].append(_wall(partial(_scatter, whole.chunk(PARTS), part)))
-        out["all_to_all"].append(_wall(partial(dist.all_to_all_single, other, whole)))
+        out["all_to_all"].append(_exchange_s(size, ranks))
         out["send"].append(_wall(partial(_ring_send, whole)) / 2)
-    return out
+    sharded = [_sharded_s(size, ranks) for size in MESSAGES]
+    return out | {"all_gather": [g for g, _ in sharded], "reduce_scatter": [s for _, s in sharded]}
 
 
-def _gather(part: torch.Tensor, weights: tuple[torch.Tensor, ...], ranks: int) -> None:
-    gathered = torch.empty(ranks * part.numel())
-    dist.all_gather_into_tensor(gathered, part.clone())
-    for target, source in zip(weights, gathered.chunk(PARTS), strict=True):
-        target.copy_(source)
+def _exchange_s(size: int, ranks: int) -> float:
+    """An exchange of rows between experts, of the two that a layer makes: one has the rows' routing weights beside."""
+    count = ranks * max(1, size // 4 // EXCHANGED_WIDTH // ranks)
+    rows, weights = torch.zeros(1, count, size // 4 // count), torch.zeros(1, count, 1)
+
+    def both_ways() -> None:
+        exchange(exchange(rows))
+        exchange(weights)
+
+    return _wall(both_ways) / 2
 
 
-def _scatter(gradients: tuple[torch.Tensor, ...], part: torch.Tensor) -> None:
-    sent, received = torch.cat(gradients), torch.empty_like(part)
-    dist.reduce_scatter_tensor(received, sent)
-    part.add_(received.div_(2.0))
+class _Stack(nn.Module):
+    """Layers of `PARTS` square weights each."""
+
+    def __init__(self, layers: list[nn.ParameterList]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_Products(weights) for weights in layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class _Products(nn.Module):
+    def __init__(self, weights: nn.ParameterList) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight in self.weights:
+            x = x @ weight
+        return x
+
+
+def _sharded_s(size: int, ranks: int) -> tuple[float, float]:
+    """What FSDP2 adds to a layer with so many bytes of weights: by a gather, and by a scatter of their gradients.
+
+    Little is computed with the weights, once in layers as they are and once in layers that FSDP2 shards. Forward is
+    longer by a gather; backward by another one and a scatter. So hooks, copies between single tensors and messages,
+    allocations and the next layer's gather beside this one's backward are part of both, and the accumulation of
+    gradients that only whole layers need is not counted twice.
+    """
+    plain, sharded = _stack(size), _stack(size)
+    for parameter in plain.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    mesh = init_device_mesh("cpu", (ranks,))
+    for layer in sharded.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    passes = [(_passes_s(plain), _passes_s(sharded)) for _ in range(SHARDED_REPEATS)][1:]
+    forward_s, backward_s = (
+        statistics.median(after[i] - before[i] for before, after in passes) / SHARDED_LAYERS for i in (0, 1)
+    )
+    return max(forward_s, LEAST_S), max(backward_s - forward_s, LEAST_S)
+
+
+def _stack(size: int) -> _Stack:
+    width = max(1, int((size / 4 / PARTS) ** 0.5))
+    scale = width**-0.5
+    weights = [[nn.Parameter(torch.randn(width, width) * scale) for _ in range(PARTS)] for _ in range(SHARDED_LAYERS)]
+    return _Stack([nn.ParameterList(same) for same in weights])
+
+
+def _passes_s(stack: _Stack) -> tuple[float, float]:
+    """Wall seconds of a forward and a backward pass that all ranks begin together."""
+    width = next(stack.parameters()).shape[-1]
+    x = torch.randn(SHARDED_ROWS, width, requires_grad=True)
+    dist.barrier()
+    start = time.perf_counter()
+    out = stack(x)
+    middle = time.perf_counter()
+    torch.autograd.backward(out, torch.ones_like(out))
+    return middle - start, time.perf_counter() - middle
 
 
 def _ring_send(tensor: torch.Tensor) -> None:

@@ -36,7 +36,7 @@ WARMUP = 1  # finds the heap grown by the counted steps, or grows it
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
 PIECE_S = 0.25  # measuring one piece of one case, per round
 LIMIT_S = 60.0
-ENDING_S = 12.0  # what begins last takes, and the comparison
+ENDING_S = 20.0  # what begins last takes, and the comparison
 SHORTEST_S = 20.0  # a round that is worth its start
 
 Say = Callable[[str], object]

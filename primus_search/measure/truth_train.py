@@ -32,7 +32,7 @@ from primus_search.model import MixtureOfExperts, Model
 
 LEARNING_RATE = 1e-4
 COUNTED_FROM_BYTES = 1 << 16
-MOST_STEPS = 3  # so many times the steps wanted are trained to find as many calm ones
+MOST_STEPS = 2  # so many times the steps wanted are trained to find as many calm ones; a later round may be calmer
 YARD = (512, 1024, 256)  # product that shows how fast a core is: m, n, k; some milliseconds
 
 
@@ -91,7 +91,7 @@ def _anywhere(is_so: bool) -> bool:
 
 
 def _timed(step: Callable[[], object], payload: dict[str, Any]) -> list[tuple[float, ...]]:
-    """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most thrice as many."""
+    """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most twice as many."""
     wanted, until = payload["steps"], payload["until"]
     yardstick = _yardstick()
     timed: list[tuple[float, ...]] = []
