@@ -9,13 +9,14 @@ the benchmark itself has none, so none is counted twice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from primus_search.candidates import Candidates
 from primus_search.cost.measured import Key, MeasuredLayers, PieceSeconds, key_of
 from primus_search.measure.bench import Piece
 from primus_search.measure.cache import MeasurementCache
+from primus_search.measure.clocks import Watch
 from primus_search.measure.device import CPU, DeviceInfo
 from primus_search.measure.host import devices_of_host, mean_of
 from primus_search.measure.isolate import Outcome, Verdict
@@ -134,7 +135,19 @@ class Bencher:
         for pieces in jobs:
             payload = {"pieces": [p.to_json() for p in pieces], "device": self.device.kind, "budget_s": budget_s}
             forks.append(Job(function=self.worker, payload=payload, limit_s=limit_s))
-        return [_joined(same) for same in run_jobs(forks, ranks=ranks, threads=threads, warm=WARM)]
+        if self.device.kind == CPU:
+            return [_joined(same) for same in run_jobs(forks, ranks=ranks, threads=threads, warm=WARM)]
+        with Watch() as watch:
+            outcomes = [_joined(same) for same in run_jobs(forks, ranks=ranks, threads=threads, warm=WARM)]
+        return [_with_clocks(outcome, watch) for outcome in outcomes]
+
+
+def _with_clocks(outcome: Outcome, watch: Watch) -> Outcome:
+    """An outcome's measurements with what the device ran at meanwhile."""
+    if outcome.verdict is not Verdict.DONE:
+        return outcome
+    value = [replace(m, clocks=watch.text, notes=(*m.notes, *watch.warnings)) for m in outcome.value]
+    return replace(outcome, value=value)
 
 
 def _joined(same: Sequence[Outcome]) -> Outcome:

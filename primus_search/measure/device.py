@@ -65,6 +65,11 @@ def describe(kind: str) -> DeviceInfo:
     return DeviceInfo(kind=CUDA, name=properties.name, arch=arch, versions=versions)
 
 
+def memory_bytes(kind: str) -> float:
+    """All memory of the device of that kind; of a CPU 0, whose file is the machine itself."""
+    return float(torch.cuda.get_device_properties(0).total_memory) if kind == CUDA else 0.0
+
+
 def _driver() -> str:
     for path in (Path("/sys/module/nvidia/version"), Path("/sys/module/amdgpu/version")):
         if path.exists():

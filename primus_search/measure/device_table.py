@@ -8,6 +8,7 @@ import csv
 import datetime
 import io
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from primus_search.measure.clocks import Watch
 from primus_search.measure.device import CUDA, clock, describe, on, synchronize
 from primus_search.measure.isolate import Verdict
 from primus_search.measure.ranks import Job, failure_of, join, leave, run_jobs, run_ranks
@@ -26,7 +28,8 @@ COLUMNS = (
     "kind", "gpu", "dtype", "op", "m", "n", "k", "seq", "head_dim", "heads", "batch", "causal", "message_bytes",
     "num_gpus", "nodes", "value", "unit", "source", "notes",
 )  # fmt: skip
-LIMIT_S = 600.0
+START_S, OVERRUN = 60.0, 1.5  # seconds a process may take before its first call; its limit over its family's time
+LINKS_LIMIT_S = 180.0
 WARM = "primus_search.measure.worker:warm"
 CPU_RANKS = 2
 LINK_REPEATS = 12
@@ -41,13 +44,20 @@ def measure_device(path: Path, *, kind: str, gpu: str, sweep: str = "full") -> l
     missing = []
     common = {"device": kind, "gpu": gpu, "sweep": sweep}
     function = "primus_search.measure.device_table:sweep_family"
-    jobs = [Job(function=function, payload=common | {"family": family}, limit_s=LIMIT_S) for family in FAMILIES]
-    for family, (outcome,) in zip(FAMILIES, run_jobs(jobs, ranks=1, threads=1, warm=WARM), strict=True):
+    limit_s = START_S + OVERRUN * SWEEPS[sweep].family_s
+    jobs = [Job(function=function, payload=common | {"family": family}, limit_s=limit_s) for family in FAMILIES]
+    watch = Watch() if kind == CUDA else nullcontext()
+    with watch as clocks:
+        outcomes = run_jobs(jobs, ranks=1, threads=1, warm=WARM)
+    for family, (outcome,) in zip(FAMILIES, outcomes, strict=True):
         if outcome.verdict is Verdict.DONE:
             rows += outcome.value["rows"]
             missing += outcome.value["missing"]
         else:
             missing.append(f"{family}: {outcome.verdict.value}: {outcome.cause}")
+    if clocks is not None:
+        rows = [row | {"notes": f"{row['notes']}; {clocks.text}"} for row in rows]
+        missing += clocks.warnings
     links, lost = _measure_links(kind, gpu, sweep)
     rows += links
     missing += lost
@@ -62,7 +72,7 @@ def _measure_links(kind: str, gpu: str, sweep: str) -> tuple[list[dict[str, Any]
     if ranks < 2:
         return [], [f"collectives: this node has {ranks} device"]
     payload = {"device": kind, "gpu": gpu, "sweep": sweep}
-    outcomes = run_ranks("primus_search.measure.device_table:sweep_links", payload, ranks=ranks, limit_s=LIMIT_S)
+    outcomes = run_ranks("primus_search.measure.device_table:sweep_links", payload, ranks=ranks, limit_s=LINKS_LIMIT_S)
     failure = failure_of(outcomes)
     if failure is not None:
         return [], [f"collectives: {failure.verdict.value}: {failure.cause}"]
@@ -91,14 +101,14 @@ def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
             "all_to_all": partial(dist.all_to_all_single, other, whole),
         }
         for op, call in calls.items():
-            rows.append(common | {"op": op, "message_bytes": elements * 2, "value": _link_s(call, kind) * 1e6})
-        send_s = _link_s(partial(_there_and_back, whole, payload["rank"]), kind) / 2.0
+            rows.append(common | {"op": op, "message_bytes": elements * 2, "value": link_s(call, kind) * 1e6})
+        send_s = link_s(partial(_there_and_back, whole, payload["rank"]), kind) / 2.0
         rows.append(common | {"op": "send", "num_gpus": 2, "message_bytes": elements * 2, "value": send_s * 1e6})
     leave()
     return rows
 
 
-def _link_s(call: Callable[[], object], kind: str) -> float:
+def link_s(call: Callable[[], object], kind: str) -> float:
     """Median seconds of a collective that all ranks enter together."""
     samples, stopwatch = [], clock(kind)
     for _ in range(LINK_REPEATS):

@@ -43,6 +43,7 @@ class Measurement:
     memory_bytes  of activations held for backward, by the device's own allocator; 0 where it does not say
     peaks_bytes   of one pass over `modules` such pieces, where the allocator says: resident before it, allocated,
                   reserved, driver (the whole device's use), and gradient, the largest new one
+    clocks        what a GPU ran at meanwhile, in words (`clocks.Watch`)
     """
 
     kernel: str
@@ -56,6 +57,7 @@ class Measurement:
     memory_bytes: float = 0.0
     peaks_bytes: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    clocks: str = ""
 
 
 def measure(run: Callable[[], object], *, device: str, budget_s: float, warmup: int = 1, threads: int = 1) -> Timing:

@@ -2,16 +2,20 @@
 
 Without a CUDA or ROCm device it says so and ends well. With one it writes into results/measurements/
     <device>.csv    the sweep: GEMM (BF16, FP8), attention, expert products, collectives between the node's devices
+    <device>.yaml   the hardware file with the numbers fitted to the sweep, and the sweep as its table
     <device>.jsonl  layers of real models, measured (a benchmark file: primus-search run --load-benchmark)
     <device>.json   errors of the fit on points left out of it, of layers, of training steps and of their peak memory,
                     none of whose shapes the fit has seen; with device, versions and date
-Every measurement is a process of its own: what fails or is missing is a line under "not measured"; others go on.
+Every measurement is a process of its own: what fails or is missing is a line under "not measured"; others go on. The
+JSON is written again after every model, and no model is begun after `--minutes`, about what all of it takes on an H200.
 """
 
 import argparse
 import datetime
 import json
 import sys
+import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
@@ -21,6 +25,7 @@ MODELS = ("llama3.1_8b", "mixtral_8x7b", "deepseek_v2_lite")
 STACK = "torch_eager"
 MICROBATCHES, STEPS, WARMUP = 2, 8, 3
 MOST_LAYERS, MEMORY_SHARE = 4, 0.85
+SAME_MEMORY = 0.05  # by which a device's memory may differ from its hardware file's
 LIMIT_S = 600.0
 WANTED = {"layer": 0.06, "step": 0.05, "memory": 0.03}
 
@@ -53,6 +58,7 @@ class Evidence:
     steps: list = field(default_factory=list)
     missing: list = field(default_factory=list)
     notes: list = field(default_factory=list)
+    streams: dict = field(default_factory=dict)
 
     def medians(self):
         """Median absolute errors; None where nothing was measured."""
@@ -73,14 +79,17 @@ class Evidence:
         return (
             self.machine
             | facts
-            | {"fit": self.fit, "layers": self.layers, "steps": self.steps}
-            | {"not_measured": self.missing}
+            | {"fit": self.fit, "streams": self.streams, "layers": self.layers, "steps": self.steps}
+            | {"not_measured": self.missing, "notes": self.notes}
         )
 
     def lines(self):
         """What a reader at the terminal wants."""
         for one in self.fit:
-            yield f"{one['stage']}: {one['points']} points, left out: median error {one['median_error']:.1%}"
+            yield (
+                f"{one['stage']}: {one['points']} points, left out: median error {one['median_error']:.1%}, "
+                f"90th percentile {one['p90_error']:.1%}"
+            )
         for row in self.layers:
             yield f"layer {row['name']}: {row['measured_s'] * 1e3:.3f} ms, projected {row['projected_s'] * 1e3:.3f} ms"
         for row in self.steps:
@@ -101,16 +110,40 @@ def device_slug(name: str) -> str:
 
 
 def hardware_for(slug: str) -> str:
-    """The hardware file all parts of whose name are in the device's, the longest; empty where there is none."""
+    """The hardware file all parts of whose name begin a word of the device's, the longest; empty if there is none."""
     from primus_search.declare.places import Kind, names
 
-    known = [name for name in names(Kind.HARDWARE) if all(part in slug for part in name.split("_"))]
+    words = slug.split("-")
+    known = [
+        name
+        for name in names(Kind.HARDWARE)
+        if all(any(word.startswith(part) for word in words) for part in name.split("_"))
+    ]
     return max(known, key=len) if known else ""
 
 
-def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Evidence):
-    """The accelerator with laws and tables of the sweep and the rates of this package's streams."""
+def hardware_like(info, memory_bytes: float) -> str:
+    """The hardware file of that architecture whose memory is the nearest, for devices that do not say their name."""
+    from primus_search.declare.hardware import load_hardware
+    from primus_search.declare.places import Kind, names
+    from primus_search.measure.device import is_architecture_of
+
+    away = {}
+    for name in names(Kind.HARDWARE):
+        acc = load_hardware(name).accelerator
+        if is_architecture_of(info, acc.arch, acc.name):
+            away[name] = abs(memory_bytes / acc.hbm_bytes - 1.0)
+    nearest = min(away, key=lambda name: away[name], default="")
+    return nearest if nearest and away[nearest] <= SAME_MEMORY else ""
+
+
+def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Evidence, date: str):
+    """The accelerator with laws and tables of the sweep and the rates of this package's streams.
+
+    Writes the hardware file with the laws and the table beside the sweep.
+    """
     from primus_search.calibrate.points import read_points
+    from primus_search.calibrate.provenance import with_fitted, with_tables
     from primus_search.calibrate.run import calibrate_hardware
     from primus_search.cost.optimizer import bytes_per_param
     from primus_search.declare.hardware import load_hardware, load_stack
@@ -120,23 +153,37 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
 
     loaded = load_hardware(hardware)
     accelerator = loaded.accelerator
-    if scale.fits:
-        calibration = calibrate_hardware(hardware, read_points(table), loaded.name, is_own_sweep=True).calibration
+    points = read_points(table)
+    if scale.fits and points:
+        calibration = calibrate_hardware(hardware, points, loaded.name, is_own_sweep=True).calibration
         accelerator = calibration.accelerator
-        for stage in calibration.stages:
-            if stage.num_points:
-                facts = {"stage": stage.name, "points": stage.num_points, "median_error": stage.median_error}
-                evidence.fit.append(facts)
+        evidence.fit += [stage_facts(stage) for stage in calibration.stages if stage.num_points]
+        text = with_fitted(loaded.path.read_text(encoding="utf-8"), calibration, date, str(loaded.path))
+        table.with_suffix(".yaml").write_text(with_tables(text, table.name), encoding="utf-8")
     payload = {"device": kind, "sweep": scale.sweep, "budget_s": scale.stream_s}
     streams = isolated("primus_search.measure.streams:measure_streams", payload, limit_s=LIMIT_S)
     if streams.verdict is Verdict.DONE:
         rate = rates(SIZES[scale.sweep], streams.value, bytes_per_param(load_stack(STACK)))
         law = memory_law(rate, accelerator.hbm_bytes_per_s, streams.value["small_kernel_s"])
         accelerator = replace(accelerator, memory=law)
+        evidence.streams = {"bytes_per_s": rate, "small_kernel_s": streams.value["small_kernel_s"]}
     else:
         evidence.missing.append(f"streams: {streams.verdict.value}: {streams.cause}")
     kernels, _, _ = read_tables(table)
     return replace(accelerator, tables=kernels)
+
+
+def stage_facts(stage) -> dict:
+    """What one stage of a fit found: errors of points left out of it, numbers, and numbers refused with the reason."""
+    return {
+        "stage": stage.name,
+        "points": stage.num_points,
+        "median_error": stage.median_error,
+        "p90_error": stage.p90_error,
+        "bias": stage.bias,
+        "numbers": {one.path: one.value for one in stage.fitted},
+        "refused": {one.path: one.reason for one in stage.refused},
+    }
 
 
 def one_device(hardware: str, accelerator):
@@ -179,19 +226,22 @@ def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evid
         row |= {"measured_s": sum(measured.seconds.values()), "projected_s": float(work.seconds.sum())}
         by_pass = zip(("forward", "input_grad", "weight_grad"), work.seconds, strict=True)
         row |= {"projected_passes": {name: float(part.sum()) for name, part in by_pass}}
-        evidence.layers.append(row | {"passes": measured.seconds, "notes": list(measured.notes)})
+        facts = {"passes": measured.seconds, "notes": list(measured.notes), "clocks": measured.clocks}
+        evidence.layers.append(row | facts)
     return True
 
 
 def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -> None:
     """Training steps of the model on the device, against their projection with laws and with measured layers."""
     from primus_search.cost.project import Projector
+    from primus_search.measure.clocks import Watch
     from primus_search.measure.isolate import Verdict, isolated
 
     model = bencher.model
     payload = {"piece": bencher.pieces_of(c, 0)[0].to_json(), "device": kind}
     payload |= {"microbatches": MICROBATCHES, "steps": STEPS, "warmup": WARMUP}
-    outcome = isolated("primus_search.measure.alone:train_alone", payload, limit_s=LIMIT_S)
+    with Watch() if kind == "cuda" else nullcontext() as watch:
+        outcome = isolated("primus_search.measure.alone:train_alone", payload, limit_s=LIMIT_S)
     if outcome.verdict is not Verdict.DONE:
         evidence.missing.append(f"step of {model.name}: {outcome.verdict.value}: {outcome.cause}")
         return
@@ -200,12 +250,16 @@ def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -
     composed = Projector(model, cluster, workload, measured=bencher.layers(c, [0])).project(c)
     row = {"name": f"{model.name}, {model.num_layers} layers", "trained_s": found["step_s"]}
     row |= {"projected_s": float(plain.step.total[0]), "composed_s": float(composed.step.total[0])}
-    row |= {"projected_bytes": float(plain.memory.allocated[0])}
+    # The activation is several kernels to the clock, but keeps what the fused one keeps (measure/fused.py).
+    keeps = replace(cluster, stack=replace(cluster.stack, has_fused_activation=True))
+    row |= {"projected_bytes": float(Projector(model, keeps, workload).project(c).memory.allocated[0])}
     row |= {name: found[name] for name in ("allocated_bytes", "reserved_bytes", "spread_s", "notes")}
+    row |= {"clocks": watch.text, "notes": [*found["notes"], *watch.warnings]} if watch is not None else {}
     evidence.steps.append(row)
 
 
-def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, cache, evidence: Evidence) -> None:
+def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, cache, evidence: Evidence):
+    """Layers and steps of every model, one at a time; yields its name after each."""
     from primus_search.candidates import Candidates, Fp8
     from primus_search.measure.bencher import Bencher
     from primus_search.measure.device import describe
@@ -223,33 +277,52 @@ def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, 
         if measure_layers(bencher, cluster, workload, c, "bf16", scale, evidence):
             measure_step(bencher, cluster, workload, c, kind, evidence)
         measure_layers(bencher, cluster, workload, eighth, "fp8", scale, evidence)
+        yield model.name
 
 
 def run(options, kind: str, models) -> int:
     """The sweep, the fit, layers and steps, and the report, on a device of that kind."""
     from primus_search.declare.hardware import load_hardware
     from primus_search.measure.cache import MeasurementCache
-    from primus_search.measure.device import describe
+    from primus_search.measure.device import describe, memory_bytes
     from primus_search.measure.device_table import measure_device
 
+    deadline = time.monotonic() + 60.0 * options.minutes
     info, scale = describe(kind), SCALES[options.sweep]
     slug = device_slug(info.name)
-    hardware = options.hardware or hardware_for(slug)
+    hardware = options.hardware or hardware_for(slug) or hardware_like(info, memory_bytes(kind))
     if not hardware:
-        print(f"{info.name}: no hardware file is named like it; name one with --hardware")
+        print(f"{info.name} ({info.arch}): no hardware file is named like it; name one with --hardware")
         return 2
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     evidence = Evidence(machine={"device": info.name, "versions": info.versions, "hardware": hardware, "date": date})
     table, layers = options.out / f"{slug}.csv", options.out / f"{slug}.jsonl"
+    say(f"{info.label}: hardware file {hardware}; sweep of GEMM, attention, experts, links")
     evidence.missing += measure_device(table, kind=kind, gpu=load_hardware(hardware).name, sweep=scale.sweep)
-    accelerator = fitted(hardware, table, kind, scale, evidence)
+    say("fit of the hardware file, rates of streams")
+    accelerator = fitted(hardware, table, kind, scale, evidence, date)
     layers.unlink(missing_ok=True)
-    measure_models(models, hardware, accelerator, kind, scale, MeasurementCache(layers), evidence)
-    text = json.dumps(evidence.as_json(), indent=2, default=float)
-    (options.out / f"{slug}.json").write_text(text + "\n", encoding="utf-8")
+    say("preflight; layers and training steps")
+    done = measure_models(models, hardware, accelerator, kind, scale, MeasurementCache(layers), evidence)
+    for number, name in enumerate(done, start=1):
+        say(f"{name} measured")
+        write(evidence, options.out / f"{slug}.json")
+        if time.monotonic() > deadline and number < len(models):
+            left = ", ".join(model.name for model in models[number:])
+            evidence.missing.append(f"layers and steps of {left}: {options.minutes:g} minutes were up")
+            break
+    write(evidence, options.out / f"{slug}.json")
     for line in evidence.lines():
         print(line)
     return 0
+
+
+def say(what: str) -> None:
+    print(f"{datetime.datetime.now():%H:%M:%S} {what}", flush=True)
+
+
+def write(evidence: Evidence, path: Path) -> None:
+    path.write_text(json.dumps(evidence.as_json(), indent=2, default=float) + "\n", encoding="utf-8")
 
 
 def main(arguments=None) -> int:
@@ -257,6 +330,7 @@ def main(arguments=None) -> int:
     parser.add_argument("--hardware", default="", help="hardware file to fit; default: the one named like the device")
     parser.add_argument("--sweep", default="full", choices=tuple(SCALES))
     parser.add_argument("--models", default=",".join(MODELS), help="model presets, commas between")
+    parser.add_argument("--minutes", type=float, default=10.0, help="after which no further model is begun")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "measurements")
     options = parser.parse_args(arguments)
     import torch

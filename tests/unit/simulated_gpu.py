@@ -24,11 +24,13 @@ from primus_search.cost.attention import attention_s
 from primus_search.cost.gemm import gemm_s
 from primus_search.cost.grouped_gemm import grouped_gemm_s
 from primus_search.measure import attention, device, isolate
+from primus_search.measure.clocks import Reading
 from primus_search.measure.isolate import Outcome, Verdict
 
 aten = torch.ops.aten
 ROUNDING = 512  # bytes, of CUDA's caching allocator
 CONTEXT_BYTES = 0.6e9
+HEALTHY = {"clock_mhz": 1755.0, "power_w": 690.0, "temperature_c": 61.0, "reasons": 0x4}
 _OVERWRITE = {"aten::copy_", "aten::zero_", "aten::fill_"}
 _FREE = {"aten::detach", "aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty"}
 
@@ -205,6 +207,8 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", **how
         monkeypatch.setattr(torch.cuda, attribute, value)
     monkeypatch.setitem(device.TORCH_NAMES, device.CUDA, "meta")
     monkeypatch.setattr(attention.F, "scaled_dot_product_attention", sdpa)
+    monkeypatch.setattr("primus_search.measure.preflight.pinned_like", torch.empty_like)
+    monkeypatch.setattr("primus_search.measure.clocks.read_clocks", lambda _: Reading(**HEALTHY))
     optimizer = sys.modules["torch.optim.optimizer"]
     fused = [*optimizer._get_fused_kernels_supported_devices(), "meta"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: fused)

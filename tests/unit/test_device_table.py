@@ -80,7 +80,7 @@ def test_the_gpu_benchmark_fits_the_sweep_and_reports_layers_steps_and_memory(tm
     monkeypatch.setattr("primus_search.measure.device_table.measure_device", flat_sweep)
     monkeypatch.setattr("primus_search.measure.bencher.devices_of_host", lambda: (1, 1))
     monkeypatch.setitem(bench_gpu.SCALES, "tiny", replace(bench_gpu.SCALES["tiny"], fits=True))
-    options = argparse.Namespace(hardware="h100", sweep="tiny", out=tmp_path)
+    options = argparse.Namespace(hardware="h100", sweep="tiny", out=tmp_path, minutes=10.0)
     assert bench_gpu.run(options, "cpu", [SMALLEST]) == 0
     assert "layer: median error" in capsys.readouterr().out
     (facts,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))

@@ -74,7 +74,7 @@ def test_a_device_that_obeys_no_law_is_noticed_by_the_points_left_out(at_once, t
 
 @pytest.mark.slow
 def test_layers_steps_and_memory_of_a_known_device_are_projected_within_what_is_wanted(at_once, tmp_path):
-    options = argparse.Namespace(hardware="", sweep="full", out=tmp_path)
+    options = argparse.Namespace(hardware="", sweep="full", out=tmp_path, minutes=10.0)
     models = [load_model("llama3.1_8b"), load_model("mixtral_8x7b")]
     with simulated(at_once, known_device(), noise=NOISE):
         assert bench_gpu.run(options, CUDA, models) == 0
