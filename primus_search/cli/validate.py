@@ -74,7 +74,7 @@ def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
         for group in figures["groups"]:
             if group["grouping"] == grouping:
                 typer.echo(
-                    f"{group['group'][:48]:<50}{group['rows']:>6}{group['median_abs_error']:>8.1%}"
+                    f"{_at_most(group['group'], 48):<50}{group['rows']:>6}{group['median_abs_error']:>8.1%}"
                     f"{group['p90_abs_error']:>8.1%}{group['worst_abs_error']:>8.1%}{group['bias']:>+8.1%}"
                     f"{group['coverage_90']:>9.0%}"
                 )
@@ -82,6 +82,11 @@ def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
         _print_worst(outcome)
     _print_reasons("assumed", figures["assumed"], "what")
     _print_reasons("skipped", figures["skipped_reasons"], "reason")
+
+
+def _at_most(name: str, most: int) -> str:
+    """A long name without its middle: sources of one repository begin alike."""
+    return name if len(name) <= most else f"{name[: most // 2 - 3]}...{name[-(most // 2) :]}"
 
 
 def _print_memory(figures: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ TIED = "="
 """Beside a rank: as fast as the first, as far as one run of each could tell."""
 SPARED = ("comm", "MFU", "bubble", "T/M", "90 %", "fits")
 """Columns of the ranking that a narrow window leaves out, first to last."""
-CONFIGURATION_WIDTH = 24
+CONFIGURATION_WIDTH = 20
 """Least width of the configuration, which may wrap: with it the ranking fits 80 columns."""
 
 

@@ -38,9 +38,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def printed(words: list[str]) -> str:
+def printed(words: list[str], columns: int = 80) -> str:
     """Standard output of a command that succeeds, as a pipe gets it."""
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "80"})
+    done = CliRunner().invoke(app, words, env={"COLUMNS": str(columns)})
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -74,6 +74,14 @@ def test_the_ranking_shows_all_its_columns_in_80(tmp_path: Path) -> None:
     names = ["#", "configuration", "tok/s/GPU", "90", "%", "GB", "fits", "bubble", "comm", "MFU", "T/M"]
     assert header.split() == names
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_a_narrow_window_is_told_which_columns_it_misses(tmp_path: Path) -> None:
+    text = printed(["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", str(tmp_path / "run")], columns=56)
+    header = next(line for line in text.splitlines() if "configuration" in line)
+    assert header.split() == ["#", "configuration", "tok/s/GPU", "90", "%", "GB", "fits"]
+    assert "56 columns have no room for: comm, MFU, bubble, T/M." in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 56
 
 
 def test_every_row_is_shown_with_its_interval_its_chance_to_fit_and_its_tie(tmp_path: Path) -> None:
@@ -168,7 +176,9 @@ def test_no_color_is_obeyed_on_a_terminal(runs: Path) -> None:
         assert not COLOUR.search(on_a_terminal(words, {"NO_COLOR": "1"})), words[0]
 
 
-def test_a_reader_that_goes_away_ends_a_command_quietly(runs: Path) -> None:
-    command = f"{sys.executable} -m primus_search hardware mi300x | head -n 1"
+def test_a_reader_that_goes_away_ends_a_run_quietly_and_its_folder_is_written(tmp_path: Path) -> None:
+    words = ["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", str(tmp_path / "run")]
+    command = f"{sys.executable} -m primus_search {' '.join(words)} | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == "" and done.stdout.count("\n") == 1
+    assert done.stderr == f"run folder: {tmp_path / 'run'}\n" and done.stdout.count("\n") == 1
+    assert SavedRun.open(tmp_path / "run").ranking and (tmp_path / "run/report.html").exists()
