@@ -16,7 +16,7 @@ class StackMemory:
     element_bytes           an activation element, and a weight or gradient in flight (4 where trained in FP32)
     fused_logit_bytes       bytes per logit alive at the worst moment of head and loss with a fused loss
     unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
-    score_bytes             bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 beside
+    score_bytes             bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 and
                             its BF16 cast (6)
     saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
     keeps_fused_qkv         values stay a view of the joint QKV product, which keeps it alive beside rotated copies

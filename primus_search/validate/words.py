@@ -264,7 +264,7 @@ def has_legacy_experts(text: str) -> bool:
 
 
 def lacks_flash(text: str) -> bool:
-    """Whether attention writes its scores to memory: `no flash attention`, `without flash attention`, `eager attention`."""
+    """Whether attention writes its scores to memory: `no flash attention`, `without flash`, `eager attention`."""
     return bool(re.search(r"\b(?:no|without) flash|\beager attention", text))
 
 

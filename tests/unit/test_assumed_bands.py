@@ -1,0 +1,55 @@
+"""Bands of software that had to be assumed are made of runs projected with a stack that is not theirs."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from primus_search.calibrate.assumed import assumed_bands
+from primus_search.calibrate.bands import Band, outer
+from primus_search.cost.uncertainty import ASSUMED
+from primus_search.validate.cases import Case, build_case
+from primus_search.validate.rows import read_runs
+from primus_search.validate.run import project_cases
+
+RUNS = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
+
+
+@lru_cache(maxsize=1)
+def cases() -> list[Case]:
+    """Some dense runs of two stacks on one architecture, neither of which is what would be assumed of them."""
+    wanted = ("nemo_2024", "nemo_mlperf")
+    found = [build_case(run) for run in read_runs(RUNS) if run.is_complete and run.word("gpu").startswith("H100")]
+    chosen = [case for case in found if not case.model.is_moe]
+    return [case for name in wanted for case in chosen if case.cluster.stack.name == name][::6]
+
+
+def bands(log_error: float) -> dict[str, dict[str, Band]]:
+    return assumed_bands(cases(), [np.full(len(cases()), log_error)], ["megatron_lm", "torchtitan"])
+
+
+def test_a_band_holds_what_other_stacks_would_have_done() -> None:
+    low, high, runs, _ = bands(0.0)["megatron_lm"][ASSUMED + "dense"]
+    plain, _ = project_cases([build_case(case.run, supposed="megatron_lm") for case in cases()])
+    own, _ = project_cases(cases())
+    ratios = [b.predicted / a.predicted for a, b in zip(plain, own, strict=True)]
+    assert low <= np.quantile(ratios, 0.05) and high >= np.quantile(ratios, 0.95)
+    assert high > 1.05 and runs > 0
+
+
+def test_what_a_stack_errs_by_itself_moves_the_band_with_it() -> None:
+    right, slow = bands(0.0)["megatron_lm"][ASSUMED + "dense"], bands(-0.1)["megatron_lm"][ASSUMED + "dense"]
+    assert slow[1] == pytest.approx(right[1] * np.exp(0.1), rel=1e-9)
+
+
+def test_one_band_of_peaks_serves_every_stack_and_needs_no_measured_rate() -> None:
+    found = bands(0.0)
+    assert found["megatron_lm"][ASSUMED + "memory"] == found["torchtitan"][ASSUMED + "memory"]
+    assert found["megatron_lm"][ASSUMED + "memory"] == bands(-0.1)["megatron_lm"][ASSUMED + "memory"]
+
+
+def test_few_runs_reach_further_out_than_many() -> None:
+    values = np.linspace(0.8, 1.2, 41)[np.newaxis, :]
+    many, few = outer(values, np.ones(41), 1000.0), outer(values, np.ones(41), 12.0)
+    assert few[0] < many[0] < 1.0 < many[1] < few[1]
