@@ -109,6 +109,8 @@ class MemoryLaw:
 
     permute_efficiency  whatever surrounds the products of a serving MoE layer, as sweeps of such layers show it
     gather_efficiency   rows gathered by index in a training step; 0: as permute_efficiency
+    cast_efficiency     casts to low precision in the sweeps of serving kernels that FP8 products are fitted to
+    library_cast_efficiency  casts of training libraries; 0: as cast_efficiency
     """
 
     stream_efficiency: float
@@ -120,14 +122,19 @@ class MemoryLaw:
     optimizer_efficiency: float
     latency_s: float
     gather_efficiency: float = 0.0
+    library_cast_efficiency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLaw:
-    """Time between two kernels on one stream, launched one by one or replayed from a CUDA/HIP graph."""
+    """Time between two kernels on one stream, launched one by one or replayed from a CUDA/HIP graph.
+
+    host_factor  time of one thread of this device's host over that of the x86 hosts the other devices sit in
+    """
 
     stream_s: float
     graph_s: float
+    host_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,7 +194,7 @@ def operand_cast_s(
     is_low = (code != Fp8.NONE) & (elements > 0.0)
     kernels = np.where(is_low, np.where(is_fused, _FUSED_KERNELS[code], _CAST_KERNELS[code]) + is_apart, 0.0)
     moved = np.where(is_low, cast + apart, 0.0)
-    seconds = stream_s(acc, moved, Stream.CAST) + np.maximum(kernels - 1.0, 0.0) * acc.memory.latency_s
+    seconds = stream_s(acc, moved, Stream.LIBRARY_CAST) + np.maximum(kernels - 1.0, 0.0) * acc.memory.latency_s
     return seconds, kernels
 
 

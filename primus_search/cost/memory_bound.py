@@ -26,6 +26,7 @@ class Stream(IntEnum):
     CAST = 5
     OPTIMIZER = 6
     GATHER = 7
+    LIBRARY_CAST = 8
 
 
 def stream_s(acc: Accelerator, bytes_moved: ArrayLike, kind: Stream) -> Floats:
@@ -46,5 +47,6 @@ def bandwidth_bytes_per_s(acc: Accelerator, kind: Stream) -> float:
         law.cast_efficiency,
         law.optimizer_efficiency,
         law.gather_efficiency or law.permute_efficiency,
+        law.library_cast_efficiency or law.cast_efficiency,
     )[kind]
     return acc.hbm_bytes_per_s * share

@@ -213,8 +213,9 @@ def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Fl
     """
     shares = {"none": 0.0, "router": stack.router_graph_share, "partial": stack.partial_graph_share, "full": 1.0}
     graphed = shares[stack.cuda_graph]
-    per_kernel_s = graphed * acc.launch.graph_s + (1.0 - graphed) * stack.host_launch_s
-    bookkeeping_s = (1.0 - graphed) * stack.host_moe_s * bookkeeping
+    ungraphed = (1.0 - graphed) * acc.launch.host_factor
+    per_kernel_s = graphed * acc.launch.graph_s + ungraphed * stack.host_launch_s
+    bookkeeping_s = ungraphed * stack.host_moe_s * bookkeeping
     for which, moments in _HOST_PASSES.items():
         device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
         device_s = device_s - work.seconds[which, Part.LAUNCH]

@@ -234,6 +234,7 @@ def _linear_s(
     """Seconds of forward, input gradient and weight gradient of linears, and kernels that cast input and gradient.
 
     is_fused  1 where the kernel that writes the input takes part in its cast
+    Casts run as measured: the stack's `memory_efficiency` is of kernels that frameworks write themselves.
     """
     code = precision.astype(np.int64)
     slower = np.where(code == Fp8.NONE, 1.0, 1.0 / (stack.fp8_efficiency * acc.gemm.fp8_library_factor))
@@ -246,9 +247,9 @@ def _linear_s(
     input_share, gradient_share = (np.where(is_cast_before, s, 1.0) for s in (input_share, gradient_share))
     cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, is_fused > 0.0)
     cast_gradient, gradient_kernels = operand_cast_s(acc, m * n, gradient_share, code, np.False_)
-    cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code) / stack.memory_efficiency
-    forward = forward + cast_input / stack.memory_efficiency + cast_weight
-    input_grad = input_grad + cast_gradient / stack.memory_efficiency
+    cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, n * k, code)
+    forward = forward + cast_input + cast_weight
+    input_grad = input_grad + cast_gradient
     return forward, input_grad, weight_grad, input_kernels, gradient_kernels
 
 

