@@ -52,6 +52,7 @@ DECLARED: dict[str, tuple[AxisValue, ...]] = {
 }
 CONSTRAINTS = (
     Constraint(text="ep == 1 or sharding == 'none'", where="the trainer shards no experts that are dealt to ranks"),
+    Constraint(text="pp == 1 or schedule == 'gpipe' or microbatches >= pp", where="so does torch's 1F1B"),
     Constraint(text="tp == 1 or sharding == 'none'", where="two ranks of tensor parallelism leave nothing to shard"),
 )
 
