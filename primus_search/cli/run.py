@@ -72,7 +72,7 @@ def run(
             if json:
                 typer.echo(dumps(summary(result), indent=2))
             else:
-                print_ranking(result)
+                print_ranking(result, token_budget=tokens)
                 print_pareto(result)
         finally:  # a reader that went away (`| head`) does not cost the results
             folder.write(result, token_budget=tokens)

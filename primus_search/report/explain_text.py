@@ -19,7 +19,7 @@ from primus_search.report.sensitivity import Step as Move
 from primus_search.report.trials import Figures, Trial, said, spoken, word
 from primus_search.report.what_if import WhatIf
 from primus_search.report.why_not import WhyNot
-from primus_search.report.words import ROUNDING, counted, fits, short
+from primus_search.report.words import ROUNDING, counted, fits, rests, short
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 
@@ -72,7 +72,7 @@ def _confidence(e: Explained) -> str:
     sure, row = e.confidence, e.row
     tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
     return (
-        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} ({sure.runs:.0f} runs left out of the fit); memory: "
+        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} (resting on {rests(sure)}); memory: "
         f"{fits({'fit_probability': sure.fits[0], 'headroom_bytes': e.figures.headroom_bytes})}{tie}"
     )
 

@@ -6,6 +6,7 @@ Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figur
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, TextIO
 
 import numpy as np
@@ -13,12 +14,13 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.table import Table as RichTable
 
+from primus_search.candidates import COLUMN_NAMES, Ints
 from primus_search.cost.coverage import coverage, in_words
 from primus_search.cost.memory.fit import SURELY
 from primus_search.cost.uncertainty import TIE
 from primus_search.declare.ranges import load_ranges
 from primus_search.report.console import Plain
-from primus_search.report.words import between, chance, counted, short
+from primus_search.report.words import between, chance, counted, rests, short
 from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
@@ -34,24 +36,27 @@ CONFIGURATION_WIDTH = 20
 """Least width of the configuration, which may wrap: with it the ranking fits 80 columns."""
 
 
-def print_ranking(result: SearchResult, stream: TextIO | None = None) -> None:
-    """The question, the funnel, and the best candidates."""
+def print_ranking(result: SearchResult, stream: TextIO | None = None, *, token_budget: float = 0.0) -> None:
+    """The question, the funnel, and the best candidates; of several clusters the best one's, and the scaling table."""
     console = Plain(stream)
     space = result.space
     cluster = result.best.choice.cluster
+    several = f"the best of {len(result.clusters)} clusters, " if len(result.clusters) > 1 else ""
     console.print(
-        f"{space.name}: {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
+        f"{space.name}: {several}{counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
         f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
     console.print(_funnel(result))
     console.print(_removed(result))
-    _print_ranking_table(console, result.ranking, result.space.search.top_k)
+    _print_ranking_table(console, _ranking(result))
     console.print(_confidence(result.ranking))
     console.print(_coverage(result))
     console.print(_evidence(result))
     if len(result.clusters) > 1:
-        console.print(_ladder(result))
+        console.print(f"Ranks are those of ranking.csv, over all {len(result.clusters)} clusters.")
+    if len(result.clusters) > 1 or token_budget:
+        console.print(_ladder(result, token_budget))
 
 
 def print_pareto(result: SearchResult, stream: TextIO | None = None) -> None:
@@ -61,8 +66,14 @@ def print_pareto(result: SearchResult, stream: TextIO | None = None) -> None:
 
 
 def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
-    """The frontier of a run folder, as `print_pareto` prints it."""
-    _print_frontier(list(run.frontier), run.ranking[0] if run.ranking else None, stream or sys.stdout)
+    """The frontier of a run folder, as `print_pareto` prints it: of several clusters that of the best."""
+    best = run.ranking[0]
+    names = list(takewhile(lambda name: name != COLUMN_NAMES[0], best))  # what tells clusters apart comes first
+    mine = [row for row in run.frontier if all(row[name] == best[name] for name in names)]
+    _print_frontier(mine, best, stream or sys.stdout)
+    if len(mine) < len(run.frontier):
+        where = ", ".join(f"{name}={best[name]}" for name in names)
+        Plain(stream).print(f"This is the frontier of {where}; pareto.csv has those of the other clusters as well.")
 
 
 def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, stream: TextIO) -> None:
@@ -105,9 +116,8 @@ def _removed(result: SearchResult) -> str:
     return f"{counts}\nRemoved by rule: {said or 'none'}{more}."
 
 
-def _print_ranking_table(console: Plain, ranking: Table, top: int) -> None:
+def _print_ranking_table(console: Plain, rows: Sequence[Mapping[str, str]]) -> None:
     """The best rows; a window too narrow for every column loses the least needed ones, and is told so."""
-    rows = _ranking(ranking, top)
     widths = {
         name: max(cell_len(line) for row in rows for line in f"{name}\n{row[name]}".split("\n")) for name in rows[0]
     }
@@ -125,13 +135,15 @@ def _print_ranking_table(console: Plain, ranking: Table, top: int) -> None:
         console.print(f"{console.width} columns have no room for: {', '.join(left_out)}.")
 
 
-def _ranking(ranking: Table, top: int) -> list[dict[str, str]]:
-    """Cells of the best rows by the heading of their column."""
+def _ranking(result: SearchResult) -> list[dict[str, str]]:
+    """Cells of the best cluster's best rows by the heading of their column."""
+    ranking, top = result.ranking, result.space.search.top_k
     p, sure = ranking.projection, ranking.confidence
     comm = exposed_comm_s(p) / p.step.total
+    places = _places(result)
     return [
         {
-            "#": f"{rank + 1}{TIED if rank and row['ties_with_best'] else ''}",
+            "#": f"{places[rank]}{TIED if rank and row['ties_with_best'] else ''}",
             "configuration": short(row),
             "tok/s/GPU": f"{row['tokens_per_s_per_gpu']:,.0f}",
             "90 %": between(sure.low[rank], sure.high[rank]),
@@ -146,15 +158,26 @@ def _ranking(ranking: Table, top: int) -> list[dict[str, str]]:
     ]
 
 
+def _places(result: SearchResult) -> Ints:
+    """Rank in ranking.csv, from 1, of each row of the best cluster."""
+    if len(result.clusters) == 1:
+        return np.arange(1, len(result.ranking) + 1)
+    objective = result.space.search.objective
+    rates = [one.ranking.projection.__getattribute__(objective) for one in result.clusters]
+    place = np.empty(sum(len(rate) for rate in rates), dtype=np.int64)
+    place[np.argsort(-np.concatenate(rates), kind="stable")] = np.arange(1, len(place) + 1)
+    first = sum(len(rate) for rate in rates[: result.clusters.index(result.best)])
+    return place[first : first + len(result.ranking)]
+
+
 def _confidence(ranking: Table) -> str:
     """What the columns `90 %` and `fits` and the mark of a tie stand on."""
     sure = ranking.confidence
-    rests = f"{sure.runs:.0f} runs left out of its fit" if sure.runs else "no run at all"
     tied = int(sure.ties_with_best.sum())
     return (
-        f"90 %: interval of tok/s/GPU, resting on {rests}. fits: probability that it runs in device memory, FITS from "
-        f"{SURELY:.0%}, AT RISK below; what is projected to run out is not ranked. {TIED}: as good as the first; "
-        f"{tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two runs of one job."
+        f"90 %: interval of tok/s/GPU, resting on {rests(sure)}. fits: probability that it runs in device memory, "
+        f"FITS from {SURELY:.0%}, AT RISK below; what is projected to run out is not ranked. {TIED}: as good as the "
+        f"first; {tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two runs of one job."
     )
 
 
@@ -187,13 +210,18 @@ def _frontier(rows: Sequence[Mapping[str, Any]]) -> RichTable:
     return table
 
 
-def _ladder(result: SearchResult) -> RichTable:
-    table = _table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency")
-    for rung in ladder(result):
-        name = ", ".join(f"{key}={value}" for key, value in rung.labels)
+def _ladder(result: SearchResult, token_budget: float) -> RichTable:
+    """The scaling table; with a token budget how long and how many GPU hours it takes, with a price what it costs."""
+    rungs = ladder(result, token_budget)
+    is_priced = any(rung.cost_USD for rung in rungs)
+    budget = ("days", "GPU hours", *(("USD",) if is_priced else ())) if token_budget else ()
+    table = _table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget)
+    for rung in rungs:
+        name = ", ".join(f"{key}={value}" for key, value in rung.labels) or counted(rung.nodes, "node")
+        cells = (f"{rung.days:,.1f}", f"{rung.gpu_hours:,.0f}", f"{rung.cost_USD:,.0f}")
         table.add_row(
             name, f"{rung.world:,}", f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}",
-            f"{rung.efficiency:.1%}",
+            f"{rung.efficiency:.1%}", *cells[: len(budget)],
         )  # fmt: skip
     return table
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.cost.memory import fit_verdict
+from primus_search.cost.uncertainty import Confidence
 
 # Knobs left out of the line at their usual value, in the order they are written.
 _USUAL: Mapping[str, Any] = {"ep": 1, "etp": 1, "cp": 1}
@@ -59,6 +60,11 @@ def chance(probability: float) -> str:
 def fits(row: Mapping[str, Any]) -> str:
     """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
     return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
+
+
+def rests(sure: Confidence) -> str:
+    """What an interval rests on."""
+    return f"{counted(round(sure.runs), 'run')} left out of the fit" if sure.runs else "no run at all"
 
 
 def between(low: float, high: float) -> str:

@@ -84,12 +84,28 @@ def test_a_narrow_window_is_told_which_columns_it_misses(tmp_path: Path) -> None
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 56
 
 
+def test_of_several_clusters_the_best_is_shown_with_the_ranks_that_explain_takes(tmp_path: Path) -> None:
+    words = ["run", "llama3_8b_mi300x", *NARROW, "--nodes", "1,2", "--tokens", "1e12", "--bench", "off"]
+    text = printed([*words, "--out", str(tmp_path / "run")])
+    saved = SavedRun.open(tmp_path / "run")
+    shown = re.findall(r"^ *(\d+)=? TP.*? ([\d,]+) \S+ +\d+ +>?\d+%", text, re.MULTILINE)
+    assert [rate for _, rate in shown] == [f"{saved.row(int(r))['tokens_per_s_per_gpu']:,.0f}" for r, _ in shown]
+    best = saved.row(1)
+    assert {saved.row(int(rank))["nodes"] for rank, _ in shown} == {best["nodes"]}
+    days = 1e12 / best["tokens_per_s"] / 86400
+    line = next(line for line in text.splitlines() if line.startswith(f" nodes={best['nodes']} "))
+    assert line.split()[-2:] == [f"{days:,.1f}", f"{days * 24 * 8 * best['nodes']:,.0f}"]
+    frontier = printed(["pareto", str(tmp_path / "run")])
+    assert f"This is the frontier of nodes={best['nodes']};" in frontier
+    assert frontier.split("tokens/s/GPU  ")[0] in text
+
+
 def test_every_row_is_shown_with_its_interval_its_chance_to_fit_and_its_tie(tmp_path: Path) -> None:
-    text = printed([*MIXTURE, "--out", str(tmp_path / "run")])
+    text = printed([*MIXTURE, "--top", "100", "--out", str(tmp_path / "run")])
     rows = SavedRun.open(tmp_path / "run").ranking
     best = rows[0]["tokens_per_s_per_gpu"]
     shown = re.findall(r"^ *(\d+)(=?) TP.*? ([\d,]+) (\S+) +\d+ +(>?\d+%)", text, re.MULTILINE)
-    assert len(shown) == 8
+    assert len(shown) == 100
     for rank, tie, rate, ends, fits in shown:
         row = rows[int(rank) - 1]
         low, high = row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]
