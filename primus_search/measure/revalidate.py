@@ -32,7 +32,9 @@ from primus_search.measure.memory import (
     activation_ratio,
     dtype_of,
     residual,
+    surety,
     traced_buffers,
+    upper_bytes,
     with_residual,
 )
 from primus_search.measure.preflight import preflight
@@ -65,6 +67,7 @@ class Revalidation:
     """What re-validation says of a ranked table. `order` lists the old rows in their new order; columns are in it.
 
     failures   candidates whose benchmark failed, with verdict and cause; they stay projected
+    sureties   probability of fitting of new rows whose memory a device was asked about
     notes      what a reader must know: why time stayed projected, a busy machine, a shape without kernel
     """
 
@@ -78,6 +81,7 @@ class Revalidation:
     num_new: int = 0
     seconds: float = 0.0
     traced: dict[int, float] = field(default_factory=dict)
+    sureties: dict[int, float] = field(default_factory=dict)
 
 
 def revalidate(
@@ -101,7 +105,28 @@ def revalidate(
     else:
         measured = _measure(unchanged, model, cluster, workload, c, how, kind)
     traced = _trace_top(measured, model, cluster, workload, c.take(measured.order), how.top_k, how.memory_margin)
-    return replace(traced, seconds=time.perf_counter() - started)
+    return replace(_runnable_first(traced), seconds=time.perf_counter() - started)
+
+
+def _runnable_first(found: Revalidation) -> Revalidation:
+    """Rows that a device showed not to fit go behind all others."""
+    lost = np.array(
+        [row in found.sureties and found.projection.headroom_bytes[row] < 0.0 for row in range(len(found.order))]
+    )
+    if not lost.any():
+        return found
+    order = np.argsort(lost, kind="stable")
+    place = {int(row): rank for rank, row in enumerate(order)}
+    return replace(
+        found,
+        order=found.order[order],
+        projection=_take(found.projection, order),
+        time_evidence=tuple(found.time_evidence[row] for row in order),
+        memory_evidence=tuple(found.memory_evidence[row] for row in order),
+        traced={place[row]: ratio for row, ratio in found.traced.items()},
+        sureties={place[row]: chance for row, chance in found.sureties.items()},
+        notes=(*found.notes, f"{int(lost.sum())} candidates do not fit by what the device showed: they stand last"),
+    )
 
 
 def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
@@ -152,15 +177,19 @@ def _trace_top(
             evidence[row], residuals[row] = MEASURED, found
     memory = replace(memory, activations=activations, collective_buffers=buffers)
     room = cluster.accelerator.hbm_bytes * (1.0 - memory_margin)
+    sureties = {}
     for row, found in residuals.items():
-        memory = with_residual(memory, row, found, cluster)
+        memory = with_residual(memory, row, found, cluster, room)
         notes.append(f"rank {row + 1}: {account(memory, row, found, cluster, room)}")
+        point, bound = float(memory.allocated[row] + memory.context[row]), upper_bytes(memory, row, found, cluster)
+        sureties[row] = surety(point, bound, room)
     return replace(
         before,
         projection=_with_memory(before.projection, memory),
         memory_evidence=tuple(evidence),
         notes=(*before.notes, *notes),
         traced=ratios,
+        sureties=sureties,
     )
 
 

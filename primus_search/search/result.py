@@ -22,7 +22,10 @@ PROJECTED = "projected"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on."""
+    """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on.
+
+    sureties  probability of fitting of rows whose memory was measured, by row; projected errors say it of the others
+    """
 
     model: Model
     choice: ClusterChoice
@@ -31,6 +34,7 @@ class Table:
     projection: Projection
     time_evidence: tuple[str, ...] = ()
     memory_evidence: tuple[str, ...] = ()
+    sureties: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("time_evidence", "memory_evidence"):
@@ -43,7 +47,12 @@ class Table:
     @cached_property
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties of every row."""
-        return confidence(self.model, self.choice.cluster, self.projection)
+        sure = confidence(self.model, self.choice.cluster, self.projection)
+        if not self.sureties:
+            return sure
+        fits = sure.fits.copy()
+        fits[list(self.sureties)] = list(self.sureties.values())
+        return replace(sure, fits=fits)
 
     @cached_property
     def figures(self) -> dict[str, Ints | Floats | Bools]:

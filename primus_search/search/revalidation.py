@@ -123,6 +123,7 @@ def _reordered(table: Table, found: "Revalidation") -> Table:
         projection=_joined(found.projection, table.projection.take(tail)),
         time_evidence=found.time_evidence + rest,
         memory_evidence=found.memory_evidence + rest,
+        sureties=found.sureties,
     )
 
 

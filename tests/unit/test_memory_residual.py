@@ -11,6 +11,7 @@ from primus_search.layout import BALANCED
 from primus_search.measure.memory import (
     Residual,
     residual_of,
+    surety,
     traced_buffers,
     upper_bytes,
     verdict_of,
@@ -51,23 +52,37 @@ def test_without_peaks_only_the_tensors_kept_are_known() -> None:
     )
 
 
+ROOM = 1e15
 FOUND = Residual(live_share=0.05, running_bytes=2e8, slack_share=0.1, context_bytes=2e9)
 
 
 def test_the_point_estimate_grows_with_the_candidate_s_activations_and_once_per_device() -> None:
     here = cluster(1)
     before = project_memory(LLAMA_70B, here, WORK, Candidates.table(tp=[8, 4], layouts=(BALANCED,)))
-    after = with_residual(before, 1, FOUND, here)
+    after = with_residual(before, 1, FOUND, here, ROOM)
     own = here.accelerator.footprint.context_bytes
     assert after.total[0] == before.total[0]
     assert after.activations[1] == pytest.approx(1.05 * before.activations[1])
     grown = 0.05 * before.activations[1] + 2e8 + 2e9 - own
-    assert after.total[1] - before.total[1] == pytest.approx(grown)
+    needed = after.allocated[1] + after.context[1]
+    assert needed - before.allocated[1] - before.context[1] == pytest.approx(grown)
+    comes = after.allocated[1] - after.weights[1] - after.gradients[1] - after.optimizer[1]
+    assert after.allocator_slack[1] == pytest.approx(0.1 * comes)
+    tight = with_residual(before, 1, FOUND, here, float(needed) + 1e6)
+    assert tight.allocator_slack[1] == pytest.approx(1e6), "cached blocks are given back before there is no room"
+
+
+@pytest.mark.parametrize(("point", "bound", "room"), [(70.0, 80.0, 80.0), (70.0, 80.0, 70.0), (70.0, 70.0, 60.0)])
+def test_nine_of_ten_fit_where_the_bound_does_and_half_where_the_point_does(
+    point: float, bound: float, room: float
+) -> None:
+    wanted = {80.0: 0.9, 70.0: 0.5, 60.0: 0.0}
+    assert surety(point, bound, room) == pytest.approx(wanted[room], abs=1e-4)
 
 
 def test_the_upper_bound_keeps_cached_blocks_and_errs_on_what_was_not_measured() -> None:
     here = cluster(1)
-    memory = with_residual(project_memory(LLAMA_70B, here, WORK, Candidates.table(tp=8)), 0, FOUND, here)
+    memory = with_residual(project_memory(LLAMA_70B, here, WORK, Candidates.table(tp=8)), 0, FOUND, here, ROOM)
     point = float(memory.allocated[0] + memory.context[0])
     comes = float((memory.allocated - memory.weights - memory.gradients - memory.optimizer)[0])
     exact = replace(

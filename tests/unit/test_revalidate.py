@@ -7,6 +7,7 @@ import pytest
 
 from primus_search.candidates import Candidates, Recompute
 from primus_search.cost.measured import MeasuredLayers, PieceSeconds, key_of
+from primus_search.cost.memory import fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware import load_cluster
 from primus_search.measure import bencher
@@ -90,6 +91,36 @@ def test_what_a_device_held_is_taken_apart_and_the_reader_is_told_the_bound_and_
     own = host.accelerator.footprint.context_bytes
     assert found.projection.memory.context[0] - projection.memory.context[0] == pytest.approx(1e9 - own)
     assert found.projection.memory.workspace[0] - projection.memory.workspace[0] == pytest.approx(3e6)
+
+
+def limited(host, needed_bytes):
+    """The same cluster with devices of that memory."""
+    return replace(host, accelerator=replace(host.accelerator, hbm_bytes=needed_bytes))
+
+
+@pytest.mark.parametrize(("spare", "verdict"), [(1.5, "FITS"), (1.005, "AT RISK"), (0.99, "OOM")])
+def test_the_verdict_of_a_measured_candidate_is_that_of_its_point_and_its_bound(host, tmp_path, spare, verdict):
+    c, projection = ranked(host, micro_batch_size=1)
+    memory = run(host, c, projection, tmp_path, worker="says_its_peaks", top_k=1).projection.memory
+    here = limited(host, spare * float(memory.allocated[0] + memory.context[0]))
+    projection = Projector(MODEL, here, WORKLOAD).project(c)
+    found = run(here, c, projection, tmp_path, worker="says_its_peaks", top_k=1)
+    (said,) = [note for note in found.notes if note.startswith("rank 1: memory ")]
+    assert said.startswith(f"rank 1: memory {verdict}: ")
+    assert fit_verdict(found.sureties[0], float(found.projection.headroom_bytes[0])) == verdict
+
+
+def test_a_candidate_that_a_device_shows_not_to_fit_stands_behind_the_others(host, tmp_path):
+    c, projection = ranked(host, micro_batch_size=[4, 1])
+    memory = run(host, c, projection, tmp_path, worker="says_its_peaks", top_k=2).projection.memory
+    needed = memory.allocated + memory.context
+    assert needed[0] != needed[1]
+    here = limited(host, float(needed.mean()))
+    found = run(here, c, Projector(MODEL, here, WORKLOAD).project(c), tmp_path, worker="says_its_peaks", top_k=2)
+    assert found.projection.headroom_bytes[0] > 0.0 > found.projection.headroom_bytes[1]
+    assert sorted(found.order.tolist()) == [0, 1]
+    assert "1 candidates do not fit by what the device showed: they stand last" in found.notes
+    assert found.sureties[0] > 0.5 > found.sureties[1]
 
 
 def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
