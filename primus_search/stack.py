@@ -218,6 +218,11 @@ class Stack:
     errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
     is_assumed: bool = False
 
+    @property
+    def title(self) -> str:
+        """Its name for a reader, who is told where nobody named it."""
+        return f"{self.name} (assumed)" if self.is_assumed else self.name
+
     def __post_init__(self) -> None:
         shares: tuple[float, ...] = (self.tensor_overlap, self.context_overlap, self.expert_overlap, self.shard_overlap)
         shares += (self.switched_tensor_overlap, self.batch_expert_overlap)

@@ -145,7 +145,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     cluster = space.cluster
     typer.echo(
         f"{space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.name},\nsequence {space.workload.seq_length}, "
+        f"{cluster.accelerator.name}, stack {cluster.stack.title},\nsequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
     typer.echo(

@@ -52,7 +52,7 @@ def _configuration(e: Explained) -> Text:
     lines = [
         f", rank {e.rank}: {short(e.row)}",
         f"{e.space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence "
+        f"{cluster.accelerator.name}, stack {cluster.stack.title}, sequence "
         f"{e.space.workload.seq_length}, global batch {e.space.workload.global_batch_size} "
         f"= {f.microbatches} micro-batches on {f.dp} replicas",
         f"{f.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, step {f.step_s:.3f} s, MFU {f.mfu:.1%}, "

@@ -44,7 +44,7 @@ def print_ranking(result: SearchResult, stream: TextIO | None = None, *, token_b
     several = f"the best of {len(result.clusters)} clusters, " if len(result.clusters) > 1 else ""
     console.print(
         f"{space.name}: {several}{counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.name}, sequence {space.workload.seq_length}, "
+        f"{cluster.accelerator.name}, stack {cluster.stack.title}, sequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
     console.print(_funnel(result))

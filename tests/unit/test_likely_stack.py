@@ -76,6 +76,7 @@ def test_a_stack_nobody_named_has_the_wider_band() -> None:
     model = load_model("llama3.1_8b")
     named, left_out = load_cluster("h100", 1, "megatron_core_2026"), load_cluster("h100", 1)
     assert left_out.stack == replace(named.stack, is_assumed=True)
+    assert (named.stack.title, left_out.stack.title) == ("megatron_core_2026", "megatron_core_2026 (assumed)")
     wide, narrow = band(left_out, model), band(named, model)
     assert wide.low < narrow.low and wide.high > narrow.high
     assert memory_error(named.stack) is None and memory_error(left_out.stack) is not None
