@@ -1,6 +1,7 @@
 """`primus-search models [NAME]`: the presets, their sizes and what is published about them."""
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,10 @@ if TYPE_CHECKING:
     from primus_search.declare.presets import Preset
 
 BILLION = 1e9
+LONG = 9999
+"""Above it a number is written with commas; up to it as a configuration has it."""
+REPEATED = ("layers", "heads", "kv_heads", "experts")
+"""Keys of a preset's summary that its fields say again."""
 
 
 def models(
@@ -98,7 +103,24 @@ def _print_table(known: dict[str, "Preset"]) -> None:
 
 
 def _print_details(details: dict[str, Any]) -> None:
-    width = max(len(key) for key in details)
+    lines = list(_lines(details))
+    width = max(len(key) for key, _ in lines)
+    for key, text in lines:
+        typer.echo(f"{key:<{width}}  {text}")
+
+
+def _lines(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Key and text of what a terminal shows: every fact once, sections key by key."""
     for key, value in details.items():
-        if value not in (None, ""):
-            typer.echo(f"{key:<{width}}  {f'{value:,}' if isinstance(value, int) and value > 9999 else value}")
+        if key in REPEATED or value in (None, ""):
+            continue
+        if isinstance(value, dict):
+            yield from _lines({f"{key}.{inner}": one for inner, one in value.items()})
+        elif key == "layer_kinds":
+            words = (f"{k['layers']} {'MoE' if k['is_moe'] else 'dense'}" for k in value)
+            windows = (f", window {k['window']:,}" if k["window"] else "" for k in value)
+            yield key, "; ".join(map("".join, zip(words, windows, strict=True)))
+        elif isinstance(value, bool):
+            yield key, "yes" if value else "no"
+        else:
+            yield key, f"{value:,.0f}" if isinstance(value, int | float) and value > LONG else str(value)

@@ -59,6 +59,7 @@ def names(kind: Kind, environ: Mapping[str, str] | None = None) -> dict[str, Pat
 
 
 def is_path(text: str) -> bool:
+    """Whether a text is a path rather than a name: it has a slash, or the ending of a file."""
     return "/" in text or text.endswith(ENDINGS)
 
 
