@@ -5,6 +5,7 @@ result.ranking.row(0)
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from primus_search.search.collect import Budget, Collected, Progress, collect, silent
@@ -12,7 +13,7 @@ from primus_search.search.compiler import spare_compiler
 from primus_search.search.evaluate import Funnel
 from primus_search.search.findings import Stage
 from primus_search.search.method import choose_method
-from primus_search.search.plan import open_engine, plan_tasks, task_rows
+from primus_search.search.plan import look, open_engine, plan_tasks, task_rows
 from primus_search.search.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.search.resources import peak_rss_bytes
 from primus_search.search.result import SearchResult
@@ -85,13 +86,16 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
 def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
     """Every legal row, on the engine that suits."""
     settings = funnel.space.search
-    with open_engine(funnel, options.engine, options.workers, options.ray_address) as engine:
-        rows = task_rows(funnel, engine.workers)
-        journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
-        tasks = plan_tasks(funnel, journal.task_rows if journal else rows)
-        budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
-        collected = collect(engine, funnel, tasks, budget, journal, options.progress)
-        return collected, engine.name, engine.workers
+    with ThreadPoolExecutor(1) as aside:
+        promising = aside.submit(look, funnel)  # while the engine starts
+        with open_engine(funnel, options.engine, options.workers, options.ray_address) as engine:
+            rows = task_rows(funnel, engine.workers)
+            journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
+            tasks = plan_tasks(funnel, journal.task_rows if journal else rows, promising.result())
+            aside.shutdown()  # an engine may fork, which a second thread would not survive
+            budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
+            collected = collect(engine, funnel, tasks, budget, journal, options.progress)
+            return collected, engine.name, engine.workers
 
 
 def _stages(collected: Collected, setup_s: float) -> tuple[Stage, ...]:

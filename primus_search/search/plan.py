@@ -1,6 +1,6 @@
 """Cut the space into tasks, and choose the engine that will do them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -46,50 +46,57 @@ def task_rows(funnel: Funnel, workers: int) -> int:
     return int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
 
 
-def plan_tasks(funnel: Funnel, rows: int) -> list[Task]:
+def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints] | None = None) -> list[Task]:
     """Ranges of about `rows` that cover every legal row of every cluster once, the most promising first.
 
     What is found first prunes what follows. The number of a task, by which a journal knows it, is its place in the
-    walk; the order in which tasks are done never changes the answer.
+    walk; the order in which tasks are done never changes the answer. `promising`: what `look` found, if it was asked.
     """
-    ranges = [
-        (cluster, start, stop, walk.group_of(start))
-        for cluster, walk in enumerate(funnel.walks)
-        for start, stop in pairwise(walk.cuts(rows).tolist())
-    ]
-    tasks = [
-        Task(number=number, cluster=cluster, start=start, stop=stop, group=group)
-        for number, (cluster, start, stop, group) in enumerate(ranges)
-    ]
+    promising = look(funnel) if promising is None else promising
+    tasks, promise = list[Task](), list[Ints]()
+    for cluster, (walk, places) in enumerate(zip(funnel.walks, promising, strict=True)):
+        cuts = walk.cuts(rows)
+        promise.append(np.histogram(places, cuts)[0])
+        tasks += [
+            Task(number=number, cluster=cluster, start=start, stop=stop, group=walk.group_of(start))
+            for number, (start, stop) in enumerate(pairwise(cuts.tolist()), start=len(tasks))
+        ]
+    shuffled = np.random.default_rng(funnel.space.search.seed).permutation(len(tasks))
+    return [tasks[n] for n in np.lexsort((shuffled, -np.concatenate(promise)))]
+
+
+def look(funnel: Funnel) -> list[Ints]:
+    """Places in the walk of each cluster where candidates were found that may be among the best.
+
+    It takes a second of a large space, and depends on nothing but the space: time to start workers meanwhile.
+    """
     rng = np.random.default_rng(funnel.space.search.seed)
-    shuffled = rng.permutation(len(tasks))
-    per_cluster = [[task for task in tasks if task.cluster == cluster] for cluster in range(len(funnel.walks))]
-    promise = np.concatenate([_promise(funnel, cluster, own, rng) for cluster, own in enumerate(per_cluster)])
-    return [tasks[n] for n in np.lexsort((shuffled, -promise))]
+    return [_promising(funnel, cluster, rng) for cluster in range(len(funnel.walks))]
 
 
-def _promise(funnel: Funnel, cluster: int, tasks: list[Task], rng: np.random.Generator) -> Ints:
-    """How many of some candidates of each task of a cluster may be among the best; 0 throughout for a small space.
+def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator) -> Ints:
+    """The best of some candidates of a cluster, by the bounds of those that fit and whose order needs no search.
 
-    By the bounds of candidates that fit and whose order needs no search.
+    None for a small space.
     """
     enumerator, walk, sieve = funnel.enumerators[cluster], funnel.walks[cluster], funnel.sieves[cluster]
     if walk.is_small:
-        return np.zeros(len(tasks), dtype=np.int64)
-    each = max(LOOKED_AT // len(tasks), LEAST_LOOKED_AT)
-    places = np.concatenate([rng.integers(task.start, task.stop, each) for task in tasks])
-    numbers, first = np.unique(walk.numbers(places), return_index=True)
+        return np.zeros(0, dtype=np.int64)
+    count = max(LOOKED_AT, LEAST_LOOKED_AT * enumerator.size // MAX_TASK_ROWS)
+    places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
+    numbers, place_of = np.unique(walk.numbers(places), return_index=True)
     lines = enumerator.lines_at(numbers)
-    owner = first[np.searchsorted(numbers, lines.indices)] // each
     is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms])
-    quick = np.flatnonzero(is_quick[enumerator.blocks[0].values["schedule"][lines.cells]])
-    lines, owner = lines.take(quick), owner[quick]
+    lines = lines.take(np.flatnonzero(is_quick[enumerator.blocks[0].values["schedule"][lines.cells]]))
     fits = np.flatnonzero(sieve.missing_bytes(sieve.memory_bytes(lines.cells, lines.inner)) <= 0.0)
     if not len(fits):
-        return np.zeros(len(tasks), dtype=np.int64)
-    best = np.argsort(sieve.pipelines(lines.take(fits)).bound_s(), kind="stable")
+        return np.zeros(0, dtype=np.int64)
+    lines = lines.take(fits)
+    best = np.argsort(sieve.pipelines(lines).bound_s(), kind="stable")
     share = PROMISING * funnel.keep / enumerator.size
-    return np.bincount(owner[fits[best[: max(int(share * len(places)), LEAST_BEST)]]], minlength=len(tasks))
+    best = best[: max(int(share * count), LEAST_BEST)]
+    found: Ints = places[place_of[np.searchsorted(numbers, lines.indices[best])]]
+    return found
 
 
 def _searched_orders(enumerator: Enumerator) -> int:
