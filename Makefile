@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Where torch comes from: empty for PyPI's build (CUDA); https://download.pytorch.org/whl/rocm7.0 or the like for ROCm.
+TORCH_INDEX ?=
 # Their configuration parsers read our launch files in a test; what they need to train is not needed for that.
 PARSERS := megatron-core torchtitan
 
@@ -23,7 +25,8 @@ help:
 # The stamp depends on the files that decide what is installed; a second `make run` installs nothing.
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
+		"$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(PARSERS)
 	$(BIN)/python -m primus_search.schedule

@@ -33,7 +33,9 @@ def core_attention(q: Tensor, k: Tensor, v: Tensor, *, seq_length: int, window: 
         return traced
     ranks = seq_length // q.shape[2]
     if 0 < window < seq_length:
-        return _windowed(q, k, v, window, ranks)
+        if q.device.type == "cpu" or ranks > 1 or v.shape[-1] != q.shape[-1]:
+            raise MissingKernelError(f"no windowed attention kernel in torch for {q.device.type} (window {window})")
+        return _windowed(q, k, v, window)
     if ranks > 1:
         k, v = (gather(part.transpose(1, 2), ranks)[:, : seq_length // 2].transpose(1, 2) for part in (k, v))
     is_grouped, v_dim = q.shape[1] != k.shape[1], v.shape[-1]
@@ -54,13 +56,11 @@ def _takes_two_dims(q: Tensor, k: Tensor, v: Tensor, is_grouped: bool) -> bool:
     return torch.backends.cuda.can_use_cudnn_attention(asked)
 
 
-def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int, ranks: int) -> Tensor:
+def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """Causal attention of every query to the `window` keys before it, its own included: flash attention's kernel.
 
-    torch has it for sequences packed one after another (`torch.nn.attention.varlen`, torch 2.10).
+    torch has it for sequences packed one after another (`torch.nn.attention.varlen`).
     """
-    if q.device.type == "cpu" or ranks > 1 or v.shape[-1] != q.shape[-1]:
-        raise MissingKernelError(f"no windowed attention kernel in torch for this on {q.device.type} (window {window})")
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as error:
@@ -69,7 +69,10 @@ def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int, ranks: int) -> Tenso
     ends = torch.arange(0, (batch + 1) * seq, seq, dtype=torch.int32, device=q.device)
     query, key, value = (part.transpose(1, 2).flatten(0, 1) for part in (q, k, v))
     sight, is_grouped = (window - 1, 0), heads != k.shape[1]
-    out = varlen_attn(query, key, value, ends, ends, seq, seq, window_size=sight, enable_gqa=is_grouped)
+    try:
+        out = varlen_attn(query, key, value, ends, ends, seq, seq, window_size=sight, enable_gqa=is_grouped)
+    except TypeError as error:  # an older torch, whose packed attention knows neither windows nor groups
+        raise MissingKernelError(f"torch {torch.__version__} has no windowed attention: {error}") from error
     assert isinstance(out, Tensor)
     return out.view(batch, seq, heads, dim).transpose(1, 2)
 

@@ -61,7 +61,9 @@ def describe(kind: str) -> DeviceInfo:
     is_amd = torch.version.hip is not None
     arch = properties.gcnArchName.split(":")[0] if is_amd else f"sm{properties.major}{properties.minor}"
     runtime = f"rocm {torch.version.hip}" if is_amd else f"cuda {torch.version.cuda}"
-    versions = f"torch {torch.__version__}, {runtime}, driver {_driver()}, method {METHOD[CUDA]}"
+    dnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    versions = f"torch {torch.__version__}, {runtime}, dnn {dnn}, driver {_driver()}"
+    versions += f", method {METHOD[CUDA]}"
     return DeviceInfo(kind=CUDA, name=properties.name, arch=arch, versions=versions)
 
 

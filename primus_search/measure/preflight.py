@@ -24,10 +24,12 @@ from primus_search.measure.device_table import link_s
 from primus_search.measure.isolate import Verdict, isolated
 from primus_search.measure.ranks import failure_of, join, leave, run_ranks
 from primus_search.measure.timing import measure
+from primus_search.units import GB
 
 SICK = 0.7
 LIMIT_S = 120.0
 BUDGET_S = 0.5
+OTHERS, OTHERS_BYTES = "others_bytes", 3e9  # more than the contexts of this process and of the one that asks
 GEMM = {CUDA: (8192, 8192, 8192), CPU: (512, 3072, 512)}
 STREAM_BYTES = {CUDA: 1 << 30, CPU: 1 << 26}
 LINK_BYTES = {CUDA: 1 << 28, CPU: 1 << 22}
@@ -40,7 +42,13 @@ def preflight(cluster: Cluster, kind: str) -> tuple[str, ...]:
     if outcome.verdict is not Verdict.DONE:
         return (f"preflight: {outcome.verdict.value}: {outcome.cause}",)
     ranks = min(torch.cuda.device_count() if kind == CUDA else 2, cluster.network.gpus_per_node)
+    others = outcome.value.pop(OTHERS, 0.0)
     words = judge(cluster, kind, outcome.value)
+    if others > OTHERS_BYTES:
+        words = (
+            *words,
+            f"preflight: other processes hold {others / GB:.0f} GB of the device; measured times may mislead",
+        )
     if ranks < 2:
         return words
     together = run_ranks(
@@ -87,7 +95,10 @@ def _who(name: str) -> str:
 
 
 def examine(payload: dict[str, Any]) -> dict[str, float]:
-    """Inside the isolated process: seconds of a large GEMM, of copies inside a device, and of copies to and from it."""
+    """Inside the isolated process: seconds of a large GEMM, of copies inside a device, and of copies to and from it.
+
+    Of a GPU also the bytes of its memory that this process does not hold, its own context's among them.
+    """
     kind = payload["device"]
     if kind == CPU:
         torch.set_num_threads(1)
@@ -100,7 +111,11 @@ def examine(payload: dict[str, Any]) -> dict[str, float]:
     calls: dict[str, Callable[[], object]] = {"GEMM": lambda: x @ w.t(), "memory copy": lambda: target.copy_(source)}
     if kind == CUDA:
         calls |= _copies(source[: LINK_BYTES[kind] // 4])
-    return {name: measure(call, device=kind, budget_s=BUDGET_S).median_s for name, call in calls.items()}
+    found = {name: measure(call, device=kind, budget_s=BUDGET_S).median_s for name, call in calls.items()}
+    if kind == CUDA:
+        free, total = torch.cuda.mem_get_info()
+        found[OTHERS] = float(total - free - torch.cuda.memory_reserved())
+    return found
 
 
 def _copies(source: torch.Tensor) -> dict[str, Callable[[], object]]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch.distributed as dist
 
 from primus_search.measure.bench import Piece, bench
+from primus_search.measure.device import heat
 from primus_search.measure.ranks import join, leave
 
 
@@ -19,6 +20,7 @@ def bench_pieces(payload: dict[str, Any]) -> list[dict[str, Any]]:
     is_group = payload.get("ranks", 1) > 1
     if is_group:
         join(payload)
+    heat(payload["device"])
     found = []
     for piece in pieces:
         if is_group:

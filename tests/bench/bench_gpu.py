@@ -317,6 +317,15 @@ def run(options, kind: str, models) -> int:
     return 0
 
 
+def unseen(version: str) -> str:
+    """What to do where the system has a GPU that this build of torch does not see; empty where it has none."""
+    vendors = {"AMD": Path("/dev/kfd"), "NVIDIA": Path("/proc/driver/nvidia/version")}
+    there = [name for name, path in vendors.items() if path.exists()]
+    if not there:
+        return ""
+    return f" (there is an {there[0]} driver, which torch {version} does not see: rm -r .venv, then TORCH_INDEX=...)"
+
+
 def say(what: str) -> None:
     print(f"{datetime.datetime.now():%H:%M:%S} {what}", flush=True)
 
@@ -336,7 +345,7 @@ def main(arguments=None) -> int:
     import torch
 
     if not torch.cuda.is_available():
-        print("no CUDA or ROCm device on this machine: nothing measured")
+        print(f"no CUDA or ROCm device on this machine: nothing measured{unseen(torch.__version__)}")
         return 0
     from primus_search.declare.models import load_model
 

@@ -201,6 +201,7 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", **how
         "max_memory_allocated": lambda *_: gpu.peak,
         "max_memory_reserved": lambda *_: 1.04 * gpu.peak,
         "reset_peak_memory_stats": reset,
+        "memory_reserved": lambda *_: 1.04 * gpu.peak,
         "mem_get_info": lambda *_: (acc.hbm_bytes - 1.04 * gpu.peak - CONTEXT_BYTES, acc.hbm_bytes),
     }
     for attribute, value in patches.items():

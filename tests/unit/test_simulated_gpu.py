@@ -6,14 +6,19 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
 from primus_search.calibrate.points import read_points
 from primus_search.calibrate.run import calibrate_hardware
+from primus_search.cli import app
 from primus_search.declare.hardware import load_hardware
 from primus_search.declare.models import load_model
 from primus_search.measure import device, sweeps, timing
-from primus_search.measure.device import CUDA
+from primus_search.measure.device import CUDA, placed
 from primus_search.measure.device_table import measure_device
+from primus_search.measure.layers import Layer
+from primus_search.measure.shard import Shard
 from tests.bench import bench_gpu
 from tests.unit.simulated_gpu import simulated
 
@@ -70,6 +75,40 @@ def test_a_device_that_obeys_no_law_is_noticed_by_the_points_left_out(at_once, t
     """Kernels three times slower or faster at random: no fit may call that well understood."""
     found = swept(at_once, tmp_path / "sweep.csv", noise=1.0)
     assert all(stage.median_error > 0.2 for stage in found.stages)
+
+
+def test_calibrating_a_device_twice_writes_the_same_file_which_says_where_its_numbers_are_from(at_once, tmp_path):
+    out, table = tmp_path / "hardware" / "mine.yaml", tmp_path / "sweep.csv"
+    out.parent.mkdir()
+    command = ["calibrate", "--device", "cuda", "--hardware", "h200", "--measurements", str(table), "--out", str(out)]
+    written = []
+    for _ in range(2):
+        with simulated(at_once, known_device(), noise=NOISE):
+            found = CliRunner().invoke(app, command)
+        assert found.exit_code == 0, found.output
+        written.append(out.read_text(encoding="utf-8"))
+    assert written[0] == written[1]
+    assert "BF16 GEMM: 92 points; left out: median error" in found.output
+    mine, plain = load_hardware(str(out)), load_hardware("h200")
+    sources = {one.path: one.source for one in mine.sources}
+    assert sources["accelerator.gemm.bf16_efficiency"].startswith("fitted 20")
+    assert "BF16 GEMM points of measured (bounds" in sources["accelerator.gemm.bf16_efficiency"]
+    assert mine.accelerator.gemm.bf16_efficiency == pytest.approx(known_device().gemm.bf16_efficiency, rel=0.03)
+    assert mine.accelerator.footprint == plain.accelerator.footprint and mine.network == plain.network
+    assert mine.accelerator.tables and not plain.accelerator.tables
+
+
+def test_a_layer_with_a_window_runs_on_a_gpu_by_packed_attention(at_once):
+    """Its kernel takes packed sequences: shapes and gradients go through, and no score is stored."""
+    model = replace(load_model("llama3.1_8b"), num_layers=1, windows=(1024,), moe_layers=(False,))
+    shard = Shard(micro_batch_size=2, seq_length=4096)
+    with simulated(at_once, known_device()) as gpu, placed(CUDA, "bfloat16"):
+        layer = Layer(model, shard, model.kinds[0])
+        x = torch.randn(2, 4096, model.hidden, requires_grad=True)
+        layer(x).backward(torch.ones_like(x))
+        assert x.grad is not None and x.grad.shape == x.shape
+    assert {"torch_attn::_varlen_attn", "torch_attn::_varlen_attn_backward"} <= set(gpu.seconds_by_op)
+    assert gpu.peak < 2 * 4096 * 4096 * model.num_heads * 2.0 + 4e9
 
 
 @pytest.mark.slow
