@@ -28,12 +28,12 @@ from primus_search.measure.ranks import FREED_FROM_BYTES, join, leave
 from primus_search.measure.shard import Shard
 from primus_search.measure.timing import CALM_SHARE, SLOW_RATIO
 from primus_search.measure.truth_model import Part
+from primus_search.measure.yardstick import Core, anywhere
 from primus_search.model import MixtureOfExperts, Model
 
 LEARNING_RATE = 1e-4
 COUNTED_FROM_BYTES = 1 << 16
 MOST_STEPS = 2  # so many times the steps wanted are trained to find as many calm ones; a later round may be calmer
-YARD = (512, 1024, 256)  # product that shows how fast a core is: m, n, k; some milliseconds
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
@@ -50,23 +50,24 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     torch.manual_seed(1)
     entered = resident_bytes()
     join(payload)
-    if _anywhere(time.time() > payload["until"]):
+    joined = resident_bytes()
+    if anywhere(time.time() > payload["until"]):
         leave()
         return {"is_late": True}
-    joined = resident_bytes()
     warm()  # touches again what the forking process had touched, so that it does not look like the model's
     return_freed_memory_from(COUNTED_FROM_BYTES)
     forget_peak()
-    found = _trained(payload)
+    core = Core(calm_s=payload["yard_s"])
+    found = _trained(payload, core)
     gc.collect()
-    measured = _measured(payload)
+    measured = _measured(payload["pieces"], payload["piece_s"], core)
     leave()
     baseline = payload["resident_bytes"] + joined - entered
     sizes = {name: baseline + found[name] for name in ("peak_bytes", "reserved_bytes")}
     return found | sizes | {"baseline_bytes": baseline, "pieces": measured, "is_late": False}
 
 
-def _trained(payload: dict[str, Any]) -> dict[str, Any]:
+def _trained(payload: dict[str, Any], core: Core) -> dict[str, Any]:
     """Clocks of the timed steps, losses of all, bytes beyond what the process held before; the model is gone after."""
     before = resident_bytes()
     piece, knobs = Piece.from_json(payload["piece"]), payload["knobs"]
@@ -75,7 +76,7 @@ def _trained(payload: dict[str, Any]) -> dict[str, Any]:
     held = resident_bytes("VmHWM") - before
     return_freed_memory_from(FREED_FROM_BYTES)
     losses += [step(len(losses) + number) for number in range(payload["warmup"])]
-    timed = _timed(lambda: losses.append(step(len(losses))), payload)
+    timed = _timed(lambda: losses.append(step(len(losses))), core, payload["steps"], payload["until"])
     if any(loss != loss for loss in losses):
         raise NotFiniteError("the loss is NaN")
     walls, cpus, machine, yards = (list(column) for column in zip(*timed, strict=True))
@@ -83,32 +84,21 @@ def _trained(payload: dict[str, Any]) -> dict[str, Any]:
     return clocks | {"losses": losses, "peak_bytes": held, "reserved_bytes": resident_bytes("VmHWM") - before}
 
 
-def _anywhere(is_so: bool) -> bool:
-    """Whether it is so on any rank; all ranks come to the same answer."""
-    found = torch.tensor(float(is_so))
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    return bool(found)
-
-
-def _timed(step: Callable[[], object], payload: dict[str, Any]) -> list[tuple[float, ...]]:
+def _timed(step: Callable[[], object], core: Core, wanted: int, until: float) -> list[tuple[float, ...]]:
     """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most twice as many."""
-    wanted, until = payload["steps"], payload["until"]
-    yardstick = _yardstick()
     timed: list[tuple[float, ...]] = []
-    before = yardstick()
-    best = min(before, payload["yard_s"] or before)
     calm, is_late = 0, False
     while calm < wanted and len(timed) < MOST_STEPS * wanted and not is_late:
+        before = core.awaited_s()
         dist.barrier()
         start = _clocks()
         step()
         dist.barrier()
         took = [now - then for now, then in zip(_clocks(), start, strict=True)]
-        after = yardstick()
-        yard_s, best, before = max(before, after), min(best, after), after
+        yard_s = max(before, core.yard_s())
         timed.append((*took, yard_s))
-        calm += _is_calm(took, yard_s / best)
-        is_late = _anywhere(time.time() > until)
+        calm += _is_calm(took, yard_s / core.calm_s)
+        is_late = anywhere(time.time() > until)
     return timed
 
 
@@ -123,29 +113,15 @@ def _is_calm(took: list[float], slowness: float) -> bool:
     return slowness <= SLOW_RATIO and foreign_share <= CALM_SHARE
 
 
-def _measured(payload: dict[str, Any]) -> list[dict[str, Any]]:
+def _measured(pieces: list[str], piece_s: float, core: Core) -> list[dict[str, Any]]:
     """This rank's measurement of every piece while the others measure it too, and the yardstick before or after it."""
-    yardstick = _yardstick()
     found = []
-    for text in payload["pieces"]:
-        before = yardstick()
+    for text in pieces:
+        before = core.awaited_s()
         dist.barrier()
-        measurement = bench(Piece.from_json(text), kind=CPU, budget_s=payload["piece_s"])
-        found.append({"measurement": asdict(measurement), "yard_s": max(before, yardstick())})
+        measurement = bench(Piece.from_json(text), kind=CPU, budget_s=piece_s)
+        found.append({"measurement": asdict(measurement), "yard_s": max(before, core.yard_s())})
     return found
-
-
-def _yardstick() -> Callable[[], float]:
-    """CPU seconds of one and the same small product, the lesser of two: how fast this core is just now."""
-    m, n, k = YARD
-    x, w = torch.randn(m, k), torch.randn(k, n)
-
-    def once() -> float:
-        start = time.process_time()
-        torch.mm(x, w)
-        return time.process_time() - start
-
-    return lambda: min(once(), once())
 
 
 SMALLEST = Model(
