@@ -1,12 +1,14 @@
 """One order at thousands of rows of costs: what the search asks for every candidate that shares a schedule."""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from primus_search.errors import ScheduleError
-from primus_search.schedule import kernels
+from primus_search.schedule import lanes
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.periods import Periods, find
 from primus_search.schedule.simulate import Pairs
@@ -70,16 +72,22 @@ def run_columns(
 
     A hop is 0 behind the last stage of a copy and between stages of one rank.
     """
-    links, cut = table.links, find(table)
-    if not skip_periods:
-        none = cut.period[:0]
-        cut = Periods(prefix=links.order, period=none, suffix=none, step=cut.step, count=0, lookback=0, settled=0)
-    makespan, span, _ = kernels.run_rows(
-        table.offsets, table.kind, table.stage, table.overlaps_next, links.source, links.hop, links.rank,
-        cut.prefix, cut.period, cut.suffix, cut.step, cut.count, cut.lookback, cut.settled,
-        duration, hops, overlap, atomic or overlap > 0.0,
-    )  # fmt: skip
+    cut = find(table) if skip_periods else Periods.none(table)
+    makespan, span, _ = lanes.run_rows(
+        *_laid_out(table, skip_periods), cut.count, duration, hops, overlap, atomic or overlap > 0.0
+    )
     return makespan, span
+
+
+@lru_cache(maxsize=256)
+def _laid_out(table: Table, skip_periods: bool) -> tuple[Any, ...]:
+    """The order as it is walked; see `lanes.lay_out`."""
+    cut, links = find(table) if skip_periods else Periods.none(table), table.links
+    laid_out: tuple[Any, ...] = lanes.lay_out(
+        table.offsets, table.kind, table.stage, table.overlaps_next, links.source, links.hop, links.rank, links.order,
+        cut.cut, cut.step, cut.count, cut.lookback, cut.settled, len(table.rank_of_stage),
+    )  # fmt: skip
+    return laid_out
 
 
 def _per_stage(name: str, column: ArrayLike, num_rows: int, stages: int, copies: int) -> Floats:

@@ -15,51 +15,48 @@ from functools import lru_cache
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from primus_search.schedule.table import Ints, Table
-
-Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Periods:
-    """An order cut into a prefix, `count` equal periods and a suffix; rows in the order in which they can run.
+    """`count` equal periods of an order: those of rank r begin at row cut[r], each is `step[r]` rows long.
 
-    `period` lists the rows of the first period; a row of period k is `k * step[rank]` further down. `lookback`: how
-    many periods back a pass may reach for its input. `settled`: the period from which on inputs repeat too; those of
-    the first ones come from the prefix.
+    `lookback`: how many periods back a pass may reach for its input. `settled`: the period from which on inputs repeat
+    too; those of the first ones come from what is before.
     """
 
-    prefix: Rows
-    period: Rows
-    suffix: Rows
+    cut: Ints
     step: Ints
     count: int
     lookback: int
     settled: int
 
+    @classmethod
+    def none(cls, table: Table) -> "Periods":
+        """An order that is walked from end to end."""
+        return cls(cut=table.offsets[:-1], step=np.zeros(table.stages, np.int64), count=0, lookback=0, settled=0)
+
+    @property
+    def passes(self) -> int:
+        """Passes of all periods together."""
+        return self.count * int(self.step.sum())
+
 
 @lru_cache(maxsize=512)
 def find(table: Table) -> Periods:
     """The periods of an order; `count` is 0 when there are too few to be worth it."""
-    links, most, best = table.links, 0, None
+    links, best = table.links, Periods.none(table)
     for shift in _shifts(table):
-        found = _with_shift(
+        count, cut, step, lookback, settled = _with_shift(
             table.offsets, table.kind, table.stage, table.micro_batch, table.overlaps_next, links.source, links.rank,
             shift,
         )  # fmt: skip
-        if found[0] * found[2].sum() > most:
-            most, best = found[0] * found[2].sum(), found
-    if best is None:
-        nothing = np.zeros(0, np.int32)
-        step = np.zeros(table.stages, np.int64)
-        return Periods(prefix=links.order, period=nothing, suffix=nothing, step=step, count=0, lookback=0, settled=0)
-    count, cut, step, lookback, settled = best
-    prefix, period, suffix = _parts(links.order, links.rank, cut, step, count)
-    return Periods(
-        prefix=prefix, period=period, suffix=suffix, step=step, count=count, lookback=lookback, settled=settled
-    )
+        found = Periods(cut=cut, step=step, count=count, lookback=lookback, settled=settled)
+        if found.passes > best.passes:
+            best = found
+    return best
 
 
 def _shifts(table: Table) -> list[int]:
@@ -182,15 +179,3 @@ def _reach(source, rank, cut, step, count):  # type: ignore[no-untyped-def]
         if period[i] >= settled and j >= 0 and period[j] >= 0:
             lookback = max(lookback, min(period[i], count) - period[j])
     return lookback, settled
-
-
-@njit(cache=True)
-def _parts(order, rank, cut, step, count):  # type: ignore[no-untyped-def]
-    """The rows of prefix, first period and suffix, in the order in which they can run."""
-    part, length = np.empty(len(order), np.int8), np.zeros(4, np.int64)
-    for n, i in enumerate(order):
-        r = rank[i]
-        at = i - cut[r]
-        part[n] = 0 if at < 0 else 1 if at < step[r] else 2 if at >= count * step[r] else 3
-        length[part[n]] += 1
-    return order[part == 0], order[part == 1], order[part == 2]
