@@ -127,7 +127,8 @@ class Stack:
     host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
     host_moe_s              host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction
     host_dispatch_factor    that time with a fused dispatcher (DeepEP, HybridEP) over that with an all-to-all
-    host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams)
+    host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams);
+                            where a file says nothing as megatron_core_2026
     pass_s                  host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends
     cuda_graph              what is replayed as a graph: none, router (and preparation), partial (attention, too), full
     router_graph_share      share of a layer's launches that a graph of router and preparation replays
