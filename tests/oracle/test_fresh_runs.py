@@ -8,9 +8,13 @@ that no fit has seen; where one does not hold, the mark says by how much, and li
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.special import ndtri
 
-from primus_search.validate.run import Outcome, memory_summary, summary, validate_file
+from primus_search.cost.memory.fit import DEVIATIONS_TO_END, SURELY
+from primus_search.cost.uncertainty import memory_error
+from primus_search.validate.run import Outcome, are_inside, coverage, memory_summary, summary, validate_file
 
 DATA = Path(__file__).parent / "data"
 WHOLE_EXPERTS = "recompute 'selective:layernorm,moe' is not known"
@@ -50,9 +54,13 @@ def test_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole() -> None
     assert abs(summary(outcome())["bias"]) <= 0.02
 
 
-def test_intervals_hold_at_least_as_often_as_they_say() -> None:
-    # 47 % when first collected; bands of assumed software hold somewhat too much now: 97 % where it is assumed.
-    assert 0.85 <= summary(outcome())["coverage_90"] <= 0.97
+def test_intervals_hold_as_often_as_they_say() -> None:
+    """Of both halves together: 47 and 55 % when first collected. The first alone, whose software is mostly plain Megatron
+    and eager modules, 97 %; the other, with torch's experts, 77 %."""
+    both = (outcome(), other_half())
+    inside, weights = (np.concatenate(parts) for parts in zip(*((are_inside(o), o.weights) for o in both), strict=True))
+    assert 0.85 <= float((inside * weights).sum() / weights.sum()) <= 0.95
+    assert coverage(outcome()) >= 0.85
 
 
 @missed("10.1, 30.5, -8.2 % when first collected; 8.9, 21.0, -2.8 % since: 28 of the 30 peaks are of software assumed")
@@ -72,6 +80,19 @@ def test_at_most_three_in_a_hundred_that_ran_out_are_said_to_fit() -> None:
     assert memory_summary(outcome())["false_fit"] <= 0.03
 
 
+def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
+    """A run fits any device as large as its peak: of those said to fit one with a probability of 0.9, as many do."""
+    rows = [row for row in (*outcome().rows, *outcome().memory_only) if row.case.assumed and row.memory is not None]
+    ran = 0
+    for row in rows:
+        error, pair = memory_error(row.case.cluster.stack), row.memory
+        assert error is not None and pair is not None
+        spread = np.hypot(row.case.cluster.accelerator.footprint.spread, np.log(error.high) / DEVIATIONS_TO_END)
+        ran += pair[1] <= pair[0] * np.exp(spread * ndtri(SURELY))
+    assert len(rows) >= 25
+    assert ran >= 0.85 * len(rows)
+
+
 # --- the other half: torch's own trainers, community forks and fine-tuning, mostly of experts ------------------------
 
 
@@ -82,11 +103,10 @@ def test_errors_of_the_other_half_are_as_small_as_promised() -> None:
     assert figures["p90_abs_error"] <= 0.22
 
 
-@missed("9 of 33 when first projected, 7 since: Automodel (its precision is not printed) and Qwen3-30B on 8 H200")
+@missed("9 of 33 when first projected, 4 since: Qwen3-30B in torchtitan on 8 H200 at expert degrees 4 and 8")
 def test_at_most_one_in_a_hundred_of_the_other_half_is_said_to_run_out() -> None:
     assert memory_summary(other_half())["false_oom"] <= 0.01
 
 
-@missed("3 of 7: attention without flash, fine-tuning under ZeRO-2, a local batch of 64 under FSDP2")
 def test_at_most_three_in_a_hundred_of_the_other_half_that_ran_out_are_said_to_fit() -> None:
     assert memory_summary(other_half())["false_fit"] <= 0.03
