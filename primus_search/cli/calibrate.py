@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.cli._files import write
+
 if TYPE_CHECKING:
     from primus_search.calibrate.run import Result
 
@@ -60,7 +62,7 @@ def calibrate(
     elif table is not None:
         from primus_search.calibrate.run import fitted_numbers_of_files
 
-        table.write_text(fitted_numbers_of_files(), encoding="utf-8")
+        write(table, fitted_numbers_of_files(), "--table")
     elif device == "cpu":
         from primus_search.measure.host import host_file
 
@@ -121,7 +123,7 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
     text = with_fitted(result.path.read_text(encoding="utf-8"), result.calibration, today, str(result.path))
     if table is not None:
         text = with_tables(text, beside(out, table))
-    out.write_text(text, encoding="utf-8")
+    write(out, text, "--out")
 
 
 def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:

@@ -20,6 +20,7 @@ def export(
     """Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables."""
     from json import dumps
 
+    from primus_search.cli._files import write
     from primus_search.export import write_launch
     from primus_search.export.job import Job
     from primus_search.search.saved import SavedRun
@@ -33,7 +34,7 @@ def export(
     )
     launch = write_launch(job, format_name)
     if out is not None:
-        out.write_text(launch.text, encoding="utf-8")
+        write(out, launch.text, "--out")
     if as_json:
         typer.echo(dumps({"format": format_name, "text": launch.text, "unsaid": dict(launch.unsaid)}, indent=2))
     elif out is None:

@@ -9,6 +9,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from primus_search.cli._files import write
 from primus_search.errors import InputError, NothingFits, Problem
 from primus_search.report.console import Plain
 
@@ -141,10 +142,7 @@ def _write_svg(path: Path, row: "Compared") -> None:
 
     assert row.timeline is not None
     title = f"{row.name}: makespan {row.makespan:g}, bubble {100 * row.timeline.bubble_ratio:.2f} %, peak {row.peak:g}"
-    try:
-        path.write_text(svg(row.timeline, title), encoding="utf-8")
-    except OSError as error:
-        raise InputError([Problem("--gantt", f"cannot write {path}: {error.strerror}")]) from error
+    write(path, svg(row.timeline, title), "--gantt")
 
 
 def _as_json(row: "Compared") -> dict[str, object]:

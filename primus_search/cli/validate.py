@@ -35,9 +35,10 @@ def validate(
         outcome = outcome.with_rates(left_out_rates(csv, leave_out))
     figures = summary(outcome)
     if html is not None:
-        from primus_search.validate.page import write_page
+        from primus_search.cli._files import write
+        from primus_search.validate.page import page
 
-        write_page(html, csv.name, figures)
+        write(html, page(csv.name, figures), "--html")
     if as_json:
         typer.echo(json.dumps(_finite(figures), indent=2))
         return

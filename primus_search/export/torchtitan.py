@@ -43,7 +43,8 @@ def say(job: Job) -> str:
 def _model(job: Job) -> dict[str, Any]:
     families = {"llama": "llama3", "deepseek": "deepseek_v3", "qwen": "qwen3", "gpt": "gpt_oss"}
     name = job.model.name.lower()
-    family = next((theirs for ours, theirs in families.items() if ours in name), "llama3")
+    # One that torchtitan does not have keeps its name: to be refused there, not to be trained as another.
+    family = next((theirs for ours, theirs in families.items() if ours in name), job.model.name)
     size = re.search(r"(\d+(?:x\d+)?b(?:-a\d+b)?)", name)
     converters = {"hybrid": FLOAT8, "rowwise": FLOAT8, "mxfp8": "quantize.linear.mx"}
     chosen = converters.get(job.row["fp8"])

@@ -103,7 +103,7 @@ def _moved(c: Comparison) -> Group:
 
 
 def _table(*columns: str, are_words: bool = False) -> RichTable:
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i == 0 or are_words else "right", overflow="fold", no_wrap=i == 0)
     return table

@@ -173,7 +173,7 @@ def _ablation(e: Explained) -> Group:
     return Group("What each knob gives", table, note)
 
 
-def _folded(text: str, most: int = 15) -> str:
+def _folded(text: str, most: int = 20) -> str:
     """Long names on two lines at an underscore, where a table would cut them anywhere."""
     folds = ((word, word.rfind("_", 0, most) + 1) for word in text.split(" "))
     return " ".join(word if len(word) <= most or not at else f"{word[:at]}\n{word[at:]}" for word, at in folds)
@@ -322,7 +322,7 @@ def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
 
 
 def _table(*columns: str, left: Iterable[str] = ()) -> RichTable:
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     texts: Sequence[str] | Mapping[str, str] = tuple(left)
     for name in columns:
         is_text = name in texts

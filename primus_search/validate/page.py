@@ -2,15 +2,14 @@
 
 import html
 import math
-from pathlib import Path
 from typing import Any
 
 _STYLE = """body{font:14px system-ui;margin:2em;max-width:70em}table{border-collapse:collapse;margin:1em 0}
 td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"""
 
 
-def write_page(path: Path, title: str, figures: dict[str, Any]) -> None:
-    """Write the page; everything that came from the file is escaped."""
+def page(title: str, figures: dict[str, Any]) -> str:
+    """The page; everything that came from the file is escaped."""
     rows = sorted(figures["per_row"], key=_error, reverse=True)
     parts = [
         "<!doctype html><meta charset=utf-8>",
@@ -23,7 +22,7 @@ def write_page(path: Path, title: str, figures: dict[str, Any]) -> None:
         _table(["run", "assumed"], [[a["id"], a["what"]] for a in figures["assumed"]]),
         _table(["skipped run", "reason"], [[s["id"], s["reason"]] for s in figures["skipped_reasons"]]),
     ]
-    path.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    return "\n".join(parts) + "\n"
 
 
 def number(value: float, form: str = ".2f") -> str:

@@ -184,6 +184,14 @@ def on_a_terminal(words: list[str], environment: dict[str, str]) -> str:
     return b"".join(parts).decode()
 
 
+def test_a_file_asked_for_comes_with_its_folder_or_is_refused_in_words(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "job.yaml"
+    printed(["export", str(runs / "a"), "1", "--out", str(out)])
+    assert "modules:" in out.read_text()
+    done = CliRunner().invoke(app, ["export", str(runs / "a"), "1", "--out", str(out / "in_the_way.yaml")])
+    assert str(done.exception) == f"--out {out}/in_the_way.yaml: cannot be written: File exists"
+
+
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38;[0-9;]+|48;[0-9;]+)m")
 
 

@@ -1,0 +1,14 @@
+"""Files a user asks for by name: folders on the way are made, what cannot be written is said without a traceback."""
+
+from pathlib import Path
+
+
+def write(path: Path, text: str, flag: str) -> None:
+    """Write a text file. Raises `InputError` at `flag` with the reason where that is impossible."""
+    from primus_search.errors import InputError, Problem
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError([Problem(f"{flag} {path}", f"cannot be written: {error.strerror}")]) from error
