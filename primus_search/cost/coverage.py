@@ -101,8 +101,10 @@ def _reason(asked: _Asked, known: Range | None, beyond: int | None, device: str)
 def _spoken(kind: str) -> str:
     law, _, which = kind.partition("/")
     words = {"gemm": "GEMM", "grouped_gemm": "grouped GEMM", "memory": "peak memory"}.get(law, law)
+    if law in ("collectives", "dispatch"):
+        return f"{words} {'across nodes' if which == 'across' else 'inside a node'}"
     recipe = {"bf16": "BF16", "hybrid": "FP8", "moe": "MoE"}.get(which, which)
-    return f"{words} {recipe}" if law in ("collectives", "dispatch") else f"{recipe} {words}"
+    return f"{recipe} {words}"
 
 
 def _number(value: float) -> str:
