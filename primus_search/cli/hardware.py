@@ -1,6 +1,7 @@
 """`primus-search hardware [NAME]`: accelerators and networks, every number with its source."""
 
 import json
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,7 +88,7 @@ def _print_table(every: dict[str, "Hardware"], stacks: list[str]) -> None:
     header = ("hardware", "BF16 TF", "FP8 TF", "HBM GB", "GB/s", "domain", "link GB/s", "NICs GB/s")
     print_table(header, rows, numbers=(1, 2, 3, 4, 6, 7))
     typer.echo("TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.")
-    typer.echo(f"Software stacks: {', '.join(stacks)}")
+    typer.echo(textwrap.fill(f"Software stacks: {', '.join(stacks)}", 80, subsequent_indent="  "))
     typer.echo("Every number with its source: primus-search hardware NAME")
 
 

@@ -91,7 +91,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     by_bare: dict[str, str] = {}
     for name in known:
         by_bare.setdefault(_bare(name), name)
-    near = difflib.get_close_matches(_bare(given), by_bare, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(_bare(given), by_bare, n=1, cutoff=0.65)
     return f"; did you mean '{by_bare[near[0]]}'?" if near else ""
 
 
