@@ -88,6 +88,8 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     if name is None:
         name = likely_stack(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
+    elif words.is_fork(run.word("source")):
+        is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
     try:
         return replace(switched(_stack(name), run), is_assumed=is_assumed), assumed
     except InputError as error:

@@ -88,6 +88,11 @@ def stack_name(source: str, flags: str, gpu: str) -> str | None:
     return None
 
 
+def is_fork(source: str) -> bool:
+    """Whether a source says that it changed the software it names."""
+    return bool(re.search(r"\b(?:fork(?:ed)?|patched|modified)\b", source.lower()))
+
+
 def precision(word: str) -> Fp8 | None:
     """The FP8 recipe of a precision word; None for a word nobody knows."""
     text = word.lower()

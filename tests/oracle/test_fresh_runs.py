@@ -55,8 +55,8 @@ def test_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole() -> None
 
 
 def test_intervals_hold_as_often_as_they_say() -> None:
-    """Of both halves together: 47 and 55 % when first collected. The first alone, whose software is mostly plain Megatron
-    and eager modules, 97 %; the other, with torch's experts, 77 %."""
+    """Of both halves together: 47 and 55 % when first collected. The first alone, mostly of plain Megatron and eager
+    modules, 97 %; the other, with torch's experts, 75 %."""
     both = (outcome(), other_half())
     inside, weights = (np.concatenate(parts) for parts in zip(*((are_inside(o), o.weights) for o in both), strict=True))
     assert 0.85 <= float((inside * weights).sum() / weights.sum()) <= 0.95
@@ -103,7 +103,6 @@ def test_errors_of_the_other_half_are_as_small_as_promised() -> None:
     assert figures["p90_abs_error"] <= 0.22
 
 
-@missed("9 of 33 when first projected, 4 since: Qwen3-30B in torchtitan on 8 H200 at expert degrees 4 and 8")
 def test_at_most_one_in_a_hundred_of_the_other_half_is_said_to_run_out() -> None:
     assert memory_summary(other_half())["false_oom"] <= 0.01
 

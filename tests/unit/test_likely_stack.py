@@ -64,6 +64,13 @@ def test_a_hidden_source_leaves_the_configuration_to_tell() -> None:
     assert stack_without_source(run) == "megatron_lm"
 
 
+def test_a_fork_is_what_it_forked_as_far_as_one_knows() -> None:
+    ours = build_stack(run_of(source="pytorch/torchtitan main"), load_hardware("h100"))[0]
+    theirs, assumed = build_stack(run_of(source="torchtitan fork of somebody"), load_hardware("h100"))
+    assert theirs == replace(ours, is_assumed=True)
+    assert assumed == ("torchtitan assumed of a fork",)
+
+
 def test_every_stack_that_may_be_assumed_says_how_far_off_that_may_be() -> None:
     for name in ("megatron_lm", "deepspeed", "torchtitan", "megatron_core_2026", "nemo_2024", "megatron_fsdp_2026"):
         errors = load_stack(name).errors
