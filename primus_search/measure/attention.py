@@ -50,8 +50,8 @@ def _takes_two_dims(q: Tensor, k: Tensor, v: Tensor, is_grouped: bool) -> bool:
 
     torch's memory-efficient kernel does too, but is slower than flash attention on padded values.
     """
-    if q.device.type != "cuda" or torch.version.hip is not None:
-        return q.device.type == "meta"
+    if q.device.type == "cpu" or torch.version.hip is not None:
+        return False
     asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, is_grouped)
     return torch.backends.cuda.can_use_cudnn_attention(asked)
 

@@ -4,7 +4,7 @@ The cost model counts the bytes a fused kernel moves; a rate here is those bytes
 torch runs it, several kernels or one. So a projection with this law speaks of training with these modules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,16 @@ class Sizes:
 
 
 def stream_seconds(
-    sizes: Sizes, seconds: Seconds, update: Callable[[int], Callable[[], None]] = adamw_update
+    sizes: Sizes,
+    seconds: Seconds,
+    update: Callable[[int], Callable[[], None]] = adamw_update,
+    *,
+    adds_gradients: bool = True,
 ) -> dict[str, Any]:
     """Seconds of each operation, forward and backward apart where it has both; `seconds` times one call.
 
-    update  what a step does to that many parameters
+    update          what a step does to that many parameters
+    adds_gradients  backward adds to the gradients of the call before; else they are new, as inside a layer
     """
     rows, hidden = sizes.rows, sizes.hidden
     x = torch.randn(rows, hidden, requires_grad=True)
@@ -49,12 +54,13 @@ def stream_seconds(
     weight = torch.ones(hidden, requires_grad=True)
     logits, targets = torch.randn(rows // 4, sizes.vocabulary), torch.randint(0, sizes.vocabulary, (rows // 4,))
     order = torch.randperm(rows)
+    fresh = () if adds_gradients else (x, wide, weight)
     return {
         "add_s": seconds(lambda: x.detach() + x.detach()),
-        "swiglu_s": both_passes(lambda: swiglu(wide), seconds),
-        "norm_s": both_passes(lambda: rms_norm(x, weight), seconds),
+        "swiglu_s": both_passes(lambda: swiglu(wide), seconds, fresh),
+        "norm_s": both_passes(lambda: rms_norm(x, weight), seconds, fresh),
         "loss_s": seconds(lambda: fused_loss(logits.clone(), targets)),
-        "permute_s": both_passes(lambda: x.index_select(0, order), seconds),
+        "permute_s": both_passes(lambda: x.index_select(0, order), seconds, fresh),
         "copy_s": seconds(lambda: logits.clone()),
         "small_kernel_s": _small_kernel_s(seconds),
         "optimizer_s": seconds(update(sizes.optimizer_params)),
@@ -76,7 +82,7 @@ def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
     sizes = SIZES[payload["sweep"]]
     heat(kind)
     with placed(kind, "bfloat16"):
-        found = stream_seconds(sizes, seconds, master_update)
+        found = stream_seconds(sizes, seconds, master_update, adds_gradients=kind == CPU)
         if kind != CPU:
             x = torch.randn(sizes.rows, sizes.hidden)
             found["cast_s"] = seconds(lambda: precise8(x))
@@ -85,11 +91,19 @@ def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def both_passes(run: Callable[[], torch.Tensor], seconds: Seconds) -> dict[str, float]:
-    """Forward and backward seconds of a differentiable call."""
+def both_passes(
+    run: Callable[[], torch.Tensor], seconds: Seconds, fresh: Sequence[torch.Tensor] = ()
+) -> dict[str, float]:
+    """Forward and backward seconds of a differentiable call; `fresh` are leaves whose gradients it forgets."""
     forward = seconds(run)
     grad = torch.ones_like(run())
-    whole = seconds(lambda: torch.autograd.backward(run(), grad))
+
+    def both() -> None:
+        torch.autograd.backward(run(), grad)
+        for leaf in fresh:
+            leaf.grad = None
+
+    whole = seconds(both)
     return {"forward": forward, "backward": max(whole - forward, 0.0)}
 
 

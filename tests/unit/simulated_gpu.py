@@ -23,7 +23,7 @@ from primus_search.candidates import Fp8, GroupedGemm
 from primus_search.cost.attention import attention_s
 from primus_search.cost.gemm import gemm_s
 from primus_search.cost.grouped_gemm import grouped_gemm_s
-from primus_search.measure import attention, device, isolate
+from primus_search.measure import attention, device, isolate, linear
 from primus_search.measure.clocks import Reading
 from primus_search.measure.isolate import Outcome, Verdict
 
@@ -175,14 +175,17 @@ def sdpa(q, k, v, *, is_causal, enable_gqa=False, scale=None):
 
 
 @contextmanager
-def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", **how: Any):
-    """Let torch have that device for as long as the block runs; processes of their own become calls."""
+def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", gcn: str = "", **how: Any):
+    """Let torch have that device for as long as the block runs; processes of their own become calls.
+
+    gcn  architecture of an AMD device, as ROCm spells it
+    """
     gpu = SimulatedGpu(acc, **how)
     _Event.gpu = gpu
     major, minor = 9, 0
     properties = SimpleNamespace(
         name=name, major=major, minor=minor, L2_cache_size=50 << 20, total_memory=int(acc.hbm_bytes),
-        gcnArchName="", multi_processor_count=132,
+        gcnArchName=gcn, multi_processor_count=132,
     )  # fmt: skip
 
     def reset() -> None:
@@ -206,6 +209,9 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", **how
     }
     for attribute, value in patches.items():
         monkeypatch.setattr(torch.cuda, attribute, value)
+    monkeypatch.setattr(torch.version, "hip", "7.0" if gcn else None)
+    monkeypatch.setattr(torch.backends.cuda, "can_use_cudnn_attention", lambda _: True)
+    linear._is_fnuz.cache_clear()
     monkeypatch.setitem(device.TORCH_NAMES, device.CUDA, "meta")
     monkeypatch.setattr(attention.F, "scaled_dot_product_attention", sdpa)
     monkeypatch.setattr("primus_search.measure.preflight.pinned_like", torch.empty_like)
@@ -214,8 +220,11 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", **how
     fused = [*optimizer._get_fused_kernels_supported_devices(), "meta"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: fused)
     run_here(monkeypatch)
-    with gpu:
-        yield gpu
+    try:
+        with gpu:
+            yield gpu
+    finally:
+        linear._is_fnuz.cache_clear()
 
 
 def run_here(monkeypatch) -> None:

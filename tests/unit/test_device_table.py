@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -76,15 +75,13 @@ def flat_sweep(path, *, kind, gpu, sweep):
 
 
 @pytest.mark.slow
-def test_the_gpu_benchmark_fits_the_sweep_and_reports_layers_steps_and_memory(tmp_path, capsys, monkeypatch):
+def test_the_gpu_benchmark_reports_layers_steps_and_memory(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("primus_search.measure.device_table.measure_device", flat_sweep)
     monkeypatch.setattr("primus_search.measure.bencher.devices_of_host", lambda: (1, 1))
-    monkeypatch.setitem(bench_gpu.SCALES, "tiny", replace(bench_gpu.SCALES["tiny"], fits=True))
     options = argparse.Namespace(hardware="h100", sweep="tiny", out=tmp_path, minutes=10.0)
     assert bench_gpu.run(options, "cpu", [SMALLEST]) == 0
     assert "layer: median error" in capsys.readouterr().out
     (facts,) = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
-    assert {"BF16 GEMM", "FP8 GEMM"} <= {stage["stage"] for stage in facts["fit"]}
     names = [row["name"] for row in facts["layers"]]
     assert names[:2] == ["smallest dense bf16", "smallest moe bf16"]
     # FP8 runs, or is named as missing: which of the two is the device's affair

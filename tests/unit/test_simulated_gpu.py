@@ -11,13 +11,16 @@ from typer.testing import CliRunner
 
 from primus_search.calibrate.points import read_points
 from primus_search.calibrate.run import calibrate_hardware
+from primus_search.candidates import Fp8
 from primus_search.cli import app
 from primus_search.declare.hardware import load_hardware
 from primus_search.declare.models import load_model
 from primus_search.measure import device, sweeps, timing
+from primus_search.measure.alone import first_layers
 from primus_search.measure.device import CUDA, placed
 from primus_search.measure.device_table import measure_device
 from primus_search.measure.layers import Layer
+from primus_search.measure.linear import precise8
 from primus_search.measure.shard import Shard
 from tests.bench import bench_gpu
 from tests.unit.simulated_gpu import simulated
@@ -109,6 +112,28 @@ def test_a_layer_with_a_window_runs_on_a_gpu_by_packed_attention(at_once):
         assert x.grad is not None and x.grad.shape == x.shape
     assert {"torch_attn::_varlen_attn", "torch_attn::_varlen_attn_backward"} <= set(gpu.seconds_by_op)
     assert gpu.peak < 2 * 4096 * 4096 * model.num_heads * 2.0 + 4e9
+
+
+AMD = {"name": "AMD Instinct MI300X", "gcn": "gfx942:sramecc+:xnack-"}
+
+
+@pytest.mark.parametrize(("device_of", "e4m3"), [({}, torch.float8_e4m3fn), (AMD, torch.float8_e4m3fnuz)])
+def test_every_layer_of_a_latent_mixture_runs_in_fp8_on_both_makers_devices(at_once, device_of, e4m3):
+    """Formats and layouts are checked by torch's own rules for its scaled product; heads of two dimensions are padded
+    where flash attention wants one."""
+    model = first_layers(load_model("deepseek_v2_lite"), 2)
+    shard = Shard(micro_batch_size=1, seq_length=4096, fp8=Fp8.HYBRID)
+    with simulated(at_once, known_device(), **device_of) as gpu, placed(CUDA, "bfloat16"):
+        assert precise8(torch.randn(16, 16))[0].dtype is e4m3
+        for kind in model.kinds:
+            x = torch.randn(1, 4096, model.hidden, requires_grad=True)
+            layer = Layer(model, shard, kind)
+            layer(x).backward(torch.ones_like(x))
+            assert x.grad is not None and all(
+                p.grad is not None and p.grad.shape == p.shape for p in layer.parameters()
+            )
+    assert gpu.seconds_by_op["aten::_scaled_mm"] > 0.0
+    assert ("aten::constant_pad_nd" in gpu.seconds_by_op) == bool(device_of)
 
 
 @pytest.mark.slow
