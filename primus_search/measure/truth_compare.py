@@ -1,5 +1,7 @@
 """What the rounds have found, case by case: as trained, as projected, and as projected with its layers measured."""
 
+import csv
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,36 +18,54 @@ from primus_search.measure.host import rows_of
 from primus_search.measure.timing import Measurement
 from primus_search.measure.truth import Row
 from primus_search.measure.truth_found import Found
-from primus_search.measure.truth_samples import PieceSample, estimate, lower_quartile, undisturbed_piece
+from primus_search.measure.truth_samples import PieceSample, Yardstick, estimate, lower_quartile, undisturbed_piece
 from primus_search.measure.truth_space import FLOAT, MODELS, RANKS, WORKLOAD, Case
 from primus_search.model import Model
 
 MEASUREMENTS = "truth_layers.jsonl"
 HOST = "truth_host.csv"
+STEPS = "truth_steps.csv"
 
 
 def compare(wanted: Sequence[Case], found: Found, cluster: Cluster, folder: Path) -> tuple[Row, ...]:
-    """A row of every case; the host's calibration and the pieces are written to the folder."""
+    """A row of every case; every step, the host's calibration and the pieces are written to the folder."""
+    (folder / STEPS).write_text(steps_csv(found), encoding="utf-8")
     table = to_csv(rows_of(found.calibration(), RANKS, describe(CPU).label))
     (folder / HOST).write_text(table, encoding="utf-8")
     cache = MeasurementCache(folder / MEASUREMENTS)
-    cache.add(_merged(same, found.yard_s) for same in found.pieces.values())
+    yardstick = found.yardstick
+    cache.add(_merged(same, yardstick) for same in found.pieces.values())
     benchers = {model.name: _bencher(model, cache) for model in MODELS.values()}
-    return tuple(_row(case, found, cluster, benchers[case.model.name]) for case in wanted)
+    return tuple(_row(case, found, yardstick, cluster, benchers[case.model.name]) for case in wanted)
 
 
-def _merged(same: Sequence[PieceSample], yard_s: float) -> Measurement:
+def steps_csv(found: Found) -> str:
+    """Every timed step as a row, seconds of each rank in columns of its own."""
+    text = io.StringIO()
+    ranks = range(RANKS)
+    writer = csv.writer(text, lineterminator="\n")
+    cpus, yards = ([f"{name}_s_{rank}" for rank in ranks] for name in ("cpu", "yardstick"))
+    writer.writerow(["name", "visit", "wall_s", "foreign_share", *cpus, *yards])
+    for name, visits in found.visits.items():
+        for visit, steps in enumerate(visits, start=1):
+            for one in steps:
+                numbers = (one.wall_s, one.foreign_share, *one.cpus_s, *one.yards_s)
+                writer.writerow([name, visit, *(f"{number:.6g}" for number in numbers)])
+    return text.getvalue()
+
+
+def _merged(same: Sequence[PieceSample], yardstick: Yardstick) -> Measurement:
     """One measurement from those of all ranks, cases and rounds, every note once."""
     spreads = lower_quartile([sample.measurement.spreads_s for sample in same])
     notes = tuple(dict.fromkeys(note for sample in same for note in sample.measurement.notes))
-    return replace(same[0].measurement, seconds=undisturbed_piece(same, yard_s), spreads_s=spreads, notes=notes)
+    return replace(same[0].measurement, seconds=undisturbed_piece(same, yardstick), spreads_s=spreads, notes=notes)
 
 
 def _bencher(model: Model, cache: MeasurementCache) -> Bencher:
     return Bencher(model=model, workload=WORKLOAD, device=describe(CPU), dtype=FLOAT, cache=cache)
 
 
-def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
+def _row(case: Case, found: Found, yardstick: Yardstick, cluster: Cluster, bencher: Bencher) -> Row:
     if case.name in found.failures or case.name not in found.visits:
         return Row(name=case.name, failure=found.failures.get(case.name, "not trained"))
     layers = bencher.layers(case.row, [0])
@@ -54,9 +74,9 @@ def _row(case: Case, found: Found, cluster: Cluster, bencher: Bencher) -> Row:
     projected = Projector(case.model, cluster, WORKLOAD).project(case.row)
     again = Projector(case.model, cluster, WORKLOAD, measured=layers).project(case.row)
     samples = found.steps_of(case.name)
-    trained = estimate(samples, found.yard_s)
+    trained = estimate(samples, yardstick)
     halves = [found.steps_of(case.name, slice(first, None, 2)) for first in (0, 1)]
-    odd_s, even_s = (estimate(half, found.yard_s).seconds if half else math.nan for half in halves)
+    odd_s, even_s = (estimate(half, yardstick).seconds if half else math.nan for half in halves)
     peak, reserved, baseline = found.peaks[case.name]
     return Row(
         name=case.name,

@@ -1,11 +1,21 @@
 """What training and measuring have brought so far, and the machine they describe."""
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from primus_search.cluster import Cluster
 from primus_search.measure.host import fit, mean_of
-from primus_search.measure.truth_samples import PieceSample, Sample, best_yard, lower_quartile
+from primus_search.measure.timing import Measurement
+from primus_search.measure.truth_samples import (
+    PieceSample,
+    Sample,
+    Yardstick,
+    lower_quartile,
+    samples_of,
+    yardstick_of,
+)
 from primus_search.measure.truth_space import RANKS
 from primus_search.stack import Stack
 
@@ -25,14 +35,23 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def yard_s(self) -> float:
-        """The yardstick of a calm core; 0 before anything was trained."""
-        yards = [yard_s for name in self.visits for sample in self.steps_of(name) for yard_s in sample.yards_s]
-        return best_yard(yards) if yards else 0.0
+    def yardstick(self) -> Yardstick:
+        """What all steps say of it; a calm core's is 0 before anything was trained."""
+        return yardstick_of([self.steps_of(name) for name in self.visits]) if self.visits else Yardstick(calm_s=0.0)
 
     def steps_of(self, name: str, visits: slice = slice(None)) -> list[Sample]:
         """All steps of one case, or those of some of its visits."""
         return [sample for steps in self.visits[name][visits] for sample in steps]
+
+    def take(self, name: str, values: Sequence[dict[str, Any]]) -> None:
+        """What the ranks say of one visit (`truth_train.train`)."""
+        self.visits.setdefault(name, []).append(samples_of(values, os.cpu_count() or 1))
+        sizes = ("peak_bytes", "reserved_bytes", "baseline_bytes")
+        self.peaks.setdefault(name, tuple(max(value[size] for value in values) for size in sizes))
+        for one in (one for value in values for one in value["pieces"]):
+            sample = PieceSample(measurement=Measurement(**one["measurement"]), yard_s=one["yard_s"])
+            key = (sample.measurement.kernel, sample.measurement.shape)
+            self.pieces.setdefault(key, []).append(sample)
 
     def calibration(self) -> dict[str, Any]:
         """The host's figures: kernels by the lower quartile of ranks and rounds, links, which need all ranks, of

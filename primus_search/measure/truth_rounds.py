@@ -6,7 +6,6 @@ each time, so that what drifts or disturbs meets every case alike. A case whose 
 rounds; rounds end when all agree or when the seconds are spent, in the middle of a round if need be.
 """
 
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -23,11 +22,10 @@ from primus_search.measure.host import WARM, CalibrationError, calibration_job
 from primus_search.measure.isolate import Outcome
 from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.measure.shard import Shard
-from primus_search.measure.timing import Measurement
 from primus_search.measure.truth import Report, Row
 from primus_search.measure.truth_compare import compare
 from primus_search.measure.truth_found import Found
-from primus_search.measure.truth_samples import PieceSample, estimate, is_tight, samples_of
+from primus_search.measure.truth_samples import Yardstick, estimate, is_tight
 from primus_search.measure.truth_space import COUNT, FLOAT, RANKS, SEED, WORKLOAD, Case, chosen, legal
 from primus_search.stack import Stack
 
@@ -36,7 +34,7 @@ WARMUP = 1  # finds the heap grown by the counted steps, or grows it
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
 PIECE_S = 0.25  # measuring one piece of one case, per round
 LIMIT_S = 60.0
-ENDING_S = 20.0  # what begins last takes, and the comparison
+ENDING_S = 30.0  # what begins last takes, and the comparison
 SHORTEST_S = 20.0  # a round that is worth its start
 
 Say = Callable[[str], object]
@@ -64,14 +62,17 @@ def prove(
     wanted, size = _wanted(cluster, only, count)
     say(f"{len(wanted)} of {size} legal configurations: {', '.join(case.name for case in wanted)}")
     rounds, order = 0, random.Random(SEED)
-    while time.time() + SHORTEST_S < until and (left := [case for case in wanted if not _is_done(case, found)]):
+    left = list(wanted)
+    while left and time.time() + SHORTEST_S < until:
         order.shuffle(left)
         began, rounds = time.time(), rounds + 1
         train_round(left, found, steps, until)
-        calm = [estimate(found.steps_of(name), found.yard_s) for name in found.visits]
+        yardstick = found.yardstick
+        calm = sum(estimate(found.steps_of(name), yardstick).is_calm for name in found.visits)
+        left = [case for case in wanted if not _is_done(case, found, yardstick)]
         say(
-            f"round {rounds}: {time.time() - began:.0f} s; {sum(one.is_calm for one in calm)} of {len(wanted)} "
-            f"configurations have calm steps, {sum(_is_done(case, found) for case in wanted)} need no more"
+            f"round {rounds}: {time.time() - began:.0f} s; {calm} of {len(wanted)} configurations have calm steps, "
+            f"{len(wanted) - len(left)} need no more"
         )
     rows = compare(wanted, found, found.cluster(stack), folder)
     notes = (f"Trained: {len(wanted)} of {size} legal configurations, chosen by projected speed.", *found.notes)
@@ -90,15 +91,15 @@ def _wanted(cluster: Cluster, only: Sequence[str], count: int) -> tuple[list[Cas
     return chosen(named, cluster, count), len(named)
 
 
-def _is_done(case: Case, found: Found) -> bool:
-    return case.name in found.failures or is_tight(found.visits.get(case.name, []), found.yard_s)
+def _is_done(case: Case, found: Found, yardstick: Yardstick) -> bool:
+    return case.name in found.failures or is_tight(found.visits.get(case.name, []), yardstick)
 
 
 def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
     steps = [sample for name in found.visits for sample in found.steps_of(name)]
     if not steps:
         return ["nothing was trained"]
-    shares, slower = [s.foreign_share for s in steps], [max(s.yards_s) / found.yard_s - 1.0 for s in steps]
+    shares, slower = [s.foreign_share for s in steps], found.yardstick.slowness(steps).max(axis=1) - 1.0
     notes = [f"{describe(CPU).label}; {rounds} rounds, {len(shares)} steps of {WORKLOAD.tokens_per_step:.0f} tokens"]
     busy = [row.name for row in rows if not row.failure and not row.is_calm]
     disturbed = (
@@ -128,11 +129,12 @@ def train_round(left: Sequence[Case], found: Found, steps: int, until: float) ->
     """Calibrate, train every case once more and measure its pieces."""
     jobs: list[tuple[Job, Take]] = [(calibration_job(), _Calibrated(found))]
     seen: set[tuple[str, str]] = set()
+    yard_s = found.yardstick.calm_s
     for case in left:
         pieces = [p for p in pieces_of(case) if p.piece == "layer" or (p.piece, p.shape) not in seen]
         seen |= {(piece.piece, piece.shape) for piece in pieces}
         counted = 0 if case.name in found.peaks else COUNTED
-        job = training_job(case, steps, counted=counted, pieces=pieces, yard_s=found.yard_s, until=until)
+        job = training_job(case, steps, counted=counted, pieces=pieces, yard_s=yard_s, until=until)
         jobs.append((job, _Trained(found, case.name)))
     _run(jobs)
 
@@ -200,10 +202,4 @@ class _Trained:
         values = [outcome.value for outcome in outcomes]
         if any(value["is_late"] for value in values):
             return
-        self.found.visits.setdefault(self.name, []).append(samples_of(values, os.cpu_count() or 1))
-        names = ("peak_bytes", "reserved_bytes", "baseline_bytes")
-        self.found.peaks.setdefault(self.name, tuple(max(v[name] for v in values) for name in names))
-        for one in (one for value in values for one in value["pieces"]):
-            sample = PieceSample(measurement=Measurement(**one["measurement"]), yard_s=one["yard_s"])
-            key = (sample.measurement.kernel, sample.measurement.shape)
-            self.found.pieces.setdefault(key, []).append(sample)
+        self.found.take(self.name, values)

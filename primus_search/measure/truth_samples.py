@@ -3,14 +3,17 @@
 A core of a virtual machine shares its execution units with another guest's: in spells of a tenth of a second to minutes
 everything on it takes up to 1.8 times its CPU seconds, and nothing but a longer step tells. Two witnesses do:
 - a yardstick, one and the same small product, on each core right before and after the step;
-- the CPU seconds of each rank in the step against the least that this rank ever needed for this configuration.
+- the CPU seconds of each rank in the step against what this rank needs for this configuration on a calm core.
 
 A step that both call calm counts as it is. Of these the lower quartile is taken, as of the layers' measurements: what
 still disturbs a calm step only makes it longer, and the least of all is a matter of luck. Where too few steps are calm,
 all of them are divided by how much slower the slower rank computed, and the configuration says so.
+
+What a slow core makes of a whole step is less than what it makes of the yardstick, which does nothing but multiply: by
+a power of it that all steps of a run tell together (`Yardstick.power`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +22,7 @@ import numpy as np
 from primus_search.measure.timing import CALM_SHARE, NOTCH, SLOW_RATIO, Measurement
 
 FEWEST_CALM = 3
-SLOW_STEP = 1.10  # CPU seconds of a rank over its least, beyond which a spell fell into the step
+SLOW_STEP = 1.10  # CPU seconds of a rank over those on a calm core, beyond which a spell fell into the step
 BEST_SHARE = 0.05  # of all yardsticks; below that quantile is luck
 TIGHT = 0.02  # half width of the calm steps' 95 % interval at which a configuration needs no more rounds
 TIGHT_STEPS, TIGHT_VISITS = 6, 3
@@ -62,18 +65,45 @@ class PieceSample:
     yard_s: float
 
 
-def best_yard(yards_s: Iterable[float]) -> float:
-    """Seconds of the yardstick on a calm core."""
-    return float(np.quantile(list(yards_s), BEST_SHARE))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """calm_s  on a calm core;  power  of its slowness that is the slowness of a step, between 0 and 1"""
+
+    calm_s: float
+    power: float = 1.0
+
+    def slowness(self, samples: Sequence[Sample]) -> np.ndarray:
+        """Of each rank's core beside each step, at least 1."""
+        yards = np.array([sample.yards_s for sample in samples])
+        found: np.ndarray = np.maximum(yards / self.calm_s, 1.0)
+        return found
 
 
-def estimate(samples: Sequence[Sample], yard_s: float) -> Estimate:
-    """What a step takes when nothing disturbs it; `yard_s` is the yardstick of a calm core."""
+def yardstick_of(cases: Sequence[Sequence[Sample]]) -> Yardstick:
+    """What all steps of all configurations say of the yardstick.
+
+    power: slope of the logarithm of a rank's CPU seconds over that of its yardstick, both less their means over the
+    steps of one configuration, so that only what changes between its steps counts.
+    """
+    calm_s = float(np.quantile([yard_s for same in cases for one in same for yard_s in one.yards_s], BEST_SHARE))
+    plain = Yardstick(calm_s=calm_s)
+    slow = [np.log(plain.slowness(same)) for same in cases]
+    work = [np.log([one.cpus_s for one in same]) for same in cases]
+    slow, work = ([x - x.mean(axis=0) for x in many] for many in (slow, work))
+    square = sum(float((x * x).sum()) for x in slow)
+    product = sum(float((x * y).sum()) for x, y in zip(slow, work, strict=True))
+    return Yardstick(calm_s=calm_s, power=min(max(product / square, 0.0), 1.0) if square > 0.0 else 1.0)
+
+
+def estimate(samples: Sequence[Sample], yardstick: Yardstick) -> Estimate:
+    """What a step takes when nothing disturbs it."""
     walls = np.array([sample.wall_s for sample in samples])
-    slowness = _slowness(samples)
-    yards = np.array([max(sample.yards_s) for sample in samples])
+    beside = yardstick.slowness(samples)
+    cpus = np.array([sample.cpus_s for sample in samples])
+    needed = np.array([_needed_s(c, b, yardstick.power) for c, b in zip(cpus.T, beside.T, strict=True)])
+    slowness = np.maximum((cpus / needed).max(axis=1), 1.0)
     foreign = np.array([sample.foreign_share for sample in samples])
-    is_calm = (slowness <= SLOW_STEP) & (yards <= yard_s * SLOW_RATIO) & (foreign <= CALM_SHARE)
+    is_calm = (slowness <= SLOW_STEP) & (beside.max(axis=1) <= SLOW_RATIO) & (foreign <= CALM_SHARE)
     calm = int(is_calm.sum())
     counted = walls[is_calm] if calm >= FEWEST_CALM else walls / slowness
     low, middle, high = np.quantile(counted, (QUARTILE, 0.5, 1.0 - QUARTILE))
@@ -81,18 +111,19 @@ def estimate(samples: Sequence[Sample], yard_s: float) -> Estimate:
     return Estimate(seconds=float(low), half_width=float(half_width), calm=calm)
 
 
-def _slowness(samples: Sequence[Sample]) -> np.ndarray:
-    """CPU seconds over the same rank's least, of the rank where that is more."""
-    cpus = np.array([sample.cpus_s for sample in samples])
-    ratios: np.ndarray = (cpus / cpus.min(axis=0)).max(axis=1)
-    return ratios
+def _needed_s(cpus_s: np.ndarray, beside: np.ndarray, power: float) -> float:
+    """CPU seconds of one rank's step on a calm core: of steps beside which it was calm, or else of all, scaled."""
+    calm = cpus_s[beside <= SLOW_RATIO]
+    if len(calm) >= FEWEST_CALM:
+        return float(np.quantile(calm, QUARTILE))
+    return float(np.median(cpus_s / beside**power))
 
 
-def is_tight(visits: Sequence[Sequence[Sample]], yard_s: float) -> bool:
+def is_tight(visits: Sequence[Sequence[Sample]], yardstick: Yardstick) -> bool:
     """Whether more visits would tell little more."""
     if len(visits) < TIGHT_VISITS:
         return False
-    found = estimate([sample for visit in visits for sample in visit], yard_s)
+    found = estimate([sample for visit in visits for sample in visit], yardstick)
     return found.calm >= TIGHT_STEPS and found.half_width <= TIGHT
 
 
@@ -108,10 +139,15 @@ def samples_of(values: Sequence[dict[str, Any]], cores: int) -> list[Sample]:
     return found
 
 
-def undisturbed_piece(samples: Sequence[PieceSample], yard_s: float) -> dict[str, float]:
-    """Seconds of each pass of a piece: the lower quartile over calm measurements, or over all where none was calm."""
-    calm = [sample for sample in samples if sample.yard_s <= yard_s * SLOW_RATIO] or list(samples)
-    found: dict[str, float] = lower_quartile([sample.measurement.seconds for sample in calm])
+def undisturbed_piece(samples: Sequence[PieceSample], yardstick: Yardstick) -> dict[str, float]:
+    """Seconds of each pass of a piece: the lower quartile over calm measurements, or over all, scaled like steps."""
+    slowness = [max(sample.yard_s / yardstick.calm_s, 1.0) for sample in samples]
+    calm = [sample.measurement.seconds for sample, slow in zip(samples, slowness, strict=True) if slow <= SLOW_RATIO]
+    scaled = [
+        {name: s / slow**yardstick.power for name, s in sample.measurement.seconds.items()}
+        for sample, slow in zip(samples, slowness, strict=True)
+    ]
+    found: dict[str, float] = lower_quartile(calm or scaled)
     return found
 
 

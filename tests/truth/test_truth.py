@@ -20,6 +20,8 @@ from primus_search.measure.isolate import Verdict
 from primus_search.measure.ranks import Job, run_jobs
 from primus_search.measure.shard import Shard
 from primus_search.measure.truth import Report, Row
+from primus_search.measure.truth_compare import steps_csv
+from primus_search.measure.truth_found import Found
 from primus_search.measure.truth_rounds import pieces_of, training_job
 from primus_search.measure.truth_space import GPT, MOE, chosen, legal
 
@@ -90,6 +92,19 @@ def test_every_way_to_split_a_step_trains(trained):
 @pytest.mark.slow
 def test_a_job_that_comes_too_late_begins_nothing(trained):
     assert [outcome.value for outcome in trained[5]] == [{"is_late": True}] * 2
+
+
+@pytest.mark.slow
+def test_every_step_and_every_ranks_measurement_is_kept(trained):
+    one, found = case("gpt pp2 1f1b b2"), Found()
+    values = [outcome.value for outcome in trained[3]]
+    found.take(one.name, values)
+    found.figures.append([{"links": {"all_reduce": [1.0]}, "add_s": 1.0}] * 2)
+    assert found.calibration() == {"links": {"all_reduce": [1.0]}, "add_s": 1.0}
+    sample, *_ = found.steps_of(one.name)
+    assert sample.wall_s == max(value["walls_s"][0] for value in values)
+    assert steps_csv(found).splitlines()[1].startswith(f"{one.name},1,{sample.wall_s:.6g},")
+    assert {len(same) for same in found.pieces.values()} == {2}  # one of each rank
 
 
 def case(name):

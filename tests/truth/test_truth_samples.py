@@ -1,8 +1,8 @@
 """What repeated steps say of a configuration's time on a machine whose cores are slow in spells.
 
-A simulated machine of two cores: each is calm or `SLOW` times slower, in spells of random length, independent of the
-other. Steps of configurations of known length are trained on it as `truth_rounds` does: a few at each visit, in an
-order of its own each round, with the yardstick before and after.
+A simulated machine of two cores: each is calm or `SLOW` times slower (its yardstick `SLOW_YARD` times), in spells of
+random length, independent of the other. Steps of configurations of known length are trained on it as `truth_rounds`
+does: a few at each visit, in an order of its own each round, with the yardstick before and after.
 """
 
 from dataclasses import dataclass, field
@@ -16,15 +16,17 @@ from primus_search.measure.truth_samples import (
     SLOW_STEP,
     PieceSample,
     Sample,
-    best_yard,
+    Yardstick,
     estimate,
     is_tight,
     lower_quartile,
     samples_of,
     undisturbed_piece,
+    yardstick_of,
 )
 
-SLOW, YARD_S, FINE_S = 1.6, 0.0024, 0.005
+SLOW, SLOW_YARD, YARD_S, FINE_S = 1.5, 1.8, 0.0024, 0.005
+YARD = Yardstick(calm_s=YARD_S)
 LENGTH_S = 900.0
 TRUE_S = np.geomspace(0.45, 1.1, 26)  # neighbours differ by 3.6 %
 
@@ -49,7 +51,8 @@ class Machine:
 
     def yard_s(self, core):
         """Of the lesser of two, right now."""
-        return YARD_S / self.speeds[core][int(self.now_s / FINE_S)] * (1.0 + abs(self.random.normal(0.0, 0.02)))
+        is_slow = self.speeds[core][int(self.now_s / FINE_S)] < 1.0
+        return YARD_S * (SLOW_YARD if is_slow else 1.0) * (1.0 + abs(self.random.normal(0.0, 0.02)))
 
     def takes_s(self, core, work_s):
         """Seconds from now on until a core has done that much."""
@@ -76,10 +79,6 @@ class Machine:
         return visits
 
 
-def yard_of(visits):
-    return best_yard(y for same in visits.values() for visit in same for sample in visit for y in sample.yards_s)
-
-
 def steps(visits):
     return [sample for visit in visits for sample in visit]
 
@@ -92,7 +91,9 @@ SPELLS = [(0.8, 0.4), (4.0, 4.0), (120.0, 60.0)]
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_order_of_configurations_is_recovered_from_steps_with_slow_spells(seed, calm_s, slow_s):
     visits = Machine(seed=seed, calm_s=calm_s, slow_s=slow_s).train(LENGTH_S)
-    found = [estimate(steps(same), yard_of(visits)) for same in visits.values()]
+    yardstick = yardstick_of([steps(same) for same in visits.values()])
+    assert yardstick.calm_s == pytest.approx(YARD_S, rel=0.02)
+    found = [estimate(steps(same), yardstick) for same in visits.values()]
     errors = np.array([one.seconds for one in found]) / TRUE_S - 1.0
     assert kendalltau([one.seconds for one in found], TRUE_S).statistic > 0.95
     assert np.median(np.abs(errors)) < 0.02 and np.abs(errors).max() < SLOW_STEP - 1.0
@@ -101,8 +102,15 @@ def test_the_order_of_configurations_is_recovered_from_steps_with_slow_spells(se
 
 
 def test_steps_that_are_never_calm_are_scaled_by_what_the_slower_rank_needed_more_and_say_so():
-    slow = [Sample(wall_s=w, cpus_s=(w, 1.0), foreign_share=0.0, yards_s=(0.004, 0.0024)) for w in (1.0, 1.5, 1.6, 1.2)]
-    found = estimate(slow, YARD_S)
+    """The first rank's core is always slow, and its yardstick twice as much as the step, on a logarithmic scale."""
+    beside = (1.2, 1.5, 1.6, 1.3)
+    slow = [
+        Sample(wall_s=b**0.5, cpus_s=(b**0.5, 0.9), foreign_share=0.0, yards_s=(YARD_S * b, YARD_S)) for b in beside
+    ]
+    calm = [Sample(wall_s=1.0, cpus_s=(0.9, 0.9), foreign_share=0.0, yards_s=(YARD_S,) * 2)] * 9
+    yardstick = yardstick_of([slow, calm])
+    assert (yardstick.calm_s, yardstick.power) == (pytest.approx(YARD_S), pytest.approx(0.5))
+    found = estimate(slow, yardstick)
     assert (found.calm, found.is_calm) == (0, False) and found.seconds == pytest.approx(1.0)
 
 
@@ -113,16 +121,16 @@ def test_a_step_with_a_slow_spell_or_with_other_work_beside_it_is_left_out():
     spell = Sample(wall_s=1.0, cpus_s=(1.2, 0.9), foreign_share=0.0, yards_s=(0.0024,) * 2)
     beside = Sample(wall_s=1.0, cpus_s=(0.9, 0.9), foreign_share=0.3, yards_s=(0.0024,) * 2)
     slow_core = Sample(wall_s=1.0, cpus_s=(0.9, 0.9), foreign_share=0.0, yards_s=(0.0024, 0.004))
-    alone, all_ = estimate(calm, YARD_S), estimate([*calm, spell, beside, slow_core], YARD_S)
+    alone, all_ = estimate(calm, YARD), estimate([*calm, spell, beside, slow_core], YARD)
     assert alone == all_ and alone.calm == 4 and alone.seconds == pytest.approx(2.075)
 
 
 def test_a_configuration_is_done_when_its_calm_steps_of_three_visits_agree():
     same = [Sample(wall_s=1.0, cpus_s=(0.9, 0.9), foreign_share=0.0, yards_s=(YARD_S,) * 2)] * 3
     other = [replace_wall(one, 1.3) for one in same]
-    assert is_tight([same] * 3, YARD_S)
-    assert not is_tight([same] * 2, YARD_S)
-    assert not is_tight([same, same, other], YARD_S)
+    assert is_tight([same] * 3, YARD)
+    assert not is_tight([same] * 2, YARD)
+    assert not is_tight([same, same, other], YARD)
 
 
 def replace_wall(sample, wall_s):
@@ -148,9 +156,9 @@ def piece(forward_s, yard_s):
 
 
 def test_a_piece_counts_by_what_was_measured_on_calm_cores():
-    calm, slow = [piece(s, 0.0025) for s in (1.0, 1.2, 1.4, 1.6, 1.8)], [piece(0.1, 0.004)] * 9
-    assert undisturbed_piece(calm + slow, YARD_S) == {"forward": pytest.approx(1.2)}
-    assert undisturbed_piece(slow, YARD_S) == {"forward": pytest.approx(0.1)}
+    calm, slow = [piece(s, 0.0025) for s in (1.0, 1.2, 1.4, 1.6, 1.8)], [piece(0.1, 2.0 * YARD_S)] * 9
+    assert undisturbed_piece(calm + slow, YARD) == {"forward": pytest.approx(1.2)}
+    assert undisturbed_piece(slow, YARD) == {"forward": pytest.approx(0.05)}
 
 
 def test_rounds_are_joined_number_by_number():
