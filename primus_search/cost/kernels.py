@@ -10,6 +10,9 @@ pieces and the `recomputed` layers of every kind.
 import numpy as np
 from numba import njit
 
+BLOCK = 64
+"""Pipelines whose stages are written down side by side, so that neighbours in memory are written one after another."""
+
 
 @njit(cache=True, nogil=True)
 def _kinds_of_stages(n, row, at_recompute, first_kind, counts, recomputed, seconds):
@@ -181,27 +184,35 @@ def passes(
     duration  filled: [F, B, W or B and W in one, stage of both copies, pipeline]   travel  filled: [stage, pipeline]
     A pass bears the cost of a pass and, of the hop it sends over, the share that blocks the sender.
     """
-    pieces = counts.shape[1]
-    seconds, stages = np.empty((4, _longest(first_kind))), first[n + 1] - first[n]
-    for i in range(len(layer)):
-        near_s, far_s, blocking, pass_s = hops[i, 0], hops[i, 1], hops[i, 2], hops[i, 3]
-        at_recompute = pieces * (3 + parts)
-        _kinds_of_stages(n, layers[layer[i]], at_recompute, first_kind, counts, recomputed, seconds)
-        before = 0.0
+    pieces, stages, num_kinds = counts.shape[1], first[n + 1] - first[n], first_kind[n + 1] - first_kind[n]
+    seconds, of_kind = np.empty((4, num_kinds)), np.empty((4, num_kinds, BLOCK))
+    at_recompute = pieces * (3 + parts)
+    for low in range(0, len(layer), BLOCK):
+        high = min(low + BLOCK, len(layer))
+        for i in range(low, high):
+            _kinds_of_stages(n, layers[layer[i]], at_recompute, first_kind, counts, recomputed, seconds)
+            of_kind[:, :, i - low] = seconds
         for s in range(stages):
             at = first[n] + s
-            hop = 0.0
-            if s + 1 < stages and ranks[at, 0] != ranks[at + 1, 0]:
-                hop = far_s if is_far[at] else near_s
-            held = blocking * hop
-            f = seconds[0, kind[at]] + pass_s + held
-            b = seconds[1, kind[at]] + seconds[3, kind[at]] + pass_s + before
-            w = seconds[2, kind[at]]
-            before = held
-            for copy in range(facts[n, 1]):
-                to = copy * stages + s
-                duration[0, to, i], duration[1, to, i], duration[2, to, i], duration[3, to, i] = f, b, w, b + w
-                travel[to, i] = hop - held
+            here, before = _hop_kind(s, at, stages, ranks, is_far), _hop_kind(s - 1, at - 1, stages, ranks, is_far)
+            for i in range(low, high):
+                held = hops[i, 2] * hops[i, here] if here >= 0 else 0.0
+                held_before = hops[i, 2] * hops[i, before] if before >= 0 else 0.0
+                f = of_kind[0, kind[at], i - low] + hops[i, 3] + held
+                b = of_kind[1, kind[at], i - low] + of_kind[3, kind[at], i - low] + hops[i, 3] + held_before
+                w = of_kind[2, kind[at], i - low]
+                for copy in range(facts[n, 1]):
+                    to = copy * stages + s
+                    duration[0, to, i], duration[1, to, i], duration[2, to, i], duration[3, to, i] = f, b, w, b + w
+                    travel[to, i] = (hops[i, here] if here >= 0 else 0.0) - held
+
+
+@njit(cache=True, nogil=True)
+def _hop_kind(s, at, stages, ranks, is_far):
+    """Which of a pipeline's hops leads on from stage s: 0 near, 1 far, -1 none."""
+    if s < 0 or s + 1 >= stages or ranks[at, 0] == ranks[at + 1, 0]:
+        return -1
+    return 1 if is_far[at] else 0
 
 
 @njit(cache=True, nogil=True)

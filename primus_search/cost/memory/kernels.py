@@ -103,6 +103,36 @@ def highest(kind, chunk, chunks):
 
 
 @njit(cache=True, nogil=True)
+def _with_room(rows, size):
+    """The same rows in an array of so many."""
+    grown = np.empty((size, *rows.shape[1:]), rows.dtype)
+    grown[: len(rows)] = rows
+    return grown
+
+
+@njit(cache=True, nogil=True)
+def highest_of_ranks(offsets, kind, stage, rank_of_stage):
+    """`highest` of every rank, one after the other: where each begins, (ranks, chunks) stages, and its rows."""
+    ranks = len(offsets) - 1
+    chunks = len(rank_of_stage) // ranks
+    stages, chunk_of = np.empty((ranks, chunks), np.int64), np.empty(len(rank_of_stage), np.int64)
+    held = np.zeros(ranks, np.int64)
+    for s in range(len(rank_of_stage)):
+        r = rank_of_stage[s]
+        stages[r, held[r]], chunk_of[s] = s, held[r]
+        held[r] += 1
+    first, found = np.zeros(ranks + 1, np.int64), np.empty((8 * ranks, 2 * chunks + 1), np.int64)
+    for r in range(ranks):
+        own = highest(kind[offsets[r] : offsets[r + 1]], chunk_of[stage[offsets[r] : offsets[r + 1]]], chunks)
+        end = first[r] + len(own)
+        if end > len(found):
+            found = _with_room(found, 2 * end)
+        found[first[r] : end] = own
+        first[r + 1] = end
+    return first, stages, found[: first[ranks]].copy()
+
+
+@njit(cache=True, nogil=True)
 def _covers(row, other):
     """Whether a row is at least another everywhere."""
     covers = True
@@ -252,11 +282,3 @@ def uncovered_of_each(
         units[starts[i] : end], rank[starts[i] : end] = found, of_rank
         starts[i + 1] = end
     return starts, rank[:end].copy(), units[:end].copy()
-
-
-@njit(cache=True, nogil=True)
-def _with_room(rows, size):
-    """The same rows in an array of so many."""
-    grown = np.empty((size, *rows.shape[1:]), rows.dtype)
-    grown[: len(rows)] = rows
-    return grown

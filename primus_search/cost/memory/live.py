@@ -4,8 +4,8 @@ At each pass a rank holds, per chunk, `live` micro-batches (forward done, backwa
 gradient done, weight gradient not). Only moments no other moment of the rank exceeds in everything are kept; for 1F1B
 that is one per rank: p - r micro-batches.
 
-    >>> moments("1f1b", 4, 1, 8)[0].live
-    array([[4.]])
+    >>> held("1f1b", 4, 1, 8).live[0]
+    array([4.])
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,14 @@ STEADY_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankMoments:
-    """Moments of one rank. stages: its virtual stages; live, waiting: (moments, chunks) micro-batches.
+class Held:
+    """Moments of all ranks, one rank after the other: those of rank r are first[r] .. first[r + 1].
 
-    backward: index of the chunk that runs backward, -1 where no backward runs at that moment.
+    stages    (ranks, chunks) virtual stages of each rank      live, waiting  (moments, chunks) micro-batches
+    backward  (moments,) index of the chunk that runs backward, -1 where no backward runs at that moment
     """
 
+    first: NDArray[np.int64]
     stages: NDArray[np.int64]
     live: Floats
     waiting: Floats
@@ -50,36 +52,24 @@ def telling_microbatches(schedule: str, pp: int, vpp: int, microbatches: int) ->
     return few
 
 
-@lru_cache(maxsize=65536)
-def moments(schedule: str, pp: int, vpp: int, microbatches: int) -> tuple[RankMoments, ...]:
+@lru_cache(maxsize=1 << 12)
+def held(schedule: str, pp: int, vpp: int, microbatches: int) -> Held:
     """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
     from primus_search.schedule import order_for
 
     if pp == 1 or (schedule == "1f1b" and vpp == 1):
-        return tuple(_single(rank, min(pp - rank, microbatches)) for rank in range(pp))
+        ranks = np.arange(pp)
+        live = np.minimum(pp - ranks, microbatches).astype(np.float64)
+        return Held(
+            first=np.arange(pp + 1), stages=ranks[:, None], live=live[:, None], waiting=np.zeros((pp, 1)),
+            backward=np.zeros(pp, dtype=np.int64),
+        )  # fmt: skip
+    from primus_search.cost.memory.kernels import highest_of_ranks
+
     table = order_for(schedule, pp, microbatches, vpp)
-    ranks = []
-    for rank in range(pp):
-        rows = slice(int(table.offsets[rank]), int(table.offsets[rank + 1]))
-        stages = np.flatnonzero(table.rank_of_stage == rank)
-        chunk = np.searchsorted(stages, table.stage[rows])
-        ranks.append(_of_order(stages.astype(np.int64), table.kind[rows], chunk))
-    return tuple(ranks)
-
-
-def _single(rank: int, live: int) -> RankMoments:
-    return RankMoments(
-        stages=np.array([rank]), live=np.array([[float(live)]]), waiting=np.zeros((1, 1)), backward=np.array([0])
-    )
-
-
-def _of_order(stages: NDArray[np.int64], kind: NDArray[np.int8], chunk: NDArray[np.int64]) -> RankMoments:
-    """Walk the order of one rank and keep the moments that no other exceeds."""
-    from primus_search.cost.memory.kernels import highest
-
-    v = len(stages)
-    table = highest(kind, chunk, v)
-    return RankMoments(
-        stages=stages, live=table[:, :v].astype(np.float64), waiting=table[:, v:-1].astype(np.float64),
-        backward=table[:, -1].copy(),
+    first, stages, found = highest_of_ranks(table.offsets, table.kind, table.stage, table.rank_of_stage)
+    chunks = stages.shape[1]
+    return Held(
+        first=first, stages=stages, live=found[:, :chunks].astype(np.float64),
+        waiting=found[:, chunks:-1].astype(np.float64), backward=found[:, -1].copy(),
     )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import RecomputeMethod
-from primus_search.cost.memory.live import moments
+from primus_search.cost.memory import live
 from primus_search.errors import ScheduleError
 from primus_search.layout import Layout, StageLayers, stage_layers
 from primus_search.model import LayerKind, Model
@@ -154,7 +154,7 @@ def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) 
     from primus_search.cost.memory.kernels import uncovered_of_each
 
     layers = _stage_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
-    held = _held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
+    held = live.held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
     decoder = layers.layers.astype(np.int64)
     first, rank, units = uncovered_of_each(
         held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
@@ -171,32 +171,6 @@ def _columns(model: Model) -> NDArray[np.int64]:
     return np.array(
         [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
         + [columns.other(name) for name in ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")]
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Held:
-    """Moments of all ranks, one rank after the other: those of rank r are first[r] .. first[r + 1].
-
-    stages  (ranks, chunks) virtual stages     live, waiting, backward  as in `live.RankMoments`
-    """
-
-    first: NDArray[np.int64]
-    stages: NDArray[np.int64]
-    live: Floats
-    waiting: Floats
-    backward: NDArray[np.int64]
-
-
-@lru_cache(maxsize=1 << 12)
-def _held(schedule: str, pp: int, vpp: int, microbatches: int) -> _Held:
-    ranks = moments(schedule, pp, vpp, microbatches)
-    return _Held(
-        first=np.cumsum([0, *(len(rank.live) for rank in ranks)]),
-        stages=np.stack([rank.stages for rank in ranks]),
-        live=np.concatenate([rank.live for rank in ranks]),
-        waiting=np.concatenate([rank.waiting for rank in ranks]),
-        backward=np.concatenate([rank.backward for rank in ranks]),
     )
 
 
@@ -235,7 +209,7 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
     pp, vpp = pipeline.pp, pipeline.vpp
     columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, pipeline.layout)
-    stages = _held(pipeline.schedule, pp, vpp, pipeline.microbatches).stages % len(layers.layers)
+    stages = live.held(pipeline.schedule, pp, vpp, pipeline.microbatches).stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
     every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)
     rows[:, : columns.kinds] = every
