@@ -13,7 +13,13 @@ from primus_search.calibrate.beliefs import Parameter
 from primus_search.calibrate.leave_out import linearised, refitted
 from primus_search.calibrate.training import State, errors_of, improve, start
 from primus_search.calibrate.training_parameters import parameters
-from primus_search.calibrate.training_write import fitted_elsewhere, identified, write_means, write_parameters
+from primus_search.calibrate.training_write import (
+    fitted_elsewhere,
+    identified,
+    write_copies,
+    write_means,
+    write_parameters,
+)
 from primus_search.candidates import Floats
 from primus_search.errors import InputError, Problem
 from primus_search.validate.cases import Case, Skipped, build_case
@@ -109,6 +115,7 @@ def write_training(found: TrainingFit, folder: Path) -> None:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     write_parameters(found.parameters, found.values, found.standard_errors(), found.known, found.cases, folder, today)
     write_means(found.means, found.values, found.parameters, folder, today)
+    write_copies(folder, today)
     left_out = [found.left_out(SPLITS[split]) for split in HONEST]
     known = error_bands(found.cases, left_out)
     stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known)]

@@ -108,6 +108,30 @@ def write_means(
             _put(path, *_line(TRAINING_RATE.field, means[family], source), indent="  ")
 
 
+def write_copies(folder: Path, date: str) -> None:
+    """Numbers of stacks without runs: those of the stack that a line names (`as NAME`), or the family's mean, as it
+    stands in the files of stacks whose runs do not identify it."""
+    texts = {path: path.read_text() for path in sorted((folder / "stacks").glob("*.yaml"))}
+    by_name = {_word(text, "name"): text for text in texts.values()}
+    means = {key: (value, count) for text in by_name.values() for key, value, count in _MEAN.findall(text)}
+    for path, text in texts.items():
+        for indent, key, name in re.findall(r'^( *)(\w+): .*"as (\w+), \d{4}-\d\d-\d\d"', text, re.M):
+            found = re.search(rf"^ *{key}: *{{value: ([^,]+),", by_name.get(name, ""), re.M)
+            if found:
+                line = f'{indent}{key}: {{value: {found[1]}, source: "as {name}, {date}"}}'
+                text = _with_line(text, key, line, indent)
+        for key in re.findall(r'^(\w+): .*"mean of \d+ stack files, \d{4}-\d\d-\d\d"', text, re.M):
+            if key in means:
+                value, count = means[key]
+                line = f'{key}: {{value: {value}, source: "mean of {count} stack files, {date}"}}'
+                text = _with_line(text, key, line, "")
+        path.write_text(text)
+
+
+_MEAN = re.compile(r'^(\w+): \{value: ([^,]+), source: "mean of (\d+) stack files, [-\d]+: ', re.M)
+"""A number that some stack's runs do not identify: key, value, and how many files the mean is of."""
+
+
 def _line(field: str, value: float, source: str) -> tuple[str, str]:
     """The YAML key of a field, and its line."""
     key, factor = _UNITS.get(field, (field, 1.0))
