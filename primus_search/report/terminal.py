@@ -72,7 +72,9 @@ def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
     mine = [row for row in run.frontier if all(row[name] == best[name] for name in names)]
     _print_frontier(mine, best, stream or sys.stdout)
     if len(mine) < len(run.frontier):
-        where = ", ".join(f"{name}={best[name]}" for name in names)
+        where = ", ".join(
+            f"{name}={best[name]:g}" if isinstance(best[name], float) else f"{name}={best[name]}" for name in names
+        )
         Plain(stream).print(f"This is the frontier of {where}; pareto.csv has those of the other clusters as well.")
 
 
@@ -231,12 +233,12 @@ def _table(*columns: str) -> RichTable:
     table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for name in columns:
         is_text = name in ("configuration", "stage", "cluster", "T/M")
-        # A configuration is words and may wrap; figures may not.
+        # A configuration or a cluster is words and may wrap; figures may not.
         table.add_column(
             name,
             justify="left" if is_text else "right",
             overflow="fold",
-            no_wrap=name != "configuration",
+            no_wrap=name not in ("configuration", "cluster"),
             min_width=CONFIGURATION_WIDTH if name == "configuration" else None,
         )
     return table
