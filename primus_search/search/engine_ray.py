@@ -184,7 +184,8 @@ def _settings() -> dict[str, Any]:
 
 
 def start(workers: int) -> None:
-    """A private cluster on this machine."""
+    """A private cluster on this machine, whose workers are as important as this process: Ray's wait for all others."""
+    os.environ.setdefault("RAY_worker_niceness", "0")
     ray.init(
         address="local",  # without it Ray joins whatever cluster this machine belongs to
         num_cpus=workers or available_cores(),
