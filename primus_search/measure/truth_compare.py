@@ -66,7 +66,7 @@ def _bencher(model: Model, cache: MeasurementCache) -> Bencher:
 
 
 def _row(case: Case, found: Found, yardstick: Yardstick, cluster: Cluster, bencher: Bencher) -> Row:
-    if case.name in found.failures or case.name not in found.visits:
+    if case.name not in found.visits:
         return Row(name=case.name, failure=found.failures.get(case.name, "not trained"))
     layers = bencher.layers(case.row, [0])
     if not layers.pieces:

@@ -34,8 +34,8 @@ WARMUP = 1  # finds the heap grown by the counted steps, or grows it
 COUNTED = 2  # steps whose memory is counted, once; the second begins with all of the optimizer's state
 PIECE_S = 0.25  # measuring one piece of one case, per round
 LIMIT_S = 60.0
-ENDING_S = 30.0  # what begins last takes, and the comparison
-SHORTEST_S = 20.0  # a round that is worth its start
+ENDING_S, ENDING_SHARE = 30.0, 0.2  # what begins last takes, and the comparison: at most that, or that share of all
+SHORTEST_S = 10.0  # a round that is worth its start
 
 Say = Callable[[str], object]
 Take = Callable[[list[Outcome]], None]
@@ -56,7 +56,7 @@ def prove(
     only    texts one of which a configuration's name must contain;  count  configurations to choose of these
     folder  where the measurements of this run are kept; a file of its own, so that no old one answers
     """
-    found, until = Found(), time.time() + seconds - ENDING_S
+    found, until = Found(), time.time() + seconds - min(ENDING_S, ENDING_SHARE * seconds)
     _calibrate(found)
     cluster = found.cluster(stack)
     wanted, size = _wanted(cluster, only, count)
@@ -198,6 +198,8 @@ class _Trained:
         failure = failure_of(outcomes)
         if failure is not None:
             self.found.failures[self.name] = f"{failure.verdict.value}: {failure.cause}"
+            if self.name in self.found.visits:
+                self.found.notes.append(f"{self.name} failed in a later round: {self.found.failures[self.name]}")
             return
         values = [outcome.value for outcome in outcomes]
         if any(value["is_late"] for value in values):
