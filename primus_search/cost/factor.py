@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_SMALLEST_TABLE = 256
+_FEWEST_KEYS = 1024
+"""Keys a vocabulary has room for at first; its table has two places per key."""
 
 
 def in_order(terms: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -36,32 +37,37 @@ class Vocabulary:
 
     def __init__(self) -> None:
         self._keys = np.zeros((0, 0), dtype=np.int64)
-        self._table = np.full(_SMALLEST_TABLE, -1, dtype=np.int64)
+        self._table = np.full(0, -1, dtype=np.int64)
         self.size = 0
 
     def encode(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Row number of every row, and the positions (in these columns) of the first row of each NEW number."""
-        from primus_search.cost.kernels import number_rows, place
+        from primus_search.cost.kernels import number_rows
 
         rows = len(columns[0])
         # One array of one type, so that one compiled function serves any number of columns.
         typed = np.empty((len(columns), rows), dtype=np.int64)
         for row, column in zip(typed, columns, strict=True):
             row[:] = column
-        # Room for the case that every row is new, so that the compiled pass never has to stop and grow.
-        most = self.size + rows
-        if most > len(self._keys):
-            keys = np.zeros((max(most, 2 * len(self._keys)), len(typed)), dtype=np.int64)
-            if self.size:
-                keys[: self.size] = self._keys[: self.size]
-            self._keys = keys
-        if 2 * most > len(self._table):
-            self._table = np.full(1 << (4 * most - 1).bit_length(), -1, dtype=np.int64)
-            place(self._keys, self.size, self._table)
         codes, first = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
-        fresh = number_rows(typed, self._keys, self._table, self.size, codes, first)
+        fresh, done = 0, 0
+        while done < rows:
+            if self.size + fresh == len(self._keys):
+                self._grow(len(typed), self.size + fresh)
+            fresh, done = number_rows(typed, self._keys, self._table, self.size, codes, first, fresh, done)
         self.size += fresh
         return codes, first[:fresh].copy()
+
+    def _grow(self, width: int, size: int) -> None:
+        """Room for four times as many keys."""
+        from primus_search.cost.kernels import place
+
+        keys = np.empty((max(4 * size, _FEWEST_KEYS), width), dtype=np.int64)
+        if size:
+            keys[:size] = self._keys[:size]
+        self._keys = keys
+        self._table = np.full(1 << (2 * len(keys) - 1).bit_length(), -1, dtype=np.int64)
+        place(self._keys, size, self._table)
 
     def number(self, rows: int) -> tuple[Ints, Ints]:
         """New numbers for so many rows, shared with nobody."""

@@ -235,15 +235,15 @@ def _mixed(h, value):
 
 
 @njit(cache=True, nogil=True)
-def number_rows(columns, keys, table, size, codes, first):
+def number_rows(columns, keys, table, size, codes, first, fresh, begin):
     """Number of every row of `columns`, (columns, rows); what is not in `keys` is added and counted on from `size`.
 
     `table` holds numbers at their hashed places, -1 elsewhere; its length is a power of two and it never fills up.
-    Returns how many are new, with the first row of each in `first`.
+    Starts at row `begin` with `fresh` new numbers so far. Returns how many are new, with the first row of each in
+    `first`, and the row it stopped at, which is the end or the first row that `keys` has no room for.
     """
     mask = np.uint64(len(table) - 1)
-    fresh = 0
-    for i in range(len(codes)):
+    for i in range(begin, len(codes)):
         h = np.uint64(0)
         for k in range(len(columns)):
             h = _mixed(h, columns[k, i])
@@ -252,6 +252,8 @@ def number_rows(columns, keys, table, size, codes, first):
             number = table[slot]
             if number < 0:
                 number = size + fresh
+                if number == len(keys):
+                    return fresh, i
                 table[slot] = number
                 for k in range(len(columns)):
                     keys[number, k] = columns[k, i]
@@ -267,7 +269,7 @@ def number_rows(columns, keys, table, size, codes, first):
                 break
             slot = (slot + np.uint64(1)) & mask
         codes[i] = number
-    return fresh
+    return fresh, len(codes)
 
 
 @njit(cache=True, nogil=True)
