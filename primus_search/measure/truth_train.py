@@ -33,6 +33,7 @@ from primus_search.model import MixtureOfExperts, Model
 
 LEARNING_RATE = 1e-4
 COUNTED_FROM_BYTES = 1 << 16
+FEWEST_STEPS = 2  # where cores stay slow
 MOST_STEPS = 2  # so many times the steps wanted are trained to find as many calm ones; a later round may be calmer
 
 
@@ -89,6 +90,8 @@ def _timed(step: Callable[[], object], core: Core, wanted: int, until: float) ->
     timed: list[tuple[float, ...]] = []
     calm, is_late = 0, False
     while calm < wanted and len(timed) < MOST_STEPS * wanted and not is_late:
+        if core.patience_s <= 0.0 and len(timed) >= FEWEST_STEPS:
+            break  # cores that stay slow: another visit may find them calm
         before = core.awaited_s()
         dist.barrier()
         start = _clocks()

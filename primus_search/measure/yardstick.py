@@ -14,7 +14,7 @@ from torch import Tensor
 from primus_search.measure.timing import SLOW_RATIO
 
 M, N, K = 512, 1024, 256  # of the product; some milliseconds
-PATIENCE_S, PAUSE_S = 3.0, 0.05  # what one process waits in all for slow spells to end, and between two looks
+PATIENCE_S, PAUSE_S = 4.0, 0.05  # what one process waits in all for slow spells to end, and between two looks
 
 
 def anywhere(is_so: bool) -> bool:
