@@ -109,7 +109,7 @@ def _notes(rows: Sequence[Row], found: Found, rounds: int) -> list[str]:
     if not Report(rows=tuple(rows)).is_valid:
         notes.append(f"BUSY MACHINE: {disturbed}; {len(busy)} configurations have too few calm steps to prove anything")
     elif busy:
-        notes.append(f"too few calm steps, so all of them, scaled by CPU seconds: {', '.join(busy)}; {disturbed}")
+        notes.append(f"too few calm steps, so others beside them or scaled: {', '.join(busy)}; {disturbed}")
     else:
         notes.append(f"{disturbed[0].upper()}{disturbed[1:]}.")
     return notes

@@ -7,7 +7,8 @@ everything on it takes up to 1.8 times its CPU seconds, and nothing but a longer
 
 A step that both call calm counts as it is. Of these the lower quartile is taken, as of the layers' measurements: what
 still disturbs a calm step only makes it longer, and the least of all is a matter of luck. Where too few steps are calm,
-all of them are divided by how much slower the slower rank computed, and the configuration says so.
+those on calm cores count though other processes worked beside them; where these too are few, all steps, divided by how
+much slower the slower rank computed. The configuration says so either way.
 
 What a slow core makes of a whole step is less than what it makes of the yardstick, which does nothing but multiply: by
 a power of it that all steps of a run tell together (`Yardstick.power`).
@@ -103,9 +104,12 @@ def estimate(samples: Sequence[Sample], yardstick: Yardstick) -> Estimate:
     needed = np.array([_needed_s(c, b, yardstick.power) for c, b in zip(cpus.T, beside.T, strict=True)])
     slowness = np.maximum((cpus / needed).max(axis=1), 1.0)
     foreign = np.array([sample.foreign_share for sample in samples])
-    is_calm = (slowness <= SLOW_STEP) & (beside.max(axis=1) <= SLOW_RATIO) & (foreign <= CALM_SHARE)
-    calm = int(is_calm.sum())
-    counted = walls[is_calm] if calm >= FEWEST_CALM else walls / slowness
+    is_even = (slowness <= SLOW_STEP) & (beside.max(axis=1) <= SLOW_RATIO)
+    calm = int((is_even & (foreign <= CALM_SHARE)).sum())
+    if calm >= FEWEST_CALM:
+        counted = walls[is_even & (foreign <= CALM_SHARE)]
+    else:
+        counted = walls[is_even] if is_even.sum() >= FEWEST_CALM else walls / slowness
     low, middle, high = np.quantile(counted, (QUARTILE, 0.5, 1.0 - QUARTILE))
     half_width = NOTCH * (high - low) / np.sqrt(len(counted)) / middle
     return Estimate(seconds=float(low), half_width=float(half_width), calm=calm)

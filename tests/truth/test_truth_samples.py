@@ -114,6 +114,14 @@ def test_steps_that_are_never_calm_are_scaled_by_what_the_slower_rank_needed_mor
     assert (found.calm, found.is_calm) == (0, False) and found.seconds == pytest.approx(1.0)
 
 
+def test_where_no_step_is_calm_those_count_beside_which_only_other_processes_worked():
+    """In a pipeline's bubbles these take what the ranks leave: a rank's CPU seconds then say nothing of the step."""
+    even = [Sample(wall_s=w, cpus_s=(0.5, 0.9), foreign_share=0.2, yards_s=(YARD_S,) * 2) for w in (1.0, 1.1, 1.2, 1.3)]
+    slow = [Sample(wall_s=1.4, cpus_s=(0.8, 0.9), foreign_share=0.2, yards_s=(YARD_S,) * 2)] * 3
+    found = estimate([*even, *slow], YARD)
+    assert not found.is_calm and found.seconds == pytest.approx(1.075)
+
+
 def test_a_step_with_a_slow_spell_or_with_other_work_beside_it_is_left_out():
     calm = [
         Sample(wall_s=w, cpus_s=(0.9, 0.9), foreign_share=0.02, yards_s=(0.0024,) * 2) for w in (2.0, 2.1, 2.2, 2.3)
