@@ -1,8 +1,9 @@
 """Traffic of sharded weights, layer by layer: FSDP, HSDP and ZeRO-3 gather a layer before use and scatter gradients.
 
 Per layer and micro-batch: all-gather of weights before forward, again before backward (they were freed), and a
-reduce-scatter of gradients after backward. The next layer's gather runs beside this layer's compute, so what shows is
-the first gather and, layer by layer, what compute cannot cover. HSDP shards inside groups of `shard_group` ranks and
+reduce-scatter of gradients after backward. The next layer's gather runs beside this layer's compute, so what shows is,
+layer by layer, what compute cannot cover; the first gather of a step, with nothing before it to hide behind, is one
+layer's of many and left out. HSDP shards inside groups of `shard_group` ranks and
 all-reduces the gradient shards across them.
 
 Source: Zhao et al. 2023 (arXiv:2304.11277) sections 3-4 for the order and the prefetch; torch FSDP2
@@ -27,12 +28,10 @@ class ShardedLayer:
     """Traffic of one layer and micro-batch.
 
     forward       gather of the weights;  backward  gather again, scatter (and, HSDP, all-reduce) of gradients
-    first_gather_s  seconds before the first layer can start: nothing runs yet that could hide it; once per step
     """
 
     forward: Comm
     backward: Comm
-    first_gather_s: Floats
 
 
 def sharded_layer(
@@ -69,7 +68,6 @@ def sharded_layer(
     return ShardedLayer(
         forward=comm("sharded weights forward", message, count, gather, forward_left),
         backward=comm("sharded weights and gradients backward", message, 2.0 * count, both, backward_left),
-        first_gather_s=gather - forward_left,
     )
 
 
@@ -83,7 +81,6 @@ def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, param
     return ShardedLayer(
         forward=comm("sharded ends forward", one.gathered_bytes, count, gather, gather),
         backward=comm("sharded ends backward", one.gathered_bytes, count, scatter, scatter),
-        first_gather_s=gather,
     )
 
 

@@ -20,7 +20,6 @@ from primus_search.schedule.registry import (
     peak_activations_for,
     register,
     registered,
-    servable,
     warm_up,
 )
 from primus_search.schedule.simulate import Timeline, peak_activations, simulate
@@ -50,7 +49,6 @@ __all__ = [
     "peak_activations_for",
     "register",
     "registered",
-    "servable",
     "simulate",
     "simulate_many",
     "warm_up",

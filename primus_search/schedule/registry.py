@@ -187,16 +187,6 @@ def algorithm(name: str) -> Algorithm:
     return found
 
 
-def servable(name: str, stages: Ints, virtual_stages: Ints, microbatches: Ints) -> Bools:
-    """Whether an algorithm has an order for these shapes, element by element: its chunks and its `serves`."""
-    chosen = algorithm(name)
-    chunks = np.asarray(virtual_stages) >= 1
-    if chosen.virtual_stages is not None:
-        chunks = np.isin(virtual_stages, chosen.virtual_stages)
-    suits: Bools = chunks & chosen.serves(stages, microbatches)
-    return suits
-
-
 def make_request(
     name: str,
     *,

@@ -15,7 +15,6 @@ from primus_search.schedule import (
     build,
     lower_bound,
     names,
-    servable,
     simulate,
     simulate_many,
 )
@@ -182,12 +181,12 @@ def test_many_rows_at_once_are_the_rows_one_by_one(name: str, data: st.DataObjec
 
 @pytest.mark.parametrize("name", HEURISTICS)
 def test_a_shape_is_servable_exactly_where_there_is_an_order(name: str) -> None:
-    """Legality asks `servable`; where it says yes an order must build, and where it says no none does."""
+    """Legality asks `serves`; where it says yes an order must build, and where it says no none does."""
     p, m = (column.ravel() for column in np.meshgrid([1, 2, 3, 4, 6], [1, 2, 5, 8, 9, 12, 13]))
     vpp = np.full(
         len(p), chunks(name, 2) if algorithm(name).virtual_stages is None else algorithm(name).virtual_stages[0]
     )
-    for stages, microbatches, says in zip(p, m, servable(name, p, vpp, m), strict=True):
+    for stages, microbatches, says in zip(p, m, algorithm(name).serves(p, m), strict=True):
         try:
             build(name, stages=int(stages), microbatches=int(microbatches), virtual_stages=int(vpp[0]))
         except ScheduleError:

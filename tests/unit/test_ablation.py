@@ -45,12 +45,15 @@ def test_deepep_is_the_largest_single_gain(gains: Floats) -> None:
     assert 0.2 < gains[0] < 0.7
 
 
-def test_sync_free_stages_together_come_second_then_virtual_stages_and_loss_fusion(gains: Floats) -> None:
-    """The last two are 1 to 2 % here and within half a percent of each other: too close to be told apart."""
+def test_sync_free_stages_together_come_second_and_virtual_stages_and_loss_fusion_gain(gains: Floats) -> None:
     sync_free = np.prod(1.0 + gains[1:4]) - 1.0
     assert gains[0] > sync_free > max(gains[4:])
     assert min(gains[4:]) > 0.01
-    assert abs(gains[4] - gains[5]) < 0.005
+
+
+@pytest.mark.xfail(strict=True, reason="virtual stages are projected at 1.45 %, fusing the loss at 1.64 %")
+def test_virtual_stages_gain_more_than_loss_fusion(gains: Floats) -> None:
+    assert gains[4] > gains[5]
 
 
 def test_every_sync_free_stage_adds_something_and_the_first_one_most(gains: Floats) -> None:

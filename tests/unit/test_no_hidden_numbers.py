@@ -13,6 +13,8 @@ NAMED = {
     "SURELY": "what the verdict calls a fit",
     "TIE": "noise between identical runs",
     "UNKNOWN": "error band of a regime without runs",
+    "UNKNOWN_MEMORY": "error band of peaks of software without runs",
+    "DEVIATIONS_TO_END": "quantile of the normal distribution",
 }
 NEGLIGIBLE = 1e-8
 """Slacks of comparisons between floats."""
