@@ -61,11 +61,16 @@ def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> Tabl
 
 
 def refuse_empty(funnel: Funnel) -> None:
-    """Raise InputError when no row of any cluster is legal, naming the rules that emptied the space."""
+    """Raise InputError when no row of any cluster is legal, naming the rules that emptied the space.
+
+    The space's own constraints come first: they are what its author can loosen.
+    """
     if any(enumerator.size for enumerator in funnel.enumerators):
         return
     enumerator = funnel.enumerators[0]
-    blamed = sorted(enumerator.removed.items(), key=lambda item: -item[1])[:RULES_NAMED]
+    own = {constraint.text for constraint in funnel.space.constraints}
+    removed = ((name, count) for name, count in enumerator.removed.items() if count)
+    blamed = sorted(removed, key=lambda item: (item[0] not in own, -item[1]))[:RULES_NAMED]
     lines = [f"{name} removed {count:,}: {enumerator.reasons[name]}" for name, count in blamed]
     where = funnel.space.source or funnel.space.name
     what = f"no legal candidate among {enumerator.raw_size:,}; the rules that emptied the space:"

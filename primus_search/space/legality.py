@@ -205,18 +205,19 @@ def shard_group_divides(job: Job, c: Cells) -> Bools:
     return mask
 
 
-def has_replicas(c: Cells) -> Bools:
-    mask: Bools = (c.ints("dp") * c.ints("cp") > 1) | (c.ints("edp") > 1)
+def has_replicas(job: Job, c: Cells) -> Bools:
+    """Of the dense part, or of experts: without experts their replicas are a quotient of degrees and no ranks."""
+    mask: Bools = (c.ints("dp") * c.ints("cp") > 1) | ((c.ints("edp") > 1) & job.model.is_moe)
     return mask
 
 
 def nothing_to_shard(job: Job, c: Cells) -> Bools:
-    mask: Bools = has_replicas(c) | c.is_first_choice("sharding")
+    mask: Bools = has_replicas(job, c) | c.is_first_choice("sharding")
     return mask
 
 
 def nothing_to_reduce(job: Job, c: Cells) -> Bools:
-    mask: Bools = has_replicas(c) | c.is_first_choice("overlap_grad_reduce")
+    mask: Bools = has_replicas(job, c) | c.is_first_choice("overlap_grad_reduce")
     return mask
 
 

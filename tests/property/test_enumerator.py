@@ -93,7 +93,7 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
         _pipeline_is_legal(space, r, microbatches)
         and _recompute_is_legal(space, r)
         and _experts_are_legal(space, r)
-        and _sharding_is_legal(r, first, dp, edp)
+        and _sharding_is_legal(r, first, dp, edp if space.model.is_moe else 1)
         and _format_exists(cluster.accelerator, r["fp8"])
         and _constraints_hold(space, r, dp)
     )
