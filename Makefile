@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 # Their configuration parsers read our launch files in a test; what they need to train is not needed for that.
 PARSERS := megatron-core torchtitan
 
-# A first small search compiles the cost kernels, so that no later one has to.
+# Bytecode, schedule kernels and, by a first small search, cost kernels are compiled here, so that no command has to.
 WARM = $(shell mktemp -d)/warm-up
 NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set sharding=distributed_optimizer
 
@@ -29,6 +29,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 		"$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(PARSERS)
+	$(BIN)/python -m compileall -q primus_search
 	$(BIN)/python -m primus_search.schedule
 	$(BIN)/primus-search run spaces/mixtral_8x22b_mi355x.yaml --bench off --workers 1 --out $(WARM) $(NARROW) >/dev/null
 	@touch $(READY)
