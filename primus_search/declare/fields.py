@@ -7,6 +7,7 @@ so that a reader can say what it did not understand.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Self, TypeVar
 
 from primus_search.declare.source import Document, Keys, did_you_mean
@@ -68,8 +69,8 @@ class Fields:
         if not self.has(key):
             return self._missing(key, default, 0.0)
         value = self.entries[key].value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self.problem(key, f"{value!r} is not a number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            self.problem(key, f"{value!r} is not a finite number")
             return 0.0
         return float(value)
 

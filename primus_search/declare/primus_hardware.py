@@ -113,7 +113,10 @@ def read_overlay(document: Document, path: Path, known_hardware: list[str]) -> O
     network: dict[str, Any] = {}
     for key, (names, factor) in NETWORK_KEYS.items():
         if fields.has(key):
-            network |= dict.fromkeys(names, _positive(fields, key) * factor)
+            value = _positive(fields, key)
+            if value > 1.0 and names[0].endswith("efficiency"):
+                fields.problem(key, f"is a share of the line rate and cannot exceed 1, got {value:g}")
+            network |= dict.fromkeys(names, value * factor)
     for key, counted in COUNT_KEYS.items():
         if fields.has(key):
             network |= dict.fromkeys(counted, fields.integer(key))
@@ -133,7 +136,8 @@ def read_overlay(document: Document, path: Path, known_hardware: list[str]) -> O
 
 
 def _positive(fields: Fields, key: str) -> float:
+    said = len(fields.problems)
     value = fields.number(key)
-    if value <= 0.0:
+    if value <= 0.0 and len(fields.problems) == said:
         fields.problem(key, f"must be above 0, got {value:g}")
     return value

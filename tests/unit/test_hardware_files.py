@@ -191,6 +191,7 @@ def test_a_bad_primus_file_says_every_problem(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     Path("mi3000.yml").write_text(
         "hardware_config:\n  nodebw: 448\n  pod_bw: -1\n  node_topology: ring\n  nics_per_node: x\n"
+        "  bw_eff: 2\n  node_lat: .inf\n"
     )
     with pytest.raises(InputError) as caught:
         load_hardware("./mi3000.yml")
@@ -199,6 +200,8 @@ def test_a_bad_primus_file_says_every_problem(tmp_path: Path, monkeypatch: pytes
         "accelerator: name the file after one, or add base: NAME\n"
         "mi3000.yml:2 @ $.hardware_config.nodebw: unknown key; did you mean 'node_bw'?\n"
         "mi3000.yml:3 @ $.hardware_config.pod_bw: must be above 0, got -1\n"
+        "mi3000.yml:6 @ $.hardware_config.bw_eff: is a share of the line rate and cannot exceed 1, got 2\n"
+        "mi3000.yml:7 @ $.hardware_config.node_lat: inf is not a finite number\n"
         "mi3000.yml:5 @ $.hardware_config.nics_per_node: 'x' is not a whole number of at least 1\n"
         "mi3000.yml:4 @ $.hardware_config.node_topology: 'ring' is not switch or mesh"
     )
