@@ -8,7 +8,7 @@ those of points left out: whole shapes at a time, in `FOLDS` folds.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from primus_search.accelerator import Accelerator
-from primus_search.calibrate.points import Direction, Kind, Point
+from primus_search.calibrate.points import Point
 from primus_search.calibrate.predict import Table
-from primus_search.candidates import Bools, Floats, Fp8
+from primus_search.calibrate.stages import Parameter, Stage, own_stages, stages
+from primus_search.candidates import Bools, Floats
 
 MAX_STANDARD_ERROR = 0.125
 MIN_POINTS_PER_PARAMETER = 4
@@ -26,28 +27,6 @@ MAX_FITTED = 12
 FOLDS = 5
 _LOSS_SCALE = 0.05  # residuals beyond 5 % count linearly
 _BOUND_MARGIN = 0.005  # share of the range within which a value counts as sitting on its bound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One number that may be fitted: where it lives in `Accelerator`, and what is physically possible.
-
-    `also` are further places that hold the same number.
-    """
-
-    path: str
-    low: float
-    high: float
-    also: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """Parameters that are fitted together, and the points they are fitted to."""
-
-    name: str
-    parameters: tuple[Parameter, ...]
-    uses: Callable[[Point], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,139 +70,6 @@ class Calibration:
 
     accelerator: Accelerator
     stages: tuple[StageResult, ...]
-
-
-def _is(kind: Kind, *codes: Fp8) -> Callable[[Point], bool]:
-    return lambda point: point.kind is kind and point.code in codes
-
-
-def _share(path: str) -> Parameter:
-    """A share of the peak."""
-    return Parameter(path=path, low=0.05, high=1.0)
-
-
-_RECIPES = (Fp8.HYBRID, Fp8.BLOCKWISE)
-_MOE = (Kind.GROUPED_GEMM, Kind.MOE_LAYER)
-
-
-def stages(points: Sequence[Point]) -> tuple[Stage, ...]:
-    """The stages in their order: each rests on the ones before it. Attention families are those with points."""
-    families = fitted_families(points)
-    attention = [Parameter(path="attention.softmax_dims", low=0.0, high=200.0)]
-    attention += [Parameter(path="attention.ramp_tokens", low=0.0, high=2000.0)]
-    for family, has_backward in families.items():
-        attention.append(Parameter(path=f"attention.kernels.{family}.forward_efficiency", low=0.05, high=1.3))
-        if has_backward:
-            attention.append(Parameter(path=f"attention.kernels.{family}.backward_efficiency", low=0.05, high=1.3))
-    return (
-        Stage(
-            name="BF16 GEMM",
-            parameters=(
-                _share("gemm.bf16_efficiency"),
-                Parameter(path="gemm.depth_overhead", low=0.0, high=600.0),
-            ),
-            uses=_is(Kind.GEMM, Fp8.NONE),
-        ),
-        Stage(
-            name="FP8 GEMM",
-            parameters=(
-                _share("gemm.fp8_tensor_efficiency"),
-                _share("gemm.fp8_block_efficiency"),
-                Parameter(path="gemm.fp8_depth_overhead", low=0.0, high=1500.0),
-                Parameter(path="memory.cast_efficiency", low=0.1, high=1.0),
-            ),
-            uses=_is(Kind.GEMM, *_RECIPES),
-        ),
-        Stage(
-            name="NVFP4 GEMM",
-            parameters=(_share("gemm.nvfp4_efficiency"),),
-            uses=_is(Kind.GEMM, Fp8.NVFP4),
-        ),
-        Stage(
-            name="attention",
-            parameters=tuple(attention) if families else (),
-            uses=lambda point: point.kind is Kind.ATTENTION and point.family in families,
-        ),
-        *_moe_stages(points),
-    )
-
-
-def _moe_stages(points: Sequence[Point]) -> tuple[Stage, ...]:
-    """Grouped kernels say their rate per precision; whole MoE layers one rate for all, and what permuting costs."""
-    permute = Parameter(path="memory.permute_efficiency", low=0.1, high=1.0)
-    if any(point.kind is Kind.MOE_LAYER for point in points):
-        both = Parameter(path="grouped_gemm.factor", low=0.1, high=1.5, also=("grouped_gemm.fp8_factor",))
-        return (Stage(name="MoE layer", parameters=(both, permute), uses=lambda point: point.kind in _MOE),)
-    return (
-        Stage(
-            name="BF16 grouped GEMM",
-            parameters=(
-                Parameter(path="grouped_gemm.factor", low=0.1, high=1.5),
-                Parameter(path="grouped_gemm.gradient_depth_overhead", low=0.0, high=1000.0),
-            ),
-            uses=_is(Kind.GROUPED_GEMM, Fp8.NONE),
-        ),
-        Stage(
-            name="FP8 grouped GEMM",
-            parameters=(Parameter(path="grouped_gemm.fp8_factor", low=0.1, high=1.5),),
-            uses=_is(Kind.GROUPED_GEMM, *_RECIPES),
-        ),
-    )
-
-
-# Families of training stacks, the preferred first; FlashAttention-2 is fitted only where nothing newer has points.
-_NEWER_FAMILIES = ("cudnn", "flash3", "aiter", "turbo")
-
-
-def own_stages(points: Sequence[Point]) -> tuple[Stage, ...]:
-    """Stages of a sweep that this package ran on one device: every kernel forward and backward, no casts in between."""
-    attention = [
-        Parameter(path="attention.ramp_tokens", low=0.0, high=2000.0),
-        Parameter(path="attention.kernels.sdpa.forward_efficiency", low=0.05, high=1.3),
-        Parameter(path="attention.kernels.sdpa.backward_efficiency", low=0.05, high=1.3),
-    ]
-    if any(point.kind is Kind.ATTENTION and point.qk_dim != point.v_dim for point in points):
-        attention.append(Parameter(path="attention.kernels.sdpa.latent_backward_factor", low=0.1, high=1.5))
-    return (
-        Stage(
-            name="BF16 GEMM",
-            parameters=(
-                _share("gemm.bf16_efficiency"),
-                Parameter(path="gemm.backward_factor", low=0.3, high=1.5),
-                Parameter(path="gemm.depth_overhead", low=0.0, high=600.0),
-            ),
-            uses=_is(Kind.GEMM, Fp8.NONE),
-        ),
-        Stage(
-            name="FP8 GEMM",
-            parameters=(
-                _share("gemm.fp8_tensor_efficiency"),
-                Parameter(path="gemm.fp8_backward_factor", low=0.1, high=1.5),
-                Parameter(path="gemm.fp8_depth_overhead", low=0.0, high=1500.0),
-            ),
-            uses=_is(Kind.GEMM, Fp8.HYBRID),
-        ),
-        Stage(
-            name="attention",
-            parameters=tuple(attention),
-            uses=lambda point: point.kind is Kind.ATTENTION and point.family == "sdpa",
-        ),
-        Stage(
-            name="BF16 grouped GEMM",
-            parameters=(
-                Parameter(path="grouped_gemm.factor", low=0.1, high=1.5),
-                Parameter(path="grouped_gemm.backward_factor", low=0.3, high=1.5),
-            ),
-            uses=_is(Kind.GROUPED_GEMM, Fp8.NONE),
-        ),
-    )
-
-
-def fitted_families(points: Sequence[Point]) -> dict[str, bool]:
-    """Attention families to fit, and whether their backward was timed."""
-    timed = {p.family for p in points if p.kind is Kind.ATTENTION}
-    chosen = [family for family in _NEWER_FAMILIES if family in timed] or [f for f in ("flash2",) if f in timed]
-    return {f: any(p.family == f and p.direction is not Direction.FORWARD for p in points) for f in chosen}
 
 
 def calibrate(acc: Accelerator, points: Sequence[Point], *, is_own_sweep: bool = False) -> Calibration:

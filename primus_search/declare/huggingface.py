@@ -126,10 +126,14 @@ def _mistral(fields: Fields) -> Values:
 
 
 def _mixtral(fields: Fields) -> Values:
-    values = _mistral(fields)
+    return _all_experts(fields, _mistral(fields), "num_local_experts", num_experts=8, top_k=2)
+
+
+def _all_experts(fields: Fields, values: Values, key: str, *, num_experts: int, top_k: int) -> Values:
+    """Every feed-forward layer is one of experts of its size. key: what counts them; counts where none is stated."""
     experts = MixtureOfExperts(
-        num_experts=fields.integer("num_local_experts", 8),
-        top_k=fields.integer("num_experts_per_tok", 2),
+        num_experts=fields.integer(key, num_experts),
+        top_k=fields.integer("num_experts_per_tok", top_k),
         expert_ffn_hidden=values["ffn_hidden"],
     )
     return values | {"moe": experts}
@@ -216,13 +220,7 @@ def _olmo2(fields: Fields) -> Values:
 
 
 def _olmoe(fields: Fields) -> Values:
-    values = _olmo2(fields)
-    experts = MixtureOfExperts(
-        num_experts=fields.integer("num_experts", 64),
-        top_k=fields.integer("num_experts_per_tok", 8),
-        expert_ffn_hidden=values["ffn_hidden"],
-    )
-    return values | {"moe": experts}
+    return _all_experts(fields, _olmo2(fields), "num_experts", num_experts=64, top_k=8)
 
 
 def _llama4(fields: Fields) -> Values:

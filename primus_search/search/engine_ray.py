@@ -26,7 +26,7 @@ from ray.exceptions import (
 
 import primus_search
 from primus_search.errors import InputError, Problem
-from primus_search.search.compiler import spare_compiler
+from primus_search.search.compiler import spare_linear_algebra
 from primus_search.search.deal import MAX_TRIES, Deal, WorkerLost, most_in_flight
 from primus_search.search.engine import CutOf, IsSpent, available_cores, never
 from primus_search.search.evaluate import Funnel, Task
@@ -163,7 +163,7 @@ class Worker:
 
     def begin(self) -> None:
         """What a worker does once."""
-        spare_compiler()
+        spare_linear_algebra()
         self._funnel = Funnel(self._space, self._keep)
         assert len(self._funnel.walks) == len(self._funnel.sieves)
 

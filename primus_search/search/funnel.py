@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from primus_search.search.collect import Budget, Collected, Progress, collect, silent
-from primus_search.search.compiler import spare_compiler
+from primus_search.search.compiler import spare_linear_algebra
 from primus_search.search.evaluate import Funnel
 from primus_search.search.findings import Stage
 from primus_search.search.method import choose_method
@@ -48,7 +48,7 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
     Raises InputError when no row is legal (naming the rules) and NothingFits when none fits (naming the nearest miss).
     """
     options = options or Options()
-    spare_compiler()
+    spare_linear_algebra()
     started, began = time.perf_counter(), time.process_time()
     funnel = Funnel(space, max(options.keep, space.search.top_k))
     refuse_empty(funnel)

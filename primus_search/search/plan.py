@@ -46,13 +46,12 @@ def task_rows(funnel: Funnel, workers: int) -> int:
     return int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
 
 
-def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints] | None = None) -> list[Task]:
+def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Task]:
     """Ranges of about `rows` that cover every legal row of every cluster once, the most promising first.
 
     What is found first prunes what follows. The number of a task, by which a journal knows it, is its place in the
-    walk; the order in which tasks are done never changes the answer. `promising`: what `look` found, if it was asked.
+    walk; the order in which tasks are done never changes the answer. `promising`: what `look` found.
     """
-    promising = look(funnel) if promising is None else promising
     tasks, promise = list[Task](), list[Ints]()
     for cluster, (walk, places) in enumerate(zip(funnel.walks, promising, strict=True)):
         cuts = walk.cuts(rows)

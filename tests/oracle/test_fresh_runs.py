@@ -54,13 +54,15 @@ def test_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole() -> None
     assert abs(summary(outcome())["bias"]) <= 0.02
 
 
+@missed("47 % when first collected; 97 % since: bands of plain Megatron and eager modules are wider than they need be")
 def test_intervals_hold_as_often_as_they_say() -> None:
-    """Of both halves together: 47 and 55 % when first collected. The first alone, mostly of plain Megatron and eager
-    modules, 97 %; the other, with torch's experts, 75 %."""
+    assert 0.85 <= coverage(outcome()) <= 0.95
+
+
+def test_intervals_of_both_halves_together_hold_as_often_as_they_say() -> None:
     both = (outcome(), other_half())
     inside, weights = (np.concatenate(parts) for parts in zip(*((are_inside(o), o.weights) for o in both), strict=True))
     assert 0.85 <= float((inside * weights).sum() / weights.sum()) <= 0.95
-    assert coverage(outcome()) >= 0.85
 
 
 @missed("10.1, 30.5, -8.2 % when first collected; 8.9, 21.0, -2.8 % since: 28 of the 30 peaks are of software assumed")
@@ -101,6 +103,11 @@ def test_errors_of_the_other_half_are_as_small_as_promised() -> None:
     figures = summary(other_half())
     assert figures["median_abs_error"] <= 0.07
     assert figures["p90_abs_error"] <= 0.22
+
+
+@missed("55 % when first projected, 75 % since: torch's experts and forks lie far outside of any stack's bands")
+def test_intervals_of_the_other_half_hold_as_often_as_they_say() -> None:
+    assert 0.85 <= coverage(other_half()) <= 0.95
 
 
 def test_at_most_one_in_a_hundred_of_the_other_half_is_said_to_run_out() -> None:

@@ -6,7 +6,7 @@ import pytest
 from primus_search.declare import load_space
 from primus_search.search import walk
 from primus_search.search.evaluate import Funnel
-from primus_search.search.plan import plan_tasks
+from primus_search.search.plan import look, plan_tasks
 from primus_search.search.shortlist import OPEN
 
 
@@ -19,7 +19,7 @@ def funnel():
 def test_every_candidate_is_in_one_task(funnel, rows):
     if rows == 1:
         funnel = Funnel(load_space("tiny_host"), 10)
-    tasks = sorted(plan_tasks(funnel, rows), key=lambda task: task.number)
+    tasks = sorted(plan_tasks(funnel, rows, look(funnel)), key=lambda task: task.number)
     size = funnel.enumerators[0].size
     assert [task.start for task in tasks] == [0, *(task.stop for task in tasks[:-1])]
     assert tasks[-1].stop == size
@@ -29,7 +29,7 @@ def test_every_candidate_is_in_one_task(funnel, rows):
 
 def test_most_tasks_begin_with_a_cell(funnel):
     starts = set(funnel.walks[0].starts.tolist())
-    assert all(task.start in starts for task in plan_tasks(funnel, 2048))
+    assert all(task.start in starts for task in plan_tasks(funnel, 2048, look(funnel)))
 
 
 def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(monkeypatch):
@@ -48,7 +48,7 @@ def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(m
 def test_a_large_space_begins_where_the_best_is(monkeypatch):
     monkeypatch.setattr(walk, "SMALL_ROWS", 0)
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
-    tasks = plan_tasks(funnel, 2048)
+    tasks = plan_tasks(funnel, 2048, look(funnel))
     best = [funnel.evaluate(task, OPEN).shortlist.top.step_s[:1].min(initial=np.inf) for task in tasks]
     assert min(best) in best[: len(tasks) // 4]
     assert sorted(task.number for task in tasks) == list(range(len(tasks)))
