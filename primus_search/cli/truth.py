@@ -23,8 +23,8 @@ def truth(
 ) -> None:
     """Train a small GPT and a small MoE with torch.distributed here; compare with what is projected for the host."""
     from primus_search.declare.hardware import load_stack
-    from primus_search.measure.truth_compare import MEASUREMENTS
-    from primus_search.measure.truth_rounds import prove
+    from primus_search.measure.truth.compare import MEASUREMENTS
+    from primus_search.measure.truth.rounds import prove
 
     wanted = [text.strip() for text in only.split(",") if text.strip()]
     out.mkdir(parents=True, exist_ok=True)

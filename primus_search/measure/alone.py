@@ -14,8 +14,8 @@ from torch import Tensor
 from primus_search.measure.bench import NotFiniteError, Piece
 from primus_search.measure.device import CPU, CUDA, clock, describe, heat, placed, synchronize
 from primus_search.measure.masters import MasterAdamW
+from primus_search.measure.split_model import Part
 from primus_search.measure.timing import summarize
-from primus_search.measure.truth_model import Part
 from primus_search.model import Model
 
 

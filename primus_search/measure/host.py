@@ -54,7 +54,7 @@ from primus_search.network import Network
 MAX_DEVICES = 8
 CALIBRATION = 6  # raise when the calibration changes, so that old files are measured again
 LIMIT_S = 300.0
-WARM = "primus_search.measure.truth_train:warm"
+WARM = "primus_search.measure.truth.train:warm"
 RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
 MIN_MOVE_S = 1e-6  # what the cost of an empty collective may at most hide of a full one
 # AdamW in FP32 without masters: gradient twice, weight in and out with the moments (cost/optimizer.py).

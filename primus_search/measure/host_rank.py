@@ -18,8 +18,8 @@ from torch.distributed.fsdp import fully_shard
 
 from primus_search.measure.device import resident_bytes
 from primus_search.measure.ranks import join, leave
+from primus_search.measure.split_model import exchange
 from primus_search.measure.streams import Sizes, both_passes, stream_seconds
-from primus_search.measure.truth_model import exchange
 
 GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
 ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension

@@ -13,7 +13,7 @@ from primus_search.accelerator import Footprint
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import project_memory
 from primus_search.declare.hardware import load_hardware, load_stack
-from primus_search.measure.truth_space import WORKLOAD, legal
+from primus_search.measure.truth.space import WORKLOAD, legal
 
 TRUTH = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 

@@ -19,14 +19,14 @@ from primus_search.measure.host import WARM
 from primus_search.measure.isolate import Verdict
 from primus_search.measure.ranks import Job, run_jobs
 from primus_search.measure.shard import Shard
-from primus_search.measure.truth import Report, Row
-from primus_search.measure.truth_compare import steps_csv
-from primus_search.measure.truth_found import Found
-from primus_search.measure.truth_rounds import pieces_of, training_job
-from primus_search.measure.truth_space import GPT, MOE, chosen, legal
+from primus_search.measure.truth.compare import steps_csv
+from primus_search.measure.truth.found import Found
+from primus_search.measure.truth.report import Report, Row
+from primus_search.measure.truth.rounds import pieces_of, training_job
+from primus_search.measure.truth.space import GPT, MOE, chosen, legal
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
-TRAIN = "primus_search.measure.truth_train:train"
+TRAIN = "primus_search.measure.truth.train:train"
 DEVICE = load_hardware("h100")
 NETWORK = replace(DEVICE.network, gpus_per_node=2)
 TWO_DEVICES = Cluster(accelerator=DEVICE.accelerator, network=NETWORK, stack=load_stack("host"), num_nodes=1)

@@ -1,7 +1,7 @@
 """What repeated steps say of a configuration's time on a machine whose cores are slow in spells.
 
 A simulated machine of two cores: each is calm or `SLOW` times slower (its yardstick `SLOW_YARD` times), in spells of
-random length, independent of the other. Steps of configurations of known length are trained on it as `truth_rounds`
+random length, independent of the other. Steps of configurations of known length are trained on it as `truth.rounds`
 does: a few at each visit, in an order of its own each round, with the yardstick before and after.
 """
 
@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from primus_search.measure.timing import Measurement
-from primus_search.measure.truth_samples import (
+from primus_search.measure.truth.samples import (
     SLOW_STEP,
     PieceSample,
     Sample,

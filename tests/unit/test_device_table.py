@@ -11,7 +11,7 @@ from primus_search.cost.gemm import gemm_s
 from primus_search.declare.hardware import load_hardware
 from primus_search.measure.device_table import COLUMNS, measure_device, to_csv
 from primus_search.measure.sweeps import FULL
-from primus_search.measure.truth_train import SMALLEST
+from primus_search.measure.truth.train import SMALLEST
 from tests.bench import bench_gpu
 
 

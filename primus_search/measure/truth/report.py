@@ -1,7 +1,7 @@
 """Ground truth of our own: small models trained for real on this machine, against what the projection says of them.
 
-Every case is one configuration of a small GPT or MoE on the host's devices (`truth_space`). Each is trained in
-processes of its own, its step timed and its peak resident memory read (`truth_rounds`, `truth_samples`); the same
+Every case is one configuration of a small GPT or MoE on the host's devices (`truth.space`). Each is trained in
+processes of its own, its step timed and its peak resident memory read (`truth.rounds`, `truth.samples`); the same
 candidate is projected for `hardware: host`, then re-validated with measured layers, and the three are compared: rank
 correlation of tokens/s, place of the true best, median errors of step time and memory.
 """

@@ -26,8 +26,8 @@ from primus_search.measure.bench import NotFiniteError, Piece, bench
 from primus_search.measure.device import CPU, busy_s, forget_peak, resident_bytes, return_freed_memory_from
 from primus_search.measure.ranks import FREED_FROM_BYTES, join, leave
 from primus_search.measure.shard import Shard
+from primus_search.measure.split_model import Part
 from primus_search.measure.timing import CALM_SHARE, SLOW_RATIO
-from primus_search.measure.truth_model import Part
 from primus_search.measure.yardstick import Core, anywhere
 from primus_search.model import MixtureOfExperts, Model
 

@@ -16,10 +16,10 @@ from primus_search.measure.device import CPU, describe
 from primus_search.measure.device_table import to_csv
 from primus_search.measure.host import rows_of
 from primus_search.measure.timing import Measurement
-from primus_search.measure.truth import Row
-from primus_search.measure.truth_found import Found
-from primus_search.measure.truth_samples import PieceSample, Yardstick, estimate, lower_quartile, undisturbed_piece
-from primus_search.measure.truth_space import FLOAT, MODELS, RANKS, WORKLOAD, Case
+from primus_search.measure.truth.found import Found
+from primus_search.measure.truth.report import Row
+from primus_search.measure.truth.samples import PieceSample, Yardstick, estimate, lower_quartile, undisturbed_piece
+from primus_search.measure.truth.space import FLOAT, MODELS, RANKS, WORKLOAD, Case
 from primus_search.model import Model
 
 MEASUREMENTS = "truth_layers.jsonl"

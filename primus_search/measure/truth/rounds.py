@@ -1,6 +1,6 @@
 """Trains the chosen cases for real, in rounds, and measures what the projection needs in between.
 
-The host is calibrated once, the cases are chosen by what is projected then (`truth_space`), and rounds follow:
+The host is calibrated once, the cases are chosen by what is projected then (`truth.space`), and rounds follow:
 calibrate again, then train every case for a few steps and measure its layers right afterwards, in an order of its own
 each time, so that what drifts or disturbs meets every case alike. A case whose calm steps agree is left out of further
 rounds; rounds end when all agree or when the seconds are spent, in the middle of a round if need be.
@@ -22,11 +22,11 @@ from primus_search.measure.host import WARM, CalibrationError, calibration_job
 from primus_search.measure.isolate import Outcome
 from primus_search.measure.ranks import Job, failure_of, run_jobs
 from primus_search.measure.shard import Shard
-from primus_search.measure.truth import Report, Row
-from primus_search.measure.truth_compare import compare
-from primus_search.measure.truth_found import Found
-from primus_search.measure.truth_samples import Yardstick, estimate, is_tight
-from primus_search.measure.truth_space import COUNT, FLOAT, RANKS, SEED, WORKLOAD, Case, chosen, legal
+from primus_search.measure.truth.compare import compare
+from primus_search.measure.truth.found import Found
+from primus_search.measure.truth.report import Report, Row
+from primus_search.measure.truth.samples import Yardstick, estimate, is_tight
+from primus_search.measure.truth.space import COUNT, FLOAT, RANKS, SEED, WORKLOAD, Case, chosen, legal
 from primus_search.stack import Stack
 
 STEPS = 3  # calm ones, per round
@@ -174,7 +174,7 @@ def training_job(
     payload = {"piece": piece.to_json(), "knobs": knobs, "microbatches": microbatches}
     payload |= {"steps": steps, "warmup": warmup, "counted": counted, "yard_s": yard_s, "until": until}
     payload |= {"pieces": [one.to_json() for one in pieces], "piece_s": PIECE_S}
-    return Job(function="primus_search.measure.truth_train:train", payload=payload, limit_s=LIMIT_S)
+    return Job(function="primus_search.measure.truth.train:train", payload=payload, limit_s=LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from primus_search.cluster import Cluster
 from primus_search.measure.host import fit, mean_of
 from primus_search.measure.timing import Measurement
-from primus_search.measure.truth_samples import (
+from primus_search.measure.truth.samples import (
     PieceSample,
     Sample,
     Yardstick,
@@ -16,7 +16,7 @@ from primus_search.measure.truth_samples import (
     samples_of,
     yardstick_of,
 )
-from primus_search.measure.truth_space import RANKS
+from primus_search.measure.truth.space import RANKS
 from primus_search.stack import Stack
 
 
@@ -44,7 +44,7 @@ class Found:
         return [sample for steps in self.visits[name][visits] for sample in steps]
 
     def take(self, name: str, values: Sequence[dict[str, Any]]) -> None:
-        """What the ranks say of one visit (`truth_train.train`)."""
+        """What the ranks say of one visit (`train.train`)."""
         self.visits.setdefault(name, []).append(samples_of(values, os.cpu_count() or 1))
         sizes = ("peak_bytes", "reserved_bytes", "baseline_bytes")
         self.peaks.setdefault(name, tuple(max(value[size] for value in values) for size in sizes))
