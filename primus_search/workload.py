@@ -11,11 +11,14 @@ class Workload:
     global_batch_size  samples per optimizer step, over the whole cluster
     routing_imbalance  tokens of the busiest expert-parallel rank over the mean (1.0 = forced balance; natural
                        routing is above 1; source of a default: the software stack)
+    experts_in_turn    a benchmark's gate deals experts to tokens in turn, so that those of a token are neighbours and
+                       mostly on one rank; forced balance otherwise, and real routing, draw them evenly
     """
 
     seq_length: int
     global_batch_size: int
     routing_imbalance: float = 1.0
+    experts_in_turn: bool = False
 
     def __post_init__(self) -> None:
         if self.seq_length < 1 or self.global_batch_size < 1:

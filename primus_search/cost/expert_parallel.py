@@ -66,8 +66,9 @@ def expert_parallel(
     tokens = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
     row = model.hidden * BF16_BYTES
     out_row = model.hidden * np.where((c.fp8 != Fp8.NONE) & stack.has_fp8_dispatch, FP8_BYTES, BF16_BYTES)
-    dispatch = exchange_s(network, moe, tokens, out_row, c)
-    combine = exchange_s(network, moe, tokens, row, c)
+    in_turn = workload.experts_in_turn
+    dispatch = exchange_s(network, moe, tokens, out_row, c, in_turn=in_turn)
+    combine = exchange_s(network, moe, tokens, row, c, in_turn=in_turn)
     inside = split_expert_s(network, moe, tokens, row, c)
     scale = workload.routing_imbalance / stack.network_efficiency
     there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
@@ -94,7 +95,13 @@ def _exposed_s(stack: Stack, comm_s: Floats, shared_s: Floats | float, compute_s
 
 
 def exchange_s(
-    network: Network, moe: MixtureOfExperts, tokens: Floats, row_bytes: Floats | float, c: Candidates
+    network: Network,
+    moe: MixtureOfExperts,
+    tokens: Floats,
+    row_bytes: Floats | float,
+    c: Candidates,
+    *,
+    in_turn: bool = False,
 ) -> Floats:
     """Seconds of one dispatch or combine of `tokens` tokens per rank, `row_bytes` each, balanced routing."""
     group = Group(c.ep, c.etp)
@@ -103,7 +110,7 @@ def exchange_s(
         network,
         tokens * row_bytes,
         group,
-        destinations=lambda parts: distinct_destinations(moe.num_experts, moe.top_k, parts),
+        destinations=lambda parts: distinct_destinations(moe.num_experts, moe.top_k, parts, in_turn=in_turn),
     )
     return np.where(c.deepep, fused, plain)
 
@@ -117,13 +124,16 @@ def split_expert_s(
     return all_gather_s(network, rows, group) + reduce_scatter_s(network, rows, group)
 
 
-def distinct_destinations(num_experts: int, top_k: int, parts: Ints | Floats) -> Floats:
+def distinct_destinations(num_experts: int, top_k: int, parts: Ints | Floats, *, in_turn: bool = False) -> Floats:
     """Mean number of the `parts` equal shares of the experts that a token with `top_k` different experts needs.
 
     Formula: parts * (1 - C(E - E/parts, K) / C(E, K)), the product written out; experts are chosen evenly and without
     replacement. Group-limited routing (DeepSeek-V3) reaches fewer nodes and is not modelled.
+    in_turn: max(1, K * parts/E), experts dealt in turn as token * K + k modulo E (`Workload.experts_in_turn`).
     """
     parts = np.asarray(parts, dtype=np.float64)
+    if in_turn:
+        return np.maximum(top_k * parts / num_experts, 1.0)
     share = num_experts / parts
     miss = np.ones_like(parts)
     for drawn in range(top_k):

@@ -88,7 +88,7 @@ def layer_operations(
     ops += latent_projections(model, stack, c, s) if model.latent else projections(model, stack, c, s)
     ops.append(core_attention(model, kind, workload, acc, stack, c))
     if kind.is_moe:
-        return ops + expert_operations(model, stack, c, s)
+        return ops + expert_operations(model, workload, stack, c, s)
     return ops + mlp_operations(model, stack, c, s, model.ffn_hidden, Part.MLP)
 
 
@@ -316,7 +316,7 @@ def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module
     )
 
 
-def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
     """Router, permutation, local experts and shared experts of a MoE layer."""
     moe = model.moe
     assert moe is not None
@@ -337,7 +337,7 @@ def expert_operations(model: Model, stack: Stack, c: Candidates, s: Shapes) -> l
             producer=producer,
         )
 
-    ops = router_operations(model, stack, c, expert_tokens=s.expert_tokens, routed_rows=s.expert_rows * s.local_experts)
+    ops = router_operations(model, workload, stack, c, expert_tokens=s.expert_tokens, routed_rows=routed)
     ops += [
         grouped(gates * inner, np.full_like(inner, float(model.hidden)), Producer.OTHER),
         _activation(model, stack, routed * inner, Part.EXPERTS, Module.EXPERT_ACTIVATION),

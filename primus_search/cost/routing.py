@@ -20,6 +20,7 @@ from primus_search.cost.memory_bound import Stream
 from primus_search.cost.work import Call, Linear, Module, Operation, Part, Traffic
 from primus_search.model import MixtureOfExperts, Model
 from primus_search.stack import Stack
+from primus_search.workload import Workload
 
 BF16_BYTES = 2.0
 
@@ -33,7 +34,7 @@ ROUTER_BYTES_PER_LOGIT = 24.0
 
 
 def router_operations(
-    model: Model, stack: Stack, c: Candidates, *, expert_tokens: Floats, routed_rows: Floats
+    model: Model, workload: Workload, stack: Stack, c: Candidates, *, expert_tokens: Floats, routed_rows: Floats
 ) -> list[Operation]:
     """Router GEMM in BF16, its small kernels, and the permutation of tokens to experts and back.
 
@@ -46,7 +47,7 @@ def router_operations(
     kernels_f = np.where(is_fused, ROUTER_KERNELS[True][0], ROUTER_KERNELS[False][0])
     kernels_b = np.where(is_fused, ROUTER_KERNELS[True][1], ROUTER_KERNELS[False][1])
     logits = expert_tokens * moe.num_experts
-    moved = permuted_rows(moe, stack, c) * routed_rows * model.hidden * BF16_BYTES
+    moved = permuted_rows(moe, workload, stack, c) * routed_rows * model.hidden * BF16_BYTES
     syncs = np.maximum(stack.host_syncs_per_moe_layer - c.sync_free_stage, 0.0)
     syncs = syncs * (stack.cuda_graph != "full")
     return [
@@ -88,9 +89,10 @@ def router_operations(
     ]
 
 
-def permuted_rows(moe: MixtureOfExperts, stack: Stack, c: Candidates) -> Floats:
+def permuted_rows(moe: MixtureOfExperts, workload: Workload, stack: Stack, c: Candidates) -> Floats:
     """Rows read and written per routed row on the way to the experts; as many on the way back."""
-    received = np.where(c.ep > 1, distinct_destinations(moe.num_experts, moe.top_k, c.ep), 1.0) / moe.top_k
+    ranks = distinct_destinations(moe.num_experts, moe.top_k, c.ep, in_turn=workload.experts_in_turn)
+    received = np.where(c.ep > 1, ranks, 1.0) / moe.top_k
     is_direct = np.logical_or(c.deepep, c.ep == 1)
     rows = np.where(is_direct, received + 1.0, 1.0 / moe.top_k + 1.0 + 2.0)
     has_fused_permute = np.logical_or(stack.has_fused_permute, c.sync_free_stage >= 1)

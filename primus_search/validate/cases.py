@@ -15,6 +15,7 @@ from primus_search.candidates import Candidates, degrees
 from primus_search.cluster import Cluster
 from primus_search.layout import stage_layers
 from primus_search.model import Model
+from primus_search.validate import words
 from primus_search.validate.knobs import build_candidates
 from primus_search.validate.machine import build_cluster, build_hardware, build_stack, imbalance
 from primus_search.validate.rows import Run, Skipped
@@ -73,7 +74,12 @@ def build_case(run: Run, *, may_lack_rate: bool = False, supposed: str = "") -> 
     cluster = build_cluster(run, hardware, stack)
     seq, batch = run.count("seq_len"), run.count("gbs")
     candidates = build_candidates(run, model, stack)
-    workload = Workload(seq_length=seq, global_batch_size=batch, routing_imbalance=imbalance(run, stack))
+    workload = Workload(
+        seq_length=seq,
+        global_batch_size=batch,
+        routing_imbalance=imbalance(run, stack),
+        experts_in_turn=words.deals_experts_in_turn(f"{run.word('flags')} {run.word('notes')}".lower()),
+    )
     _must_divide(model, cluster, candidates, batch)
     return Case(
         run=run,

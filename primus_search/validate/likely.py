@@ -5,8 +5,8 @@ overlap, low-precision recipes of a year) tells a recipe; Megatron without any o
 Where no word says anything, how the optimizer is sharded tells a family and the device its vendor.
 
 Sources of the defaults: megatron/training/arguments.py (NVIDIA/Megatron-LM), DeepSpeed docs/_pages/config-json.md,
-pytorch/torchtitan train_configs, NVIDIA-NeMo/Automodel recipes, which train torch modules under FSDP2 as torchtitan
-does; PaddleNLP's llm/ scripts shard as ZeRO does over eager modules (use_flash_attention alone is fused).
+pytorch/torchtitan train_configs, NVIDIA-NeMo/Automodel recipes; PaddleNLP's llm/ scripts shard as ZeRO does over eager
+modules (use_flash_attention alone is fused).
 """
 
 import re
@@ -19,12 +19,13 @@ from primus_search.validate.rows import Run
 HOPPER = "sm90"
 
 TORCHTITAN, MEGATRON_FSDP, DEEPSPEED, PLAIN = "torchtitan", "megatron_fsdp_2026", "deepspeed", "megatron_lm"
+AUTOMODEL = "automodel"
 
-WITHOUT_RUNS = (DEEPSPEED, PLAIN)
+WITHOUT_RUNS = (DEEPSPEED, PLAIN, AUTOMODEL)
 """What may be assumed although no run of it is in a fit."""
 
 _NAMED = (
-    (r"automodel|torch ?titan|fsdp2", TORCHTITAN),
+    (r"torch ?titan|fsdp2", TORCHTITAN),
     (r"deepspeed|llama-?factory|paddle|transformers\b|huggingface", DEEPSPEED),
 )
 """Words and the stack of the framework that they name. Hugging Face trains under FSDP or ZeRO: the sharding says which,
@@ -50,6 +51,8 @@ def likely_stack(run: Run, hardware: Hardware) -> str:
         return "primus_torchtitan" if is_sharded or "torchtitan" in text else "primus_megatron"
     if is_sharded and "megatron" in text:
         return MEGATRON_FSDP
+    if "automodel" in text:
+        return AUTOMODEL
     if "fsdp" in word or "torchtitan" in text:
         return TORCHTITAN
     named = next((stack for pattern, stack in _NAMED if re.search(pattern, text)), None)

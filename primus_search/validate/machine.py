@@ -131,6 +131,8 @@ def switched(stack: Stack, run: Run) -> Stack:
         stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
     if words.lacks_flash(f"{text} {run.word('notes')}".lower()):
         stack = replace(stack, attention_kernel="unfused")
+    elif re.search(r"flex[- ]?att", f"{text} {run.word('notes')}".lower()):
+        stack = replace(stack, attention_kernel="triton")
     if "no compile" in text:
         stack = replace(
             stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False

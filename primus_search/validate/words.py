@@ -58,8 +58,9 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     # pattern of the source, pattern of the flags, GPU or source, stack
     ("llm-foundry|mosaicml|composer", "", "fsdp_2023"),
     ("fms-fsdp|foundation-model-stack", "", "fsdp_2024"),
-    ("megatron-bridge", "megatron_fsdp=true", "megatron_fsdp_2026"),
-    ("megatron-bridge", "", "megatron_core_2026"),
+    ("megatron-bridge|megatron-moe-modelzoo", "megatron_fsdp=true", "megatron_fsdp_2026"),
+    ("megatron-bridge|megatron-moe-modelzoo", "", "megatron_core_2026"),
+    ("automodel", "", "automodel"),
     ("dgxc|nvidia/nemo|nemo performance|megatron-lm examples", "", "nemo_2024"),
     ("mlperf|training_results_v", "mi[23]\\d\\d", "primus_megatron"),
     ("mlperf|training_results_v", "hybridep|pp_layout=|mlperf training v6|training_results_v6", "megatron_core_2026"),
@@ -266,6 +267,15 @@ def has_deepep(text: str) -> bool:
 def has_legacy_experts(text: str) -> bool:
     """Whether experts run one product after another: by name, or grouped products switched off."""
     return "legacy grouped" in text or bool(re.search(r"moe_grouped_gemm\s*[=:]\s*(false|0|no|off)\b", text))
+
+
+def deals_experts_in_turn(text: str) -> bool:
+    """Whether a benchmark's gate deals experts in turn: `fake balanced gate` (NeMo Automodel), round-robin routing.
+
+    NVIDIA-NeMo/Automodel components/moe/layers.py, FakeBalancedGate; pytorch/torchtitan models/moe/moe.py,
+    _debug_force_load_balance. Megatron's forced balance draws random logits instead.
+    """
+    return bool(re.search(r"fake[- ]balanced[- ]gate|round[- ]robin (?:routing|experts?|gate)", text))
 
 
 def lacks_flash(text: str) -> bool:

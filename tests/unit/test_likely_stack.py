@@ -42,7 +42,7 @@ def run_of(**cells: str) -> Run:
         ({"source": "LLaMA-Factory, a user's report", "fsdp": "zero2"}, "deepspeed"),
         ({"source": "someone's PaddleNLP"}, "deepspeed"),
         ({"fsdp": "fsdp2"}, "torchtitan"),
-        ({"source": "someone/Automodel recipes", "fsdp": "fsdp2"}, "torchtitan"),
+        ({"source": "someone's trainer", "notes": "built on Automodel", "fsdp": "fsdp2"}, "automodel"),
         ({"fsdp": "FSDP", "notes": "Megatron FSDP"}, "megatron_fsdp_2026"),
         ({"gpu": "MI300X", "fsdp": "fsdp2"}, "primus_torchtitan"),
         ({"gpu": "MI300X", "flags": "cuda graph"}, "primus_megatron"),

@@ -12,23 +12,36 @@ from primus_search.cost.routing import permuted_rows
 from primus_search.cost.work import GroupedLinear, Module, Part, tally
 from primus_search.declare.hardware import load_hardware, load_stack
 from primus_search.model import MixtureOfExperts
+from primus_search.workload import Workload
 
 MOE = MixtureOfExperts(num_experts=256, top_k=8, expert_ffn_hidden=2048)
+EVENLY = Workload(seq_length=4096, global_batch_size=64)
 PLAIN = replace(load_stack("megatron_core_2026"), name="plain", has_product_per_expert=False)
 
 
 def test_a_dispatcher_that_delivers_to_ranks_saves_the_first_permutation() -> None:
     c = Candidates.table(ep=[1, 32, 32], deepep=[False, False, True])
-    alone, exchanged, delivered = permuted_rows(MOE, PLAIN, c)
+    alone, exchanged, delivered = permuted_rows(MOE, EVENLY, PLAIN, c)
     assert alone == pytest.approx(1 / 8 + 1)
     assert exchanged == pytest.approx(1 / 8 + 1 + 2)
     assert delivered == pytest.approx(float(distinct_destinations(256, 8, np.array(32))) / 8 + 1)
 
 
+@pytest.mark.parametrize(("num_experts", "top_k", "parts"), [(256, 8, 64), (128, 8, 8), (128, 4, 64), (32, 4, 8)])
+def test_experts_dealt_in_turn_lie_on_as_many_ranks_as_counting_them_says(
+    num_experts: int, top_k: int, parts: int
+) -> None:
+    tokens = np.arange(4096)[:, None]
+    ranks = (tokens * top_k + np.arange(top_k)) % num_experts // (num_experts // parts)
+    counted = np.mean([len(set(of_token)) for of_token in ranks.tolist()])
+    assert float(distinct_destinations(num_experts, top_k, parts, in_turn=True)) == pytest.approx(counted)
+    assert counted < float(distinct_destinations(num_experts, top_k, parts))
+
+
 def test_permutation_in_separate_operations_moves_the_rows_three_times() -> None:
     c = Candidates.table(ep=8)
     eager = replace(PLAIN, has_fused_permute=False)
-    assert permuted_rows(MOE, eager, c) == pytest.approx(3 * permuted_rows(MOE, PLAIN, c))
+    assert permuted_rows(MOE, EVENLY, eager, c) == pytest.approx(3 * permuted_rows(MOE, EVENLY, PLAIN, c))
 
 
 @pytest.mark.parametrize("experts", [2, 16])

@@ -19,7 +19,7 @@ def copied(tmp_path: Path) -> Path:
 def test_numbers_said_to_be_anothers_are_anothers(tmp_path: Path) -> None:
     stacks = copied(tmp_path)
     write_copies(tmp_path, "2026-11-21")
-    for name in ("megatron_lm", "deepspeed"):
+    for name in ("megatron_lm", "deepspeed", "automodel"):
         again, shipped = (folder / f"{name}.yaml" for folder in (stacks, HARDWARE / "stacks"))
         assert DATE.sub("", again.read_text()) == DATE.sub("", shipped.read_text())
 
