@@ -16,6 +16,8 @@ class StackMemory:
     element_bytes           an activation element, and a weight or gradient in flight (4 where trained in FP32)
     fused_logit_bytes       bytes per logit alive at the worst moment of head and loss with a fused loss
     unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
+    split_logit_bytes       unfused_logit_bytes where the vocabulary is split over tensor-parallel ranks; 0: the same
+    split_fused_logit_bytes fused_logit_bytes likewise
     score_bytes             bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 and
                             its BF16 cast (6)
     saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
@@ -29,6 +31,8 @@ class StackMemory:
     shard_gradient_bytes    bytes per parameter of unreduced gradients while FSDP reduces a layer
     shard_gradient_layers   layers whose unreduced gradients are held at once
     deepep_buffer_copies    copies of the tokens a device routes that DeepEP's communication buffers have room for
+    hides_expert_layers     modules of a layer with experts are compiled inside its checkpoint, which then sees none of
+                            their operations: selective checkpointing by operation keeps the layer's input alone
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
     static_share            likewise per byte of weights, gradients and optimizer state
     tight_slack             share of that slack that stays when the device is full and the allocator frees its cache
@@ -39,6 +43,8 @@ class StackMemory:
     element_bytes: float = 2.0
     fused_logit_bytes: float = 2.0
     unfused_logit_bytes: float = 10.0
+    split_logit_bytes: float = 0.0
+    split_fused_logit_bytes: float = 0.0
     score_bytes: float = 2.0
     saves_fp8_inputs: bool = True
     keeps_fused_qkv: bool = True
@@ -51,6 +57,7 @@ class StackMemory:
     shard_gradient_bytes: float = 6.0
     shard_gradient_layers: float = 2.0
     deepep_buffer_copies: float = 4.0
+    hides_expert_layers: bool = False
     activation_share: float = 0.0
     static_share: float = 0.0
     tight_slack: float = 0.1

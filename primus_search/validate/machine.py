@@ -135,8 +135,9 @@ def switched(stack: Stack, run: Run) -> Stack:
         stack = replace(stack, attention_kernel="triton")
     if "no compile" in text:
         stack = replace(
-            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False
-        )
+            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,
+            memory=replace(stack.memory, hides_expert_layers=False),
+        )  # fmt: skip
     return stack
 
 

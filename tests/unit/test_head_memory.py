@@ -7,6 +7,7 @@ import pytest
 from primus_search.candidates import Candidates, Recompute, Sharding
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.result import Memory
+from primus_search.declare.hardware import load_stack
 from primus_search.layout import BALANCED
 from primus_search.workload import Workload
 from tests.unit.test_memory_formulas import FLASH, LLAMA_70B, cluster
@@ -53,3 +54,15 @@ def test_an_outermost_group_of_fsdp_holds_embedding_and_head_all_the_time() -> N
     )
     # Embedding and head gathered in BF16, and the head's gradient until the embedding's joins it.
     assert joint - apart == pytest.approx(3 * 2 * VOCAB * HIDDEN)
+
+
+@pytest.mark.parametrize(("fused", "whole", "split"), [(False, 14, 18), (True, 6, 12)])
+def test_a_softmax_across_tensor_parallel_ranks_holds_more_per_logit(fused: bool, whole: int, split: int) -> None:
+    # torchtitan: PyTorch's loss parallel builds its gradient from FP32 pieces, compiled or not.
+    def per_logit(tp: int) -> float:
+        table = Candidates.table(layouts=(BALANCED,), tp=tp, recompute=int(Recompute.FULL), loss_fusion=fused)
+        work = Workload(seq_length=16 * SEQ, global_batch_size=8)
+        m = memory_by_rank(LLAMA_70B, cluster(1, load_stack("torchtitan")), work, table)
+        return float(m.logits[0]) / (16 * SEQ * VOCAB / tp)
+
+    assert (per_logit(1), per_logit(8)) == (pytest.approx(whole), pytest.approx(split))

@@ -103,9 +103,21 @@ def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:
     def kept(model: Model) -> float:
         c = Candidates.table(ep=8, recompute=Recompute.OP_SAC)
         s = share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
-        return float(np.ravel(kept_by_operation(model, model.kinds[1], s))[0])
+        return float(np.ravel(kept_by_operation(model, FLASH, model.kinds[1], s))[0])
 
     assert kept(wide) == kept(LITE)
+
+
+def test_a_checkpoint_outside_compiled_modules_keeps_the_input_of_a_layer_with_experts() -> None:
+    hidden_from_it = replace(FLASH, memory=replace(FLASH.memory, hides_expert_layers=True))
+
+    def kept(number: int, **columns: int | bool) -> float:
+        s = share(LITE, Workload(seq_length=4096, global_batch_size=8), FLASH, Candidates.table(**columns), 8)
+        return float(np.ravel(kept_by_operation(LITE, hidden_from_it, LITE.kinds[number], s))[0])
+
+    assert kept(1, ep=8) == 2 * 4096 * LITE.hidden
+    assert kept(1, tp=4, sequence_parallel=True) == 2 * (2 * 4096 / 4 * LITE.hidden)  # and the reduce-scatter's output
+    assert kept(0, ep=8) > 2 * 4096 * LITE.hidden  # a dense layer is compiled as a whole, its checkpoint inside
 
 
 @pytest.mark.parametrize(

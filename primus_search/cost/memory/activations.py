@@ -55,7 +55,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
     tensors = saved_tensors(model, stack, kind, s, seq_length)
     whole = _total([tensor.bytes for tensor in tensors])
     kept = _total([np.where(_is_dropped(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
-    kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, kind, s), kept)
+    kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, stack, kind, s), kept)
     inputs = _total([tensor.bytes for tensor in tensors if tensor.weight_input])
     return LayerActivations(
         kept=kept,
@@ -251,17 +251,22 @@ def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:
     return matrices * (routed + s.tokens * model.moe.shared_ffn_hidden / s.tp)
 
 
-def kept_by_operation(model: Model, kind: LayerKind, s: Share) -> Floats:
+def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> Floats:
     """torchtitan's selective operation checkpointing: layer input, attention output, every second matmul's output.
 
-    The products of routed experts are no `mm` but one grouped product, which the save list does not name.
+    The products of routed experts are no `mm` but one grouped product, which the save list does not name. The modules
+    of a layer with experts are compiled one by one inside the checkpoint, which sees what lies between them: of the
+    list, the reduce-scatter of the experts' output where the stream is split.
     Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (`_op_sac_save_list`): every second `mm`
-    recomputed.
+    recomputed; torchtitan/models/llama4/infra/parallelize.py (`apply_compile`).
     """
+    stream = BF16_BYTES * s.split_tokens * model.hidden
+    if kind.is_moe and stack.memory.hides_expert_layers:
+        return stream * np.where(s.split_tokens < s.tokens, 2.0, 1.0)
     heads = model.num_heads / s.tp
     attention = s.tokens * heads * (BF16_BYTES * model.v_head_dim + FP32_BYTES)
     products = output_gradients(model, kind, s) - _grouped_outputs(model, kind, s)
-    return BF16_BYTES * s.split_tokens * model.hidden + attention + 0.5 * products
+    return stream + attention + 0.5 * products
 
 
 def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:

@@ -2,11 +2,13 @@
 
 Vocabulary is split over tp, tokens over cp. A fused loss writes the gradient over the BF16 logits (2 bytes per logit,
 Transformer Engine); separate kernels upcast to FP32 and keep softmax beside the logits (stack's
-`unfused_logit_bytes`). Where forward and backward of the head do not follow each other (GPipe: all micro-batches in
+`unfused_logit_bytes`); a softmax put together across tensor-parallel ranks is one of separate kernels, compiled or not
+(`split_logit_bytes`). Where forward and backward of the head do not follow each other (GPipe: all micro-batches in
 flight), each micro-batch keeps what its loss saved: the gradient written over the logits, or an FP32 softmax; where
 weight gradients are put off, the gradient of the logits waits with the head's input. The head's weight gradient exists
 in BF16 before, or as the placeholder of, its accumulation.
-Source: Megatron-Core tensor_parallel/cross_entropy.py, Transformer Engine common/triton/cross_entropy.py.
+Source: Megatron-Core tensor_parallel/cross_entropy.py, Transformer Engine common/triton/cross_entropy.py, PyTorch
+distributed/tensor/parallel/loss.py.
 """
 
 from dataclasses import dataclass
@@ -43,7 +45,12 @@ class Head:
 def head_memory(model: Model, stack: Stack, s: Share) -> Head:
     """Saved input of the final norm and of the output matrix; logits with upcasts; weight gradient of the matrix."""
     m = stack.memory
-    at_worst = np.where(s.loss_fusion, m.fused_logit_bytes, m.unfused_logit_bytes)
+    fused, unfused = m.fused_logit_bytes, m.unfused_logit_bytes
+    at_worst = np.where(
+        s.loss_fusion,
+        np.where(s.tp > 1, m.split_fused_logit_bytes or fused, fused),
+        np.where(s.tp > 1, m.split_logit_bytes or unfused, unfused),
+    )
     kept = np.where(s.loss_fusion, m.element_bytes, FP32_BYTES)
     num_losses = 1 + model.num_mtp_layers
     logits = s.tokens * model.vocab_size / s.tp * num_losses
