@@ -29,11 +29,13 @@ def bench(
 
     from primus_search.errors import InputError, Problem
     from primus_search.measure.revalidate import MODES
+    from primus_search.report.html import write_report
     from primus_search.search.revalidation import top_up
 
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
     table, notes = top_up(run, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
+    write_report(run)
     rows = list(islice(table.rows(), top))
     if as_json:
         typer.echo(dumps({"ranking": rows, "notes": notes}, indent=2))

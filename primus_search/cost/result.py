@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from typing import Any
+
+import numpy as np
 
 from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.factor import in_order
@@ -129,6 +132,17 @@ class Projection:
         memory = {f.name: self.memory.__getattribute__(f.name)[rows] for f in fields(Memory)}
         step = {f.name: self.step.__getattribute__(f.name)[rows] for f in fields(Step)}
         columns = {name: self.__getattribute__(name)[rows] for name in PER_ROW}
+        return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
+
+    def plus(self, other: "Projection") -> "Projection":
+        """The rows of both, one after the other; scalars are those of the first."""
+
+        def both(first: object, second: object, name: str) -> Any:
+            return np.concatenate([first.__getattribute__(name), second.__getattribute__(name)])
+
+        memory = {f.name: both(self.memory, other.memory, f.name) for f in fields(Memory)}
+        step = {f.name: both(self.step, other.step, f.name) for f in fields(Step)}
+        columns = {name: both(self, other, name) for name in PER_ROW}
         return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
 
     @property

@@ -120,7 +120,7 @@ def _runnable_first(found: Revalidation) -> Revalidation:
     return replace(
         found,
         order=found.order[order],
-        projection=_take(found.projection, order),
+        projection=found.projection.take(order),
         time_evidence=tuple(found.time_evidence[row] for row in order),
         memory_evidence=tuple(found.memory_evidence[row] for row in order),
         traced={place[row]: ratio for row, ratio in found.traced.items()},
@@ -288,7 +288,7 @@ def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Ben
     return replace(
         before,
         order=order,
-        projection=_take(projection, order),
+        projection=projection.take(order),
         time_evidence=evidence,
         memory_evidence=tuple(before.memory_evidence[i] for i in order),
         failures=tuple(bencher.failures),
@@ -301,16 +301,6 @@ def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Ben
 def _part(step: Step, name: str) -> np.ndarray:
     part: np.ndarray = step.__getattribute__(name)
     return part
-
-
-def _take(projection: Projection, order: Ints) -> Projection:
-    """The projection with its rows in another order."""
-    memory = Memory(**{name: projection.memory.__getattribute__(name)[order] for name in Memory.__dataclass_fields__})
-    step = Step(**{name: _part(projection.step, name)[order] for name in Step.__dataclass_fields__})
-    columns = {
-        name: projection.__getattribute__(name)[order] for name in ("verdict", "headroom_bytes", "microbatches", "dp")
-    }
-    return replace(projection, memory=memory, step=step, **columns)
 
 
 class Chooser:

@@ -13,7 +13,7 @@ import numpy as np
 
 from primus_search.candidates import Bools
 from primus_search.report.kept import Kept
-from primus_search.report.trials import OFF, Figures, Judge, Trial, Values, word
+from primus_search.search.trials import OFF, Figures, Judge, Trial, Values, word
 
 KNOBS: tuple[str, ...] = (
     "deepep",

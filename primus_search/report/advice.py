@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from primus_search.candidates import Fp8, Recompute, Sharding
 from primus_search.cluster import Cluster
-from primus_search.report.trials import Figures, Judge, Trial, Values, said
+from primus_search.search.trials import Figures, Judge, Trial, Values, said
 from primus_search.space import AxisValue
 from primus_search.units import GB
 

@@ -12,8 +12,8 @@ from typing import Any
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.cluster import Cluster
 from primus_search.errors import InputError
-from primus_search.report.trials import Judge, Values, values_of, word
 from primus_search.search.saved import SavedRun
+from primus_search.search.trials import Judge, Values, values_of, word
 from primus_search.space import Axis, ClusterChoice, Space
 from primus_search.units import GB
 

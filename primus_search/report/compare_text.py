@@ -9,8 +9,8 @@ from rich.table import Table as RichTable
 
 from primus_search.report.compare import Comparison
 from primus_search.report.console import Plain
-from primus_search.report.trials import spoken
 from primus_search.report.words import ROUNDING
+from primus_search.search.trials import spoken
 from primus_search.units import GB
 
 MOST_INPUTS = 40

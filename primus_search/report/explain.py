@@ -26,9 +26,9 @@ from primus_search.report.ablation import Ablation, ablations
 from primus_search.report.advice import Advice, advice
 from primus_search.report.kept import Kept
 from primus_search.report.sensitivity import Step, steps
-from primus_search.report.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.schedule import Timeline
 from primus_search.search.saved import SavedRun
+from primus_search.search.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.space import ClusterChoice, Space
 
 

@@ -16,10 +16,10 @@ from primus_search.report.console import Plain
 from primus_search.report.explain import Explained
 from primus_search.report.gantt import terminal
 from primus_search.report.sensitivity import Step as Move
-from primus_search.report.trials import Figures, Trial, said, spoken, word
 from primus_search.report.what_if import WhatIf
 from primus_search.report.why_not import WhyNot
 from primus_search.report.words import ROUNDING, counted, fits, rests, short
+from primus_search.search.trials import Figures, Trial, said, spoken, word
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 

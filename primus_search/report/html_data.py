@@ -21,10 +21,13 @@ from primus_search.export import FORMATS, write_launch
 from primus_search.export.job import Job
 from primus_search.report.explain import Explained
 from primus_search.report.kept import FIGURES, Kept
-from primus_search.report.trials import table_of, values_of
 from primus_search.report.words import short
 from primus_search.schedule import Timeline
+from primus_search.search.kept import knobs_of
+from primus_search.search.result import PROJECTED
 from primus_search.search.saved import SavedRun, is_of
+from primus_search.search.store import RANKED_ROWS
+from primus_search.search.trials import table_of, values_of
 
 TABLE_ROWS = 100
 MOST_POINTS = 100_000
@@ -51,7 +54,7 @@ def content(run: SavedRun) -> dict[str, Any]:
                    "stages": facts["stages"], "removed": [r for r in facts["removed"] if r["rows"]]},
         "points": _points(kept),
         "table": _table(run.ranking[:TABLE_ROWS], kept),
-        "frontier": _table(run.frontier, None),
+        "frontier": _table(run.frontier, kept),
         "versions": facts["versions"],
         "notes": list(facts["notes"]),
     }  # fmt: skip
@@ -112,7 +115,7 @@ def _packed(values: NDArray[Any], kind: str) -> dict[str, str]:
     return {"type": name, "base64": base64.b64encode(values.astype(dtype).tobytes()).decode()}
 
 
-def _table(rows: Sequence[Mapping[str, Any]], kept: Kept | None) -> dict[str, Any]:
+def _table(rows: Sequence[Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
     """Rows with their short names, and the parts of step and memory where the run kept them."""
     table: dict[str, Any] = {
         "axes": list(COLUMN_NAMES),
@@ -121,15 +124,14 @@ def _table(rows: Sequence[Mapping[str, Any]], kept: Kept | None) -> dict[str, An
                   "time_evidence": row["time_evidence"], "memory_evidence": row["memory_evidence"]}
                  for row in rows],
     }  # fmt: skip
-    if kept is not None and len(kept) >= len(rows):
-        step, memory = kept.parts("step_", "_s"), kept.parts("memory_", "_bytes")
-        i = 0
-        for row in table["rows"]:
-            # A run over several clusters ranks them together; the kept rows are those of the winner's.
-            if abs(kept.speed[i] / row["tokens_per_s_per_gpu"] - 1.0) < SAME:
-                row["step"] = {name: _rounded(column[i]) for name, column in step.items()}
-                row["memory"] = {name: _rounded(column[i]) for name, column in memory.items()}
-                i += 1
+    step, memory = kept.parts("step_", "_s"), kept.parts("memory_", "_bytes")
+    places = {knobs_of(row): place for place, row in enumerate(kept.first(RANKED_ROWS))}
+    for row in table["rows"]:
+        i = places.get(knobs_of(row))
+        # A run over several clusters ranks them together; the kept rows are those of the winner's.
+        if i is not None and abs(kept.speed[i] / row["tokens_per_s_per_gpu"] - 1.0) < SAME:
+            row["step"] = {name: _rounded(column[i]) for name, column in step.items()}
+            row["memory"] = {name: _rounded(column[i]) for name, column in memory.items()}
     return table
 
 
@@ -148,7 +150,8 @@ def _add_projected(data: dict[str, Any], e: Explained) -> None:
         frontier = [values_of(Candidates.from_words({n: row[n] for n in COLUMN_NAMES})) for row in run.frontier]
         projection = e.judge.projector.project(table_of(frontier))
         for i, row in enumerate(data["frontier"]["rows"]):
-            _add_parts(row, projection, i)
+            if "step" not in row and row["time_evidence"] == row["memory_evidence"] == PROJECTED:
+                _add_parts(row, projection, i)
     for rank, row in enumerate(data["table"]["rows"][:RANKED_MEMORY], start=1):
         mine = e.run.cluster(rank).cluster
         memory = memory_by_rank(space.model, mine, space.workload, run.candidate(rank))

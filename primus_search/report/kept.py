@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import COLUMN_NAMES, Bools
-from primus_search.errors import InputError, Problem
+from primus_search.search.kept import read_kept
 
 WORD_AXES = frozenset(
     {"schedule", "pipeline_layout", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm"}
@@ -30,15 +30,9 @@ class Kept:
     @classmethod
     def open(cls, folder: Path, cluster: int, *, is_exact: bool) -> "Kept":
         """Read a run's rows. Raises `InputError` for a missing or damaged file."""
-        import pyarrow
         import pyarrow.compute
-        import pyarrow.parquet
 
-        path = folder / "candidates.parquet"
-        try:
-            table = pyarrow.parquet.read_table(path)
-        except (OSError, pyarrow.ArrowException) as error:
-            raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
+        table = read_kept(folder)
         table = table.filter(pyarrow.compute.equal(table["cluster"], cluster))
         return cls(table=table, is_exact=is_exact)
 
@@ -81,6 +75,11 @@ class Kept:
         """One row: axes as words, then figures."""
         one = self.table.slice(index, 1).to_pylist()[0]
         return {name: one[name] for name in (*COLUMN_NAMES, *FIGURES)}
+
+    def first(self, most: int) -> list[dict[str, Any]]:
+        """The axes of the first rows, as words."""
+        rows: list[dict[str, Any]] = self.table.slice(0, most).select(list(COLUMN_NAMES)).to_pylist()
+        return rows
 
     def parts(self, prefix: str, suffix: str) -> dict[str, NDArray[np.float64]]:
         """The columns of a break-down by part name: `parts("step_", "_s")`."""

@@ -29,6 +29,7 @@ const words = name => name.replaceAll("_", " ");
 // A probability is never shown as 0 or 100 %: nobody knows the tail of an error.
 const chance = value => value >= 0.995 ? ">99 %" : value < 0.005 ? "<1 %" : percent(value, 0);
 const fits = row => row.memory_verdict + ", probability " + chance(row.fit_probability);
+const evidence = row => "time " + row.time_evidence + ", memory " + row.memory_evidence;
 const interval = row => whole(row.tokens_per_s_per_gpu_low) + " to " + whole(row.tokens_per_s_per_gpu_high);
 
 function column(packed) {
@@ -116,6 +117,9 @@ const scatter = (() => {
   const pad = {left: 62, right: 14, top: 12, bottom: 40};
   const finite = a => { let low = Infinity, high = -Infinity; for (const v of a) { if (v < low) low = v; if (v > high) high = v; } return [low, high]; };
   const frontier = run.frontier.rows;
+  // Figures on different evidence do not compare: a line for each.
+  const kindOf = row => row.time_evidence + "/" + row.memory_evidence, isLookedAt = row => kindOf(row) !== "projected/projected";
+  const lines = [...new Set(frontier.map(kindOf))].map(kind => frontier.filter(row => kindOf(row) === kind));
   const xs = finite([...finite(memory), ...frontier.map(r => r.memory_bytes)].filter(Number.isFinite));
   const ys = finite([...finite(speed), ...frontier.map(r => r.tokens_per_s_per_gpu)].filter(Number.isFinite));
   const limit = run.hbm ? run.hbm.bytes * (1 - run.hbm.margin) : null;
@@ -161,13 +165,18 @@ const scatter = (() => {
       pen.fillStyle = css("--hot"); pen.textAlign = "right";
       pen.fillText("memory limit " + gigabytes(limit) + " GB", px(limit) - 5, pad.top + 12);
     }
-    pen.strokeStyle = ink; pen.lineWidth = 1.5; pen.beginPath();
-    frontier.forEach((row, i) => {
-      const x = px(row.memory_bytes), y = py(row.tokens_per_s_per_gpu);
-      if (i) { pen.lineTo(x, py(frontier[i - 1].tokens_per_s_per_gpu)); pen.lineTo(x, y); } else pen.moveTo(x, y);
-    });
-    pen.stroke();
-    for (const row of frontier) ring(pen, row, ink, 3.5);
+    pen.strokeStyle = ink; pen.lineWidth = 1.5;
+    for (const rows of lines) {
+      pen.setLineDash(lines.length > 1 && !isLookedAt(rows[0]) ? [3, 3] : []);
+      pen.beginPath();
+      rows.forEach((row, i) => {
+        const x = px(row.memory_bytes), y = py(row.tokens_per_s_per_gpu);
+        if (i) { pen.lineTo(x, py(rows[i - 1].tokens_per_s_per_gpu)); pen.lineTo(x, y); } else pen.moveTo(x, y);
+      });
+      pen.stroke();
+    }
+    pen.setLineDash([]); pen.fillStyle = ink;
+    for (const row of frontier) { ring(pen, row, ink, 3.5); if (isLookedAt(row)) pen.fill(); }
     for (const row of pinned.values()) ring(pen, row, css("--hot"), 7);
     if (at >= 0) ring(pen, frontier[at], css("--accent"), 8);
     pen.restore();
@@ -196,7 +205,7 @@ const scatter = (() => {
     return row;
   }
   const label = row => row.short + "\n" + whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB" +
-    (row.fit_probability === undefined ? "" : "\n90 %: " + interval(row) + "; " + fits(row));
+    (row.fit_probability === undefined ? "" : "\n90 %: " + interval(row) + "; " + fits(row) + "\n" + evidence(row));
   function zoom(factor, fx = 0.5, fy = 0.5) {
     const [x0, x1] = view.x, [y0, y1] = view.y, cx = x0 + fx * (x1 - x0), cy = y0 + fy * (y1 - y0);
     view = {x: [cx - (cx - x0) * factor, cx + (x1 - cx) * factor], y: [cy - (cy - y0) * factor, cy + (y1 - cy) * factor]};
@@ -240,7 +249,7 @@ const scatter = (() => {
     else if (e.key === "0") { view = home(); }
     else return;
     e.preventDefault();
-    status.textContent = at >= 0 ? label(frontier[at]).replace("\n", ": ") : "";
+    status.textContent = at >= 0 ? label(frontier[at]).replace("\n", ": ").replaceAll("\n", "; ") : "";
     node.redraw();
   });
   const status = el("p", {class: "soft", role: "status"});
@@ -258,7 +267,7 @@ const scatter = (() => {
       el("button", {type: "button", onclick: () => zoom(1.4), "aria-label": "zoom out"}, "\u2212"),
       el("button", {type: "button", onclick: () => { view = home(); node.redraw(); }}, "Reset")),
     node, legend, status,
-    el("p", {class: "soft"}, many + ". Line: candidates no other beats on both. Click a point to pin it; drag and wheel move the view; arrow keys walk along the frontier, Enter pins."));
+    el("p", {class: "soft"}, many + ". Line: candidates no other beats on both." + (lines.length > 1 ? " One line for each kind of evidence, as figures on different evidence do not compare; filled and unbroken: memory traced or time measured." : "") + " Click a point to pin it; drag and wheel move the view; arrow keys walk along the frontier, Enter pins."));
   return node;
 })();
 
@@ -290,7 +299,7 @@ function drawPins() {
     el("button", {type: "button", onclick: () => pin(row), "aria-label": "unpin " + row.short}, "unpin"));
   for (const row of rows) {
     pins.append(facts(row), el("p", {class: "soft"}, whole(row.tokens_per_s_per_gpu) + " tokens/s/GPU, " + gigabytes(row.memory_bytes) + " GB per GPU" +
-      (row.fit_probability === undefined ? "" : "; 90 % interval " + interval(row) + "; " + fits(row)) +
+      (row.fit_probability === undefined ? "" : "; 90 % interval " + interval(row) + "; " + fits(row) + "; " + evidence(row)) +
       (row.mfu ? ", MFU " + percent(row.mfu) + ", bubble " + percent(row.bubble_ratio) + ", " + row.microbatches + " micro-batches, dp " + row.dp : "")));
     if (!row.step) { pins.append(el("p", {class: "soft"}, "Break-downs are kept for the best " + run.table.rows.length + " and for the frontier.")); continue; }
     pins.append(el("div", {class: "rankline"}, el("span", {}, "step"), bar(row.step, STEP, longest, milliseconds), el("span", {}, sum(row.step).toFixed(3) + " s")));

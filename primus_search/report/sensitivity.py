@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from primus_search.layout import Layout
-from primus_search.report.trials import Figures, Judge, Trial, Values
 from primus_search.schedule import algorithm
+from primus_search.search.trials import Figures, Judge, Trial, Values
 from primus_search.space import AXES, AxisValue, Space
 
 UNORDERED = frozenset({"schedule", "fp8", "recompute", "recompute_method", "sharding", "pipeline_layout"})

@@ -21,7 +21,7 @@ from primus_search.cost.uncertainty import TIE
 from primus_search.declare.ranges import load_ranges
 from primus_search.report.console import Plain
 from primus_search.report.words import between, chance, counted, rests, short
-from primus_search.search.result import SearchResult, Table, exposed_comm_s, ladder
+from primus_search.search.result import MEASURED, PROJECTED, SearchResult, Table, exposed_comm_s, ladder
 from primus_search.search.saved import SavedRun
 from primus_search.units import GB
 
@@ -30,6 +30,11 @@ MOST_POINTS = 12
 PLOT_HEIGHT = 18
 TIED = "="
 """Beside a rank: as fast as the first, as far as one run of each could tell."""
+MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured"}
+"""Points of the plot by what they stand on."""
+CHOSEN = "#"
+UNLIKE = "Figures on different evidence do not compare: a row is left out only for a better one on the same evidence."
+EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device)."
 SPARED = ("comm", "MFU", "bubble", "T/M", "90 %", "fits")
 """Columns of the ranking that a narrow window leaves out, first to last."""
 CONFIGURATION_WIDTH = 20
@@ -71,6 +76,7 @@ def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
     names = list(takewhile(lambda name: name != COLUMN_NAMES[0], best))  # what tells clusters apart comes first
     mine = [row for row in run.frontier if all(row[name] == best[name] for name in names)]
     _print_frontier(mine, best, stream or sys.stdout)
+    Plain(stream).print(EVIDENCE)
     if len(mine) < len(run.frontier):
         where = ", ".join(
             f"{name}={best[name]:g}" if isinstance(best[name], float) else f"{name}={best[name]}" for name in names
@@ -84,6 +90,8 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
     width = shutil.get_terminal_size((80, 24)).columns
     stream.write(plot(rows, best, min(width, 100)) + "\n")
     Plain(stream).print(_frontier(rows))
+    if len({_evidence_of(row) for row in rows}) > 1:
+        Plain(stream).print(UNLIKE)
 
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
@@ -93,14 +101,27 @@ def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, widt
     figure = plotext.figure
     figure.clear()
     figure.plot_size(width, PLOT_HEIGHT)
-    for points, marker in ((rows, "."), ([best] if best else [], "#")):
+    marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
+    marked |= {CHOSEN: [best] if best else []}
+    for mark, points in marked.items():
         if points:
             memory = [row["memory_bytes"] / GB for row in points]
-            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=marker))
-    figure.title("frontier: . non-dominated  # chosen")
+            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=mark))
+    figure.title(
+        "frontier: "
+        + "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
+        + f"  {CHOSEN} chosen"
+    )
     figure.label("memory per GPU, GB", axis="x")
     figure.label("tokens/s/GPU", axis="y")
     return str(plotext.uncolorize(str(figure.build())))
+
+
+def _mark(row: Mapping[str, Any]) -> str:
+    """What a point of the plot stands on, as a key of `MARKS`."""
+    if row["time_evidence"] == MEASURED:
+        return "m"
+    return "." if row["memory_evidence"] == PROJECTED else "t"
 
 
 def _funnel(result: SearchResult) -> RichTable:
@@ -154,7 +175,7 @@ def _ranking(result: SearchResult) -> list[dict[str, str]]:
             "bubble": f"{row['bubble_ratio']:z.1%}",
             "comm": f"{comm[rank]:.0%}",
             "MFU": f"{row['mfu']:.0%}",
-            "T/M": f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}",
+            "T/M": _evidence_of(row),
         }
         for rank, row in ((rank, ranking.row(rank)) for rank in range(min(top, len(ranking))))
     ]
@@ -164,11 +185,13 @@ def _places(result: SearchResult) -> Ints:
     """Rank in ranking.csv, from 1, of each row of the best cluster."""
     if len(result.clusters) == 1:
         return np.arange(1, len(result.ranking) + 1)
-    objective = result.space.search.objective
-    rates = [one.ranking.projection.__getattribute__(objective) for one in result.clusters]
-    place = np.empty(sum(len(rate) for rate in rates), dtype=np.int64)
-    place[np.argsort(-np.concatenate(rates), kind="stable")] = np.arange(1, len(place) + 1)
-    first = sum(len(rate) for rate in rates[: result.clusters.index(result.best)])
+    tables = [one.ranking for one in result.clusters]
+    rate = np.concatenate([table.projection.__getattribute__(result.space.search.objective) for table in tables])
+    is_projected = np.array([word != MEASURED for table in tables for word in table.time_evidence])
+    is_lost = np.concatenate([table.is_lost for table in tables])
+    place = np.empty(len(rate), dtype=np.int64)
+    place[np.lexsort((-rate, is_projected, is_lost))] = np.arange(1, len(rate) + 1)
+    first = sum(len(table) for table in tables[: result.clusters.index(result.best)])
     return place[first : first + len(result.ranking)]
 
 
@@ -195,7 +218,7 @@ def _coverage(result: SearchResult) -> str:
 def _evidence(result: SearchResult) -> str:
     kind = "the exact optimum of the model" if result.exact else "the best found"
     lines = [
-        "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device).",
+        EVIDENCE,
         f"This is {kind} ({result.method}: {result.method_reason}).",
     ]
     if not result.is_complete:
@@ -203,12 +226,18 @@ def _evidence(result: SearchResult) -> str:
     return "\n".join([*lines, *result.notes])
 
 
+def _evidence_of(row: Mapping[str, Any]) -> str:
+    """`m/t`: time measured, memory traced."""
+    return f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}"
+
+
 def _frontier(rows: Sequence[Mapping[str, Any]]) -> RichTable:
-    table = _table("GB", "tok/s/GPU", "configuration")
+    table = _table("GB", "tok/s/GPU", "T/M", "configuration")
     ordered = sorted(rows, key=lambda row: row["memory_bytes"])
     shown = np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int)
     for row in (ordered[i] for i in shown):  # the leanest and the fastest among them
-        table.add_row(f"{row['memory_bytes'] / GB:.1f}", f"{row['tokens_per_s_per_gpu']:,.0f}", short(row))
+        figures = (f"{row['memory_bytes'] / GB:.1f}", f"{row['tokens_per_s_per_gpu']:,.0f}", _evidence_of(row))
+        table.add_row(*figures, short(row))
     return table
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.declare import load_space
 from primus_search.errors import InputError, Problem
-from primus_search.report.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
-from primus_search.search.saved import SavedRun, is_of
+from primus_search.search.saved import SavedRun, is_on
 from primus_search.search.shortlist import without_noise
+from primus_search.search.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
 from primus_search.space import ClusterChoice, Space
 
 
@@ -52,8 +52,8 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
     there = Judge(changed, choice)
     broken = there.broken(base)
     after = None if broken else there.project([base])[0]
-    rows = [row for row in run.ranking if _on(row, judge.choice)]
-    numbers = [n for n, row in enumerate(run.ranking, start=1) if _on(row, judge.choice)]
+    rows = [row for row in run.ranking if is_on(row, judge.choice)]
+    numbers = [n for n, row in enumerate(run.ranking, start=1) if is_on(row, judge.choice)]
     every = [values_of(Candidates.from_words({name: row[name] for name in COLUMN_NAMES})) for row in rows]
     legal = [int(i) for i in np.flatnonzero(there.still_legal(table_of(every)))] if every else []
     ranking: list[Moved] = []
@@ -95,7 +95,3 @@ def _same(changed: Space, choice: ClusterChoice, space: Space) -> ClusterChoice:
             return one
     place = space.clusters.index(choice)
     return changed.clusters[place if len(changed.clusters) == len(space.clusters) else 0]
-
-
-def _on(row: Any, choice: ClusterChoice) -> bool:
-    return is_of(row, dict(choice.labels) | {"nodes": choice.cluster.num_nodes})

@@ -13,8 +13,8 @@ from primus_search.candidates import Ints
 from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.errors import InputError, Problem
-from primus_search.report.remedies import single_changes
-from primus_search.report.trials import Figures, Judge, Trial, Values, figures_of, values_of
+from primus_search.search.remedies import single_changes
+from primus_search.search.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.space import Axis, AxisValue, Enumerator, Space
 
 MOST_ROWS = 2_000_000

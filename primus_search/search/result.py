@@ -8,16 +8,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.result import Projection
-from primus_search.cost.uncertainty import Confidence, confidence
+from primus_search.cost.uncertainty import Confidence, confidence, ties_with_best
 from primus_search.model import Model
 from primus_search.search.findings import Stage
 from primus_search.space import ClusterChoice, Space
 
-PROJECTED = "projected"
-"""Evidence of a figure that no device and no trace has seen; the others are `traced` and `measured`."""
+PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
+"""What a figure stands on: formulas, torch modules without memory, or the same modules on a device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,53 @@ class Table:
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties of every row."""
         sure = confidence(self.model, self.choice.cluster, self.projection)
-        if not self.sureties:
-            return sure
+        if MEASURED in self.time_evidence:
+            # Measured and projected times do not compare: the fastest is the fastest measured one that runs.
+            is_measured = np.array([one == MEASURED for one in self.time_evidence])
+            rate = np.where(is_measured & ~self.is_lost, self.projection.tokens_per_s_per_gpu, 0.0)
+            sure = replace(sure, ties_with_best=ties_with_best(rate))
         fits = sure.fits.copy()
         fits[list(self.sureties)] = list(self.sureties.values())
         return replace(sure, fits=fits)
+
+    @property
+    def is_lost(self) -> Bools:
+        """Rows that a device showed not to fit."""
+        lost = np.zeros(len(self), dtype=np.bool_)
+        lost[list(self.sureties)] = self.projection.headroom_bytes[list(self.sureties)] < 0.0
+        return lost
+
+    @property
+    def is_looked_at(self) -> Bools:
+        """Rows of which torch has said something: a figure is traced or measured."""
+        pairs = zip(self.time_evidence, self.memory_evidence, strict=True)
+        return np.array([pair != (PROJECTED, PROJECTED) for pair in pairs], dtype=np.bool_)
+
+    def take(self, rows: Ints) -> "Table":
+        """These rows, in their order."""
+        chosen = rows.tolist()
+        return replace(
+            self,
+            indices=self.indices[rows],
+            candidates=self.candidates.take(rows),
+            projection=self.projection.take(rows),
+            time_evidence=tuple(self.time_evidence[row] for row in chosen),
+            memory_evidence=tuple(self.memory_evidence[row] for row in chosen),
+            sureties={place: self.sureties[row] for place, row in enumerate(chosen) if row in self.sureties},
+        )
+
+    def plus(self, other: "Table") -> "Table":
+        """The rows of both, one after the other."""
+        behind = {len(self) + row: chance for row, chance in other.sureties.items()}
+        return replace(
+            self,
+            indices=np.concatenate([self.indices, other.indices]),
+            candidates=joined([self.candidates, other.candidates]),
+            projection=self.projection.plus(other.projection),
+            time_evidence=self.time_evidence + other.time_evidence,
+            memory_evidence=self.memory_evidence + other.memory_evidence,
+            sureties=dict(self.sureties) | behind,
+        )
 
     @cached_property
     def figures(self) -> dict[str, Ints | Floats | Bools]:
@@ -175,9 +217,12 @@ class SearchResult:
 
     @property
     def best(self) -> ClusterResult:
-        """The cluster with the best candidate by the space's objective; the first among equals."""
+        """The cluster with the best candidate by the space's objective; the first among equals.
+
+        One that was measured comes before those that were not: their times do not compare.
+        """
         ranked = [found for found in self.clusters if len(found.ranking)]
-        return max(ranked, key=self._score)
+        return max(ranked, key=lambda found: (found.ranking.time_evidence[0] == MEASURED, self._score(found)))
 
     @property
     def ranking(self) -> Table:

@@ -1,31 +1,32 @@
 """The last stage of the funnel: the best rows re-validated with torch, and ranked again by what was found.
 
-Only the best cluster's table is touched, and of it the first `ROWS` rows: rows beyond them could not be printed. A row
-that shares its layer shapes with a measured one is measured with it.
+Only the best cluster's tables are touched, and of its ranking the first `RANKED_ROWS` rows: no table lists others.
+A row that shares its layer shapes with a measured one is measured with it.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from primus_search.candidates import joined
+from primus_search.candidates import COLUMN_NAMES, Candidates, joined
 from primus_search.cost.project import Projector
-from primus_search.cost.result import PER_ROW, Memory, Projection, Step
 from primus_search.search.findings import Stage
+from primus_search.search.frontier import frontier_after
+from primus_search.search.kept import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.search.result import PROJECTED, SearchResult, Table
-from primus_search.search.saved import SavedRun
-from primus_search.search.store import _csv as csv_bytes
-from primus_search.search.store import file_facts
+from primus_search.search.saved import SavedRun, is_on, labels_of
+from primus_search.search.shortlist import without_noise
+from primus_search.search.store import RANKED_ROWS, csv_bytes, file_facts
+from primus_search.space import ClusterChoice
 
 if TYPE_CHECKING:
     from primus_search.measure.revalidate import Benchmark, Revalidation
 
-ROWS = 1000
 BUSY = "busy machine"
 
 
@@ -58,7 +59,7 @@ def revalidated(
         load=load,
     )
     table = best.ranking
-    head = np.arange(min(ROWS, len(table)))
+    head = np.arange(min(RANKED_ROWS, len(table)))
     task = partial(
         revalidate,
         space.model,
@@ -70,9 +71,10 @@ def revalidated(
     found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
     if save is not None:
         save_benchmark(save, found.measurements)
+    ranking = _reordered(table, found)
     stage = Stage(name="measure", rows=len(head), seconds=found.seconds)
     return replace(
-        result.with_cluster(replace(best, ranking=_reordered(table, found))),
+        result.with_cluster(replace(best, ranking=ranking, frontier=frontier_after(best.frontier, ranking))),
         stages=(*result.stages, stage),
         notes=(*result.notes, *_notes(found)),
         seconds=result.seconds + found.seconds,
@@ -120,23 +122,11 @@ def _reordered(table: Table, found: "Revalidation") -> Table:
         table,
         indices=table.indices[order],
         candidates=table.candidates.take(order),
-        projection=_joined(found.projection, table.projection.take(tail)),
+        projection=found.projection.plus(table.projection.take(tail)),
         time_evidence=found.time_evidence + rest,
         memory_evidence=found.memory_evidence + rest,
         sureties=found.sureties,
     )
-
-
-def _joined(first: Projection, second: Projection) -> Projection:
-    """The rows of both, one after the other."""
-    columns = {name: _both(first, second, name) for name in PER_ROW}
-    memory = {f.name: _both(first.memory, second.memory, f.name) for f in fields(Memory)}
-    step = {f.name: _both(first.step, second.step, f.name) for f in fields(Step)}
-    return replace(first, memory=Memory(**memory), step=Step(**step), **columns)
-
-
-def _both(first: object, second: object, name: str) -> Any:
-    return np.concatenate([first.__getattribute__(name), second.__getattribute__(name)])
 
 
 # --- an old run, measured later -----------------------------------------------------------------------------------
@@ -145,7 +135,7 @@ def _both(first: object, second: object, name: str) -> Any:
 def top_up(
     path: Path, *, device: str, top_k: int, seconds: float, load: Path | None = None, save: Path | None = None
 ) -> tuple[Table, list[str]]:
-    """Re-validate the ranking of a finished run and write it back: `ranking.csv`, then the best row of `run.json`.
+    """Re-validate the ranking of a finished run and write it back: ranking, frontier, kept rows, then `run.json`.
 
     Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
     one whose inputs have changed since.
@@ -155,36 +145,57 @@ def top_up(
 
     run = SavedRun.open(path)
     space, choice = run.space, run.cluster(1)
-    ranks = [rank for rank in range(1, min(len(run.ranking), ROWS) + 1) if run.cluster(rank) is choice]
-    candidates = joined([run.candidate(rank) for rank in ranks])
+    numbers = kept_numbers(path, space.clusters.index(choice), RANKED_ROWS)
+    ranking, frontier = (_projected_anew(run, rows, numbers) for rows in (run.ranking[:RANKED_ROWS], run.frontier))
+    how = Benchmark(mode=device, top_k=top_k, seconds=seconds, memory_margin=space.search.memory_margin, load=load)
+    found = revalidate(space.model, choice.cluster, space.workload, ranking.candidates, ranking.projection, how)
+    if save is not None:
+        save_benchmark(save, found.measurements)
+    ranking = _reordered(ranking, found)
+    _write_back(run, ranking, frontier_after(frontier, ranking))
+    return ranking, _notes(found)
+
+
+def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: dict[Knobs, int]) -> Table:
+    """Those of a run's rows that are of its best cluster, as a search projects and orders them.
+
+    `numbers`: of rows by their knobs; rows that have none are given one.
+    """
+    space, choice = run.space, run.cluster(1)
+    words = [knobs_of(row) for row in rows if is_on(row, choice)]
+    candidates = joined([Candidates.from_words(dict(zip(COLUMN_NAMES, one, strict=True))) for one in words])
     projector = Projector(space.model, choice.cluster, space.workload, memory_margin=space.search.memory_margin)
     table = Table(
         model=space.model,
         choice=choice,
-        indices=np.array(ranks, dtype=np.int64),
+        indices=np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64),
         candidates=candidates,
         projection=projector.project(candidates),
     )
-    how = Benchmark(mode=device, top_k=top_k, seconds=seconds, memory_margin=space.search.memory_margin, load=load)
-    found = revalidate(space.model, choice.cluster, space.workload, candidates, table.projection, how)
-    if save is not None:
-        save_benchmark(save, found.measurements)
-    table = _reordered(table, found)
-    _write_back(run, table, ranks)
-    return table, _notes(found)
+    return table.take(np.lexsort((table.indices, without_noise(table.projection.step.total))))
 
 
-def _write_back(run: SavedRun, table: Table, ranks: Sequence[int]) -> None:
+def _write_back(run: SavedRun, ranking: Table, frontier: Table) -> None:
     """The new order first, then the rows that were not looked at; each file whole or as it was."""
-    names = list(run.ranking[0])
-    extra = {name: run.ranking[0][name] for name in names if name not in table.row(0)}
-    rows: list[Mapping[str, Any]] = [extra | row for row in table.rows()]
-    rows += [row for rank, row in enumerate(run.ranking, start=1) if rank not in set(ranks)]
-    ranking = csv_bytes([{name: row[name] for name in names} for row in rows])
-    write_whole(run.path / "ranking.csv", ranking)
-    facts = dict(run.facts) | {"best": table.row(0)}
-    facts |= {"files": run.facts["files"] | {"ranking.csv": file_facts(ranking)}}
+    choice = run.cluster(1)
+    number = run.space.clusters.index(choice)
+    files = {
+        "ranking.csv": _as_csv(run.ranking, ranking, choice),
+        "pareto.csv": _as_csv(run.frontier, frontier, choice),
+        "candidates.parquet": kept_again(run.path, number, ranking),
+    }
+    for name, content in files.items():
+        write_whole(run.path / name, content)
+    known = run.facts["files"] | {name: file_facts(content) for name, content in files.items()}
+    facts = dict(run.facts) | {"best": ranking.row(0), "files": known}
     write_whole(run.path / "run.json", json.dumps(facts, indent=2).encode() + b"\n")
+
+
+def _as_csv(before: Sequence[Mapping[str, Any]], table: Table, choice: ClusterChoice) -> bytes:
+    """The rows of a table, labelled as before, and those of the other clusters."""
+    others = [row for row in before if not is_on(row, choice)]
+    labels = {name: value for name, value in labels_of(choice).items() if name in before[0]}
+    return csv_bytes([*(labels | row for row in table.rows()), *others])
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -66,10 +66,19 @@ class SavedRun:
         """The cluster a row of the ranking is for."""
         row = self.row(rank)
         for choice in self.space.clusters:
-            labels = dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
-            if is_of(row, labels):
+            if is_on(row, choice):
                 return choice
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
+
+
+def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:
+    """What tells a cluster of a space from the others, as columns of a ranking over several."""
+    return dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
+
+
+def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:
+    """Whether a row of a ranking is of that cluster."""
+    return is_of(row, labels_of(choice))
 
 
 def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:

@@ -24,10 +24,12 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from primus_search import __version__
+from primus_search.cost.memory.fit import OUT_OF_MEMORY
 from primus_search.errors import InputError, PrimusSearchError, Problem
 from primus_search.search.evaluate import CHUNK_ROWS, Funnel
 from primus_search.search.journal import Journal, OtherSearch
-from primus_search.search.result import SearchResult, Table, ladder
+from primus_search.search.kept import kept_bytes
+from primus_search.search.result import MEASURED, SearchResult, Table, ladder
 from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
 
@@ -118,12 +120,12 @@ class RunFolder:
         try:
             (self.path / "run.json").unlink(missing_ok=True)  # an earlier run's must not vouch for this one's tables
             files = {
-                "ranking.csv": _csv(_merged(result, "ranking", RANKED_ROWS)),
-                "pareto.csv": _csv(_merged(result, "frontier", None)),
-                "candidates.parquet": _parquet(result),
+                "ranking.csv": csv_bytes(_merged(result, "ranking", RANKED_ROWS)),
+                "pareto.csv": csv_bytes(_merged(result, "frontier", None)),
+                "candidates.parquet": kept_bytes([found.ranking for found in result.clusters]),
             }
             if len(result.clusters) > 1:
-                files["scaling.csv"] = _csv([_plain(rung) for rung in ladder(result, token_budget)])
+                files["scaling.csv"] = csv_bytes([_plain(rung) for rung in ladder(result, token_budget)])
             for name, content in files.items():
                 self._write(name, content)
             facts = summary(result) | {"files": {name: file_facts(content) for name, content in files.items()}}
@@ -250,11 +252,19 @@ def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str
         for rank in range(len(one))[:most]
     ]
     if which == "ranking":
-        rows.sort(key=lambda row: -row[result.space.search.objective])
+        # As within a cluster: what was measured first, what a device showed not to fit last.
+        rows.sort(
+            key=lambda row: (
+                row["memory_verdict"] == OUT_OF_MEMORY,
+                row["time_evidence"] != MEASURED,
+                -row[result.space.search.objective],
+            )
+        )
     return rows[:most]
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows as the tables of a run folder are written."""
     text = io.StringIO()
     if rows:
         writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
@@ -268,42 +278,6 @@ def _cell(value: Any) -> Any:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     return repr(value) if isinstance(value, float) else value
-
-
-def _parquet(result: SearchResult) -> bytes:
-    """Every kept row of every cluster: knobs as words, figures as floats."""
-    import pyarrow
-    import pyarrow.parquet
-
-    tables = [_arrow(found.ranking, number) for number, found in enumerate(result.clusters)]
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.concat_tables(tables), sink, compression="zstd")
-    return sink.getvalue()
-
-
-def _arrow(table: Table, cluster: int) -> Any:
-    import pyarrow
-
-    p, c = table.projection, table.candidates
-    columns: dict[str, Any] = {"cluster": np.full(len(table), cluster), "index": table.indices}
-    for name, column in c.columns().items():
-        columns[name] = _dictionary(column, name, c) if name in _WORDS else column
-    columns |= table.figures
-    columns |= {f"step_{f.name}_s": p.step.__getattribute__(f.name) for f in fields(p.step)}
-    columns |= {f"memory_{f.name}_bytes": p.memory.__getattribute__(f.name) for f in fields(p.memory)}
-    return pyarrow.table(columns)
-
-
-_WORDS = ("schedule", "pipeline_layout", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm")
-
-
-def _dictionary(column: Any, name: str, candidates: Any) -> Any:
-    """A column of codes as words, one copy of each word."""
-    import pyarrow
-
-    codes, example, inverse = np.unique(column, return_index=True, return_inverse=True)
-    words = [candidates.take(slice(int(at), int(at) + 1)).row(0)[name] for at in example[: len(codes)]]
-    return pyarrow.DictionaryArray.from_arrays(inverse.astype(np.int32), words)
 
 
 def _plain(value: Any) -> Any:

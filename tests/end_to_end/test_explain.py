@@ -16,11 +16,11 @@ from primus_search.cost.result import Step
 from primus_search.errors import InputError
 from primus_search.report.ablation import OFF_VALUES
 from primus_search.report.explain import Explained, explain
-from primus_search.report.trials import Judge, Values, values_of, word
 from primus_search.report.what_if import what_if
 from primus_search.report.why_not import parse_asked, why_not
 from primus_search.search import Options, run_search
 from primus_search.search.saved import SavedRun
+from primus_search.search.trials import Judge, Values, values_of, word
 from primus_search.space import Axis, Enumerator
 from tests.end_to_end.small_runs import make_run
 
@@ -146,7 +146,7 @@ def test_a_legal_row_and_a_row_the_enumerator_lists_are_the_same_thing(experts: 
 
 
 def _table(values: Values) -> Candidates:
-    from primus_search.report.trials import table_of
+    from primus_search.search.trials import table_of
 
     return table_of([values])
 

@@ -1,16 +1,19 @@
 """What would make a configuration fit: single further changes, each checked against the rules and the memory model."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from primus_search.candidates import Recompute, Sharding
-from primus_search.report.trials import Judge, Values, said
+from primus_search.search.trials import Judge, Values, said
 from primus_search.space import AxisValue
 
 DOUBLED = ("tp", "pp", "ep", "cp", "etp")
+MORE_NODES = (2, 4, 8, 16)
+"""How many times as many nodes are tried; the first that suffices is named."""
 
 
 def single_changes(judge: Judge, values: Values, *, keep: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Changes after which it fits, cheapest in speed first; a smaller memory margin before all others.
+    """Changes after which it fits, cheapest in speed first: a smaller memory margin before them, more nodes behind.
 
     Axes in `keep` stay as they are: they are what somebody asked for.
     """
@@ -23,6 +26,7 @@ def single_changes(judge: Judge, values: Values, *, keep: frozenset[str] = froze
     fitting = [trial for trial in trials if trial.changes and trial.fits and not keep & set(trial.changes)]
     fitting.sort(key=lambda trial: trial.figures.step_s if trial.figures else 0.0)
     yield from dict.fromkeys(said(trial) for trial in fitting)
+    yield from _more_nodes(judge, values)
 
 
 def _changes(values: Values) -> Iterator[Mapping[str, AxisValue]]:
@@ -33,3 +37,13 @@ def _changes(values: Values) -> Iterator[Mapping[str, AxisValue]]:
     yield {"sharding": int(Sharding.DISTRIBUTED_OPTIMIZER)}
     yield {"sharding": int(Sharding.FSDP2)}
     yield from ({name: 2 * int(values[name])} for name in DOUBLED)  # type: ignore[arg-type]
+
+
+def _more_nodes(judge: Judge, values: Values) -> Iterator[str]:
+    cluster = judge.choice.cluster
+    for factor in MORE_NODES:
+        larger = replace(cluster, num_nodes=factor * cluster.num_nodes)
+        there = Judge(judge.space, replace(judge.choice, cluster=larger))
+        if not there.broken(values) and there.project([values])[0].fits:
+            yield f"nodes={larger.num_nodes}"
+            return
