@@ -27,6 +27,7 @@ from tests.end_to_end.small_runs import make_run
 
 SLOWER, HEAVIER = 1.25, 1.02
 NUM_MEASURED, NUM_TRACED = 6, 3
+WORKLOAD = {"seq_length": 512, "global_batch_size": 64}
 FIGURES = ("tokens_per_s_per_gpu", "memory_bytes", "time_evidence", "memory_evidence")
 
 
@@ -53,7 +54,7 @@ def on_a_device(
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SavedRun:
     """A run measured on that device later, as `bench` does."""
-    folder = make_run(tmp_path, model="tiny", workload={"seq_length": 512, "global_batch_size": 64})
+    folder = make_run(tmp_path, model="tiny", workload=WORKLOAD)
     monkeypatch.setattr(measuring, "revalidate", on_a_device)
     top_up(folder, device="cuda", top_k=4, seconds=1.0)
     return SavedRun.open(folder)
@@ -88,7 +89,7 @@ def test_no_row_of_the_frontier_beats_another_on_the_same_evidence_and_the_chose
 
 
 def test_a_projected_row_stays_though_a_measured_one_is_better(run: SavedRun, tmp_path: Path) -> None:
-    before = SavedRun.open(make_run(tmp_path / "again", model="tiny", workload=dict(run.facts["workload"])))
+    before = SavedRun.open(make_run(tmp_path / "again", model="tiny", workload=WORKLOAD))
     looked_at = {knobs(row) for row in run.ranking if row["time_evidence"] == MEASURED}
     stayed = {knobs(row) for row in run.frontier if row["time_evidence"] == PROJECTED}
     assert stayed == {knobs(row) for row in before.frontier} - looked_at
@@ -123,7 +124,7 @@ def test_the_page_has_parts_that_sum_to_the_measured_figures(run: SavedRun) -> N
 def test_measuring_again_with_nothing_measured_gives_back_the_frontier_of_the_search(
     run: SavedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    untouched = make_run(tmp_path / "again", model="tiny", workload=dict(run.facts["workload"]))
+    untouched = make_run(tmp_path / "again", model="tiny", workload=WORKLOAD)
     monkeypatch.undo()
     found = CliRunner().invoke(app, ["bench", str(run.path), "--device", "trace", "--top", "1"])
     assert found.exit_code == 0, found.output
