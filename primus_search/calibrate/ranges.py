@@ -11,6 +11,7 @@ from pathlib import Path
 
 from primus_search.calibrate import collectives
 from primus_search.calibrate.points import Kind, Point, read_points
+from primus_search.calibrate.training_parameters import teaches
 from primus_search.candidates import Fp8
 from primus_search.declare.hardware import load_hardware
 from primus_search.declare.places import Kind as Place
@@ -47,8 +48,7 @@ def device_ranges(measurements: Path, training: Path) -> Ranges:
 def stack_ranges(training: Path) -> Ranges:
     """Ranges of every stack: the training runs its numbers were fitted to."""
     sized: dict[str, dict[str, list[Sized]]] = defaultdict(lambda: defaultdict(list))
-    for row in validate_file(training).rows:
-        case = row.case
+    for case in (row.case for row in validate_file(training).rows if teaches(row.case)):
         key = run_kind(case.cluster.accelerator.name, case.model.is_moe, int(case.candidates.fp8[0]))
         sizes = (float(case.cluster.world), float(case.workload.seq_length))
         sized[case.cluster.stack.name][key].append((sizes, case.run.word("source")))

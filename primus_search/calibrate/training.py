@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.calibrate.beliefs import Beliefs, Parameter, beliefs, solve, standard_errors
+from primus_search.calibrate.training_parameters import die
 from primus_search.candidates import Floats
 from primus_search.cost.project import Projector
 from primus_search.validate.cases import Case
+from primus_search.validate.machine import stack_file
 
 Record = TypeVar("Record")
 
@@ -43,8 +45,8 @@ class State:
 
 def touches(parameter: Parameter, case: Case) -> bool:
     """Whether a run depends on a parameter."""
-    owner = case.cluster.stack if parameter.owner == "stack" else case.cluster.accelerator
-    return owner.name == parameter.name
+    cluster = case.cluster
+    return parameter.name == (cluster.stack.name if parameter.owner == "stack" else die(cluster.accelerator.name))
 
 
 def with_values(case: Case, values: Mapping[str, ArrayLike]) -> Case:
@@ -61,7 +63,7 @@ def with_values(case: Case, values: Mapping[str, ArrayLike]) -> Case:
             active = _SWITCHED.get(field)
             if active and stack.__getattribute__(active) == stack.__getattribute__(field):
                 changes[active] = value
-        elif owner == "hardware" and name == acc.name:
+        elif owner == "hardware" and name == die(acc.name):
             acc = _put(acc, {field: value})
     return replace(case, cluster=replace(case.cluster, stack=_put(stack, changes), accelerator=acc))
 
@@ -128,10 +130,23 @@ def _configuration(case: Case) -> tuple[object, ...]:
 
 def start(cases: Sequence[Case], parameters: Sequence[Parameter]) -> State:
     """Every parameter and every family mean at its prior."""
+    return _state(cases, parameters, np.array([p.coordinate(p.prior) for p in parameters]))
+
+
+def start_as_shipped(cases: Sequence[Case], parameters: Sequence[Parameter]) -> State:
+    """Every parameter as it stands in the hardware and stack files, every family mean at its prior."""
+    dies = {die(case.cluster.accelerator.name): case.cluster.accelerator for case in cases}
+    owners = [stack_file(p.name) if p.owner == "stack" else dies[p.name] for p in parameters]
+    values = [float(owner.__getattribute__(p.field)) for owner, p in zip(owners, parameters, strict=True)]
+    pairs = zip(parameters, values, strict=True)
+    return _state(cases, parameters, np.array([p.coordinate(float(np.clip(v, p.low, p.high))) for p, v in pairs]))
+
+
+def _state(cases: Sequence[Case], parameters: Sequence[Parameter], x: Floats) -> State:
     believed = beliefs(parameters)
     means = [next(p for p in parameters if p.family == family) for family in believed.families]
-    z = np.array([p.coordinate(p.prior) for p in (*parameters, *means)])
-    errors, slopes = errors_and_slopes(cases, parameters, z[: len(parameters)])
+    errors, slopes = errors_and_slopes(cases, parameters, x)
+    z = np.concatenate([x, [p.coordinate(p.prior) for p in means]])
     return State(believed=believed, z=z, errors=errors, slopes=slopes)
 
 

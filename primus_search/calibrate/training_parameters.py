@@ -1,20 +1,24 @@
-"""Which numbers of a stack and of an accelerator may be fitted to training runs, their bounds and their priors.
+"""Which numbers of a stack and of an accelerator may be fitted to training runs, by which runs, bounds and priors.
 
 A prior is what is believed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
 PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far one stack or device may lie
 from its siblings: the logarithm of a rate or a time, the plain value of a share. The same number of all stacks is one
-family, and so are the training rates of one vendor's devices. A parameter is offered only where runs can speak about
-it.
+family, and so are the training rates of one vendor's devices. A parameter is offered only where runs can speak about it
+and its file does not quote it: a switch that is off by default is no matter of fitting.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from primus_search.calibrate.beliefs import Parameter
+from primus_search.calibrate.provenance import leaves
 from primus_search.candidates import Sharding
+from primus_search.declare.places import Kind, names
 from primus_search.validate.cases import Case
 
 MAX_FITTED = 12
@@ -112,6 +116,14 @@ EXTRA: dict[str, tuple[Offer, ...]] = {
 
 TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
 
+SAME_DIE = re.compile(rf'{TRAINING_RATE.field}: .*"same die as (.+?)"')
+_NAME = re.compile(r"^name: *[\"']?(.+?)[\"']? *$", re.M)
+
+
+def teaches(case: Case) -> bool:
+    """Whether a fit may learn from a run: only where its software is known, not where it was guessed."""
+    return not case.cluster.stack.is_assumed
+
 
 def parameters(cases: Sequence[Case]) -> list[Parameter]:
     """Every parameter that some run of its stack or accelerator speaks about; a family has at least two members."""
@@ -119,12 +131,57 @@ def parameters(cases: Sequence[Case]) -> list[Parameter]:
     for name in dict.fromkeys(case.cluster.stack.name for case in cases):
         own = [case for case in cases if case.cluster.stack.name == name]
         offers = (*OFFERS, *EXTRA.get(name, ()))
-        spoken = [o for o in offers if any(o.speaks(case) for case in own)]
+        told = quoted(name)
+        spoken = [o for o in offers if o.field not in told and any(o.speaks(case) for case in own)]
         found += [_parameter("stack", name, o, family=o.field) for o in spoken]
-    for acc in {case.cluster.accelerator.name: case.cluster.accelerator for case in cases}.values():
-        found.append(_parameter("hardware", acc.name, TRAINING_RATE, family=rate_family(acc.vendor)))
+    vendors = {die(acc.name): acc.vendor for acc in (case.cluster.accelerator for case in cases)}
+    found += [_parameter("hardware", n, TRAINING_RATE, family=rate_family(v)) for n, v in vendors.items()]
     members = Counter(p.family for p in found)
     return [p if members[p.family] > 1 else replace(p, family="") for p in found]
+
+
+def quoted(stack: str) -> frozenset[str]:
+    """Fields that a stack's file quotes from a document, rather than from a fit, a family or another stack."""
+    path = names(Kind.STACK).get(stack)
+    found = leaves(path.read_text(encoding="utf-8")) if path else []
+    keys = {leaf.path for leaf in found if not leaf.source.startswith(_NOT_QUOTED)}
+    return frozenset(o.field for o in every_offer() if yaml_key(o.field)[0] in keys)
+
+
+def every_offer() -> tuple[Offer, ...]:
+    """Every parameter that some stack may have fitted."""
+    return (*OFFERS, *(offer for extra in EXTRA.values() for offer in extra))
+
+
+def yaml_key(field: str) -> tuple[str, float]:
+    """The key of a field in a stack or hardware file, and its units per unit of the field."""
+    return _UNITS.get(field, (field, 1.0))
+
+
+_NOT_QUOTED = ("fitted", "mean of", "prior", "as ", "no training runs")
+_UNITS = {
+    "host_launch_s": ("host_launch_us", 1e6),
+    "host_moe_s": ("host_moe_ms", 1e3),
+    "host_sync_s": ("host_sync_us", 1e6),
+    "step_s": ("step_ms", 1e3),
+    "pass_s": ("pass_us", 1e6),
+    "broadcast_s": ("broadcast_ms", 1e3),
+}
+
+
+def die(accelerator: str) -> str:
+    """The accelerator whose training rate one has: its own, or that of the file that its own calls the same die.
+
+    An export version differs in links, not in compute, and its runs speak about the same number.
+    """
+    return _dies().get(accelerator, accelerator)
+
+
+@lru_cache(maxsize=1)
+def _dies() -> dict[str, str]:
+    texts = [path.read_text(encoding="utf-8") for path in names(Kind.HARDWARE).values()]
+    found = [(_NAME.search(text), SAME_DIE.search(text)) for text in texts]
+    return {name[1]: twin[1] for name, twin in found if name and twin}
 
 
 def rate_family(vendor: str) -> str:

@@ -1,18 +1,18 @@
-"""The whole fit to training runs: read the table, fit, judge every run with its group left out, write."""
+"""The whole fit to training runs: read the tables, fit, judge every run with its group left out, write."""
 
 import datetime
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from primus_search.calibrate.assumed import assumed_bands
 from primus_search.calibrate.bands import HONEST, bands_of_others, error_bands, write_bands
-from primus_search.calibrate.beliefs import Parameter
+from primus_search.calibrate.beliefs import Parameter, beliefs
 from primus_search.calibrate.leave_out import linearised, refitted
-from primus_search.calibrate.training import State, errors_of, improve, start
-from primus_search.calibrate.training_parameters import parameters
+from primus_search.calibrate.training import State, errors_of, improve, start, start_as_shipped
+from primus_search.calibrate.training_parameters import parameters, teaches
 from primus_search.calibrate.training_write import (
     fitted_elsewhere,
     identified,
@@ -34,11 +34,17 @@ FREE_STEPS, PINNED_STEPS = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFit:
-    """What was fitted to what. `known`: paths of the parameters that the runs identify; the others keep the mean."""
+    """What was fitted to what.
+
+    weights    of every run in a score: near-duplicates count once together
+    lessons    of every run in the fit: likewise, and 0 for a run that teaches nothing (`teaches`)
+    known      paths of the parameters that the runs identify; the others keep their family's mean
+    """
 
     cases: tuple[Case, ...]
     parameters: tuple[Parameter, ...]
     weights: Floats
+    lessons: Floats
     state: State
     known: frozenset[str]
 
@@ -57,63 +63,99 @@ class TrainingFit:
 
     def standard_errors(self) -> dict[str, float]:
         """Standard error of every parameter in the fit's own coordinates."""
-        found, _ = errors_of(self.state, self.weights)
+        found, _ = errors_of(self.state, self.lessons)
         return {p.path: float(e) for p, e in zip(self.parameters, found, strict=True)}
 
     def left_out(self, group: Callable[[Case], Hashable], *, exact: bool = False) -> Floats:
         """log(predicted / measured) of every run without the runs of its group; `exact` refits, else to first order."""
         groups = [group(case) for case in self.cases]
         if exact:
-            return refitted(self.state, self.cases, self.parameters, self.weights, groups)
-        return linearised(self.state, self.weights, groups)
+            return refitted(self.state, self.cases, self.parameters, self.lessons, groups)
+        return linearised(self.state, self.lessons, groups)
 
 
 SPLITS: dict[str, Callable[[Case], Hashable]] = {
     "source and model": lambda case: case.group,
     "model": lambda case: case.run.word("model"),
     "source": lambda case: case.run.word("source"),
-    "publisher": lambda case: case.run.id.partition("-")[0],
+    "publisher": lambda case: case.run.publisher,
 }
 """What is left out together, the harshest last: with its publisher a run loses most or all runs of its stack."""
 
 
-def read_cases(csv: Path) -> tuple[Case, ...]:
-    """Every complete run of a CSV that can be projected."""
+def read_cases(tables: Path) -> tuple[Case, ...]:
+    """Every complete run of a CSV, or of a list of them, that can be projected."""
     cases = []
-    for run in read_runs(csv):
+    for run in read_runs(tables):
         try:
             cases.append(build_case(run))
         except Skipped:  # `validate` names them and says why
             continue
-    if not cases:
-        raise InputError([Problem(str(csv), "no run that can be projected; `validate` says why")])
+    if not any(teaches(case) for case in cases):
+        raise InputError([Problem(str(tables), "no run that can be projected; `validate` says why")])
     return tuple(cases)
 
 
-def fit_training(csv: Path) -> TrainingFit:
-    """Fit every stack and training rate to the complete runs of a CSV (about a minute)."""
-    return fit_cases(read_cases(csv))
+def fit_training(tables: Path) -> TrainingFit:
+    """Fit every stack and training rate to the complete runs of a CSV, or of a list of them (about a minute)."""
+    return fit_cases(read_cases(tables))
 
 
 def fit_cases(cases: Sequence[Case]) -> TrainingFit:
     """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
-    offered = parameters(cases)
-    weights = duplicate_weights(case.duplicate_key for case in cases)
-    state = improve(start(cases, offered), cases, offered, weights, FREE_STEPS)
-    _, apart = errors_of(state, weights)
-    distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
-    known = identified(offered, distances, fitted_elsewhere(offered))
+    offered, lessons = _offered(cases)
+    state = improve(start(cases, offered), cases, offered, lessons, FREE_STEPS)
+    known = _known(offered, state, lessons)
     pinned = frozenset(p.path for p in offered) - known
-    state = improve(state, cases, offered, weights, PINNED_STEPS, pinned)
+    state = improve(state, cases, offered, lessons, PINNED_STEPS, pinned)
+    return _fit(cases, offered, lessons, state, known)
+
+
+def shipped_fit(cases: Sequence[Case]) -> TrainingFit:
+    """The numbers of the hardware and stack files as if they had just been fitted to these runs (some seconds).
+
+    What it says of runs left out is of first order around these numbers, wherever they are from.
+    """
+    offered, lessons = _offered(cases)
+    state = start_as_shipped(cases, offered)
+    known = _known(offered, state, lessons)
+    believed = beliefs(offered, frozenset(p.path for p in offered) - known)
+    return _fit(cases, offered, lessons, replace(state, believed=believed), known)
+
+
+def _offered(cases: Sequence[Case]) -> tuple[list[Parameter], Floats]:
+    """What may be fitted, and how much each run teaches."""
+    taught = [case for case in cases if teaches(case)]
+    lessons = np.zeros(len(cases))
+    lessons[[teaches(case) for case in cases]] = duplicate_weights(case.duplicate_key for case in taught)
+    return parameters(taught), lessons
+
+
+def _known(offered: Sequence[Parameter], state: State, lessons: Floats) -> frozenset[str]:
+    """Paths of what the runs identify."""
+    _, apart = errors_of(state, lessons)
+    distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
+    return frozenset(identified(offered, distances, fitted_elsewhere(offered)))
+
+
+def _fit(
+    cases: Sequence[Case], offered: Sequence[Parameter], lessons: Floats, state: State, known: frozenset[str]
+) -> TrainingFit:
     return TrainingFit(
-        cases=tuple(cases), parameters=tuple(offered), weights=weights, state=state, known=frozenset(known)
+        cases=tuple(cases),
+        parameters=tuple(offered),
+        weights=duplicate_weights(case.duplicate_key for case in cases),
+        lessons=lessons,
+        state=state,
+        known=known,
     )
 
 
 def write_training(found: TrainingFit, folder: Path) -> None:
     """Write numbers and error bands into the hardware and stack files of a folder laid out like `hardware/`."""
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, found.cases, folder, today)
+    taught = [case for case in found.cases if teaches(case)]
+    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, taught, folder, today)
     write_means(found.means, found.values, found.parameters, folder, today)
     write_copies(folder, today)
     left_out = [found.left_out(SPLITS[split]) for split in HONEST]
@@ -142,20 +184,20 @@ def lines(found: TrainingFit) -> list[str]:
     return out
 
 
-def left_out_rates(csv: Path, split: str) -> dict[int, Refitted]:
-    """Tokens/s/GPU of every run with its 90 % interval, by line of the file, both from the runs of other groups.
+def left_out_rates(tables: Path, split: str) -> dict[tuple[str, int], Refitted]:
+    """Tokens/s/GPU of every run with its 90 % interval, by its place, both from the runs of other groups.
 
-    Numbers are fitted again to first order; the error bands are those of the other groups' left-out errors.
+    Numbers are fitted again to first order around those in the files; error bands are of the other groups' errors.
     """
     if split not in SPLITS:
         raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
-    found = fit_training(csv)
+    found = shipped_fit(read_cases(tables))
     errors = {name: found.left_out(SPLITS[name]) for name in (split, *HONEST)}
     rates = np.exp(errors[split]) * np.array([case.measured for case in found.cases])
     groups = [SPLITS[split](case) for case in found.cases]
     bands = bands_of_others(found.cases, [errors[name] for name in HONEST], groups)
     return {
-        case.run.line: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
+        case.run.place: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
         for case, rate, (low, high) in zip(found.cases, rates, bands, strict=True)
     }
 

@@ -12,21 +12,12 @@ from pathlib import Path
 from primus_search.calibrate.beliefs import Parameter
 from primus_search.calibrate.provenance import count_fitted
 from primus_search.calibrate.training import touches
-from primus_search.calibrate.training_parameters import IDENTIFIED, MAX_FITTED, TRAINING_RATE, rate_family
+from primus_search.calibrate.training_parameters import IDENTIFIED, MAX_FITTED, TRAINING_RATE, rate_family, yaml_key
 from primus_search.declare.places import Kind, names
 from primus_search.validate.cases import Case
 
 Owner = tuple[str, str]
 """`stack` or `hardware`, and the name."""
-
-_UNITS = {
-    "host_launch_s": ("host_launch_us", 1e6),
-    "host_moe_s": ("host_moe_ms", 1e3),
-    "host_sync_s": ("host_sync_us", 1e6),
-    "step_s": ("step_ms", 1e3),
-    "pass_s": ("pass_us", 1e6),
-    "broadcast_s": ("broadcast_ms", 1e3),
-}
 
 
 def identified(parameters: Sequence[Parameter], apart: Mapping[str, float], taken: Mapping[Owner, int]) -> set[str]:
@@ -50,7 +41,7 @@ def fitted_elsewhere(parameters: Sequence[Parameter]) -> dict[Owner, int]:
     """How many numbers of each stack and accelerator were fitted to something else: kernels, memory peaks."""
     keys: dict[Owner, set[str]] = defaultdict(set)
     for p in parameters:
-        keys[(p.owner, p.name)].add(_UNITS.get(p.field, (p.field, 1.0))[0])
+        keys[(p.owner, p.name)].add(yaml_key(p.field)[0])
     texts = {
         (owner, _word(text, "name")): text
         for owner, kind in (("stack", Kind.STACK), ("hardware", Kind.HARDWARE))
@@ -90,18 +81,18 @@ def write_parameters(
 def write_means(
     means: Mapping[str, float], values: Mapping[str, float], parameters: Sequence[Parameter], folder: Path, date: str
 ) -> None:
-    """Training rates of devices that no run was made on: the sibling's where the file says `as SIBLING`, which has the
-    same die, else the mean of the vendor's devices."""
+    """Training rates of devices without a rate of their own: that of the device their file names (`same die as NAME`,
+    `no training runs: as NAME`), else the mean of the vendor's devices."""
     fitted = {p.name: values[p.path] for p in parameters if p.owner == "hardware"}
     for path in sorted(folder.glob("*.yaml")):
-        if _word(path.read_text(), "name") in fitted:
+        text = path.read_text()
+        if _word(text, "name") in fitted:
             continue
-        sibling = re.search(rf'{TRAINING_RATE.field}: .*"no training runs: as (.+?)"', path.read_text())
-        family = rate_family(_word(path.read_text(), "vendor"))
-        if sibling and sibling[1] in fitted:
-            _put(
-                path, *_line(TRAINING_RATE.field, fitted[sibling[1]], f"no training runs: as {sibling[1]}"), indent="  "
-            )
+        told = re.search(rf'{TRAINING_RATE.field}: .*"((?:same die|no training runs:) as (.+?))"', text)
+        family = rate_family(_word(text, "vendor"))
+        if told:
+            if told[2] in fitted:
+                _put(path, *_line(TRAINING_RATE.field, fitted[told[2]], told[1]), indent="  ")
         elif family in means:
             count = sum(p.family == family for p in parameters)
             source = f"mean of {count} hardware files, {date}: no training run on this device"
@@ -134,7 +125,7 @@ _MEAN = re.compile(r'^(\w+): \{value: ([^,]+), source: "mean of (\d+) stack file
 
 def _line(field: str, value: float, source: str) -> tuple[str, str]:
     """The YAML key of a field, and its line."""
-    key, factor = _UNITS.get(field, (field, 1.0))
+    key, factor = yaml_key(field)
     return key, f'{key}: {{value: {float(f"{value * factor:.4g}")}, source: "{source}"}}'
 
 

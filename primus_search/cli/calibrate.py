@@ -25,7 +25,10 @@ def calibrate(
         Path | None, typer.Option(help="Write the table of all fitted numbers of the hardware and stack files here.")
     ] = None,
     training: Annotated[
-        Path | None, typer.Option(help="CSV of training runs: fit stacks and training rates to them instead.")
+        Path | None,
+        typer.Option(
+            help="CSV of training runs, or a .txt file that lists several: fit stacks and training rates to it."
+        ),
     ] = None,
     into: Annotated[
         Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")

@@ -13,7 +13,12 @@ WORST = 10
 
 
 def validate(
-    csv: Annotated[Path, typer.Argument(help="Measured runs; columns as tests/oracle/data/training_runs.csv.")],
+    csv: Annotated[
+        Path,
+        typer.Argument(
+            help="Measured runs, or a .txt file that lists several tables; docs/fidelity.md has the columns."
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
     leave_out: Annotated[
@@ -21,7 +26,7 @@ def validate(
         typer.Option(
             "--leave-out",
             help="Score every run by numbers fitted to the others: without its 'source and model', 'model', 'source' "
-            "or 'publisher'. Fits this file first, which takes a minute or two.",
+            "or 'publisher', which takes some ten seconds.",
         ),
     ] = None,
 ) -> None:

@@ -24,7 +24,8 @@ def _hardware(name: str) -> Hardware:
 
 
 @lru_cache(maxsize=64)
-def _stack(name: str) -> Stack:
+def stack_file(name: str) -> Stack:
+    """The stack of that name as its file has it."""
     return load_stack(name)
 
 
@@ -71,12 +72,12 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     flags; else what most runs on such a device are made with. supposed: this stack whatever the run says.
     """
     if supposed:
-        return replace(switched(_stack(supposed), run), is_assumed=True), (f"{supposed} supposed",)
+        return replace(switched(stack_file(supposed), run), is_assumed=True), (f"{supposed} supposed",)
     named = run.word("stack") or words.setting(run.word("flags"), "stack") or ""
     assumed: tuple[str, ...] = ()
     if named:
         try:
-            return switched(_stack(named), run), ()
+            return switched(stack_file(named), run), ()
         except InputError:
             assumed = (f"stack {named!r} is not known",)
     name = words.stack_name(named, run.word("flags"), run.word("gpu")) if named else None
@@ -91,7 +92,7 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     elif words.is_fork(run.word("source")):
         is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
     try:
-        return replace(switched(_stack(name), run), is_assumed=is_assumed), assumed
+        return replace(switched(stack_file(name), run), is_assumed=is_assumed), assumed
     except InputError as error:
         raise Skipped(f"stack {name}: {error.problems[0].what}") from None
 

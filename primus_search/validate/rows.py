@@ -1,4 +1,7 @@
-"""Measured training runs as typed rows. Odd or missing values become None; who needs one decides if that matters."""
+"""Measured training runs as typed rows. Odd or missing values become None; who needs one decides if that matters.
+
+Runs come from a CSV, or from every CSV that a list names: a `.txt` file with one path per line, relative to itself.
+"""
 
 import csv
 import math
@@ -66,6 +69,12 @@ MOST_OF = {"num_layers": 4096, "heads": 4096, "kv_heads": 4096, "head_dim": 8192
 """Counts that lists are as long as, well beyond any model or machine there is."""
 
 
+LIST = ".txt"
+"""Ending of a list of tables."""
+
+_MLPERF = re.compile(r"mlperf|training_results_v", re.IGNORECASE)
+
+
 class Skipped(Exception):
     """Why a run cannot be projected."""
 
@@ -74,6 +83,7 @@ class Skipped(Exception):
 class Run:
     """One measured run: words lower-cased only where compared, numbers as floats or None.
 
+    table, line: where it is written
     ran_out, ran: the table says that it ran out of memory, or that it ran; a run with a rate needs no such word.
     """
 
@@ -82,10 +92,25 @@ class Run:
     numbers: dict[str, float | None]
     ran_out: bool = False
     ran: bool = False
+    table: str = ""
 
     @property
     def id(self) -> str:
         return self.words["id"] or f"line {self.line}"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where it is written, which no two runs share."""
+        return self.table, self.line
+
+    @property
+    def publisher(self) -> str:
+        """Who published it: a repository, or what a source is called before its date, version or page."""
+        source = self.word("source")
+        if _MLPERF.search(source):
+            return "MLPerf"
+        repository = re.match(r"[\w.-]+/[\w.-]+", source)
+        return repository.group() if repository else re.split(r"[(,:]| v?\d", source)[0].strip()
 
     def word(self, name: str) -> str:
         """A word, empty when the cell is."""
@@ -127,7 +152,30 @@ class Run:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Rows of a CSV with (at least) the columns a projection needs. Raises InputError when it is no such table."""
+    """Rows of a CSV with (at least) the columns a projection needs, or of every CSV that a list names.
+
+    Raises InputError when one is no such table.
+    """
+    return [run for table in tables(path) for run in _read(table)]
+
+
+def tables(path: Path) -> list[Path]:
+    """The CSV files that a path means: itself, or what a list names, where # begins a remark."""
+    if path.suffix != LIST:
+        return [path]
+    try:
+        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise InputError([Problem(str(path), error.strerror or str(error))]) from None
+    except UnicodeDecodeError as error:
+        raise InputError([Problem(str(path), f"not a list of tables: {error}")]) from None
+    found = [path.parent / line for line in dict.fromkeys(lines) if line]
+    if not found:
+        raise InputError([Problem(str(path), "names no table")])
+    return found
+
+
+def _read(path: Path) -> list[Run]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -135,17 +183,18 @@ def read_runs(path: Path) -> list[Run]:
             missing = [group for group in REQUIRED if not any(name in names for name in group)]
             if missing:
                 raise InputError([Problem(str(path), f"no column {' or '.join(group)}") for group in missing])
-            return [_run(line, row, names) for line, row in enumerate(reader, start=2)]
+            return [_run(str(path), line, row, names) for line, row in enumerate(reader, start=2)]
     except OSError as error:
         raise InputError([Problem(str(path), error.strerror or str(error))]) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError([Problem(str(path), f"not a CSV file: {error}")]) from None
 
 
-def _run(line: int, row: dict[str, str | None], names: dict[str, str]) -> Run:
+def _run(table: str, line: int, row: dict[str, str | None], names: dict[str, str]) -> Run:
     cells = {name: row.get(written) or "" for name, written in names.items()}
     ran_out, ran = _ending(cells)
     return Run(
+        table=table,
         line=line,
         words={name: cells.get(name, "").strip() for name in WORDS},
         numbers={name: _number(cells.get(name, "")) for name in NUMBERS},

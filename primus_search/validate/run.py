@@ -125,9 +125,9 @@ class Outcome:
     memory_only: tuple[Row, ...] = ()
     ran_out: tuple[Row, ...] = ()
 
-    def with_rates(self, refitted: Mapping[int, Refitted]) -> "Outcome":
-        """The same runs scored by other rates, given by line of the file; lines without one keep theirs."""
-        rows = tuple(replace(row, refitted=refitted.get(row.case.run.line)) for row in self.rows)
+    def with_rates(self, refitted: Mapping[tuple[str, int], Refitted]) -> "Outcome":
+        """The same runs scored by other rates, given by their place; a run without one keeps its own."""
+        rows = tuple(replace(row, refitted=refitted.get(row.case.run.place)) for row in self.rows)
         return replace(self, rows=rows)
 
     @property
@@ -154,7 +154,7 @@ def validate_runs(runs: Sequence[Run]) -> Outcome:
         except (Skipped, PrimusSearchError, ValueError, ArithmeticError) as reason:
             skipped.append((run, str(reason)))
     every, refused = project_cases(cases)
-    skipped = sorted([*skipped, *refused], key=lambda pair: pair[0].line)
+    skipped = sorted([*skipped, *refused], key=lambda pair: pair[0].place)
     return Outcome(
         rows=tuple(row for row in every if row.has_rate),
         skipped=tuple(skipped),
@@ -215,6 +215,7 @@ def _family(row: Row) -> str:
 
 
 GROUPINGS: dict[str, Callable[[Row], str]] = {
+    "table": lambda row: Path(row.case.run.table).name,
     "gpu": lambda row: row.case.run.word("gpu"),
     "precision": lambda row: row.case.run.word("precision"),
     "family": _family,
@@ -281,7 +282,10 @@ def groups(outcome: Outcome) -> list[dict[str, Any]]:
     errors, weights, inside = outcome.errors, outcome.weights, are_inside(outcome)
     found = []
     for grouping, key in GROUPINGS.items():
-        for name, members in by_key([key(row) for row in outcome.rows], lambda x: x).items():
+        parts = by_key([key(row) for row in outcome.rows], lambda x: x)
+        if grouping == "table" and len(parts) < 2:
+            continue
+        for name, members in parts.items():
             scores = asdict(score(errors[members], weights[members]))
             held = _share(inside[members], weights[members])
             found.append({"grouping": grouping, "group": name, **scores, "coverage_90": held})

@@ -324,7 +324,7 @@ def test_experts_without_grouped_products_run_one_by_one_in_bf16(tmp_path: Path)
 def test_rates_of_a_fit_without_a_run_are_what_is_scored(tmp_path: Path) -> None:
     outcome = outcome_of(tmp_path, LLAMA, LLAMA | {"id": "x-2", "mbs": "2"})
     first, second = outcome.rows
-    scored = outcome.with_rates({first.case.run.line: Refitted(rate=9090.0, low=8900.0, high=8950.0)})
+    scored = outcome.with_rates({first.case.run.place: Refitted(rate=9090.0, low=8900.0, high=8950.0)})
     assert scored.rows[0].error == pytest.approx(0.01)
     assert scored.rows[0].interval == (8900.0, 8950.0)
     assert scored.rows[1].predicted == second.predicted
