@@ -15,6 +15,7 @@ from primus_search.cost.collectives import Group, send_s
 from primus_search.cost.factor import Rows, in_order
 from primus_search.cost.layer import BF16_BYTES, shapes
 from primus_search.cost.work import Part
+from primus_search.errors import ScheduleError
 from primus_search.model import Model
 from primus_search.schedule import algorithm, order_for
 from primus_search.schedule.batch import run_columns
@@ -195,7 +196,10 @@ def _makespan(shapes: Shapes, number: int, microbatches: int, layer: Ints, hops:
     if shape.pp == 1:
         forward, backward, weight, _ = duration
         return microbatches * in_order(forward + backward + weight)
-    return run_columns(order_for(shape.schedule, shape.pp, microbatches, shape.vpp), duration, travel)[0]
+    order = order_for(shape.schedule, shape.pp, microbatches, shape.vpp)
+    if order.virtual_stages != shape.vpp:
+        raise ScheduleError(f"{shape.schedule}: vpp={shape.vpp}; this schedule is defined for {order.virtual_stages}")
+    return run_columns(order, duration, travel)[0]
 
 
 def hop_facts(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:

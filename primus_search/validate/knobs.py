@@ -5,6 +5,7 @@ import re
 from primus_search.candidates import Candidates, GroupedGemm, Recompute, RecomputeMethod, Sharding
 from primus_search.layout import BALANCED, EVEN, Layout
 from primus_search.model import Model
+from primus_search.schedule import algorithm
 from primus_search.stack import Stack
 from primus_search.validate import words
 from primus_search.validate.rows import Run, Skipped
@@ -15,7 +16,8 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
     flags = run.word("flags")
     text, rungs = flags.lower(), words.ladder(flags)
     pp, vpp, tp = run.count("pp", 1), run.count("vpp", 1), run.count("tp", 1)
-    vpp = vpp if pp > 1 else 1
+    schedule = _schedule(run, pp, vpp)
+    vpp = _chunks(schedule, vpp) if pp > 1 else 1
     fp8 = words.precision(run.word("precision"))
     if fp8 is None:
         raise Skipped(f"precision {run.word('precision')!r} is not known")
@@ -42,7 +44,7 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
         grouped_gemm=int(GroupedGemm.LEGACY if words.has_legacy_experts(text) else GroupedGemm.TURBO),
         sequence_parallel=run.word("sequence_parallel").lower() in ("yes", "true", "1") and tp > 1,
         offload_layers=words.offloaded_layers(flags) // (pp * vpp),
-        schedules=(_schedule(run, pp, vpp),),
+        schedules=(schedule,),
         layouts=(_layout(run, model, pp * vpp),),
     )
 
@@ -53,6 +55,12 @@ def _schedule(run: Run, pp: int, vpp: int) -> str:
     if name is None and pp > 1:
         raise Skipped(f"schedule {run.word('schedule')!r} is not known")
     return name or "1f1b"
+
+
+def _chunks(schedule: str, vpp: int) -> int:
+    """Chunks a rank holds: tables leave out the number that a schedule is defined for, two of a V."""
+    defined = algorithm(schedule).virtual_stages
+    return defined[0] if defined is not None and vpp == 1 else vpp
 
 
 def _recompute(run: Run, model: Model) -> tuple[Recompute, int]:

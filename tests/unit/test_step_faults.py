@@ -13,7 +13,9 @@ from primus_search.cost.result import Step
 from primus_search.cost.work import Linear
 from primus_search.declare.hardware import load_cluster
 from primus_search.declare.models import load_model
+from primus_search.errors import ScheduleError
 from primus_search.model import Model
+from primus_search.schedule.registry import Algorithm, registered
 from primus_search.workload import Workload
 
 LLAMA = load_model("llama3.1_8b")
@@ -133,3 +135,14 @@ def test_bf16_pays_no_cast() -> None:
 def test_fp8_is_faster_than_bf16_but_never_twice_as_fast() -> None:
     found = step(fp8=[int(Fp8.NONE), int(Fp8.DELAYED)], micro_batch_size=2).total
     assert 1.1 < found[0] / found[1] < 1.75
+
+
+def test_a_schedule_with_as_many_chunks_as_it_is_not_made_of_is_refused_and_not_infinite() -> None:
+    with pytest.raises(ScheduleError, match="dualpipev: vpp=1; this schedule is defined for 2"):
+        step(pp=2, vpp=1, schedules=("dualpipev",))
+
+
+@pytest.mark.parametrize("algorithm", [each for each in registered() if each.in_comparison], ids=lambda a: a.name)
+def test_every_schedule_has_a_finite_step(algorithm: Algorithm) -> None:
+    chunks = (algorithm.virtual_stages or (1, 2))[-1]
+    assert 0.0 < step(pp=2, vpp=chunks, schedules=(algorithm.name,)).total[0] < 3600.0

@@ -202,6 +202,13 @@ def test_without_a_pipeline_the_word_for_its_schedule_does_not_matter(tmp_path: 
     assert odd.rows[0].predicted == plain.rows[0].predicted
 
 
+def test_a_v_has_two_chunks_though_the_table_leaves_them_out(tmp_path: Path) -> None:
+    run = LLAMA | {"pp": "2", "dp": "4", "schedule": "DualPipeV"}
+    (row,) = outcome_of(tmp_path, run).rows
+    assert row.case.candidates.vpp[0] == 2
+    assert row.predicted > 1000.0
+
+
 def test_nodes_with_fewer_gpus_than_the_hardware_file_has_are_believed(tmp_path: Path) -> None:
     by_four = LLAMA | {"gpus_per_node": "4"}
     network = outcome_of(tmp_path, by_four).rows[0].case.cluster.network
