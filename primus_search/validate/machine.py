@@ -31,7 +31,7 @@ def stack_file(name: str) -> Stack:
 
 def build_hardware(run: Run) -> Hardware:
     """The hardware file of a run's GPU; variants that notes describe (memory, power cap) have files of their own."""
-    name = words.hardware(run.word("gpu"), run.word("notes"))
+    name = words.hardware(run.word("gpu"), run.word("notes"), run.word("source"))
     if name is None:
         raise Skipped(f"no hardware file for GPU {run.word('gpu')!r}")
     try:

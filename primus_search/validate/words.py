@@ -30,13 +30,25 @@ _DEVICES = (
 PCIe and NVL cards and GH200 carry the name of an SXM module without its clocks, memory or links.
 """
 
+_MACHINES = (
+    # pattern of a source, hardware file of its GPU's name, file of the machine it describes
+    (r"simumax", "b200", "b200_limited"),
+)
+"""Publishers who measured the kernels of the machine their runs were made on, and found another rate than others did."""
 
-def hardware(gpu: str, notes: str = "") -> str | None:
+
+def hardware(gpu: str, notes: str = "", source: str = "") -> str | None:
     """The hardware file of a GPU as a table names it: `H100`, `NVIDIA H100-SXM5-80GB`, `AMD Instinct MI300X OAM`.
 
     A name nobody published yet may be that of a hardware file (`my_gpu.yaml` -> "My GPU"). Memory and card type may
-    stand in the notes instead.
+    stand in the notes instead. A source may be known to describe a machine of its own.
     """
+    file = _named(gpu, notes)
+    own = (own for pattern, usual, own in _MACHINES if file == usual and re.search(pattern, source.lower()))
+    return next(own, file)
+
+
+def _named(gpu: str, notes: str) -> str | None:
     name = re.sub(r"\b(?:\d{1,5} ?x ?|dgx|hgx)(?=[a-z])", " ", re.sub(r"[-_/,()]+", " ", gpu.lower()))
     beside = re.sub(r"[-_/,()]+", " ", notes.lower()) if "h100" in name else ""
     for pattern, file in _DEVICES:

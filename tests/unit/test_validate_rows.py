@@ -65,6 +65,11 @@ def test_a_gpu_is_known_by_any_of_its_names(gpu: str, notes: str, file: str | No
     assert hardware(gpu, notes) == file
 
 
+def test_a_source_that_measured_its_own_machine_is_projected_on_that_one() -> None:
+    assert hardware("B200", "", "MooreThreads/SimuMax docs/b200/b200_release_v1.2_summary.json") == "b200_limited"
+    assert hardware("A100", "", "MooreThreads/SimuMax docs") == "a100_80"
+
+
 def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Path) -> None:
     amd = LLAMA | {"id": "x-2", "gpu": "MI300X", "fsdp": "FSDP2", "tp": "1", "dp": "16", "sequence_parallel": "no"}
     outcome = outcome_of(tmp_path, LLAMA, amd)
