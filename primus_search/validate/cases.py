@@ -74,6 +74,8 @@ def build_case(run: Run, *, may_lack_rate: bool = False, supposed: str = "") -> 
     cluster = build_cluster(run, hardware, stack)
     seq, batch = run.count("seq_len"), run.count("gbs")
     candidates = build_candidates(run, model, stack)
+    if words.setting(run.word("flags"), "pp_layout") == words.OF_RECIPE and candidates.pp[0] > 1:
+        assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     workload = Workload(
         seq_length=seq,
         global_batch_size=batch,

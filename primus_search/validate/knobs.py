@@ -98,15 +98,17 @@ def _sync_free(text: str, rungs: set[str]) -> int:
 
 
 def _layout(run: Run, model: Model, stages: int) -> Layout:
-    text = words.setting(run.word("flags"), "pp_layout")
+    text = words.layout(run.word("flags"))
     if text:
         return Layout("string", text=text)
     if stages == 1 or model.num_layers % stages == 0:
         return EVEN
     most = -(-model.num_layers // stages)
     rest = model.num_layers - (stages - 1) * most
-    if model.num_mtp_layers and rest >= 0:
-        # Megatron-Bridge deals DeepSeek-V3 so: full stages, and what is left to the one with MTP and loss.
+    is_recipe = words.setting(run.word("flags"), "pp_layout") == words.OF_RECIPE
+    if (model.num_mtp_layers or is_recipe) and rest >= 0:
+        # Megatron-Bridge deals DeepSeek-V3 and Kimi K2 so: full stages, and what is left to the one with MTP and loss
+        # (recipes/kimi/kimi_k2.py, _get_kimi_k2_pipeline_layout).
         return Layout("ends", last=rest)
     if (model.num_layers + 2) % stages == 0:
         # Megatron's account_for_embedding_in_pipeline_split and its twin for the loss: each end counts as a layer.

@@ -13,9 +13,7 @@ from primus_search.stack import Stack
 from primus_search.validate import words
 from primus_search.validate.likely import likely_stack
 from primus_search.validate.rows import Run, Skipped
-
-MOST_GRADIENT_BYTES = 16.0
-"""No framework keeps more bytes of gradients per parameter: `gradient_B=6` is BF16 beside FP32."""
+from primus_search.validate.switches import switched
 
 
 @lru_cache(maxsize=64)
@@ -71,13 +69,14 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     A column `stack` (or `stack=` in the flags) names a stack file; else the source tells; else the words of notes and
     flags; else what most runs on such a device are made with. supposed: this stack whatever the run says.
     """
+    arch = hardware.accelerator.arch
     if supposed:
-        return replace(switched(stack_file(supposed), run), is_assumed=True), (f"{supposed} supposed",)
+        return replace(switched(stack_file(supposed), run, arch), is_assumed=True), (f"{supposed} supposed",)
     named = run.word("stack") or words.setting(run.word("flags"), "stack") or ""
     assumed: tuple[str, ...] = ()
     if named:
         try:
-            return switched(stack_file(named), run), ()
+            return switched(stack_file(named), run, arch), ()
         except InputError:
             assumed = (f"stack {named!r} is not known",)
     name = words.stack_name(named, run.word("flags"), run.word("gpu")) if named else None
@@ -92,7 +91,7 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     elif words.is_fork(run.word("source")):
         is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
     try:
-        return replace(switched(stack_file(name), run), is_assumed=is_assumed), assumed
+        return replace(switched(stack_file(name), run, arch), is_assumed=is_assumed), assumed
     except InputError as error:
         raise Skipped(f"stack {name}: {error.problems[0].what}") from None
 
@@ -100,46 +99,6 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
 def stack_without_source(run: Run) -> str:
     """What would be assumed of a run if nothing but its configuration were known."""
     return likely_stack(run.without("source", "flags", "notes", "stack"), build_hardware(run))
-
-
-def switched(stack: Stack, run: Run) -> Stack:
-    """The stack with what a run's flags switch on or off."""
-    flags, text = run.word("flags"), run.word("flags").lower()
-    graph = (words.setting(flags, "cuda_graph") or "").lower()
-    if "full_iteration" in graph:
-        stack = replace(stack, cuda_graph="full" if not graph.startswith("none") else stack.cuda_graph)
-    elif "attn" in graph:
-        stack = replace(stack, cuda_graph="partial")
-    elif "moe_router" in graph:
-        stack = replace(stack, cuda_graph="router")
-    elif words.has(text, "cuda graph"):
-        stack = replace(stack, cuda_graph="full")
-    if "a2a_overlap=true" in text:
-        stack = replace(stack, expert_overlap=stack.batch_expert_overlap)
-    if "cp_comm=a2a" in text:
-        stack = replace(stack, cp_comm="a2a")
-    if any(words.has(text, word) for word in ("tp_comm_overlap", "tp overlap", "tp comm overlap", "asynctp")):
-        stack = replace(stack, tensor_overlap=stack.switched_tensor_overlap)
-    if "mixed_precision=pure" in text:
-        stack = replace(
-            stack, gradient_bytes=2.0, gradient_comm_bytes=2.0, master_weight_bytes=0.0, moment_bytes=2.0,
-            memory=replace(stack.memory, weight_bytes=2.0, sharded_gradient_bytes=2.0),
-        )  # fmt: skip
-    width = re.match(r"[\d.]+$", words.setting(flags, "gradient_B") or "")
-    if width and 0.0 < float(width.group()) <= MOST_GRADIENT_BYTES:
-        stack = replace(stack, gradient_bytes=float(width.group()))
-    if "precision-aware" in text:
-        stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
-    if words.lacks_flash(f"{text} {run.word('notes')}".lower()):
-        stack = replace(stack, attention_kernel="unfused")
-    elif re.search(r"flex[- ]?att", f"{text} {run.word('notes')}".lower()):
-        stack = replace(stack, attention_kernel="triton")
-    if "no compile" in text:
-        stack = replace(
-            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,
-            memory=replace(stack.memory, hides_expert_layers=False),
-        )  # fmt: skip
-    return stack
 
 
 def imbalance(run: Run, stack: Stack) -> float:

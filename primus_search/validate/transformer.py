@@ -40,7 +40,7 @@ def build_model(run: Run) -> Model:
     is_oss = bool(_OSS.search(name.lower()))
     is_old = bool(_FIRST_GENERATION.search(name.lower())) and not is_oss
     has_bias = is_oss or (is_old and "nemotron" not in text)
-    experts, dense = _experts(run), run.parts("first_dense_layers")
+    experts, dense, period = _experts(run), run.parts("first_dense_layers"), _moe_period(run)
     try:
         plain = Model(
             name=name,
@@ -53,7 +53,7 @@ def build_model(run: Run) -> Model:
             vocab_size=run.parts("vocab") or DEFAULT_VOCABULARY,
             latent=_latent(run, hidden),
             moe=experts,
-            moe_layers=[experts is not None and i >= dense for i in range(layers)],
+            moe_layers=[experts is not None and i >= dense and (i + 1) % period == 0 for i in range(layers)],
             windows=_windows(text, layers),
             norm="layernorm" if is_old else "rmsnorm",
             has_linear_bias=has_bias,
@@ -99,6 +99,12 @@ def _experts(run: Run) -> MixtureOfExperts | None:
     )
 
 
+def _moe_period(run: Run) -> int:
+    """Layers from one of experts to the next: `moe_layer_freq=2` (Llama 4 Maverick, whose first layer is dense)."""
+    found = re.fullmatch(r"[1-9]\d{0,2}", words.setting(run.word("flags"), "moe_layer_freq") or "")
+    return int(found.group()) if found else 1
+
+
 def _latent(run: Run, hidden: int) -> LatentAttention | None:
     """DeepSeek's sizes, which every published MLA model shares; small ones do not compress queries."""
     if not run.parts("mla"):
@@ -123,7 +129,7 @@ def _mtp(run: Run) -> int:
     """MTP modules: DeepSeek-V3 as NVIDIA's recipes train it; a layout string says so with an m, flags with `no MTP`."""
     if re.search(r"\bno mtp\b", run.word("flags").lower()):
         return 0
-    layout = words.setting(run.word("flags"), "pp_layout")
+    layout = words.layout(run.word("flags"))
     if layout is not None:
         return layout.count("m")
     is_v3 = re.search(r"deepseek-?v3$", run.word("model").lower())

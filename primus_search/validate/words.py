@@ -70,8 +70,9 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     # pattern of the source, pattern of the flags, GPU or source, stack
     ("llm-foundry|mosaicml|composer", "", "fsdp_2023"),
     ("fms-fsdp|foundation-model-stack", "", "fsdp_2024"),
-    ("megatron-bridge|megatron-moe-modelzoo", "megatron_fsdp=true", "megatron_fsdp_2026"),
+    ("megatron-bridge|megatron-moe-modelzoo|megatron-lm", "megatron_fsdp=(?:true|v\\d)", "megatron_fsdp_2026"),
     ("megatron-bridge|megatron-moe-modelzoo", "", "megatron_core_2026"),
+    ("megatron-lm", "hybridep|a2a_overlap=true|cuda_graph=(?!none)", "megatron_core_2026"),
     ("automodel", "", "automodel"),
     ("dgxc|nvidia/nemo|nemo performance|megatron-lm examples", "", "nemo_2024"),
     ("mlperf|training_results_v", "mi[23]\\d\\d", "primus_megatron"),
@@ -271,6 +272,24 @@ def has(text: str, word: str) -> bool:
     return word in text and not re.search(off, text)
 
 
+def has_whole_graph(text: str) -> bool:
+    """Whether a step is replayed as a graph: named without a scope (`cuda_graph`, `CUDA graphs`), so all of it."""
+    return any(has(text, word) for word in ("cuda graph", "cuda_graph")) and not re.search(r"cuda_graph\s*=", text)
+
+
+def is_deterministic(text: str) -> bool:
+    """Whether every kernel has to give the same bits twice: `deterministic`, `deterministic mode`."""
+    return bool(re.search(r"(?<!non-)\bdeterministic(?: mode)?\b", text)) and not re.search(
+        r"deterministic[ =](?:false|no|off)", text
+    )
+
+
+def has_dropout(text: str) -> bool | None:
+    """Whether dropout is applied; None where nothing is said."""
+    rate = re.search(r"\bdropout=([\d.]+)", text)
+    return float(rate.group(1).rstrip(".")) > 0.0 if rate else None
+
+
 def has_deepep(text: str) -> bool:
     """Whether tokens travel by DeepEP or the like of it."""
     return has(text, "deepep") or has(text, "hybridep")
@@ -308,3 +327,12 @@ def setting(flags: str, key: str) -> str | None:
         return None
     value = match.group(1).strip()
     return None if value.lower() in ("none", "", "[]", "none/none") else value
+
+
+OF_RECIPE = "recipe"
+
+
+def layout(flags: str) -> str | None:
+    """The layout string of a pipeline; None where there is none, or only the word that it is the recipe's."""
+    text = setting(flags, "pp_layout")
+    return None if text == OF_RECIPE else text

@@ -1,0 +1,95 @@
+"""A software stack with what the flags of one run switch on or off."""
+
+import re
+from dataclasses import replace
+
+from primus_search.stack import Stack
+from primus_search.validate import words
+from primus_search.validate.rows import Run
+
+MOST_NUMBER_BYTES = 16.0
+"""No framework keeps more bytes of gradients or of a moment per parameter: `gradient_B=6` is BF16 beside FP32."""
+
+HOPPER = "sm90"
+
+
+def switched(stack: Stack, run: Run, arch: str) -> Stack:
+    """The stack with what a run's flags switch on or off on a device of that architecture."""
+    stack = _graphs(stack, run)
+    stack = _overlaps(stack, run)
+    stack = _number_formats(stack, run)
+    stack = _attention(stack, run, arch)
+    return _fusions(stack, run)
+
+
+def _graphs(stack: Stack, run: Run) -> Stack:
+    graph = (words.setting(run.word("flags"), "cuda_graph") or "").lower()
+    if "full_iteration" in graph:
+        return replace(stack, cuda_graph="full" if not graph.startswith("none") else stack.cuda_graph)
+    if "attn" in graph:
+        return replace(stack, cuda_graph="partial")
+    if "moe_router" in graph:
+        return replace(stack, cuda_graph="router")
+    if words.has_whole_graph(run.word("flags").lower()):
+        return replace(stack, cuda_graph="full")
+    return stack
+
+
+def _overlaps(stack: Stack, run: Run) -> Stack:
+    text = run.word("flags").lower()
+    if "a2a_overlap=true" in text:
+        stack = replace(stack, expert_overlap=stack.batch_expert_overlap)
+    if "cp_comm=a2a" in text:
+        stack = replace(stack, cp_comm="a2a")
+    if any(words.has(text, word) for word in ("tp_comm_overlap", "tp overlap", "tp comm overlap", "asynctp")):
+        stack = replace(stack, tensor_overlap=stack.switched_tensor_overlap)
+    return stack
+
+
+def _number_formats(stack: Stack, run: Run) -> Stack:
+    flags, text = run.word("flags"), run.word("flags").lower()
+    if "mixed_precision=pure" in text:
+        stack = replace(
+            stack, gradient_bytes=2.0, gradient_comm_bytes=2.0, master_weight_bytes=0.0, moment_bytes=2.0,
+            memory=replace(stack.memory, weight_bytes=2.0, sharded_gradient_bytes=2.0),
+        )  # fmt: skip
+    if "precision-aware" in text:
+        stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
+    gradient, moment = _width(flags, "gradient_B"), _width(flags, "moment_B")
+    return replace(stack, gradient_bytes=gradient or stack.gradient_bytes, moment_bytes=moment or stack.moment_bytes)
+
+
+def _width(flags: str, key: str) -> float | None:
+    """Bytes per parameter that `key=2` names."""
+    found = re.match(r"[\d.]+$", words.setting(flags, key) or "")
+    width = float(found.group()) if found else 0.0
+    return width if 0.0 < width <= MOST_NUMBER_BYTES else None
+
+
+def _attention(stack: Stack, run: Run, arch: str) -> Stack:
+    """The attention kernel that flags and notes name.
+
+    cuDNN's backward is deterministic on Hopper alone, so Transformer Engine takes FlashAttention-2 elsewhere: its
+    pytorch/attention/dot_product_attention/utils.py, get_attention_backend, "Filter: Determinism".
+    """
+    text = f"{run.word('flags')} {run.word('notes')}".lower()
+    if words.lacks_flash(text):
+        return replace(stack, attention_kernel="unfused")
+    if re.search(r"flex[- ]?att", text):
+        return replace(stack, attention_kernel="triton")
+    if words.is_deterministic(run.word("flags").lower()) and stack.attention_kernel == "cudnn" and arch != HOPPER:
+        return replace(stack, attention_kernel="flash2")
+    return stack
+
+
+def _fusions(stack: Stack, run: Run) -> Stack:
+    text = run.word("flags").lower()
+    if "no compile" in text:
+        stack = replace(
+            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,
+            memory=replace(stack.memory, hides_expert_layers=False),
+        )  # fmt: skip
+    if re.search(r"\bno gradient[- ]accumulation[- ]fusion", f"{text} {run.word('notes').lower()}"):
+        stack = replace(stack, has_gradient_accumulation_fusion=False)
+    has_dropout = words.has_dropout(text)
+    return stack if has_dropout is None else replace(stack, has_dropout=has_dropout)
