@@ -11,7 +11,6 @@ of `Network` are fitted, in the logarithm of the time, with a loss that a few ou
 do not move is refused. Nothing is written here: the caller puts figures, with date and source, into `hardware/*.yaml`.
 """
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from primus_search.calibrate.points import rows_of
 from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.collectives import (
     Group,
@@ -97,17 +97,20 @@ class Points:
         )
 
 
+COLUMNS = ("kind", "gpu", "op", "m", "message_bytes", "num_gpus", "nodes", "value", "unit", "source", "notes")
+"""What a CSV of measured collectives has."""
+
+
 def read_points(path: Path, gpu: str) -> Points:
     """Every collective and dispatch of one accelerator that says its message, its ranks and its time."""
     rows = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["gpu"] == gpu and row["num_gpus"]:
-                point = _collective(row) if row["kind"] == "collective" else _dispatch(row)
-                if point:
-                    is_one_process = "single process" in row["notes"]
-                    launch_s = ONE_PROCESS_LAUNCH_S * point[1] / point[2] if is_one_process else 0.0
-                    rows.append((*point, launch_s, row["source"]))
+    for row in rows_of(path, COLUMNS):
+        if row["gpu"] == gpu and row["num_gpus"]:
+            point = _collective(row) if row["kind"] == "collective" else _dispatch(row)
+            if point:
+                is_one_process = "single process" in row["notes"]
+                launch_s = ONE_PROCESS_LAUNCH_S * point[1] / point[2] if is_one_process else 0.0
+                rows.append((*point, launch_s, row["source"]))
     return Points(
         op=tuple(r[0] for r in rows),
         members=np.array([r[1] for r in rows], dtype=np.int64),

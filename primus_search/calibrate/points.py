@@ -7,12 +7,13 @@ there and becomes fields here; rows that state a threshold, an average or a best
 
 import csv
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from primus_search.candidates import Fp8
+from primus_search.errors import InputError, Problem
 from primus_search.units import TB
 
 
@@ -102,6 +103,12 @@ _FAMILIES = {
     "bwd_a16": "aiter",
 }
 
+COLUMNS = (
+    "kind", "gpu", "dtype", "op", "m", "n", "k", "seq", "head_dim", "heads", "batch", "causal", "value", "unit",
+    "source", "notes",
+)  # fmt: skip
+"""What a CSV of measured kernels has; cells that a kind of kernel has no use for are empty."""
+
 # Whole data sets that measure something else, by a part of their source.
 EXCLUDED_SOURCES = {
     "systems/data/gb200/gemm/vllm": "one throttled node: rate falls to 0.43 of peak at 32,768 rows",
@@ -111,9 +118,35 @@ EXCLUDED_SOURCES = {
 
 
 def read_points(path: Path) -> list[Point]:
-    """Every usable point of a measurement CSV, in file order."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [point for row in csv.DictReader(file) if (point := _point(row)) is not None]
+    """Every usable point of a measurement CSV, in file order. Raises `InputError` with every row that is none."""
+    points, problems = list[Point](), list[Problem]()
+    for number, row in enumerate(rows_of(path), start=2):
+        try:
+            point = _point(row)
+        except ValueError as error:
+            problems.append(Problem(f"{path}:{number}", f"is not a measurement: {error}"))
+        else:
+            points += [point] if point is not None else []
+    if problems:
+        raise InputError(problems)
+    return points
+
+
+def rows_of(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
+    """The rows of a measurement CSV. Raises `InputError` where it cannot be read or lacks a column."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, restval="")
+            rows, there = list(reader), reader.fieldnames or ()
+    except OSError as error:
+        raise InputError([Problem(str(path), error.strerror or "cannot be read")]) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError([Problem(str(path), f"is not a CSV file: {error}")]) from error
+    missing = [name for name in columns if name not in there]
+    if missing:
+        what = f"no column {', '.join(missing)}; needed are {', '.join(columns)}"
+        raise InputError([Problem(str(path), what)])
+    return rows
 
 
 def of_gpu(points: Iterable[Point], gpu: str) -> list[Point]:

@@ -27,6 +27,7 @@ def bench(
     """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
     from json import dumps
 
+    from primus_search.cli._files import must_exist
     from primus_search.errors import InputError, Problem
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
@@ -34,6 +35,7 @@ def bench(
 
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
+    must_exist(load_benchmark, "--load-benchmark")
     table, notes = top_up(run, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
     write_report(run)
     rows = list(islice(table.rows(), top))

@@ -17,7 +17,7 @@ MethodName = Annotated[
     str, typer.Option("--method", metavar="auto|exhaustive|tpe|nsga2|nsga3|gp|qmc|random", help="How to search.")
 ]
 Top = Annotated[int, typer.Option(min=0, help="Rows of the ranking to print and re-validate; 0 as the space says.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random; -1 as the space says.")]
+Seed = Annotated[int, typer.Option(min=-1, help="Seed of everything random; -1 as the space says.")]
 Keep = Annotated[int, typer.Option(min=1, help="Best rows kept in candidates.parquet.")]
 Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-validate the top rows with torch.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
@@ -50,6 +50,7 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
+    from primus_search.cli._files import must_exist
     from primus_search.cli.progress import progress_bar
     from primus_search.declare import load_space
     from primus_search.report.terminal import print_pareto, print_ranking
@@ -58,6 +59,7 @@ def run(
 
     overrides = [*(sets or []), *_as_sets(nodes=nodes, method=method, top=top, seed=seed, bench=bench)]
     loaded = load_space(space, overrides=overrides)
+    must_exist(load_benchmark, "--load-benchmark")
     if resume and out is None:
         _refuse("--resume", "needs the run folder to continue: add --out DIR")
     folder = RunFolder.open(out or default_folder(loaded.name), resume=resume)
@@ -67,14 +69,14 @@ def run(
         )
         with progress_bar(is_shown=not json) as progress:
             result = run_search(loaded, replace(options, progress=progress))
-        result = revalidated(result, load=load_benchmark, save=save_benchmark, ray_address=ray_address)
         try:
+            result = revalidated(result, load=load_benchmark, save=save_benchmark, ray_address=ray_address)
             if json:
                 typer.echo(dumps(summary(result), indent=2))
             else:
                 print_ranking(result, token_budget=tokens)
                 print_pareto(result)
-        finally:  # a reader that went away (`| head`) does not cost the results
+        finally:  # neither a reader that went away (`| head`) nor what stopped re-validation costs the results
             folder.write(result, token_budget=tokens)
             from primus_search.report.html import write_report  # after the ranking: what it imports takes a while
 

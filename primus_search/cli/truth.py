@@ -22,12 +22,13 @@ def truth(
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")] = False,
 ) -> None:
     """Train a small GPT and a small MoE with torch.distributed here; compare with what is projected for the host."""
+    from primus_search.cli._files import must_be_folder
     from primus_search.declare.hardware import load_stack
     from primus_search.measure.truth.compare import MEASUREMENTS
     from primus_search.measure.truth.rounds import prove
 
     wanted = [text.strip() for text in only.split(",") if text.strip()]
-    out.mkdir(parents=True, exist_ok=True)
+    must_be_folder(out, "--out")
     (out / MEASUREMENTS).unlink(missing_ok=True)
 
     def say(text: str) -> None:

@@ -72,7 +72,7 @@ def _from_sets(sets: Sequence[str], problems: list[Problem]) -> Iterator[_Given]
         origin = flag or f"--set {text}"
         keys = key_path(name.strip())
         if not equals or not name.strip() or not value.strip():
-            problems.append(Problem(origin, "write --set key=value, for example --set tp=8"))
+            problems.append(Problem(origin, f"write {flag or '--set'} key=value, for example --set tp=8"))
         elif keys is None:
             what = f"unknown key '{name.strip()}'{did_you_mean(name.strip(), _bare_names())}"
             problems.append(Problem(origin, what))

@@ -177,7 +177,9 @@ def _problems(document: Document, error: ValidationError) -> list[Problem]:
     found: dict[Keys, list[dict[str, Any]]] = {}
     for detail in error.errors(include_url=False):
         found.setdefault(_path(detail["loc"]), []).append(dict(detail))
-    return [document.problem(keys, _sentence(keys, details)) for keys, details in found.items()]
+    # A list with a bad item is also no number, which is what another branch of the union asks for.
+    inner = {keys[:-1] for keys in found}
+    return [document.problem(keys, _sentence(keys, details)) for keys, details in found.items() if keys not in inner]
 
 
 _BRANCHES = ("str", "int", "list[str]", "list[int]")

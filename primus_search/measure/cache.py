@@ -61,19 +61,26 @@ def _line(m: Measurement) -> str:
 
 
 def save(path: Path, measurements: Iterable[Measurement]) -> None:
-    """Write an artifact, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write an artifact, whole or not at all. Raises InputError where it cannot be written."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(_line(m) for m in measurements), encoding="utf-8")
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text("".join(_line(m) for m in measurements), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError([Problem(f"--save-benchmark {path}", f"cannot be written: {error.strerror}")]) from error
 
 
 def read(path: Path, *, is_own: bool = False) -> list[Measurement]:
     """The measurements of a file. A line cut short by a kill is dropped from our own cache and an error elsewhere."""
     if not path.exists():
         raise InputError([Problem(str(path), "no such benchmark file; write one with --save-benchmark")])
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
     found, problems = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             data = json.loads(line)
             found.append(Measurement(**{**data, "notes": tuple(data["notes"])}))

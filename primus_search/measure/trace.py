@@ -29,14 +29,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from primus_search.candidates import GroupedGemm, Recompute
 from primus_search.measure.attention import MissingKernelError
 from primus_search.measure.device import DTYPES
-from primus_search.measure.layers import Embedding, Head, Layer
+from primus_search.measure.layers import Layer
 from primus_search.measure.shard import Shard
 from primus_search.model import LayerKind, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedLayer:
-    """What torch says of one layer (or embedding, or head) for one micro-batch on one device.
+    """What torch says of one layer for one micro-batch on one device.
 
     activation_bytes   held from forward to backward, the layer's input included, its output not
     forward_peak_bytes, backward_peak_bytes  highest sum of live activations in that pass, input and output included
@@ -98,30 +98,15 @@ def trace_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:
     if shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not traced")
     shard = replace(shard, grouped_gemm=GroupedGemm.TURBO)
-    return _trace(lambda: Layer(model, shard, kind), lambda: (_hidden(model, shard),), shard)
-
-
-@lru_cache(maxsize=1024)
-def trace_embedding(model: Model, shard: Shard) -> TracedLayer:
-    """The token embedding; its input is token numbers, so there is no input gradient."""
-    return _trace(lambda: Embedding(model, shard), lambda: (_tokens(shard),), shard)
-
-
-@lru_cache(maxsize=1024)
-def trace_head(model: Model, shard: Shard) -> TracedLayer:
-    """Final norm, output projection and loss."""
-    return _trace(lambda: Head(model, shard), lambda: (_hidden(model, shard), _tokens(shard)), shard)
+    return trace_module(lambda: Layer(model, shard, kind), lambda: (_hidden(model, shard),), shard)
 
 
 def _hidden(model: Model, shard: Shard) -> Tensor:
     return torch.empty(shard.micro_batch_size, shard.resident_seq, model.hidden, requires_grad=True)
 
 
-def _tokens(shard: Shard) -> Tensor:
-    return torch.empty(shard.micro_batch_size, shard.context_seq, dtype=torch.int64)
-
-
-def _trace(build: Callable[[], nn.Module], inputs: Callable[[], tuple[Tensor, ...]], shard: Shard) -> TracedLayer:
+def trace_module(build: Callable[[], nn.Module], inputs: Callable[[], tuple[Tensor, ...]], shard: Shard) -> TracedLayer:
+    """Any module that `build` makes, on the tensors that `inputs` makes; in the dtype of the shard."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(DTYPES[shard.dtype])
     # A collection in the middle of a pass would free cycles at random points and move the peak.

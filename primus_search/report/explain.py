@@ -20,7 +20,6 @@ from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.result import Memory, Projection
 from primus_search.cost.uncertainty import Confidence, confidence
 from primus_search.declare.ranges import load_ranges
-from primus_search.errors import InputError, Problem
 from primus_search.layout import Layout
 from primus_search.report.ablation import Ablation, ablations
 from primus_search.report.advice import Advice, advice
@@ -133,8 +132,7 @@ class Explained:
 def explain(run: SavedRun, rank: int) -> Explained:
     """The candidate of that rank, from 1. Raises `InputError` where the run or the rank cannot be used."""
     found = Explained(run, rank)
-    if not found.choice:
-        raise InputError([Problem(f"rank {rank}", "belongs to no cluster of the space")])
+    run.cluster(rank)  # asked first: what cannot be used is said before anything is worked out
     return found
 
 

@@ -78,7 +78,9 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
 def changed_space(run: SavedRun, changes: Sequence[str]) -> Space:
     """The run's space with keys changed as `--set` would; its axes stay."""
     saved = [f"{one['key']}={one['value']}" for one in run.facts["overrides"]]
-    space = load_space(run.facts["source"], overrides=[*saved, *changes], environ={})
+    space = load_space(
+        run.facts["source"], overrides=[*saved, *(f"--what-if {change}" for change in changes)], environ={}
+    )
     wanted = [name.partition("=")[0].strip().removeprefix("space.") for name in changes]
     axes = [name for name in wanted if name in {axis.name for axis in space.axes}]
     if axes:

@@ -46,11 +46,6 @@ class Timeline:
         """Share of all ranks' time up to the makespan in which they run nothing."""
         return float(1.0 - self.busy.sum() / (self.table.stages * self.makespan)) if self.makespan > 0 else 0.0
 
-    @property
-    def span_bubble_ratio(self) -> float:
-        """Idle share of the span, as the zero-bubble papers print it."""
-        return float(1.0 - self.busy.sum() / (self.table.stages * self.span)) if self.span > 0 else 0.0
-
 
 def simulate(table: Table, costs: Costs, *, blocking: bool = False, pairs: Pairs = "sequential") -> Timeline:
     """Run an order. Raises `ScheduleError` when it is incomplete or can never finish.

@@ -50,7 +50,6 @@ class Tick:
     legal: int
     feasible: int
     projected: int
-    best_step_s: float
     leaders: Callable[[], list[Leader]]
 
 
@@ -149,6 +148,5 @@ class _Gathered:
             legal=sum(f.legal for f in self.findings),
             feasible=sum(f.feasible for f in self.findings),
             projected=sum(f.rows.get("project", 0) for f in self.findings),
-            best_step_s=min((float(top.step_s[0]) for top in tops if len(top)), default=0.0),
             leaders=partial(leaders, self._funnel, tops),
         )

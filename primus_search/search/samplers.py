@@ -287,7 +287,6 @@ class _Run:
             legal=self.screened,
             feasible=self.evaluations,
             projected=self.evaluations,
-            best_step_s=min((float(top.step_s[0]) for top in tops if len(top)), default=0.0),
             leaders=partial(leaders, self.funnel, tops),
         )
 

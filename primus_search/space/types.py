@@ -20,7 +20,8 @@ AXES: tuple[str, ...] = COLUMN_NAMES
 """Every axis a space has, named as the column of `Candidates` it fills."""
 
 Method = Literal["auto", "exhaustive", "tpe", "nsga2", "nsga3", "gp", "qmc", "random"]
-Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s", "memory_bytes"]
+Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s"]
+"""By what several clusters are ranked; on one cluster both say the same."""
 Device = Literal["auto", "off", "trace", "cpu", "cuda"]
 
 

@@ -16,6 +16,7 @@ from primus_search.declare import load_space
 from primus_search.search.collect import Budget, Tick
 from primus_search.search.evaluate import CHUNK_ROWS, Funnel, Task
 from primus_search.search.findings import Findings
+from primus_search.search.leaders import leaders
 from primus_search.search.sampler_check import hypervolume_share, regret
 from primus_search.search.samplers import run_sampler
 from primus_search.search.shortlist import Shortlist
@@ -48,10 +49,11 @@ def truth_of(funnel: Funnel) -> Shortlist:
 
 def outcome_of(funnel: Funnel, truth: Shortlist, method: str, evaluations: int, seed: int) -> Outcome:
     """One sampled search against the truth."""
-    best_s, ticks, started = float(truth.top.step_s[0]), list[Tick](), time.process_time()
+    ticks, started = list[Tick](), time.process_time()
     sampled = run_sampler(funnel, method, Budget(candidates=evaluations), seed, progress=ticks.append)
     seconds, found = time.process_time() - started, sampled.findings[0].shortlist
-    near = [tick.rows_done for tick in ticks if 0 < tick.best_step_s <= best_s / (1.0 - GOOD_REGRET)]
+    good = (1.0 - GOOD_REGRET) * leaders(funnel, [truth.top])[0].tokens_per_s_per_gpu
+    near = [tick.rows_done for tick in ticks if any(one.tokens_per_s_per_gpu >= good for one in tick.leaders())]
     return Outcome(
         regret=regret(found.top, truth.top),
         hypervolume=hypervolume_share(found.frontier, truth.frontier),

@@ -9,14 +9,17 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from primus_search.candidates import Candidates, Fp8, Recompute
 from primus_search.cost.memory import layer_activations, share
 from primus_search.declare.hardware import load_stack
 from primus_search.declare.models import load_model
 from primus_search.declare.places import Kind, names
+from primus_search.measure.layers import Embedding, Head
 from primus_search.measure.shard import Shard
-from primus_search.measure.trace import trace_embedding, trace_head, trace_layer
+from primus_search.measure.trace import TracedLayer, trace_layer, trace_module
+from primus_search.model import Model
 from primus_search.workload import Workload
 
 WORKLOAD = Workload(seq_length=4096, global_batch_size=64)
@@ -70,9 +73,25 @@ def test_recomputing_core_attention_repeats_its_two_products_and_nothing_else():
     assert repeated == pytest.approx(8192 * model.attention_flops(8192, 0), rel=1e-6)
 
 
+def traced_embedding(model: Model, shard: Shard) -> TracedLayer:
+    return trace_module(lambda: Embedding(model, shard), lambda: (tokens(shard),), shard)
+
+
+def traced_head(model: Model, shard: Shard) -> TracedLayer:
+    """Final norm, output projection and loss."""
+    hidden = (shard.micro_batch_size, shard.resident_seq, model.hidden)
+    return trace_module(
+        lambda: Head(model, shard), lambda: (torch.empty(hidden, requires_grad=True), tokens(shard)), shard
+    )
+
+
+def tokens(shard: Shard) -> torch.Tensor:
+    return torch.empty(shard.micro_batch_size, shard.context_seq, dtype=torch.int64)
+
+
 def test_the_head_costs_two_flops_per_weight_and_a_fused_loss_keeps_two_bytes_per_logit():
     model = load_model(DENSE)
-    traced = trace_head(model, Shard(micro_batch_size=1, seq_length=4096))
+    traced = traced_head(model, Shard(micro_batch_size=1, seq_length=4096))
     assert traced.forward_flops == pytest.approx(2.0 * 4096 * model.head_params, rel=1e-6)
     beside_logits = 4096 * (2 * 2 * model.hidden + 4 + 8)  # norm input and output, its deviation, targets
     assert traced.activation_bytes - beside_logits == pytest.approx(2.0 * 4096 * model.vocab_size, rel=0.01)
@@ -80,7 +99,7 @@ def test_the_head_costs_two_flops_per_weight_and_a_fused_loss_keeps_two_bytes_pe
 
 def test_the_embedding_keeps_token_numbers_only():
     model = load_model(DENSE)
-    assert trace_embedding(model, Shard(micro_batch_size=1, seq_length=4096)).activation_bytes == 4096 * 8
+    assert traced_embedding(model, Shard(micro_batch_size=1, seq_length=4096)).activation_bytes == 4096 * 8
 
 
 PRESETS = tuple(names(Kind.MODEL))
@@ -96,8 +115,8 @@ def test_a_preset_traces_at_full_size_in_five_seconds_without_allocating_a_gigab
         traced = trace_layer(model, shard, kind)
         assert time.process_time() - started < 5.0
         assert traced.activation_bytes > 8192 * model.hidden * 2
-    trace_embedding(model, shard)
-    trace_head(model, shard)
+    traced_embedding(model, shard)
+    traced_head(model, shard)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before < 1e9
 
 
