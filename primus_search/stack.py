@@ -37,6 +37,7 @@ class StackMemory:
     static_share            likewise per byte of weights, gradients and optimizer state
     tight_slack             share of that slack that stays when the device is full and the allocator frees its cache
     fixed_bytes             workspaces that do not grow with anything
+    driver_bytes            what the driver shows beyond torch, the device's context and its communicators
     """
 
     weight_bytes: float = 2.0
@@ -62,6 +63,7 @@ class StackMemory:
     static_share: float = 0.0
     tight_slack: float = 0.1
     fixed_bytes: float = 0.0
+    driver_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ class Stack:
     Numbers as the framework keeps them, in bytes
     gradient_bytes          main gradient that accumulates over micro-batches
     gradient_comm_bytes     gradient as reduced between replicas
+    fp16_gradient_bytes     both where a run trains in FP16; 0: as in BF16
     master_weight_bytes     optimizer's copy of the weights; 0 where the model's own weights are updated
     moment_bytes            each of the two Adam moments
     has_fp8_param_gather    weights travel as FP8 when the recipe is FP8
@@ -179,6 +182,7 @@ class Stack:
 
     gradient_bytes: float = 4.0
     gradient_comm_bytes: float = 4.0
+    fp16_gradient_bytes: float = 0.0
     master_weight_bytes: float = 4.0
     moment_bytes: float = 4.0
     has_fp8_param_gather: bool = False

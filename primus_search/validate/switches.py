@@ -55,6 +55,9 @@ def _number_formats(stack: Stack, run: Run) -> Stack:
         )  # fmt: skip
     if "precision-aware" in text:
         stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
+    if words.is_half(run.word("precision")) and stack.fp16_gradient_bytes:
+        half = stack.fp16_gradient_bytes
+        stack = replace(stack, gradient_bytes=half, gradient_comm_bytes=half)
     gradient, moment = _width(flags, "gradient_B"), _width(flags, "moment_B")
     return replace(stack, gradient_bytes=gradient or stack.gradient_bytes, moment_bytes=moment or stack.moment_bytes)
 
@@ -84,6 +87,8 @@ def _attention(stack: Stack, run: Run, arch: str) -> Stack:
 
 def _fusions(stack: Stack, run: Run) -> Stack:
     text = run.word("flags").lower()
+    if words.has(text, "fused norm"):
+        stack = replace(stack, has_fused_norm=True)
     if "no compile" in text:
         stack = replace(
             stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,

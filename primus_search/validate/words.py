@@ -122,6 +122,11 @@ def precision(word: str) -> Fp8 | None:
     return Fp8.NONE if re.search(r"b?(?:fp|float)16|bf16|^16(?:-mixed)?$|^half$", text) else None
 
 
+def is_half(word: str) -> bool:
+    """Whether a precision word is FP16, not BF16."""
+    return bool(re.search(r"(?<!b)(?:fp|float)16|^16-mixed$|^half$", word.lower()))
+
+
 _SCALINGS = (
     (r"delayed|\bds\b|^dsfp8", Fp8.DELAYED),
     (r"block|sub-?channel|\bsc\b|^scfp8", Fp8.BLOCKWISE),

@@ -81,6 +81,13 @@ def test_a_llama_layer_with_flash_attention_by_hand() -> None:
     assert layer_bytes(LLAMA_70B, FLASH, s) == s * per_token
 
 
+def test_a_norm_of_several_operations_keeps_an_fp32_copy_and_a_normalised_one() -> None:
+    # transformers LlamaRMSNorm: 4 + 2 bytes where the fused kernel keeps its input of 2, two norms a layer.
+    s, h = 8192, 8192
+    eager = replace(FLASH, has_fused_norm=False)
+    assert layer_bytes(LLAMA_70B, eager, s) - layer_bytes(LLAMA_70B, FLASH, s) == 2 * 4 * s * h
+
+
 def test_an_mla_moe_layer_by_hand() -> None:
     # DeepSeek-V2-Lite, 4096 tokens, EP 8: 6 routed copies of every token, inner 1408, shared 2816.
     c = Candidates.table(ep=8, deepep=True)
@@ -201,6 +208,14 @@ def test_views_differ_by_slack_and_context() -> None:
     assert (m.reserved - m.allocated)[0] == pytest.approx(0.25 * moving[0])
     assert (m.driver - m.reserved)[0] == pytest.approx(m.context[0])
     assert m.context[0] >= 0.7 * GIB
+
+
+def test_what_only_the_driver_shows_is_in_no_view_of_torch() -> None:
+    work, c = Workload(seq_length=2048, global_batch_size=32), Candidates.table(tp=8, sequence_parallel=True)
+    stack = replace(FLASH, memory=replace(FLASH.memory, driver_bytes=7.0 * GB))
+    plain, more = (project_memory(LLAMA_70B, cluster(4, s), work, c) for s in (FLASH, stack))
+    assert more.driver - plain.driver == pytest.approx(7.0 * GB)
+    assert more.reserved == pytest.approx(plain.reserved)
 
 
 def test_slack_gives_way_before_the_device_overflows() -> None:

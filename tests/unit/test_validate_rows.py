@@ -283,7 +283,7 @@ def test_a_run_that_only_says_it_ran_counts_for_whether_it_fits(tmp_path: Path, 
 
 
 def test_a_configuration_wrongly_said_to_fit_or_not_is_named(tmp_path: Path) -> None:
-    wrong = LLAMA | {"id": "roomy", "outcome": "oom"}
+    wrong = LLAMA | {"id": "roomy", "outcome": "oom", "tp": "4", "dp": "4"}
     hopeless = LLAMA | {"id": "hopeless", "mbs": "64", "gbs": "1024", "tp": "1", "sequence_parallel": "no"}
     outcome_of(tmp_path, wrong, hopeless)
     shown = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv")]).stdout
@@ -358,3 +358,11 @@ def test_an_unknown_way_to_leave_runs_out_is_refused(tmp_path: Path) -> None:
     outcome_of(tmp_path, LLAMA)
     done = CliRunner().invoke(app, ["validate", str(tmp_path / "runs.csv"), "--leave-out", "moon"])
     assert done.exit_code != 0 and "one of source and model, model, source, publisher" in str(done.exception)
+
+
+def test_gradients_of_plain_megatron_are_fp32_but_where_it_trains_in_fp16(tmp_path: Path) -> None:
+    rows = [
+        LLAMA | {"id": word, "source": "someone's Megatron-LM runs", "precision": word} for word in ("bf16", "fp16")
+    ]
+    full, half = (row.projection.memory.gradients[0] for row in outcome_of(tmp_path, *rows).rows)
+    assert full == 2 * half

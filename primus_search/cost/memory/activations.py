@@ -78,6 +78,9 @@ def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_len
 def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> list[Saved]:
     """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks.
 
+    A root-mean-square norm of several operations keeps, instead of its input, the FP32 copy of it and the normalised
+    BF16 one that the weight multiplies (6 u H): transformers models/llama/modeling_llama.py LlamaRMSNorm.
+
     The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8
     every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents). The router reads the
     second norm's output in BF16, shared experts in their precision, routed experts have their copies in `experts`.
@@ -92,10 +95,12 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
         has_shared = model.moe is not None and model.moe.shared_ffn_hidden > 0
         mlp_out = BF16_BYTES * stream + np.where(is_cast & has_shared, out, 0.0)
     mask = MASK_BYTES * stream * (1.0 if stack.has_dropout else 0.0)
+    is_eager = model.norm == "rmsnorm" and not stack.has_fused_norm
+    norm_input = (FP32_BYTES + BF16_BYTES if is_eager else BF16_BYTES) * stream
     tensors = [
-        Saved(name="layer input", bytes=BF16_BYTES * stream),
+        Saved(name="layer input", bytes=norm_input),
         Saved(name="attention norm output", bytes=attention_out, dropped_by=Recompute.LAYERNORM, weight_input=True),
-        Saved(name="attention residual", bytes=BF16_BYTES * stream),
+        Saved(name="attention residual", bytes=norm_input),
         Saved(name="MLP norm output", bytes=mlp_out, dropped_by=mlp_norm, weight_input=True),
         Saved(name="dropout masks", bytes=2.0 * mask),
     ]

@@ -33,7 +33,10 @@ def memory_by_rank(model: Model, cluster: Cluster, workload: Workload, c: Candid
     for prices in both:
         np.add.at(bytes_of, prices.part, (every.units[:, prices.unit] * prices.array[0]).T)
     tight, loose = (factors @ bytes_of for factors in table.slack_factors())
-    context, expert = context_bytes(cluster.accelerator, s)[0], buffers.expert_buffer(model, cluster.stack, s)[0]
+    context, expert = (
+        context_bytes(cluster.accelerator, cluster.stack, s)[0],
+        buffers.expert_buffer(model, cluster.stack, s)[0],
+    )
     fixed = context + expert + cluster.stack.memory.fixed_bytes
     worst, totals = [], []
     for rank in range(int(one.pp[0])):

@@ -9,10 +9,11 @@ import numpy as np
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats
 from primus_search.cost.memory.share import Share
+from primus_search.stack import Stack
 
 
-def context_bytes(accelerator: Accelerator, s: Share) -> Floats:
-    """Device context, and buffers of one communicator per group with more than one member.
+def context_bytes(accelerator: Accelerator, stack: Stack, s: Share) -> Floats:
+    """Device context, buffers of one communicator per group with more than one member, what the stack adds to them.
 
     Groups: world, tensor, context, pipeline, data, expert and expert-data parallel. The world's own communicator is
     there as soon as there is more than one device.
@@ -21,5 +22,6 @@ def context_bytes(accelerator: Accelerator, s: Share) -> Floats:
     devices = s.tp * s.cp * s.dp * s.pp
     number = np.sum(groups, axis=0) + (devices > 1)
     footprint = accelerator.footprint
-    total: Floats = footprint.context_bytes + footprint.communicator_bytes * number
+    fixed = footprint.context_bytes + stack.memory.driver_bytes
+    total: Floats = fixed + footprint.communicator_bytes * number
     return total

@@ -165,7 +165,7 @@ class MemoryTable:
         if len(first):
             s = self.share(c.take(first))
             self._state.append(state_prices(self.model, self.cluster.stack, s), self.slack_factors())
-            self._context.append(context_bytes(self.cluster.accelerator, s))
+            self._context.append(context_bytes(self.cluster.accelerator, self.cluster.stack, s))
         return codes
 
     def batch_codes(self, c: Candidates) -> Ints:
