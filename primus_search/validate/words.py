@@ -34,7 +34,7 @@ _MACHINES = (
     # pattern of a source, hardware file of its GPU's name, file of the machine it describes
     (r"simumax", "b200", "b200_limited"),
 )
-"""Publishers who measured the kernels of the machine their runs were made on, and found another rate than others did."""
+"""Publishers who measured the kernels of the machine their runs were made on, and found another rate than others."""
 
 
 def hardware(gpu: str, notes: str = "", source: str = "") -> str | None:
