@@ -16,7 +16,7 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Candidates, Floats
 from primus_search.cost.attention import UNFUSED, attention_s
 from primus_search.cost.memory_bound import Stream
-from primus_search.cost.routing import router_operations
+from primus_search.cost.routing import busiest_over_mean, router_operations
 from primus_search.cost.work import Call, GroupedLinear, Linear, Module, Operation, Part, Producer, Traffic
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
@@ -74,7 +74,7 @@ def shapes(model: Model, workload: Workload, stack: Stack, c: Candidates) -> Sha
         tokens=tokens,
         split_tokens=split,
         expert_tokens=per_rank,
-        expert_rows=routed * workload.routing_imbalance * stack.expert_padding_factor,
+        expert_rows=routed * busiest_over_mean(workload, c) * stack.expert_padding_factor,
         local_experts=model.moe.num_experts / c.ep,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from primus_search.candidates import Candidates, GroupedGemm
 from primus_search.cost.expert_parallel import distinct_destinations
 from primus_search.cost.grouped_gemm import grouped_gemm_s, with_experts_of
-from primus_search.cost.routing import permuted_rows
+from primus_search.cost.routing import busiest_over_mean, permuted_rows
 from primus_search.cost.work import GroupedLinear, Module, Part, tally
 from primus_search.declare.hardware import load_hardware, load_stack
 from primus_search.model import MixtureOfExperts
@@ -70,3 +70,8 @@ def test_no_framework_runs_its_experts_above_the_peak_of_the_device() -> None:
 def test_a_stack_that_brings_no_experts_of_its_own_uses_those_of_the_device() -> None:
     acc = load_hardware("mi355x").accelerator
     assert with_experts_of(acc, load_stack("primus_megatron")) == acc
+
+
+def test_one_rank_that_has_every_expert_is_not_busier_than_the_mean() -> None:
+    workload = Workload(seq_length=4096, global_batch_size=64, routing_imbalance=1.5)
+    assert busiest_over_mean(workload, Candidates.table(ep=[1, 4])).tolist() == [1.0, 1.5]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
+from primus_search.cost.routing import busiest_over_mean
 from primus_search.model import Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -65,7 +66,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         edp=_floats(d.edp),
         tokens=tokens,
         split_tokens=np.where(c.sequence_parallel, tokens / c.tp, tokens),
-        routed_rows=sent * c.etp * workload.routing_imbalance * stack.expert_padding_factor,
+        routed_rows=sent * c.etp * busiest_over_mean(workload, c) * stack.expert_padding_factor,
         sent_rows=sent,
         kv_heads=np.maximum(model.num_kv_heads / c.tp, 1.0),
         shards=_floats(group),
