@@ -106,7 +106,7 @@ def memory_view(run: Run) -> tuple[str, float]:
         return "reserved", GIB
     if re.search(r"max_memory_allocated|memory allocated|(?:max|peak) allocated", text):
         return "allocated", GB if re.search(r"bytes ?/ ?1e9|\(gb decimal\)", text) else GIB
-    if re.search(r"torchtitan|primus|gib\b|nvidia-smi|rocm-smi", text):
+    if re.search(r"torchtitan|primus|(?<!or )gib\b|nvidia-smi|rocm-smi", text):
         # Primus divides by 1024 ** 3 and prints "GB": 287.98 for a device of 288 GiB. So does nvidia-smi, in MiB.
         return "driver", GIB
     return "driver", GB

@@ -107,6 +107,8 @@ def test_memory_counted_in_decimal_bytes_is_read_so() -> None:
     notes = "peak = torch max_memory_allocated, bytes/1e9 (GB decimal)"
     assert memory_view(run_of(notes=notes)) == ("allocated", GB)
     assert memory_view(run_of(notes="torch max_memory_allocated")) == ("allocated", GIB)
+    assert memory_view(run_of(notes="peak device memory, GB decimal or GiB not said")) == ("driver", GB)
+    assert memory_view(run_of(notes="peak device memory in GiB")) == ("driver", GIB)
 
 
 def test_every_device_that_takes_flash_attention_2_has_its_rate() -> None:
