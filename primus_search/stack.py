@@ -18,6 +18,8 @@ class StackMemory:
     unfused_logit_bytes     likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient
     split_logit_bytes       unfused_logit_bytes where the vocabulary is split over tensor-parallel ranks; 0: the same
     split_fused_logit_bytes fused_logit_bytes likewise
+    loss_chunks             pieces of a micro-batch that head and loss run through one after the other, forward and
+                            backward, so that logits of one piece exist at a time; 1: all at once
     score_bytes             bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 and
                             its BF16 cast (6)
     saves_fp8_inputs        under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16
@@ -44,6 +46,7 @@ class StackMemory:
     element_bytes: float = 2.0
     fused_logit_bytes: float = 2.0
     unfused_logit_bytes: float = 10.0
+    loss_chunks: float = 1.0
     split_logit_bytes: float = 0.0
     split_fused_logit_bytes: float = 0.0
     score_bytes: float = 2.0

@@ -39,7 +39,9 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
         recompute_method=int(RecomputeMethod.BLOCK if layers else RecomputeMethod.UNIFORM),
         sharding=int(sharding),
         shard_group=_shard_group(run, sharding),
-        loss_fusion=words.fused_loss(run.word("source"), run.word("model"), flags, stack.has_fused_loss),
+        loss_fusion=words.fused_loss(
+            run.word("source"), run.word("model"), flags, stack.has_fused_loss, run.word("stack")
+        ),
         overlap_grad_reduce="no tp/p2p/grad overlap" not in text,
         grouped_gemm=int(GroupedGemm.LEGACY if words.has_legacy_experts(text) else GroupedGemm.TURBO),
         sequence_parallel=run.word("sequence_parallel").lower() in ("yes", "true", "1") and tp > 1,

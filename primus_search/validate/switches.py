@@ -89,11 +89,15 @@ def _fusions(stack: Stack, run: Run) -> Stack:
     text = run.word("flags").lower()
     if words.has(text, "fused norm"):
         stack = replace(stack, has_fused_norm=True)
-    if "no compile" in text:
+    is_eager = words.is_eager(run.word("flags"))
+    chunks = words.loss_chunks(run.word("source"), run.word("flags"), run.word("stack"))
+    hides = not is_eager and not words.is_recent_titan(run.word("source"), run.word("stack"))
+    hides = hides and stack.memory.hides_expert_layers
+    stack = replace(stack, memory=replace(stack.memory, loss_chunks=float(chunks), hides_expert_layers=hides))
+    if is_eager:
         stack = replace(
-            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,
-            memory=replace(stack.memory, hides_expert_layers=False),
-        )  # fmt: skip
+            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False
+        )
     if re.search(r"\bno gradient[- ]accumulation[- ]fusion", f"{text} {run.word('notes').lower()}"):
         stack = replace(stack, has_gradient_accumulation_fusion=False)
     has_dropout = words.has_dropout(text)

@@ -254,21 +254,50 @@ def date(text: str) -> tuple[int, int]:
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
-def fused_loss(source: str, model: str, flags: str, by_default: bool) -> bool:
+_RECENT_TITAN = (2026, 5)
+"""torchtitan since then runs head and loss in eight pieces (pull request 2937, merged 2026-04; num_chunks of its loss),
+and its checkpoint by operation sees into compiled modules (`inductor_compiled_code` is on its list of what to keep)."""
+
+_CHUNKS = 8
+
+
+def is_recent_titan(source: str, stack: str) -> bool:
+    """Whether a run is of torchtitan as it is since spring 2026, by the date that its source names."""
+    return "torchtitan" in f"{source} {stack}".lower() and date(source) >= _RECENT_TITAN
+
+
+def fused_loss(source: str, model: str, flags: str, by_default: bool, stack: str = "") -> bool:
     """Whether the loss is fused: as a rung of a ladder says, as the published configuration says, or as the stack does.
 
     torchtitan compiles its loss since spring 2025, if it compiles at all; runs before wrote every step of it to memory.
+    stack: the software as the table names it.
     """
-    text, name = source.lower(), model.lower()
+    text, name = f"{source} {stack}".lower(), model.lower()
     if flags.lower().startswith(("baseline", "+")):
         return "loss fusion" in ladder(flags)
     if any(a in text and b in name for a, b in _UNFUSED):
         return False
     if has(flags.lower().replace("-", "_"), "cross_entropy_loss_fusion"):
         return True
-    if "no compile" in flags.lower():
+    if is_eager(flags):
         return by_default
     return by_default or ("torchtitan" in text and date(text) >= _COMPILED_LOSS)
+
+
+def loss_chunks(source: str, flags: str, stack: str) -> int:
+    """Pieces of a micro-batch that head and loss run through one by one: as flags say, or as torchtitan of its day."""
+    said = re.search(r"\b(\d{1,3}|two|four|eight|sixteen) (?:loss|logits?) chunks?\b", flags.lower())
+    if said:
+        return _NUMERALS.get(said.group(1)) or max(int(said.group(1)), 1)
+    return _CHUNKS if is_recent_titan(source, stack) else 1
+
+
+_NUMERALS = {"two": 2, "four": 4, "eight": 8, "sixteen": 16}
+
+
+def is_eager(flags: str) -> bool:
+    """Whether modules run one operation after the other: `no compile`, or `eager` of more than attention."""
+    return bool(re.search(r"no (?:torch\.)?compile|(?:^|; ?)eager(?:$|;)", flags.lower()))
 
 
 def has(text: str, word: str) -> bool:

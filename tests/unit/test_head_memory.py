@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from primus_search.candidates import Candidates, Recompute, Sharding
-from primus_search.cost.memory import memory_by_rank
+from primus_search.cost.memory import memory_by_rank, share
+from primus_search.cost.memory.logits import head_memory
 from primus_search.cost.result import Memory
 from primus_search.declare.hardware import load_stack
 from primus_search.layout import BALANCED
@@ -54,6 +55,15 @@ def test_an_outermost_group_of_fsdp_holds_embedding_and_head_all_the_time() -> N
     )
     # Embedding and head gathered in BF16, and the head's gradient until the embedding's joins it.
     assert joint - apart == pytest.approx(3 * 2 * VOCAB * HIDDEN)
+
+
+def test_a_loss_in_pieces_holds_the_logits_of_one_and_the_gradient_of_its_whole_input() -> None:
+    titan = load_stack("torchtitan")
+    pieces = replace(titan, memory=replace(titan.memory, loss_chunks=8.0))
+    work = Workload(seq_length=SEQ, global_batch_size=8)
+    head = head_memory(LLAMA_70B, pieces, share(LLAMA_70B, work, pieces, Candidates.table(loss_fusion=True), 8))
+    assert head.running_logits[0] == SEQ * (6 * VOCAB / 8 + 4 * HIDDEN)
+    assert head.kept_logits[0] == head.waiting_logits[0] == 0.0
 
 
 @pytest.mark.parametrize(("fused", "whole", "split"), [(False, 14, 18), (True, 6, 12)])

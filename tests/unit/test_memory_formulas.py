@@ -107,12 +107,25 @@ def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:
     # Their grouped product is no `mm`: only dense products, attention and the layer's input are on torchtitan's list.
     wide = replace(LITE, moe=MixtureOfExperts(num_experts=64, top_k=12, expert_ffn_hidden=5632, shared_ffn_hidden=2816))
 
-    def kept(model: Model) -> float:
-        c = Candidates.table(ep=8, recompute=Recompute.OP_SAC)
+    def kept(model: Model, ep: int) -> float:
+        c = Candidates.table(ep=ep, recompute=Recompute.OP_SAC)
         s = share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
         return float(np.ravel(kept_by_operation(model, FLASH, model.kinds[1], s))[0])
 
-    assert kept(wide) == kept(LITE)
+    assert kept(wide, 1) == kept(LITE, 1)
+    # The list does name exchanges: tokens as dispatched and as combined.
+    assert kept(LITE, 8) - kept(LITE, 1) == 2 * (2 * 4096 * 6 * LITE.hidden)
+
+
+def test_per_operation_checkpointing_keeps_every_product_with_a_bias() -> None:
+    # `addmm` is on the list, and every second `mm` is not.
+    def kept(model: Model) -> float:
+        c = Candidates.table(recompute=Recompute.OP_SAC)
+        s = share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+        return float(np.ravel(kept_by_operation(model, FLASH, model.kinds[0], s))[0])
+
+    products = 2 * (64 * 128 + 2 * 8 * 128 + 8192 + 8192 + 2 * 28672)  # queries, keys, values, output, down, both
+    assert kept(replace(LLAMA_70B, has_linear_bias=True)) - kept(LLAMA_70B) == 4096 * products / 2
 
 
 def test_a_checkpoint_outside_compiled_modules_keeps_the_input_of_a_layer_with_experts() -> None:

@@ -207,6 +207,33 @@ def test_without_a_pipeline_the_word_for_its_schedule_does_not_matter(tmp_path: 
     assert odd.rows[0].predicted == plain.rows[0].predicted
 
 
+@pytest.mark.parametrize(
+    ("source", "flags", "chunks", "hides"),
+    [
+        ("torchtitan page (2025-08)", "", 1, True),
+        ("torchtitan page (2026-09)", "", 8, False),
+        ("torchtitan page (2025-08)", "torch.compile; four loss chunks", 4, True),
+        ("torchtitan page (2025-08)", "no CUDA graphs; eager", 1, False),
+    ],
+)
+def test_torchtitan_is_read_as_it_was_when_a_run_was_made(
+    source: str, flags: str, chunks: int, hides: bool, tmp_path: Path
+) -> None:
+    run = LLAMA | {"source": source, "flags": flags, "tp": "1", "dp": "16", "fsdp": "fsdp2", "sequence_parallel": "no"}
+    (row,) = outcome_of(tmp_path, run).rows
+    stack = row.case.cluster.stack
+    assert stack.name == "torchtitan"
+    assert (stack.memory.loss_chunks, stack.memory.hides_expert_layers) == (chunks, hides)
+    assert stack.has_fused_norm == ("eager" not in flags)
+
+
+def test_weights_that_stay_gathered_are_in_bf16_beside_their_shards(tmp_path: Path) -> None:
+    again = LLAMA | {"stack": "torchtitan", "tp": "1", "dp": "16", "fsdp": "fsdp2", "sequence_parallel": "no"}
+    first, second = outcome_of(tmp_path, again, again | {"fsdp": "fsdp2 (no reshard)"}).rows
+    more = second.projection.memory.weights[0] - first.projection.memory.weights[0]
+    assert more == pytest.approx(2 * 8.03e9, rel=1e-3)
+
+
 def test_a_v_has_two_chunks_though_the_table_leaves_them_out(tmp_path: Path) -> None:
     run = LLAMA | {"pp": "2", "dp": "4", "schedule": "DualPipeV"}
     (row,) = outcome_of(tmp_path, run).rows

@@ -261,9 +261,12 @@ def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> 
 
     The products of routed experts are no `mm` but one grouped product, which the save list does not name. The modules
     of a layer with experts are compiled one by one inside the checkpoint, which sees what lies between them: of the
-    list, the reduce-scatter of the experts' output where the stream is split.
+    list, the reduce-scatter of the experts' output where the stream is split. A linear with a bias is an `addmm`, which
+    newer lists name without counting it: each is kept. So are tokens as dispatched and as combined (all_to_all_single,
+    DeepEP).
     Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (`_op_sac_save_list`): every second `mm`
-    recomputed; torchtitan/models/llama4/infra/parallelize.py (`apply_compile`).
+    recomputed; torchtitan/models/llama4/infra/parallelize.py (`apply_compile`); torch's
+    `compute_intensive_ops` in torchtitan/distributed/activation_checkpoint.py.
     """
     stream = BF16_BYTES * s.split_tokens * model.hidden
     if kind.is_moe and stack.memory.hides_expert_layers:
@@ -271,7 +274,11 @@ def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> 
     heads = model.num_heads / s.tp
     attention = s.tokens * heads * (BF16_BYTES * model.v_head_dim + FP32_BYTES)
     products = output_gradients(model, kind, s) - _grouped_outputs(model, kind, s)
-    return stream + attention + 0.5 * products
+    if model.moe is not None and kind.is_moe and not model.moe.shared_ffn_hidden:
+        products = products - stream
+    share = 1.0 if model.has_linear_bias else 0.5
+    exchanged = np.where((s.ep > 1) & kind.is_moe, 2.0 * BF16_BYTES * s.sent_rows * model.hidden, 0.0)
+    return stream + attention + share * products + exchanged
 
 
 def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:

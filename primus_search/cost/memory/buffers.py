@@ -3,7 +3,7 @@
 import numpy as np
 
 from primus_search.candidates import Floats
-from primus_search.cost.memory.share import BF16_BYTES, Share, shards_weights
+from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.model import Model
 from primus_search.stack import Stack
 
@@ -17,11 +17,13 @@ def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
     """FSDP while one layer runs backward: BF16 weights of the layers gathered, and gradients not yet reduced.
 
     Formula: P_layer (gathered layers * 2 bytes + layers in reduction * bytes per gradient), the counts from the
-    stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction.
+    stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction. Weights that stay gathered
+    are not counted here.
     """
     m = stack.memory
-    per_param = BF16_BYTES * m.shard_gather_layers + m.shard_gradient_bytes * m.shard_gradient_layers
-    return np.where(shards_weights(s), per_param * layer_params, 0.0)
+    unreduced = m.shard_gradient_bytes * m.shard_gradient_layers
+    per_param = np.where(keeps_gathered(stack, s), unreduced, BF16_BYTES * m.shard_gather_layers + unreduced)
+    return np.where(shards_weights(s) | keeps_gathered(stack, s), per_param * layer_params, 0.0)
 
 
 def gathered_head_bytes(stack: Stack, s: Share, params: Floats) -> Floats:

@@ -7,6 +7,8 @@ Transformer Engine); separate kernels upcast to FP32 and keep softmax beside the
 flight), each micro-batch keeps what its loss saved: the gradient written over the logits, or an FP32 softmax; where
 weight gradients are put off, the gradient of the logits waits with the head's input. The head's weight gradient exists
 in BF16 before, or as the placeholder of, its accumulation.
+Where head and loss run piece by piece, each forward and backward before the next, logits of one piece exist at a time
+and none waits; the gradient of the head's input gathers in FP32 (torchtitan's ChunkedLossWrapper, GradAccumulator).
 Source: Megatron-Core tensor_parallel/cross_entropy.py, Transformer Engine common/triton/cross_entropy.py, PyTorch
 distributed/tensor/parallel/loss.py.
 """
@@ -54,15 +56,18 @@ def head_memory(model: Model, stack: Stack, s: Share) -> Head:
     kept = np.where(s.loss_fusion, m.element_bytes, FP32_BYTES)
     num_losses = 1 + model.num_mtp_layers
     logits = s.tokens * model.vocab_size / s.tp * num_losses
+    is_whole = m.loss_chunks <= 1.0
     stream = s.split_tokens * model.hidden * num_losses
     whole = np.where(s.split_tokens < s.tokens, BF16_BYTES * s.tokens * model.hidden, 0.0)
     gathered_input = np.where(shards_weights(s), 0.0, whole)
     return Head(
         inputs=BF16_BYTES * 2.0 * stream,
-        kept_logits=kept * logits,
+        kept_logits=kept * logits * is_whole,
         waiting_input=BF16_BYTES * stream,
-        waiting_logits=m.element_bytes * logits,
-        running_logits=np.maximum(at_worst - kept, 0.0) * logits,
+        waiting_logits=m.element_bytes * logits * is_whole,
+        running_logits=np.maximum(at_worst - kept, 0.0) * logits
+        if is_whole
+        else at_worst * logits / m.loss_chunks + FP32_BYTES * stream,
         weight_gradient=np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp),
         gathered=2.0 * whole - gathered_input,
         gathered_input=gathered_input,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools, Floats, Sharding
-from primus_search.cost.memory.share import FP8_BYTES, Share, shards_weights
+from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
 
@@ -92,14 +92,17 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three. Under FP8 with weights cast once per step,
-    linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time.
+    linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
+    that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards.
     """
     optimizer = stack.master_weight_bytes + 2.0 * stack.moment_bytes
+    gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + stack.memory.weight_bytes / shards, 0.0)
     gradient = np.where(shards_weights(s), stack.memory.sharded_gradient_bytes, stack.gradient_bytes)
     is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
     cached_bytes = np.where(is_cached, FP8_BYTES, 0.0)
+    held = np.where(shards_weights(s), shards, 1.0)
     return State(
-        weights=count * stack.memory.weight_bytes / np.where(shards_weights(s), shards, 1.0) + count * cached_bytes,
+        weights=count * np.where(gathered > 0.0, gathered, stack.memory.weight_bytes / held) + count * cached_bytes,
         gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
         optimizer=count * optimizer / np.where(s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER, shards, 1.0),
         count=count,

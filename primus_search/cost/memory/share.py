@@ -84,5 +84,15 @@ def shards_weights(s: Share) -> Bools:
     return np.greater_equal(s.sharding, Sharding.FSDP2)
 
 
+def keeps_gathered(stack: Stack, s: Share) -> Bools:
+    """Whether weights stay gathered in BF16 beside the FP32 shards that are updated: FSDP2 without resharding.
+
+    GPT-OSS-20B on 64 GB300 takes 38 GiB more for it: 2 bytes of each of 20.9e9 parameters (LambdaLabsML/torchtitan
+    gb300/TUNING_RESULTS.md).
+    """
+    updates_shards = stack.master_weight_bytes == 0.0 and stack.memory.weight_bytes > stack.memory.element_bytes
+    return np.equal(s.sharding, Sharding.ZERO2) & updates_shards
+
+
 def _floats(column: Ints) -> Floats:
     return column.astype(np.float64)
