@@ -32,6 +32,12 @@ class Job:
         return int(self._degrees.dp[0])
 
     @cached_property
+    def num_replicas(self) -> int:
+        """Copies of the weights under HSDP; 1 where every data-parallel rank holds a share of the same copy."""
+        group = int(self.row["shard_group"]) or self.dp
+        return self.dp // group if self.dp % group == 0 else 1
+
+    @cached_property
     def microbatches(self) -> int:
         """Micro-batches per pipeline and step."""
         return int(self._degrees.microbatches[0])

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.candidates import Recompute, recompute_flags, recompute_word
+from primus_search.export.assumed import comment
 from primus_search.export.job import Job
 
 # Recompute modules as `--recompute-modules` spells them (megatron-core 0.16, TransformerConfig.recompute_modules).
@@ -46,18 +47,37 @@ def arguments(job: Job) -> dict[str, Any]:
         said["pipeline_model_parallel_layout"] = job.layout
     elif row["vpp"] > 1:
         said["num_virtual_stages_per_pipeline_rank"] = row["vpp"]
-    return said | _sharding(row) | _precision(row) | _recompute(row) | _experts(job)
+    return said | _sharding(job) | _precision(row) | _recompute(row) | _experts(job)
 
 
-def _sharding(row: Mapping[str, Any]) -> dict[str, Any]:
+# What Megatron asks for beside `--use-torch-fsdp2` and `--use-megatron-fsdp` (NVIDIA/Megatron-LM
+# megatron/core/distributed/README.md and docs/discussions/megatron-fsdp-user-guide).
+TORCH_FSDP = {"use_torch_fsdp2": True, "no_gradient_accumulation_fusion": True, "ckpt_format": "torch_dist"}
+MEGATRON_FSDP = {
+    "use_megatron_fsdp": True, "use_distributed_optimizer": True, "no_gradient_accumulation_fusion": True,
+    "ckpt_format": "fsdp_dtensor",
+}  # fmt: skip
+
+
+def _sharding(job: Job) -> dict[str, Any]:
+    """Of weights, gradients and optimizer; Megatron-FSDP where the projection has it, or where only it can."""
+    row, said = job.row, dict[str, Any]()
     match row["sharding"]:
         case "distributed_optimizer":
-            return {"use_distributed_optimizer": True}
+            said = {"use_distributed_optimizer": True}
         case "zero2":
-            return {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"}
+            said = MEGATRON_FSDP | {"data_parallel_sharding_strategy": "optim_grads"}
+        case "fsdp2" if job.cluster.stack.name.startswith("megatron_fsdp"):
+            said = MEGATRON_FSDP | {"data_parallel_sharding_strategy": "optim_grads_params"}
         case "fsdp2":
-            return {"use_torch_fsdp2": True}
-    return {}
+            said = dict(TORCH_FSDP)
+        case "hsdp" if job.num_replicas > 1:
+            said = MEGATRON_FSDP | {"data_parallel_sharding_strategy": "optim_grads_params"}
+            said["num_distributed_optimizer_instances"] = job.num_replicas
+    # The projection hides the gather of weights where it hides the reduction of gradients; Megatron has a switch each.
+    if row["overlap_grad_reduce"] and "use_distributed_optimizer" in said:
+        said["overlap_param_gather"] = True
+    return said
 
 
 def _precision(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,8 +118,8 @@ def _experts(job: Job) -> dict[str, Any]:
     return said
 
 
-def knobs(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs that a set of Megatron arguments means, in the words of a candidate; the inverse of `arguments`."""
+def knobs(said: Mapping[str, Any], world: int) -> dict[str, Any]:
+    """What Megatron arguments mean on `world` devices in the words of a candidate; the inverse of `arguments`."""
     pp = int(said.get("pipeline_model_parallel_size", 1))
     layout = said.get("pipeline_model_parallel_layout")
     vpp = int(said.get("num_virtual_stages_per_pipeline_rank", 1))
@@ -130,14 +150,19 @@ def knobs(said: Mapping[str, Any]) -> dict[str, Any]:
         row["fp8"] = {recipe: word for word, recipe in RECIPES.items()}[said["fp8_recipe"]]
     if "fp4_format" in said:
         row["fp8"] = "nvfp4"
+    if row["sharding"] == "hsdp":
+        replicas = world // (row["tp"] * row["pp"] * row["cp"])
+        row["shard_group"] = replicas // int(said["num_distributed_optimizer_instances"])
     return row | _heard_recompute(said)
 
 
 def _heard_sharding(said: Mapping[str, Any]) -> str:
     if said.get("use_torch_fsdp2"):
         return "fsdp2"
-    if said.get("use_megatron_fsdp") and said.get("data_parallel_sharding_strategy") == "optim_grads":
-        return "zero2"
+    if said.get("use_megatron_fsdp"):
+        is_hybrid = int(said.get("num_distributed_optimizer_instances", 1)) > 1
+        weights_too = "hsdp" if is_hybrid else "fsdp2"
+        return {"optim_grads": "zero2", "optim_grads_params": weights_too}[said["data_parallel_sharding_strategy"]]
     return "distributed_optimizer" if said.get("use_distributed_optimizer") else "none"
 
 
@@ -159,7 +184,7 @@ def say(job: Job) -> str:
     for name, value in arguments(job).items():
         words = [] if value is True else value if isinstance(value, list) else [value]
         lines.append("  " + " ".join([f"--{name.replace('_', '-')}", *(shlex.quote(str(word)) for word in words)]))
-    return "\n".join([*lines, ")"]) + "\n"
+    return "\n".join([*lines, ")", *comment(job)]) + "\n"
 
 
 def hear(text: str) -> dict[str, Any]:
@@ -170,4 +195,5 @@ def hear(text: str) -> dict[str, Any]:
         flag, *words = shlex.split(line)
         name = flag.removeprefix("--").replace("-", "_")
         said[name] = True if not words else words if name == "recompute_modules" else words[0]
-    return knobs(said)
+    gpus = re.search(r"^# .* on (\d+) GPUs$", text, flags=re.MULTILINE)
+    return knobs(said, int(gpus.group(1)) if gpus else 1)

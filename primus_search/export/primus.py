@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from primus_search.export import megatron
+from primus_search.export.assumed import comment
 from primus_search.export.job import Job
 
 # Schedules of Primus's own pipeline runtime; plain 1F1B and interleaved 1F1B are Megatron's and need no patch.
@@ -35,7 +36,9 @@ def overrides(job: Job) -> dict[str, Any]:
         said |= {"turbo_sync_free_moe_stage": row["sync_free_stage"]}
         if turbo or row["deepep"] or row["sync_free_stage"]:
             said["enable_primus_turbo"] = True
-    said["overlap_param_gather"] = row["overlap_grad_reduce"] and row["sharding"] == "distributed_optimizer"
+    said.setdefault("overlap_param_gather", False)
+    if said.pop("no_gradient_accumulation_fusion", False):
+        said["gradient_accumulation_fusion"] = False
     return said
 
 
@@ -56,7 +59,7 @@ def say(job: Job) -> str:
         "    overrides:",
     ]
     lines += [f"      {name}: {json.dumps(value)}" for name, value in overrides(job).items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *comment(job)]) + "\n"
 
 
 def hear(text: str) -> dict[str, Any]:
@@ -65,7 +68,8 @@ def hear(text: str) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name, value in re.findall(r"^      (\w+): (.+)$", text, flags=re.MULTILINE):
         said[spelled.get(name, name)] = json.loads(value)
-    row = megatron.knobs(said)
+    nodes = re.search(r"^# nodes: (\d+) x (\d+) GPUs$", text, flags=re.MULTILINE)
+    row = megatron.knobs(said, int(nodes.group(1)) * int(nodes.group(2)) if nodes else 1)
     if said.get("patch_primus_pipeline"):
         row["schedule"] = next(
             name for name, keys in ALGORITHMS.items() if all(said.get(key) == value for key, value in keys.items())

@@ -6,16 +6,17 @@ import random
 import sys
 import types
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from primus_search.candidates import Candidates
-from primus_search.declare import load_cluster, load_model
+from primus_search.declare import load_cluster, load_model, load_stack
 from primus_search.errors import InputError
 from primus_search.export import FORMATS, read_launch, write_launch
+from primus_search.export.assumed import assumed
 from primus_search.export.job import Job
 from primus_search.export.megatron import arguments
 from primus_search.workload import Workload
@@ -78,6 +79,37 @@ def test_what_a_format_cannot_say_is_named_in_the_file() -> None:
     assert "#   sync_free_stage: 2\n" in launch.text
 
 
+def test_the_gather_of_weights_is_hidden_where_the_projection_hides_it() -> None:
+    row = {"tp": 1, "pp": 1, "micro_batch_size": 1, "sharding": "distributed_optimizer", "overlap_grad_reduce": True}
+    for is_hidden in (True, False):
+        one = Candidates.from_words(row | {"overlap_grad_reduce": is_hidden})
+        said = arguments(replace(random_job(0), candidate=one, model=DENSE))
+        assert [said.get(name, False) for name in ("overlap_grad_reduce", "overlap_param_gather")] == [is_hidden] * 2
+
+
+def test_hsdp_is_as_many_copies_as_groups_and_fsdp_is_megatrons_where_it_was_projected() -> None:
+    row = {"tp": 2, "pp": 1, "micro_batch_size": 1, "sharding": "hsdp", "shard_group": 4}
+    job = replace(random_job(0), candidate=Candidates.from_words(row), model=DENSE)
+    assert arguments(job)["num_distributed_optimizer_instances"] == 32 // 2 // 4
+    assert not set(write_launch(job, "megatron").unsaid) & {"sharding", "shard_group"}
+    job = replace(job, candidate=Candidates.from_words(row | {"sharding": "fsdp2", "shard_group": 0}))
+    for stack, switch in (("megatron_core_2026", "use_torch_fsdp2"), ("megatron_fsdp_2026", "use_megatron_fsdp")):
+        there = replace(job, cluster=replace(CLUSTER, stack=load_stack(stack)))
+        assert arguments(there)[switch] is True
+        assert "sharding" not in write_launch(there, "megatron").unsaid
+
+
+def test_what_the_projection_assumes_of_the_software_is_said_and_not_set() -> None:
+    row = {"tp": 1, "pp": 1, "ep": 8, "micro_batch_size": 1}
+    cluster = replace(CLUSTER, stack=load_stack("megatron_core_2026"))
+    job = replace(random_job(0), candidate=Candidates.from_words(row), model=EXPERTS, cluster=cluster)
+    for name in ("megatron", "primus"):
+        text = write_launch(job, name).text
+        said = [line for line in text.splitlines() if line.startswith("#")]
+        assert "moe-permute-fusion" in " ".join(said)
+        assert "permute" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
 def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(InputError, match="use one of primus, megatron, torchtitan, env"):
         write_launch(random_job(1), "deepspeed")
@@ -91,7 +123,13 @@ RENAMED = {
 }
 ELSEWHERE = {  # training, data-parallel and optimizer arguments that are not part of the model's configuration
     "seq_length", "micro_batch_size", "global_batch_size", "overlap_grad_reduce", "use_distributed_optimizer",
-    "use_torch_fsdp2", "use_megatron_fsdp", "data_parallel_sharding_strategy",
+    "use_torch_fsdp2", "use_megatron_fsdp", "data_parallel_sharding_strategy", "overlap_param_gather",
+    "num_distributed_optimizer_instances", "no_gradient_accumulation_fusion", "ckpt_format",
+}  # fmt: skip
+# Of these, those that Megatron-Core's data-parallel wrapper reads.
+DATA_PARALLEL = {
+    "overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer", "use_megatron_fsdp",
+    "data_parallel_sharding_strategy", "num_distributed_optimizer_instances",
 }  # fmt: skip
 
 
@@ -121,6 +159,27 @@ def test_megatron_core_accepts_every_configuration(transformer_config: Any) -> N
             transformer_config(**said)
         accepted += 1
     assert accepted == NUM_CANDIDATES
+
+
+@pytest.mark.slow
+def test_megatron_core_knows_how_data_is_parallel_and_what_a_stack_assumes(transformer_config: Any) -> None:
+    wrapper = importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig
+    optimizer = importlib.import_module("megatron.core.optimizer.optimizer_config").OptimizerConfig
+    model = {f.name for f in fields(transformer_config)}
+    newest = load_stack("megatron_core_2026")
+    switched_on = {"expert_overlap": 0.7, "shared_expert_overlap": True, "moment_bytes": 2.0, "tensor_overlap": 0.5}
+    stacks = [newest, load_stack("primus_megatron"), replace(newest, cuda_graph="partial", **switched_on)]
+    named = set()
+    for seed in range(NUM_CANDIDATES):
+        job = random_job(seed)
+        said = {name: value for name, value in arguments(job).items() if name in DATA_PARALLEL}
+        wrapper(**said)
+        for stack in stacks:
+            named |= set(assumed(replace(job, cluster=replace(CLUSTER, stack=stack))))
+    spelled = {"grad_reduce_in_bf16": "grad_reduce_in_fp32", "fp8_param_gather": "fp8_param"}  # the flag, and its field
+    known = model | {f.name for f in fields(wrapper)} | {f.name for f in fields(optimizer)}
+    assert len(named) == 11
+    assert {spelled.get(name, name) for name in named} <= known
 
 
 def _sizes(job: Job) -> dict[str, Any]:
