@@ -167,7 +167,6 @@ class Accelerator:
     vendor: str
     arch: str
     num_compute_units: int
-    clock_hz: float
     bf16_peak_flops_per_s: float
     fp8_peak_flops_per_s: float
     fp4_peak_flops_per_s: float

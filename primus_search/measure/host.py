@@ -169,7 +169,6 @@ def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
         vendor="host",
         arch="host",
         num_compute_units=1,
-        clock_hz=0.0,
         bf16_peak_flops_per_s=peak,
         fp8_peak_flops_per_s=0.0,
         fp4_peak_flops_per_s=0.0,
