@@ -95,7 +95,10 @@ class Stack:
     has_fused_residual      bias, dropout and residual add in one kernel
     has_fused_loss          cross-entropy fused with its gradient, unless the candidate says otherwise
     has_fused_router        top-k, softmax and auxiliary loss of the router fused
-    has_fused_permute       tokens are permuted by one fused kernel
+    permutation             of tokens to experts and back: one fused kernel; separate gather, weighting and scatter; or
+                            indexed as torch's grouped experts are (`cost.routing`)
+    gathers_before_experts  ranks of a split expert (etp > 1) gather tokens before routing and all dispatch the same;
+                            otherwise each dispatches its own and they gather what arrived
     has_product_per_expert  a grouped linear launches a product and its casts expert by expert, on several streams
     expert_gemm_share       rate of the framework's grouped BF16 products over a dense one of the same tiles; 0: the
                             device's own grouped kernels
@@ -120,6 +123,9 @@ class Stack:
     Communication
     cp_comm                 context parallel attention: ring of point-to-point, all-to-all over heads, or all-gather
     tensor_overlap          share of tensor-parallel traffic hidden behind its GEMM
+    copies_gathered         what is gathered or scattered along the sequence is rearranged by a copy: torch's
+                            collectives join along the first dimension, the batch, and no compiler joins the copy
+                            to what comes next
     tensor_async_overlap    share of the traffic that tensor parallelism starts beside a backward GEMM and that it hides
     has_fp8_tensor_gather   tensor-parallel gathers move FP8 activations when the recipe is FP8
     has_fp8_dispatch        tokens travel to their experts as FP8 when the recipe is FP8; they come back as BF16
@@ -170,7 +176,8 @@ class Stack:
     has_fused_residual: bool = True
     has_fused_loss: bool = True
     has_fused_router: bool = True
-    has_fused_permute: bool = True
+    permutation: Literal["fused", "separate", "indexed"] = "fused"
+    gathers_before_experts: bool = False
     has_product_per_expert: bool = False
     expert_gemm_share: float = 0.0
     expert_fp8_gemm_share: float = 0.0
@@ -192,6 +199,7 @@ class Stack:
 
     cp_comm: Literal["p2p", "a2a", "all_gather"] = "p2p"
     tensor_overlap: float = 0.0
+    copies_gathered: bool = False
     tensor_async_overlap: float = 0.0
     has_fp8_tensor_gather: bool = False
     has_fp8_dispatch: bool = False

@@ -141,7 +141,7 @@ def parameters(cases: Sequence[Case]) -> list[Parameter]:
 
 
 def quoted(stack: str) -> frozenset[str]:
-    """Fields that a stack's file quotes from a document, rather than from a fit, a family or another stack."""
+    """Fields that a stack's file has from a document or another stack (`as NAME`), not from a fit or a family."""
     path = names(Kind.STACK).get(stack)
     found = leaves(path.read_text(encoding="utf-8")) if path else []
     keys = {leaf.path for leaf in found if not leaf.source.startswith(_NOT_QUOTED)}
@@ -158,7 +158,7 @@ def yaml_key(field: str) -> tuple[str, float]:
     return _UNITS.get(field, (field, 1.0))
 
 
-_NOT_QUOTED = ("fitted", "mean of", "prior", "as ", "no training runs")
+_NOT_QUOTED = ("fitted", "mean of", "prior", "no training runs")
 _UNITS = {
     "host_launch_s": ("host_launch_us", 1e6),
     "host_moe_s": ("host_moe_ms", 1e3),

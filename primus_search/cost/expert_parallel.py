@@ -4,7 +4,8 @@
     DeepEP       a token travels once to each node and once to each rank that needs it, however many of its experts
                  are there; between nodes over the NICs, then over the fast links (DeepEP, MORI, HybridEP kernels)
 
-Where an expert itself is split (etp > 1), its ranks gather the tokens they received and scatter the results.
+Where an expert itself is split (etp > 1), its ranks gather the tokens they received and scatter the results; or they
+gather tokens before they route them, all dispatch the same, and scatter sums of tokens (`gathers_before_experts`).
 Backward mirrors forward: the gradient of a combine is dispatched, and the other way round.
 
 What the sync-free stages save on the device and the host (router, permutation, waits for token counts) is in
@@ -63,13 +64,15 @@ def expert_parallel(
         nothing = np.zeros(np.shape(c.ep))
         empty = comm("expert-parallel", 0.0, 0.0, nothing)
         return ExpertParallel(forward=empty, backward=empty)
-    tokens = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
+    own = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
+    tokens = own * c.etp if stack.gathers_before_experts else own
     row = model.hidden * BF16_BYTES
     out_row = model.hidden * np.where((c.fp8 != Fp8.NONE) & stack.has_fp8_dispatch, FP8_BYTES, BF16_BYTES)
     in_turn = workload.experts_in_turn
     dispatch = exchange_s(network, moe, tokens, out_row, c, in_turn=in_turn)
     combine = exchange_s(network, moe, tokens, row, c, in_turn=in_turn)
-    inside = split_expert_s(network, moe, tokens, row, c)
+    rows = own * c.etp * (1 if stack.gathers_before_experts else moe.top_k)
+    inside = split_expert_s(network, rows * row, c)
     scale = workload.routing_imbalance / stack.network_efficiency
     there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
     count = 2 * (c.ep > 1) + 2 * (c.etp > 1)
@@ -115,13 +118,10 @@ def exchange_s(
     return np.where(c.deepep, fused, plain)
 
 
-def split_expert_s(
-    network: Network, moe: MixtureOfExperts, tokens: Floats, row_bytes: Floats | float, c: Candidates
-) -> Floats:
-    """Seconds to gather received tokens over the ranks of a split expert, and to scatter their results."""
+def split_expert_s(network: Network, gathered_bytes: Floats, c: Candidates) -> Floats:
+    """Seconds to gather what the ranks of a split expert work on, and to scatter their results."""
     group = Group(c.etp, np.ones_like(c.etp))
-    rows = tokens * moe.top_k * c.etp * row_bytes
-    return all_gather_s(network, rows, group) + reduce_scatter_s(network, rows, group)
+    return all_gather_s(network, gathered_bytes, group) + reduce_scatter_s(network, gathered_bytes, group)
 
 
 def distinct_destinations(num_experts: int, top_k: int, parts: Ints | Floats, *, in_turn: bool = False) -> Floats:

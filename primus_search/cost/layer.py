@@ -17,6 +17,7 @@ from primus_search.candidates import Candidates, Floats
 from primus_search.cost.attention import UNFUSED, attention_s
 from primus_search.cost.memory_bound import Stream
 from primus_search.cost.routing import busiest_over_mean, router_operations
+from primus_search.cost.tensor_parallel import num_split_blocks
 from primus_search.cost.work import Call, GroupedLinear, Linear, Module, Operation, Part, Producer, Traffic
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
@@ -73,7 +74,7 @@ def shapes(model: Model, workload: Workload, stack: Stack, c: Candidates) -> Sha
     return Shapes(
         tokens=tokens,
         split_tokens=split,
-        expert_tokens=per_rank,
+        expert_tokens=per_rank * (c.etp if stack.gathers_before_experts else 1),
         expert_rows=routed * busiest_over_mean(workload, c) * stack.expert_padding_factor,
         local_experts=model.moe.num_experts / c.ep,
     )
@@ -84,7 +85,7 @@ def layer_operations(
 ) -> list[Operation]:
     """Every kernel of one layer of that kind, collectives apart."""
     s = shapes(model, workload, stack, c)
-    ops = norm_operations(model, stack, s)
+    ops = [*norm_operations(model, stack, s), *gathered_copies(model, kind, stack, c, s)]
     ops += latent_projections(model, stack, c, s) if model.latent else projections(model, stack, c, s)
     ops.append(core_attention(model, kind, workload, acc, stack, c))
     if kind.is_moe:
@@ -117,6 +118,29 @@ def norm_operations(model: Model, stack: Stack, s: Shapes) -> list[Operation]:
         backward_kernels=2.0 * add_bk,
     )
     return [norms, residuals]
+
+
+def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Copies that put a gathered sequence in order before a block and parts of one after it, where a stack needs them.
+
+    Source: "we can accelerate Sequence Parallel by folding (and unfolding) the batch dimension and the sequence
+    dimension" (pytorch/torchtitan models/llama3/infra/parallelize.py): torch gathers along the first dimension, then
+    splits and joins along the second. Compiled code does so in the kernel that comes next.
+    """
+    if not stack.copies_gathered:
+        return []
+    copied = np.where(c.sequence_parallel & (c.tp > 1), 2.0 * s.tokens * model.hidden * BF16_BYTES, 0.0)
+    count = 2.0 * num_split_blocks(model, kind)
+    return [
+        Traffic(
+            part=Part.TENSOR_COMM,
+            module=Module.COMM,
+            forward_bytes=count * copied,
+            backward_bytes=count * copied,
+            forward_kernels=count,
+            backward_kernels=count,
+        )
+    ]
 
 
 def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:

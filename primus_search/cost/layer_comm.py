@@ -90,7 +90,8 @@ def add_traffic(work: Work, kind: LayerKind, model: Model, cluster: Cluster, wor
     for part, which, traffic in layer_traffic(work, kind, model, cluster, workload, c):
         work.seconds[which, part] += traffic.exposed_s
         if which is Pass.FORWARD:
-            work.forward_module_s[Module.COMM] += traffic.exposed_s
+            module = Module.EXPERT_COMM if part is Part.EXPERT_COMM else Module.COMM
+            work.forward_module_s[module] += traffic.exposed_s
     return work
 
 

@@ -5,9 +5,9 @@
     modules                                  the named modules of Megatron-Core: MLA up-projections, MLP, expert
                                              activation, norms
     per-operation (torchtitan)               everything but attention's core and every second matrix product; grouped
-                                             products of experts too
+                                             products of experts and their exchanges too
 Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; Megatron-Core `recompute_modules`; torchtitan
-`activation_checkpoint.selective_ac_option = "op"`.
+`activation_checkpoint.selective_ac_option = "op"` and the operations it keeps, models/*/infra/parallelize.py.
 """
 
 import numpy as np
@@ -32,6 +32,7 @@ _REPEATS: dict[Recompute, dict[Module, float]] = {
         Module.EXPERT_ACTIVATION: 1.0,
         Module.ROUTER: 1.0,
         Module.ELEMENTWISE: 1.0,
+        Module.EXPERT_COMM: 1.0,  # of collectives only reduce-scatters are kept
     },
     Recompute.FULL: dict.fromkeys(Module, 1.0),
 }

@@ -60,6 +60,7 @@ class Module(IntEnum):
     ROUTER = 8
     ELEMENTWISE = 9
     COMM = 10
+    EXPERT_COMM = 11
 
 
 class Producer(IntEnum):

@@ -82,6 +82,8 @@ def _attention(stack: Stack, run: Run, arch: str) -> Stack:
         return replace(stack, attention_kernel="triton")
     if words.is_deterministic(run.word("flags").lower()) and stack.attention_kernel == "cudnn" and arch != HOPPER:
         return replace(stack, attention_kernel="flash2")
+    if words.is_before_cudnn(run.word("source")):
+        return replace(stack, attention_kernel="sdpa")
     return stack
 
 
@@ -96,8 +98,9 @@ def _fusions(stack: Stack, run: Run) -> Stack:
     stack = replace(stack, memory=replace(stack.memory, loss_chunks=float(chunks), hides_expert_layers=hides))
     if is_eager:
         stack = replace(
-            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False
-        )
+            stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,
+            copies_gathered=True,
+        )  # fmt: skip
     if re.search(r"\bno gradient[- ]accumulation[- ]fusion", f"{text} {run.word('notes').lower()}"):
         stack = replace(stack, has_gradient_accumulation_fusion=False)
     has_dropout = words.has_dropout(text)

@@ -254,6 +254,15 @@ def date(text: str) -> tuple[int, int]:
     return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
 
+_CUDNN_ATTENTION = (2025, 10)
+"""Year and month since which torchtitan asks for cuDNN's attention first (torchtitan/models/attention.py)."""
+
+
+def is_before_cudnn(source: str) -> bool:
+    """Whether a run of torchtitan is older than its use of cuDNN's attention."""
+    return "torchtitan" in source.lower() and (0, 0) < date(source) < _CUDNN_ATTENTION
+
+
 _RECENT_TITAN = (2026, 5)
 """torchtitan since then runs head and loss in eight pieces (pull request 2937, merged 2026-04; num_chunks of its loss),
 and its checkpoint by operation sees into compiled modules (`inductor_compiled_code` is on its list of what to keep)."""

@@ -234,6 +234,16 @@ def test_a_split_expert_gathers_what_its_ranks_received() -> None:
     assert split > whole
 
 
+def test_tokens_gathered_before_routing_travel_from_every_rank_of_an_expert() -> None:
+    """Four ranks of an expert dispatch what one of them would, and gather tokens instead of their routed copies."""
+    c = Candidates.table(ep=2, etp=4, tp=4)
+    before = experts(c, stack=replace(PLAIN, gathers_before_experts=True)).forward
+    tokens = 8192 * 4096 * 2.0
+    inside = all_gather_s(H100, tokens, Group(4, 1)) + reduce_scatter_s(H100, tokens, Group(4, 1))
+    assert before.seconds == pytest.approx(2 * all_to_all_s(H100, tokens * 4, Group(2, 4)) + inside)
+    assert before.message_bytes == 4 * experts(c).forward.message_bytes
+
+
 def test_dense_models_exchange_nothing() -> None:
     dense = replace(MODEL, moe=None, moe_layers=(), windows=())
     got = expert_parallel(dense, WORKLOAD, H100, PLAIN, Candidates.table(ep=1))
