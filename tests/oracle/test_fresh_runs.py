@@ -1,8 +1,9 @@
 """Published runs collected after the model stood, dealt by a hash of their source before any was projected.
 
-Data: tests/oracle/data/unseen_runs_2.csv (one half, which was looked at) and unseen_runs_3.csv (the other half,
-projected when all else was done) with address, date and the figure as printed. The bounds are what is promised for runs
-that no fit has seen; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
+Data: tests/oracle/data/unseen_runs_2.csv (one half, which was looked at), unseen_runs_3.csv (the other half, projected
+when all else was done) and unseen_runs_5.csv (half of a third set, of NVIDIA's stacks), with address, date and the
+figure as printed. The bounds are what is promised for runs that no fit has seen; where one does not hold, the mark says
+by how much, and lifts itself by failing when it does.
 """
 
 from functools import lru_cache
@@ -21,7 +22,7 @@ WHOLE_EXPERTS = "recompute 'selective:layernorm,moe' is not known"
 """Recompute of whole expert layers, which no candidate has."""
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def outcome(name: str = "unseen_runs_2.csv") -> Outcome:
     return validate_file(DATA / name)
 
@@ -116,3 +117,49 @@ def test_at_most_one_in_a_hundred_of_the_other_half_is_said_to_run_out() -> None
 
 def test_at_most_three_in_a_hundred_of_the_other_half_that_ran_out_are_said_to_fit() -> None:
     assert memory_summary(other_half())["false_fit"] <= 0.03
+
+
+# --- NVIDIA's stacks of 2025 and 2026, half of a third set ------------------------------------------------------------
+
+
+def nvidia() -> Outcome:
+    return outcome("unseen_runs_5.csv")
+
+
+def test_every_row_of_nvidias_stacks_is_read() -> None:
+    assert nvidia().skipped == ()
+    assert (len(nvidia().rows), len(nvidia().memory_only), len(nvidia().ran_out)) == (113, 1, 2)
+
+
+@missed("9.9 and 46.7 % when first projected, 9.4 and 26.9 % since: MXFP8 experts without graphs 14 to 35 % fast")
+def test_errors_of_nvidias_stacks_are_as_small_as_promised() -> None:
+    figures = summary(nvidia())
+    assert figures["median_abs_error"] <= 0.07
+    assert figures["p90_abs_error"] <= 0.22
+
+
+def test_nvidias_stacks_are_projected_neither_too_fast_nor_too_slow_on_the_whole() -> None:
+    assert abs(summary(nvidia())["bias"]) <= 0.02
+
+
+@missed("69 % when first projected, 75 % since: bands of experts in MXFP8 are too narrow, 58 % of them inside")
+def test_intervals_of_nvidias_stacks_hold_as_often_as_they_say() -> None:
+    assert 0.85 <= coverage(nvidia()) <= 0.95
+
+
+def test_peaks_of_nvidias_stacks_are_met_as_promised() -> None:
+    """15.4, 19.2 and -13.8 % when first projected."""
+    memory = memory_summary(nvidia())
+    assert memory["rows"] == 8
+    assert memory["median_abs_error"] <= 0.04
+    assert memory["p90_abs_error"] <= 0.10
+    assert abs(memory["bias"]) <= 0.03
+
+
+def test_at_most_one_in_a_hundred_of_nvidias_stacks_that_ran_is_said_to_run_out() -> None:
+    assert memory_summary(nvidia())["false_oom"] <= 0.01
+
+
+@missed("2 of 2, experts under FSDP: buffers of HybridEP and of Megatron-FSDP's second version are not counted")
+def test_at_most_three_in_a_hundred_of_nvidias_stacks_that_ran_out_are_said_to_fit() -> None:
+    assert memory_summary(nvidia())["false_fit"] <= 0.03
