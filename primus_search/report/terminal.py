@@ -6,6 +6,7 @@ Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figur
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import takewhile
 from typing import Any, TextIO
 
@@ -30,6 +31,8 @@ MOST_POINTS = 12
 PLOT_HEIGHT = 18
 TIED = "="
 """Beside a rank: as fast as the first, as far as one run of each could tell."""
+SHOWN_SHARE = 0.015
+"""Share of the step, or of the memory, below which a part is left to `explain`."""
 MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured"}
 """Points of the plot by what they stand on."""
 CHOSEN = "#"
@@ -56,6 +59,7 @@ def print_ranking(result: SearchResult, stream: TextIO | None = None, *, token_b
     console.print(_removed(result))
     _print_ranking_table(console, _ranking(result))
     console.print(_confidence(result.ranking))
+    console.print(_parts(result.ranking))
     console.print(_coverage(result))
     console.print(_evidence(result))
     if len(result.clusters) > 1:
@@ -204,6 +208,22 @@ def _confidence(ranking: Table) -> str:
         f"FITS from {SURELY:.0%}, AT RISK below; what is projected to run out is not ranked. {TIED}: as good as the "
         f"first; {tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two runs of one job."
     )
+
+
+def _parts(ranking: Table) -> str:
+    """Where the step and the memory of the first row go, largest first."""
+    step, memory = (
+        {f.name.replace("_", " "): float(parts.__getattribute__(f.name)[0]) for f in fields(parts)}
+        for parts in (ranking.projection.step, ranking.projection.memory)
+    )
+    seconds, held = sum(step.values()), sum(memory.values())
+    times = [f"{name} {part / seconds:.0%}" for name, part in _largest(step) if part > SHOWN_SHARE * seconds]
+    sizes = [f"{name} {part / GB:.1f}" for name, part in _largest(memory) if part > SHOWN_SHARE * held]
+    return f"First row, {seconds:.3f} s of step: {', '.join(times)}. {held / GB:.1f} GB of memory: {', '.join(sizes)}."
+
+
+def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(parts.items(), key=lambda item: -item[1])
 
 
 def _coverage(result: SearchResult) -> str:

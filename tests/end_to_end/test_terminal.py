@@ -62,6 +62,18 @@ def test_pages_keep_to_80_columns_without_escape_codes_in_a_pipe(words: list[str
     assert not wide, "\n".join(wide)
 
 
+def test_the_first_row_says_where_its_step_and_its_memory_go(tmp_path: Path) -> None:
+    text = " ".join(printed([*MIXTURE, "--out", str(tmp_path / "run")]).split())
+    best = SavedRun.open(tmp_path / "run").ranking[0]
+    step, memory = re.search(r"First row, ([\d.]+ s of step: .*?)\. ([\d.]+ GB of memory: .*?)\. ", text).groups()
+    assert float(step.split()[0]) == pytest.approx(best["step_s"], abs=6e-4)
+    assert float(memory.split()[0]) == pytest.approx(best["memory_bytes"] / 1e9, abs=0.06)
+    shares = [int(share) for share in re.findall(r"(\d+)%", step)]
+    sizes = [float(size) for size in re.findall(r"[a-z] ([\d.]+)", memory.partition(": ")[2])]
+    assert shares == sorted(shares, reverse=True) and 90 <= sum(shares) <= 102
+    assert sizes == sorted(sizes, reverse=True) and 0.9 <= sum(sizes) * 1e9 / best["memory_bytes"] <= 1.02
+
+
 def test_the_table_of_schedules_cuts_no_figure_short() -> None:
     text = printed(["schedules", "--stages", "5", "--microbatches", "60", "--costs", "10,14,6", "--comm", "1"])
     assert "interleaved-zb" in text
