@@ -31,7 +31,7 @@ def assumed(job: Job) -> dict[str, Any]:
         return {}
     switches = {
         "tp_comm_overlap": row["tp"] > 1 and stack.tensor_overlap > 0.0,
-        "moe_permute_fusion": model.is_moe and stack.has_fused_permute,
+        "moe_permute_fusion": model.is_moe and stack.permutation == "fused",
         "moe_router_fusion": model.is_moe and stack.has_fused_router,
         "overlap_moe_expert_parallel_comm": row["ep"] > 1 and stack.expert_overlap > 0.0,
         "moe_shared_expert_overlap": _has_shared_experts(job) and row["ep"] > 1 and stack.shared_expert_overlap,
