@@ -74,7 +74,7 @@ class AttentionLaw:
     ramp_tokens       keys s0 a query block needs before the pipeline is full: rate ~ s / (s + s0)
     causal_tokens     keys c0 a causal mask adds: the masked half of the last blocks, and uneven work per block
     latency_s         time of the smallest call, forward
-    kernels           kernel family -> its rates: flash1, flash2, flash3, flash4, cudnn, aiter, ck, triton, sdpa
+    kernels           kernel family -> its rates: flash1 to flash4, cudnn, cudnn_fp8, aiter, ck, triton, sdpa
     """
 
     softmax_dims: float

@@ -88,7 +88,7 @@ class Stack:
     """One framework release on one vendor's libraries. Every value is sourced or fitted, with its date, in YAML.
 
     Kernels
-    attention_kernel        kernel family of `cost.attention`: unfused, flash1, flash2, flash3, cudnn, aiter, ck
+    attention_kernel        kernel family of `cost.attention`: unfused, flash1 to flash3, cudnn, cudnn_fp8, aiter, ck
     has_fused_norm          norm (and its FP8 cast) in one kernel; otherwise one pass over memory per operation
     has_fused_activation    gated activation in one kernel
     has_fused_rope          rotary embedding in one kernel for queries and keys

@@ -69,14 +69,14 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     A column `stack` (or `stack=` in the flags) names a stack file; else the source tells; else the words of notes and
     flags; else what most runs on such a device are made with. supposed: this stack whatever the run says.
     """
-    arch = hardware.accelerator.arch
+    acc = hardware.accelerator
     if supposed:
-        return replace(switched(stack_file(supposed), run, arch), is_assumed=True), (f"{supposed} supposed",)
+        return replace(switched(stack_file(supposed), run, acc), is_assumed=True), (f"{supposed} supposed",)
     named = run.word("stack") or words.setting(run.word("flags"), "stack") or ""
     assumed: tuple[str, ...] = ()
     if named:
         try:
-            return switched(stack_file(named), run, arch), ()
+            return switched(stack_file(named), run, acc), ()
         except InputError:
             assumed = (f"stack {named!r} is not known",)
     name = words.stack_name(named, run.word("flags"), run.word("gpu")) if named else None
@@ -91,7 +91,7 @@ def build_stack(run: Run, hardware: Hardware, supposed: str = "") -> tuple[Stack
     elif words.is_fork(run.word("source")):
         is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
     try:
-        return replace(switched(stack_file(name), run, arch), is_assumed=is_assumed), assumed
+        return replace(switched(stack_file(name), run, acc), is_assumed=is_assumed), assumed
     except InputError as error:
         raise Skipped(f"stack {name}: {error.problems[0].what}") from None
 

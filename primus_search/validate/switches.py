@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+from primus_search.accelerator import Accelerator
 from primus_search.stack import Stack
 from primus_search.validate import words
 from primus_search.validate.rows import Run
@@ -13,12 +14,12 @@ MOST_NUMBER_BYTES = 16.0
 HOPPER = "sm90"
 
 
-def switched(stack: Stack, run: Run, arch: str) -> Stack:
-    """The stack with what a run's flags switch on or off on a device of that architecture."""
+def switched(stack: Stack, run: Run, acc: Accelerator) -> Stack:
+    """The stack with what a run's flags switch on or off on that device."""
     stack = _graphs(stack, run)
     stack = _overlaps(stack, run)
     stack = _number_formats(stack, run)
-    stack = _attention(stack, run, arch)
+    stack = _attention(stack, run, acc)
     return _fusions(stack, run)
 
 
@@ -69,7 +70,7 @@ def _width(flags: str, key: str) -> float | None:
     return width if 0.0 < width <= MOST_NUMBER_BYTES else None
 
 
-def _attention(stack: Stack, run: Run, arch: str) -> Stack:
+def _attention(stack: Stack, run: Run, acc: Accelerator) -> Stack:
     """The attention kernel that flags and notes name.
 
     cuDNN's backward is deterministic on Hopper alone, so Transformer Engine takes FlashAttention-2 elsewhere: its
@@ -80,10 +81,14 @@ def _attention(stack: Stack, run: Run, arch: str) -> Stack:
         return replace(stack, attention_kernel="unfused")
     if re.search(r"flex[- ]?att", text):
         return replace(stack, attention_kernel="triton")
-    if words.is_deterministic(run.word("flags").lower()) and stack.attention_kernel == "cudnn" and arch != HOPPER:
-        return replace(stack, attention_kernel="flash2")
     if words.is_before_cudnn(run.word("source")):
         return replace(stack, attention_kernel="sdpa")
+    if stack.attention_kernel != "cudnn":
+        return stack
+    if words.is_deterministic(run.word("flags").lower()) and acc.arch != HOPPER:
+        return replace(stack, attention_kernel="flash2")
+    if words.has_fp8_attention(text) and "cudnn_fp8" in acc.attention.kernels:
+        return replace(stack, attention_kernel="cudnn_fp8")
     return stack
 
 

@@ -327,6 +327,11 @@ def is_deterministic(text: str) -> bool:
     )
 
 
+def has_fp8_attention(text: str) -> bool:
+    """Whether attention runs in FP8, too: `fp8_dot_product_attention`, an attention recipe of its own."""
+    return has(text, "fp8_dot_product_attention") or bool(re.search(r"attention recipe float8|\bfp8 attention", text))
+
+
 def has_dropout(text: str) -> bool | None:
     """Whether dropout is applied; None where nothing is said."""
     rate = re.search(r"\bdropout=([\d.]+)", text)

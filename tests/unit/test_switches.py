@@ -20,6 +20,9 @@ MOE = {
 }  # fmt: skip
 
 
+GB200 = load_hardware("gb200").accelerator
+
+
 def run_of(**cells: str) -> Run:
     words = dict.fromkeys(WORDS, "")
     numbers: dict[str, float | None] = dict.fromkeys(NUMBERS, None)
@@ -47,30 +50,34 @@ def run_of(**cells: str) -> Run:
     ],
 )
 def test_a_graph_without_a_scope_is_of_the_whole_step(flags: str, graph: str) -> None:
-    assert switched(load_stack("megatron_core_2026"), run_of(flags=flags), "sm100").cuda_graph == graph
+    assert switched(load_stack("megatron_core_2026"), run_of(flags=flags), GB200).cuda_graph == graph
 
 
 @pytest.mark.parametrize(
-    ("flags", "arch", "kernel"),
+    ("flags", "device", "kernel"),
     [
-        ("deterministic", "sm100", "flash2"),
-        ("deterministic mode; dropout=0.1", "sm80", "flash2"),
-        ("deterministic", "sm90", "cudnn"),
-        ("deterministic=False", "sm100", "cudnn"),
-        ("non-deterministic", "sm100", "cudnn"),
-        ("", "sm100", "cudnn"),
+        ("deterministic", "gb200", "flash2"),
+        ("deterministic mode; dropout=0.1", "a100_80", "flash2"),
+        ("deterministic", "h100", "cudnn"),
+        ("deterministic=False", "gb200", "cudnn"),
+        ("non-deterministic", "gb200", "cudnn"),
+        ("", "gb200", "cudnn"),
+        ("fp8_dot_product_attention", "gb300", "cudnn_fp8"),
+        ("fp8_dot_product_attention=False", "gb300", "cudnn"),
+        ("fp8_dot_product_attention", "h100", "cudnn"),
     ],
 )
-def test_deterministic_attention_is_cudnn_on_hopper_alone(flags: str, arch: str, kernel: str) -> None:
-    assert switched(load_stack("megatron_lm"), run_of(flags=flags), arch).attention_kernel == kernel
+def test_attention_is_deterministic_or_in_fp8_where_a_kernel_is(flags: str, device: str, kernel: str) -> None:
+    acc = load_hardware(device).accelerator
+    assert switched(load_stack("megatron_lm"), run_of(flags=flags), acc).attention_kernel == kernel
 
 
 def test_dropout_fusion_and_moments_are_read() -> None:
     plain = load_stack("megatron_lm")
     run = run_of(flags="dropout=0.1; moment_B=2", notes="no gradient-accumulation fusion")
     expected = replace(plain, has_dropout=True, has_gradient_accumulation_fusion=False, moment_bytes=2.0)
-    assert switched(plain, run, "sm90") == expected
-    assert not switched(replace(plain, has_dropout=True), run_of(flags="dropout=0.0"), "sm90").has_dropout
+    assert switched(plain, run, GB200) == expected
+    assert not switched(replace(plain, has_dropout=True), run_of(flags="dropout=0.0"), GB200).has_dropout
 
 
 @pytest.mark.parametrize(
