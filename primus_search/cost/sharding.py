@@ -7,7 +7,8 @@ layer's of many and left out. HSDP shards inside groups of `shard_group` ranks a
 all-reduces the gradient shards across them.
 
 Source: Zhao et al. 2023 (arXiv:2304.11277) sections 3-4 for the order and the prefetch; torch FSDP2
-(torch/distributed/fsdp/_fully_shard) for what is gathered when. Experts are sharded over their own replicas.
+(torch/distributed/fsdp/_fully_shard) for what is gathered when. Experts are sharded over their own replicas, in messages
+of their own; where those are the replicas of the dense weights, a layer is one group and one message.
 """
 
 from dataclasses import dataclass
@@ -56,8 +57,10 @@ def sharded_layer(
     """
     is_sharded = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
     weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
-    dense = _exchange(network, stack, c, dense_params * is_sharded, weight_bytes, dp * c.cp, c.tp)
-    experts = _exchange(network, stack, c, expert_params * is_sharded, weight_bytes, edp, c.etp * c.ep)
+    is_one_group = (dp * c.cp == edp) & (c.tp == c.etp * c.ep)
+    joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
+    dense = _exchange(network, stack, c, (dense_params + joined) * is_sharded, weight_bytes, dp * c.cp, c.tp)
+    experts = _exchange(network, stack, c, apart * is_sharded, weight_bytes, edp, c.etp * c.ep)
     gather = (dense.gather_s + experts.gather_s) / stack.network_efficiency
     both = gather + (dense.reduce_s + experts.reduce_s) / stack.network_efficiency
     message = dense.gathered_bytes + experts.gathered_bytes
