@@ -33,15 +33,17 @@ def explain(
     import sys
     from json import dumps
 
+    from primus_search.search.saved import SavedRun
+
+    saved = SavedRun.open(run)  # before the rest is loaded: most mistakes are a wrong folder
     from primus_search.report import explain_text
     from primus_search.report.explain import as_data, plain
     from primus_search.report.explain import explain as explained
     from primus_search.report.what_if import what_if as changed
     from primus_search.report.why_not import parse_asked
     from primus_search.report.why_not import why_not as asked_about
-    from primus_search.search.saved import SavedRun
 
-    found = explained(SavedRun.open(run), rank)
+    found = explained(saved, rank)
     if not why_not and not what_if:
         if as_json:
             typer.echo(dumps(as_data(found), indent=2))

@@ -51,14 +51,15 @@ def run(
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
     from primus_search.cli._files import must_exist
-    from primus_search.cli.progress import progress_bar
     from primus_search.declare import load_space
+
+    overrides = [*(sets or []), *_as_sets(nodes=nodes, method=method, top=top, seed=seed, bench=bench)]
+    loaded = load_space(space, overrides=overrides)  # before the rest is loaded: a mistake is said at once
+    from primus_search.cli.progress import progress_bar
     from primus_search.report.terminal import print_pareto, print_ranking
     from primus_search.search import Options, RunFolder, default_folder, run_search, summary
     from primus_search.search.revalidation import revalidated
 
-    overrides = [*(sets or []), *_as_sets(nodes=nodes, method=method, top=top, seed=seed, bench=bench)]
-    loaded = load_space(space, overrides=overrides)
     must_exist(load_benchmark, "--load-benchmark")
     if resume and out is None:
         _refuse("--resume", "needs the run folder to continue: add --out DIR")

@@ -16,10 +16,8 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 
 from primus_search.candidates import COLUMN_NAMES, Ints
-from primus_search.cost.coverage import coverage, in_words
 from primus_search.cost.memory.fit import SURELY
 from primus_search.cost.uncertainty import TIE
-from primus_search.declare.ranges import load_ranges
 from primus_search.report.console import Plain
 from primus_search.report.words import between, chance, counted, rests, short
 from primus_search.search.result import MEASURED, PROJECTED, SearchResult, Table, exposed_comm_s, ladder
@@ -228,6 +226,9 @@ def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def _coverage(result: SearchResult) -> str:
     """Which parts of the first row's projection rest on measured ranges."""
+    from primus_search.cost.coverage import coverage, in_words
+    from primus_search.declare.ranges import load_ranges
+
     space, table = result.space, result.ranking
     memory_bytes = float(table.projection.memory.total[0])
     first = table.candidates.take(slice(0, 1))

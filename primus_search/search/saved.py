@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
-from primus_search.declare import load_space
 from primus_search.errors import InputError, Problem
 from primus_search.search.store import file_facts, fingerprint
 from primus_search.space import ClusterChoice, Space
@@ -42,6 +41,8 @@ class SavedRun:
 
         Raises `InputError` when the space, its model or its hardware has changed since: figures would not match.
         """
+        from primus_search.declare import load_space
+
         overrides = [f"{one['key']}={one['value']}" for one in self.facts["overrides"]]
         space = load_space(self.facts["source"], overrides=overrides, environ={})
         if fingerprint(space) != self.facts["search_sha256"]:

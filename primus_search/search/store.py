@@ -19,19 +19,21 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
 from primus_search import __version__
 from primus_search.cost.memory.fit import OUT_OF_MEMORY
 from primus_search.errors import InputError, PrimusSearchError, Problem
-from primus_search.search.evaluate import CHUNK_ROWS, Funnel
 from primus_search.search.journal import Journal, OtherSearch
 from primus_search.search.kept import kept_bytes
 from primus_search.search.result import MEASURED, SearchResult, Table, ladder
 from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
+
+if TYPE_CHECKING:
+    from primus_search.search.evaluate import Funnel
 
 RANKED_ROWS = 1000
 """Rows of `ranking.csv`; `candidates.parquet` holds all that were kept."""
@@ -92,11 +94,13 @@ class RunFolder:
 
     # --- while the search runs -------------------------------------------------------------------------------------
 
-    def journal(self, funnel: Funnel, task_rows: int, resume: bool) -> Journal:
+    def journal(self, funnel: "Funnel", task_rows: int, resume: bool) -> Journal:
         """The journal of this search: continued where one is to be resumed, else new.
 
         Raises InputError when the journal to resume belongs to another search; a larger budget is the same search.
         """
+        from primus_search.search.evaluate import CHUNK_ROWS
+
         unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
         searched = fingerprint(replace(funnel.space, search=unlimited))
         identity = {"search": searched, "keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
