@@ -33,6 +33,8 @@ class StackMemory:
     shard_gradient_bytes    bytes per parameter of unreduced gradients while FSDP reduces a layer
     shard_gradient_layers   layers whose unreduced gradients are held at once
     deepep_buffer_copies    copies of the tokens a device routes that DeepEP's communication buffers have room for
+    group_buffer_copies     copies of the tokens of every rank of an expert group that HybridEP's buffers have room for;
+                            they take the place of DeepEP's (0: DeepEP)
     hides_expert_layers     modules of a layer with experts are compiled inside its checkpoint, which then sees none of
                             their operations: selective checkpointing by operation keeps the layer's input alone
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
@@ -61,6 +63,7 @@ class StackMemory:
     shard_gradient_bytes: float = 6.0
     shard_gradient_layers: float = 2.0
     deepep_buffer_copies: float = 4.0
+    group_buffer_copies: float = 0.0
     hides_expert_layers: bool = False
     activation_share: float = 0.0
     static_share: float = 0.0

@@ -7,8 +7,8 @@ layer's of many and left out. HSDP shards inside groups of `shard_group` ranks a
 all-reduces the gradient shards across them.
 
 Source: Zhao et al. 2023 (arXiv:2304.11277) sections 3-4 for the order and the prefetch; torch FSDP2
-(torch/distributed/fsdp/_fully_shard) for what is gathered when. Experts are sharded over their own replicas, in messages
-of their own; where those are the replicas of the dense weights, a layer is one group and one message.
+(torch/distributed/fsdp/_fully_shard) for what is gathered when. Experts are sharded over their own replicas, in
+messages of their own; where those are the replicas of the dense weights, a layer is one group and one message.
 """
 
 from dataclasses import dataclass

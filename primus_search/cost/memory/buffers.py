@@ -80,8 +80,12 @@ def context_buffer(model: Model, stack: Stack, s: Share) -> Floats:
 def expert_buffer(model: Model, stack: Stack, s: Share) -> Floats:
     """Communication buffers of DeepEP: room for dispatch and combine, in copies of the BF16 tokens a device routes.
 
+    HybridEP's are as large as the worst case: every token of every rank of the group on one device.
     Source: AMD-AGI/Primus memory projection (extrapolation.py: two buffers of twice the routed tokens), which agrees
-    with the DeepEP rungs of its DeepSeek-V2-Lite sweep on MI355X.
+    with the DeepEP rungs of its DeepSeek-V2-Lite sweep on MI355X; NVIDIA/TransformerEngine pull request 3035 (tokens
+    per rank times ranks) and deepseek-ai/DeepEP csrc/hybrid_ep (one buffer each for dispatch and combine).
     """
-    copies = stack.memory.deepep_buffer_copies
-    return np.where(s.deepep & (s.ep > 1), copies * BF16_BYTES * s.sent_rows * model.hidden, 0.0)
+    top_k = model.moe.top_k if model.moe is not None else 1
+    of_group = stack.memory.group_buffer_copies * s.ep * s.sent_rows / top_k
+    rows = of_group if stack.memory.group_buffer_copies else stack.memory.deepep_buffer_copies * s.sent_rows
+    return np.where(s.deepep & (s.ep > 1), BF16_BYTES * rows * model.hidden, 0.0)
