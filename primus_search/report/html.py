@@ -15,6 +15,7 @@ from typing import Any
 
 from primus_search.report.words import between, counted, fits, short
 from primus_search.search.saved import SavedRun
+from primus_search.search.store import StoreError
 from primus_search.units import GB
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -23,7 +24,10 @@ STATIC_ROWS = 10
 
 
 def write_report(folder: Path) -> Path:
-    """Write `report.html` beside `run.json`, whole or not at all; everything shown is escaped."""
+    """Write `report.html` beside `run.json`, whole or not at all; everything shown is escaped.
+
+    Raises StoreError where it cannot be written.
+    """
     from primus_search.report.html_data import content
 
     run = SavedRun.open(folder)
@@ -31,6 +35,8 @@ def write_report(folder: Path) -> Path:
     try:
         temporary.write_text(page(run, content(run)), encoding="utf-8")
         temporary.replace(target)
+    except OSError as error:
+        raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
     return target

@@ -26,7 +26,6 @@ from primus_search.schedule import Timeline
 from primus_search.search.kept import knobs_of
 from primus_search.search.result import PROJECTED
 from primus_search.search.saved import SavedRun, is_of
-from primus_search.search.store import RANKED_ROWS
 from primus_search.search.trials import table_of, values_of
 
 TABLE_ROWS = 100
@@ -125,9 +124,8 @@ def _table(rows: Sequence[Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
                  for row in rows],
     }  # fmt: skip
     step, memory = kept.parts("step_", "_s"), kept.parts("memory_", "_bytes")
-    places = {knobs_of(row): place for place, row in enumerate(kept.first(RANKED_ROWS))}
     for row in table["rows"]:
-        i = places.get(knobs_of(row))
+        i = kept.places.get(knobs_of(row))
         # A run over several clusters ranks them together; the kept rows are those of the winner's.
         if i is not None and abs(kept.speed[i] / row["tokens_per_s_per_gpu"] - 1.0) < SAME:
             row["step"] = {name: _rounded(column[i]) for name, column in step.items()}

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import COLUMN_NAMES, Bools
-from primus_search.search.kept import read_kept
+from primus_search.search.kept import Knobs, knobs_of, read_kept
+from primus_search.search.store import RANKED_ROWS
 
 WORD_AXES = frozenset(
     {"schedule", "pipeline_layout", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm"}
@@ -76,10 +77,11 @@ class Kept:
         one = self.table.slice(index, 1).to_pylist()[0]
         return {name: one[name] for name in (*COLUMN_NAMES, *FIGURES)}
 
-    def first(self, most: int) -> list[dict[str, Any]]:
-        """The axes of the first rows, as words."""
-        rows: list[dict[str, Any]] = self.table.slice(0, most).select(list(COLUMN_NAMES)).to_pylist()
-        return rows
+    @cached_property
+    def places(self) -> dict[Knobs, int]:
+        """Where the rows stand that a ranking lists, by their knobs."""
+        rows = self.table.slice(0, RANKED_ROWS).select(list(COLUMN_NAMES)).to_pylist()
+        return {knobs_of(row): place for place, row in enumerate(rows)}
 
     def parts(self, prefix: str, suffix: str) -> dict[str, NDArray[np.float64]]:
         """The columns of a break-down by part name: `parts("step_", "_s")`."""

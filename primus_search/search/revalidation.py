@@ -21,7 +21,7 @@ from primus_search.search.kept import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.search.result import PROJECTED, SearchResult, Table
 from primus_search.search.saved import SavedRun, is_on, labels_of
 from primus_search.search.shortlist import without_noise
-from primus_search.search.store import RANKED_ROWS, csv_bytes, file_facts
+from primus_search.search.store import RANKED_ROWS, TEMPORARY, StoreError, csv_bytes, file_facts
 from primus_search.space import ClusterChoice
 
 if TYPE_CHECKING:
@@ -184,11 +184,9 @@ def _write_back(run: SavedRun, ranking: Table, frontier: Table) -> None:
         "pareto.csv": _as_csv(run.frontier, frontier, choice),
         "candidates.parquet": kept_again(run.path, number, ranking),
     }
-    for name, content in files.items():
-        write_whole(run.path / name, content)
     known = run.facts["files"] | {name: file_facts(content) for name, content in files.items()}
     facts = dict(run.facts) | {"best": ranking.row(0), "files": known}
-    write_whole(run.path / "run.json", json.dumps(facts, indent=2).encode() + b"\n")
+    write_together(run.path, files | {"run.json": json.dumps(facts, indent=2).encode() + b"\n"})
 
 
 def _as_csv(before: Sequence[Mapping[str, Any]], table: Table, choice: ClusterChoice) -> bytes:
@@ -198,8 +196,19 @@ def _as_csv(before: Sequence[Mapping[str, Any]], table: Table, choice: ClusterCh
     return csv_bytes([*(labels | row for row in table.rows()), *others])
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """One file, whole or as it was."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Several files, each whole or as it was; nothing is replaced before all are written.
+
+    Raises StoreError where one cannot be written: then all are as they were.
+    """
+    partial = {name: folder / f".{name}{TEMPORARY}" for name in files}
+    try:
+        for name, content in files.items():
+            partial[name].write_bytes(content)
+        for name, file in partial.items():
+            file.replace(folder / name)
+    except OSError as error:
+        raise StoreError(f"{folder}: what was measured could not be written: {error.strerror}") from error
+    finally:
+        for file in partial.values():
+            file.unlink(missing_ok=True)

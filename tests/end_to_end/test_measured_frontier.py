@@ -1,6 +1,7 @@
 """After re-validation the frontier says what the ranking says, and nowhere are unlike figures compared."""
 
 import csv
+import errno
 import io
 import json
 from dataclasses import replace
@@ -23,6 +24,7 @@ from primus_search.search.frontier import frontier_after
 from primus_search.search.result import MEASURED, PROJECTED, TRACED, Table
 from primus_search.search.revalidation import top_up
 from primus_search.search.saved import SavedRun
+from primus_search.search.store import StoreError
 from tests.end_to_end.small_runs import make_run
 
 SLOWER, HEAVIER = 1.25, 1.02
@@ -133,6 +135,23 @@ def test_measuring_again_with_nothing_measured_gives_back_the_frontier_of_the_se
     assert {row["time_evidence"] for row in rows} == {PROJECTED}
     facts = json.loads((run.path / "run.json").read_text())
     assert facts["best"]["memory_evidence"] == TRACED
+
+
+def test_a_disk_that_is_full_leaves_the_run_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run(tmp_path, model="tiny", workload=WORKLOAD, space={"tp": 1, "pp": 1, "recompute": "none"})
+    monkeypatch.setattr(measuring, "revalidate", on_a_device)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if "candidates" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(StoreError, match="what was measured could not be written: No space left on device"):
+        top_up(folder, device="cuda", top_k=4, seconds=1.0)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
 def test_what_a_device_showed_not_to_fit_leaves_the_frontier(run: SavedRun) -> None:
