@@ -77,13 +77,11 @@ class ErrorBand:
     """Where measured / projected figures lie: 5 % of left-out runs below `low`, 5 % above `high`.
 
     runs     its own runs among them, near-duplicates included
-    arches   architectures these were made on
     """
 
     low: float
     high: float
     runs: float
-    arches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +164,9 @@ class Stack:
     network_efficiency
 
     memory                  what it keeps on the device
-    errors                  error bands of its projections by regime (dense, moe), from runs left out of the fit; and
-                            by regime and of peaks (memory) where this stack was assumed and another one ran
+    errors                  error bands of its projections by regime (`moe/sm100/fp8`) and, where it was never seen, by
+                            family, from runs left out of the fit; by family and of peaks (memory) where this stack
+                            was assumed and another one ran
     is_assumed              nobody said that it is this one: what is not known of the software widens every band
     """
 

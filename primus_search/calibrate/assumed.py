@@ -8,18 +8,20 @@ the run, its measured rate would lie from the assumed one as far as
 
 with the last factor of the run's own stack; where s is its own stack this is the measurement itself. A stack counts by
 the distinct runs it has there, and the assumed one not at all: a right guess is what the other bands are for. Peaks
-of memory spread in the same way, without the last factor, which the device's own spread stands for. As in other bands
-all runs of a family count for a few beside those of the stack assumed, and quantiles are those of split conformal
-prediction, with the stack as the hidden column.
+of memory spread in the same way, without the last factor, which the device's own spread stands for. Runs whose software
+really had to be assumed are the same thing measured, and count beside these. All runs of a family count for a few
+beside those of the stack assumed, and quantiles are those of split conformal prediction, with the stack as the hidden
+column.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.calibrate.bands import POOLED, Band, outer, regime
+from primus_search.calibrate.bands import HONEST, Band, family_of, outer
+from primus_search.calibrate.training_parameters import teaches
 from primus_search.candidates import Floats, Sharding
 from primus_search.cost.uncertainty import ASSUMED, UNKNOWN, UNKNOWN_MEMORY
 from primus_search.validate.cases import Case, build_case
@@ -29,23 +31,32 @@ from primus_search.validate.score import duplicate_weights
 
 MEMORY = "memory"
 
+POOLED = 8.0
+"""Runs that all runs of a family together count for beside those that a stack was assumed for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Guess:
-    """One run as another stack might have made it: measured over assumed rate, needed over assumed memory."""
+    """One run as another stack might have made it: logs of measured over assumed rate, of needed over assumed memory.
+
+    memory: None where a run that was made with unknown software publishes no peak
+    """
 
     kind: str
     assumed: str
     rates: tuple[float, ...]
-    memory: float
+    memory: float | None
     weight: float
 
 
 def assumed_bands(
-    cases: Sequence[Case], left_out: Sequence[Floats], stacks: Sequence[str]
+    cases: Sequence[Case], left_out: Mapping[str, Floats], stacks: Sequence[str]
 ) -> dict[str, dict[str, Band]]:
     """Bands of rates by family and of peaks for every stack, if it is assumed."""
-    guesses = _guesses(cases, left_out)
+    is_known = np.array([teaches(case) for case in cases])
+    logs = np.stack([np.asarray(left_out[split], np.float64) for split in HONEST])
+    guesses = _guesses([case for case in cases if teaches(case)], logs[:, is_known])
+    guesses += _guessed([case for case in cases if not teaches(case)], logs[:, ~is_known])
     kinds = {kind: [g for g in guesses if g.kind == kind] for kind in ("dense", "moe")}
     memory = _memory_band(guesses)
     return {
@@ -54,9 +65,8 @@ def assumed_bands(
     }
 
 
-def _guesses(cases: Sequence[Case], left_out: Sequence[Floats]) -> list[_Guess]:
+def _guesses(cases: Sequence[Case], left_out: Floats) -> list[_Guess]:
     weights = duplicate_weights(case.duplicate_key for case in cases)
-    ratios = np.exp(-np.stack([np.asarray(logs, np.float64) for logs in left_out]))
     common: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case, weight in zip(cases, weights, strict=True):
         common[_habitat(case)][case.cluster.stack.name] += weight
@@ -71,13 +81,32 @@ def _guesses(cases: Sequence[Case], left_out: Sequence[Floats]) -> list[_Guess]:
                 (rate, memory), (assumed_rate, assumed_memory) = known[i, name], known[i, assumed[i]]
                 found.append(
                     _Guess(
-                        kind=regime(case),
+                        kind=family_of(case),
                         assumed=assumed[i],
-                        rates=tuple((rate / assumed_rate * ratios[:, i]).tolist()),
-                        memory=memory / assumed_memory,
+                        rates=tuple((np.log(rate / assumed_rate) - left_out[:, i]).tolist()),
+                        memory=float(np.log(memory / assumed_memory)),
                         weight=float(weights[i]) * count / sum(others.values()),
                     )
                 )
+    return found
+
+
+def _guessed(cases: Sequence[Case], left_out: Floats) -> list[_Guess]:
+    """Runs whose software nobody named, as measured."""
+    weights = duplicate_weights(case.duplicate_key for case in cases)
+    peaks = {id(row.case): row.memory for row in project_cases(cases)[0]}
+    found = []
+    for i, case in enumerate(cases):
+        peak = peaks.get(id(case))
+        found.append(
+            _Guess(
+                kind=family_of(case),
+                assumed=case.cluster.stack.name,
+                rates=tuple((-left_out[:, i]).tolist()),
+                memory=float(np.log(peak[1] / peak[0])) if peak else None,
+                weight=float(weights[i]),
+            )
+        )
     return found
 
 
@@ -103,22 +132,23 @@ def _needed(row: Row) -> float:
 def _band(guesses: Sequence[_Guess], stack: str) -> Band:
     """The band of a stack from runs that it was assumed for, and with the weight of `POOLED` runs from all."""
     if not guesses:
-        return UNKNOWN.low, UNKNOWN.high, 0, ()
+        return UNKNOWN.low, UNKNOWN.high, 0
     pool = np.array([g.weight for g in guesses])
     own = np.array([g.weight if g.assumed == stack else 0.0 for g in guesses])
     values = np.array([g.rates for g in guesses]).T
-    low, high = outer(values, own + pool * POOLED / pool.sum(), float(pool.sum()))
-    return low, high, round(own.sum()), ()
+    low, high = np.exp(outer(values, own + pool * POOLED / pool.sum(), float(pool.sum()))).tolist()
+    return low, high, round(own.sum())
 
 
 def _memory_band(guesses: Sequence[_Guess]) -> Band:
     """One band for all stacks, to which each counts alike: some are the leanest of all, so that none needs less."""
-    if not guesses:
-        return UNKNOWN_MEMORY.low, UNKNOWN_MEMORY.high, 0, ()
+    logs = [(g.memory, g) for g in guesses if g.memory is not None]
+    if not logs:
+        return UNKNOWN_MEMORY.low, UNKNOWN_MEMORY.high, 0
     totals: dict[str, float] = defaultdict(float)
-    for g in guesses:
+    for _, g in logs:
         totals[g.assumed] += g.weight
-    weights = np.array([g.weight / totals[g.assumed] for g in guesses])
+    weights = np.array([g.weight / totals[g.assumed] for _, g in logs])
     runs = sum(totals.values())
-    low, high = outer(np.array([[g.memory for g in guesses]]), weights, runs)
-    return low, high, round(runs), ()
+    low, high = np.exp(outer(np.array([[log for log, _ in logs]]), weights, runs)).tolist()
+    return low, high, round(runs)

@@ -1,14 +1,14 @@
 """The whole fit to training runs: read the tables, fit, judge every run with its group left out, write."""
 
 import datetime
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from primus_search.calibrate.assumed import assumed_bands
-from primus_search.calibrate.bands import HONEST, bands_of_others, error_bands, write_bands
+from primus_search.calibrate.bands import FAR, HONEST, NEW_REGIME, bands_of_others, error_bands, regime_of, write_bands
 from primus_search.calibrate.beliefs import Parameter, beliefs
 from primus_search.calibrate.leave_out import linearised, refitted
 from primus_search.calibrate.training import State, errors_of, improve, start, start_as_shipped
@@ -21,6 +21,7 @@ from primus_search.calibrate.training_write import (
     write_parameters,
 )
 from primus_search.candidates import Floats
+from primus_search.cost.uncertainty import band
 from primus_search.errors import InputError, Problem
 from primus_search.validate.cases import Case, Skipped, build_case
 from primus_search.validate.likely import WITHOUT_RUNS
@@ -79,8 +80,14 @@ SPLITS: dict[str, Callable[[Case], Hashable]] = {
     "model": lambda case: case.run.word("model"),
     "source": lambda case: case.run.word("source"),
     "publisher": lambda case: case.run.publisher,
+    "stack": lambda case: case.cluster.stack.name,
+    "stack and regime": lambda case: (case.cluster.stack.name, regime_of(case)),
 }
-"""What is left out together, the harshest last: with its publisher a run loses most or all runs of its stack."""
+"""What is left out together. With its publisher a run loses most runs of its stack; a regime is a family, architecture
+and precision."""
+
+JUDGED = (*HONEST, FAR, NEW_REGIME)
+"""What bands are made of."""
 
 
 def read_cases(tables: Path) -> tuple[Case, ...]:
@@ -158,8 +165,8 @@ def write_training(found: TrainingFit, folder: Path) -> None:
     write_parameters(found.parameters, found.values, found.standard_errors(), found.known, taught, folder, today)
     write_means(found.means, found.values, found.parameters, folder, today)
     write_copies(folder, today)
-    left_out = [found.left_out(SPLITS[split]) for split in HONEST]
-    known = error_bands(found.cases, left_out)
+    left_out = {split: found.left_out(SPLITS[split]) for split in JUDGED}
+    known = error_bands(taught, {split: errors[found.lessons > 0.0] for split, errors in left_out.items()})
     stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known)]
     assumed = assumed_bands(found.cases, left_out, stacks)
     write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
@@ -192,14 +199,29 @@ def left_out_rates(tables: Path, split: str) -> dict[tuple[str, int], Refitted]:
     if split not in SPLITS:
         raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
     found = shipped_fit(read_cases(tables))
-    errors = {name: found.left_out(SPLITS[name]) for name in (split, *HONEST)}
+    errors = {name: found.left_out(SPLITS[name]) for name in (split, *JUDGED)}
     rates = np.exp(errors[split]) * np.array([case.measured for case in found.cases])
-    groups = [SPLITS[split](case) for case in found.cases]
-    bands = bands_of_others(found.cases, [errors[name] for name in HONEST], groups)
+    bands = _bands(found, errors, SPLITS[split])
     return {
         case.run.place: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
         for case, rate, (low, high) in zip(found.cases, rates, bands, strict=True)
     }
+
+
+def _bands(
+    found: TrainingFit, errors: Mapping[str, Floats], group: Callable[[Case], Hashable]
+) -> list[tuple[float, float]]:
+    """The band of every run: made of other groups where its software is known, else the one in its stack's file."""
+    taught = found.lessons > 0.0
+    cases = [case for case, is_taught in zip(found.cases, taught, strict=True) if is_taught]
+    known = iter(
+        bands_of_others(cases, {name: e[taught] for name, e in errors.items()}, [group(case) for case in cases])
+    )
+    bands = []
+    for case, is_taught in zip(found.cases, taught, strict=True):
+        shipped = band(case.cluster, case.model, int(case.candidates.fp8[0]))
+        bands.append(next(known) if is_taught else (shipped.low, shipped.high))
+    return bands
 
 
 def left_out_lines(found: TrainingFit, split: str) -> list[str]:

@@ -110,7 +110,7 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
 
     memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
     step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}
-    sure = confidence(space.model, space.cluster, p)
+    sure = confidence(space.model, space.cluster, one.fp8, p)
     parts = coverage(space.model, space.cluster, space.workload, one, float(p.memory.total[0]), load_ranges())
     feasible = bool(p.fits[0])
     return {
@@ -121,7 +121,7 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[0]),
         "tokens_per_s_per_gpu_low": float(sure.low[0]),
         "tokens_per_s_per_gpu_high": float(sure.high[0]),
-        "interval_runs": int(sure.runs),
+        "interval_runs": int(sure.runs[0]),
         "bubble_ratio": float(p.bubble_ratio[0]),
         "mfu": float(p.mfu[0]),
         "feasible": feasible,
@@ -151,7 +151,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     typer.echo(
         f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
         f"(90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
-        f"{figures['interval_runs']} left-out runs),\n"
+        f"{figures['interval_runs']} left-out runs of its kind),\n"
         f"MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:z.1%}"
     )
     room = figures["headroom_bytes"] / GB

@@ -26,7 +26,7 @@ def validate(
         typer.Option(
             "--leave-out",
             help="Score every run by numbers fitted to the others: without its 'source and model', 'model', 'source' "
-            "or 'publisher', which takes some ten seconds.",
+            "or 'publisher', which takes half a minute.",
         ),
     ] = None,
 ) -> None:

@@ -3,8 +3,9 @@
     low = projected * band.low,  high = projected * band.high
 
 Bands come from the stack's YAML (`errors:`), where `primus_search.calibrate` wrote the quantiles of measured over
-projected of runs whose source and model took no part in the fit. A stack that had to be assumed, or that nobody ran on
-such a model and architecture, has the wider bands of runs projected with a stack that is not theirs. Where a stack has
+projected of runs whose source and model took no part in the fit: one per regime (dense or MoE, architecture, precision)
+that the stack was seen in, and a wider one per family for other regimes. A stack that had to be assumed, or that nobody
+ran on such a model, has the still wider bands of runs projected with a stack that is not theirs. Where a stack has
 none, `UNKNOWN` says so honestly.
 Two candidates whose rates differ by less than the noise between identical runs are a tie, whatever the ranking says.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats
+from primus_search.candidates import Bools, Floats, Fp8, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.memory.fit import fit_probability
 from primus_search.cost.result import Projection
@@ -30,32 +31,35 @@ same MLPerf job 5 % across servers (AMD-AGI/Primus logs; MLPerf Training v5.1)."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """90 % interval of a rate, per candidate, and the number of runs it rests on."""
+    """90 % interval of a rate and the number of runs like it that it rests on, per candidate."""
 
     low: Floats
     high: Floats
-    runs: float
+    runs: Floats
 
 
 UNKNOWN_MEMORY = ErrorBand(low=0.75, high=1.35, runs=0.0)
 """Likewise of peaks: public tools project 24 to 48 % too little of software they do not model (docs/fidelity.md)."""
 
 ASSUMED = "assumed_"
-"""Before the name of a regime: errors where this stack was assumed and another one ran."""
+"""Before the name of a family: errors where this stack was assumed and another one ran."""
 
 
-def band(cluster: Cluster, model: Model) -> ErrorBand:
-    """The error band of a model's regime on a cluster's stack.
+PRECISIONS = {Fp8.NONE: "bf16", Fp8.NVFP4: "fp4"}
+"""Precisions that errors are told apart by; what is not named here is fp8."""
 
-    A stack that was assumed, or of which no run of this family was seen on this architecture, may lie as far off as
-    stacks differ.
-    """
-    kind, errors = "moe" if model.is_moe else "dense", cluster.stack.errors
-    own = errors.get(kind, UNKNOWN)
-    is_seen = own.runs > 0.0 and (not own.arches or cluster.accelerator.arch in own.arches)
-    if is_seen and not cluster.stack.is_assumed:
-        return own
-    return errors.get(ASSUMED + kind, own)
+
+def regime(model: Model, cluster: Cluster, fp8: int) -> str:
+    """What errors are told apart by beside the stack: `moe/sm100/fp8`."""
+    family = "moe" if model.is_moe else "dense"
+    return f"{family}/{cluster.accelerator.arch}/{PRECISIONS.get(Fp8(fp8), 'fp8')}"
+
+
+def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
+    """The error band of a candidate's regime on a cluster's stack, or the next wider one that there is."""
+    family, errors = "moe" if model.is_moe else "dense", cluster.stack.errors
+    known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
+    return next((errors[name] for name in (*known, ASSUMED + family) if name in errors), UNKNOWN)
 
 
 def memory_error(stack: Stack) -> ErrorBand | None:
@@ -63,11 +67,15 @@ def memory_error(stack: Stack) -> ErrorBand | None:
     return stack.errors.get(ASSUMED + "memory", UNKNOWN_MEMORY) if stack.is_assumed else None
 
 
-def interval(cluster: Cluster, model: Model, rate: Floats) -> Interval:
-    """The 90 % interval of a projected rate (tokens/s, tokens/s/GPU, MFU)."""
-    found = band(cluster, model)
+def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interval:
+    """The 90 % interval of a projected rate (tokens/s, tokens/s/GPU, MFU); fp8: the candidates' recipes."""
     values = np.asarray(rate, np.float64)
-    return Interval(low=values * found.low, high=values * found.high, runs=found.runs)
+    codes = np.broadcast_to(fp8, values.shape)
+    low, high, runs = np.empty_like(values), np.empty_like(values), np.empty_like(values)
+    for code in np.unique(codes).tolist():
+        rows, found = codes == code, band(cluster, model, code)
+        low[rows], high[rows], runs[rows] = values[rows] * found.low, values[rows] * found.high, found.runs
+    return Interval(low=low, high=high, runs=runs)
 
 
 def ties_with_best(rate: Floats) -> Bools:
@@ -82,22 +90,22 @@ class Confidence:
     """How far a table of projections may be trusted, per candidate.
 
     low, high        90 % interval of tokens/s/GPU
-    runs             left-out runs the interval rests on
+    runs             runs of the stack in its regime, left out of the fit, that the interval rests on
     fits             probability that the candidate runs in device memory
     ties_with_best   it cannot be told from the fastest of the table by running both once
     """
 
     low: Floats
     high: Floats
-    runs: float
+    runs: Floats
     fits: Floats
     ties_with_best: Bools
 
 
-def confidence(model: Model, cluster: Cluster, p: Projection) -> Confidence:
+def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Confidence:
     """What may be said of every row beside its figures."""
     rate = p.tokens_per_s_per_gpu
-    found = interval(cluster, model, rate)
+    found = interval(cluster, model, fp8, rate)
     return Confidence(
         low=found.low,
         high=found.high,

@@ -66,7 +66,7 @@ class Explained:
     @cached_property
     def confidence(self) -> Confidence:
         """Interval and probability of fitting of this candidate alone."""
-        return confidence(self.space.model, self.choice.cluster, self.projection)
+        return confidence(self.space.model, self.choice.cluster, self.one.fp8, self.projection)
 
     @cached_property
     def coverage(self) -> tuple[Covered, ...]:
@@ -151,7 +151,7 @@ def as_data(e: Explained) -> dict[str, Any]:
         "tokens_per_s_per_gpu": e.figures.tokens_per_s_per_gpu,
         "tokens_per_s_per_gpu_low": float(e.confidence.low[0]),
         "tokens_per_s_per_gpu_high": float(e.confidence.high[0]),
-        "interval_runs": int(e.confidence.runs),
+        "interval_runs": int(e.confidence.runs[0]),
         "ties_with_best": e.row["ties_with_best"],
         "fit_probability": float(e.confidence.fits[0]),
         "coverage": [plain(part) for part in e.coverage],

@@ -63,8 +63,9 @@ def fits(row: Mapping[str, Any]) -> str:
 
 
 def rests(sure: Confidence) -> str:
-    """What an interval rests on."""
-    return f"{counted(round(sure.runs), 'run')} left out of the fit" if sure.runs else "no run at all"
+    """What the first row's interval rests on: runs of its stack, family, architecture and precision."""
+    runs = round(float(sure.runs[:1].sum()))
+    return f"{counted(runs, 'run')} of its kind left out of the fit" if runs else "no run of its kind, so it is wider"
 
 
 def between(low: float, high: float) -> str:

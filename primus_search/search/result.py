@@ -47,7 +47,7 @@ class Table:
     @cached_property
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties of every row."""
-        sure = confidence(self.model, self.choice.cluster, self.projection)
+        sure = confidence(self.model, self.choice.cluster, self.candidates.fp8, self.projection)
         if MEASURED in self.time_evidence:
             # Measured and projected times do not compare: the fastest is the fastest measured one that runs.
             is_measured = np.array([one == MEASURED for one in self.time_evidence])

@@ -56,7 +56,7 @@ class Row:
         """Ends of the 90 % interval of the predicted rate."""
         if self.refitted is not None:
             return self.refitted.low, self.refitted.high
-        found = interval(self.case.cluster, self.case.model, np.array([self.predicted]))
+        found = interval(self.case.cluster, self.case.model, self.case.candidates.fp8, np.array([self.predicted]))
         return float(found.low[0]), float(found.high[0])
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from primus_search.calibrate.assumed import assumed_bands
-from primus_search.calibrate.bands import Band, outer
+from primus_search.calibrate.bands import HONEST, Band, outer
 from primus_search.cost.uncertainty import ASSUMED
 from primus_search.validate.cases import Case, build_case
 from primus_search.validate.rows import read_runs
@@ -26,11 +26,12 @@ def cases() -> list[Case]:
 
 
 def bands(log_error: float) -> dict[str, dict[str, Band]]:
-    return assumed_bands(cases(), [np.full(len(cases()), log_error)], ["megatron_lm", "torchtitan"])
+    left_out = dict.fromkeys(HONEST, np.full(len(cases()), log_error))
+    return assumed_bands(cases(), left_out, ["megatron_lm", "torchtitan"])
 
 
 def test_a_band_holds_what_other_stacks_would_have_done() -> None:
-    low, high, runs, _ = bands(0.0)["megatron_lm"][ASSUMED + "dense"]
+    low, high, runs = bands(0.0)["megatron_lm"][ASSUMED + "dense"]
     plain, _ = project_cases([build_case(case.run, supposed="megatron_lm") for case in cases()])
     own, _ = project_cases(cases())
     ratios = [b.predicted / a.predicted for a, b in zip(plain, own, strict=True)]
@@ -50,6 +51,16 @@ def test_one_band_of_peaks_serves_every_stack_and_needs_no_measured_rate() -> No
 
 
 def test_few_runs_reach_further_out_than_many() -> None:
-    values = np.linspace(0.8, 1.2, 41)[np.newaxis, :]
+    values = np.linspace(-0.2, 0.2, 41)[np.newaxis, :]
     many, few = outer(values, np.ones(41), 1000.0), outer(values, np.ones(41), 12.0)
-    assert few[0] < many[0] < 1.0 < many[1] < few[1]
+    assert few[0] < many[0] < 0.0 < many[1] < few[1]
+
+
+def test_runs_whose_software_was_guessed_count_as_they_were_measured() -> None:
+    known = cases()
+    left_out = dict.fromkeys(HONEST, np.zeros(len(known)))
+    before = assumed_bands(known, left_out, ["megatron_lm"])["megatron_lm"][ASSUMED + "dense"]
+    guessed = [build_case(case.run, supposed="megatron_lm") for case in known]
+    errors = dict.fromkeys(HONEST, np.concatenate([np.zeros(len(known)), np.full(len(known), np.log(0.4))]))
+    after = assumed_bands([*known, *guessed], errors, ["megatron_lm"])["megatron_lm"][ASSUMED + "dense"]
+    assert after[1] > 2.0 > before[1] and after[2] > before[2]

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from primus_search.candidates import Fp8
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
-from primus_search.cost.uncertainty import ASSUMED, band, memory_error
+from primus_search.cost.uncertainty import ASSUMED, band, interval, memory_error
 from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
 from primus_search.declare.models import load_model
 from primus_search.declare.places import Kind, names
@@ -84,17 +85,27 @@ def test_a_stack_nobody_named_has_the_wider_band() -> None:
     named, left_out = load_cluster("h100", 1, "megatron_core_2026"), load_cluster("h100", 1)
     assert left_out.stack == replace(named.stack, is_assumed=True)
     assert (named.stack.title, left_out.stack.title) == ("megatron_core_2026", "megatron_core_2026 (assumed)")
-    wide, narrow = band(left_out, model), band(named, model)
+    wide, narrow = band(left_out, model, Fp8.DELAYED), band(named, model, Fp8.DELAYED)
     assert wide.low < narrow.low and wide.high > narrow.high
     assert memory_error(named.stack) is None and memory_error(left_out.stack) is not None
 
 
-def test_a_named_stack_never_run_on_an_architecture_has_the_wider_band_there() -> None:
-    model = load_model("llama3.1_8b")
-    seen, unseen = load_cluster("h100", 1, "nemo_2024"), load_cluster("b200", 1, "nemo_2024")
-    assert "sm90" in seen.stack.errors["dense"].arches and "sm100" not in seen.stack.errors["dense"].arches
-    assert band(seen, model) == seen.stack.errors["dense"]
-    assert band(unseen, model) == seen.stack.errors[ASSUMED + "dense"]
+def test_a_regime_that_a_named_stack_was_never_seen_in_has_a_wider_band_and_says_so() -> None:
+    model, nobodys = load_model("llama3.1_8b"), load_model("mixtral_8x7b")
+    cluster = load_cluster("h100", 1, "nemo_mlperf")
+    seen, unseen = band(cluster, model, Fp8.DELAYED), band(cluster, model, Fp8.NVFP4)
+    assert seen == cluster.stack.errors["dense/sm90/fp8"] and seen.runs > 0
+    assert unseen == cluster.stack.errors["dense"] and unseen.runs == 0
+    assert unseen.low < seen.low and unseen.high > seen.high
+    assert band(cluster, nobodys, Fp8.NONE) == cluster.stack.errors[ASSUMED + "moe"]
+
+
+def test_rows_of_one_table_have_the_band_of_their_own_precision() -> None:
+    cluster, model = load_cluster("h100", 1, "nemo_2024"), load_model("llama3.1_8b")
+    found = interval(cluster, model, np.array([Fp8.NONE, Fp8.DELAYED, Fp8.NONE]), np.array([1.0, 1.0, 2.0]))
+    errors = cluster.stack.errors
+    assert found.low[2] == 2.0 * found.low[0] == 2.0 * errors["dense/sm90/bf16"].low
+    assert found.high[1] == errors["dense/sm90/fp8"].high and found.runs[1] == errors["dense/sm90/fp8"].runs
 
 
 def test_what_is_not_known_of_memory_makes_both_verdicts_careful() -> None:

@@ -1,4 +1,4 @@
-"""What a fit reads and may learn from: several tables as one, runs of known software, numbers that no file quotes."""
+"""What a fit reads and may learn from: several tables as one, runs of known software, numbers that no file quotes or copies."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_export_versions_speak_about_the_die_they_have() -> None:
 
 
 def test_what_a_file_quotes_is_not_fitted() -> None:
-    assert quoted("megatron_lm") == {"gradient_overlap"}
+    assert {"gradient_overlap", "gemm_efficiency"} <= quoted("megatron_lm")
     assert {"tensor_overlap", "shard_overlap", "host_launch_s"} <= quoted("host")
     assert not quoted("nemo_2024")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from primus_search.calibrate.bands import bands_of_others
+from primus_search.calibrate.bands import FAR, HONEST, NEW_REGIME, bands_of_others
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.cli import app
 from primus_search.cost.uncertainty import UNKNOWN
@@ -375,9 +375,10 @@ def test_a_band_of_left_out_runs_has_not_seen_the_group_it_is_laid_over(tmp_path
     cases = [row.case for row in outcome_of(tmp_path, *rows).rows]
     assert len(cases) == 20
     errors = np.where(np.arange(20) < 10, 0.01, 0.5)
-    apart = bands_of_others(cases, [errors], ["near"] * 10 + ["far"] * 10)
+    left_out = dict.fromkeys((*HONEST, FAR, NEW_REGIME), errors)
+    apart = bands_of_others(cases, left_out, ["near"] * 10 + ["far"] * 10)
     assert apart[0] == pytest.approx((np.exp(-0.5), 1.0)) and apart[-1] == pytest.approx((np.exp(-0.01), 1.0))
-    together = bands_of_others(cases, [errors], ["all"] * 20)
+    together = bands_of_others(cases, left_out, ["all"] * 20)
     assert together[0] == (UNKNOWN.low, UNKNOWN.high)
 
 
