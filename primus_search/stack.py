@@ -35,6 +35,7 @@ class StackMemory:
     deepep_buffer_copies    copies of the tokens a device routes that DeepEP's communication buffers have room for
     group_buffer_copies     copies of the tokens of every rank of an expert group that HybridEP's buffers have room for;
                             they take the place of DeepEP's (0: DeepEP)
+    offloaded_modules       modules of every layer whose inputs wait on the host (`cost.memory.activations.INPUTS`)
     hides_expert_layers     modules of a layer with experts are compiled inside its checkpoint, which then sees none of
                             their operations: selective checkpointing by operation keeps the layer's input alone
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
@@ -64,6 +65,7 @@ class StackMemory:
     shard_gradient_layers: float = 2.0
     deepep_buffer_copies: float = 4.0
     group_buffer_copies: float = 0.0
+    offloaded_modules: tuple[str, ...] = ()
     hides_expert_layers: bool = False
     activation_share: float = 0.0
     static_share: float = 0.0

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from primus_search.accelerator import Accelerator
+from primus_search.cost.memory.activations import INPUTS
 from primus_search.stack import Stack
 from primus_search.validate import words
 from primus_search.validate.rows import Run
@@ -20,6 +21,7 @@ def switched(stack: Stack, run: Run, acc: Accelerator) -> Stack:
     stack = _overlaps(stack, run)
     stack = _number_formats(stack, run)
     stack = _attention(stack, run, acc)
+    stack = _offloads(stack, run)
     return _fusions(stack, run)
 
 
@@ -90,6 +92,13 @@ def _attention(stack: Stack, run: Run, acc: Accelerator) -> Stack:
     if words.has_fp8_attention(text) and "cudnn_fp8" in acc.attention.kernels:
         return replace(stack, attention_kernel="cudnn_fp8")
     return stack
+
+
+def _offloads(stack: Stack, run: Run) -> Stack:
+    """Modules whose inputs wait on the host: `offload_modules=expert_fc1,moe_act`; a name nobody knows stays here."""
+    named = re.findall(r"\w+", words.setting(run.word("flags"), "offload_modules") or "")
+    away = tuple(module for module in INPUTS if module in named)
+    return replace(stack, memory=replace(stack.memory, offloaded_modules=away)) if away else stack
 
 
 def _fusions(stack: Stack, run: Run) -> Stack:

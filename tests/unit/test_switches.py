@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.share import share
 from primus_search.declare.hardware import load_hardware, load_stack
 from primus_search.units import GB, GIB
 from primus_search.validate.cases import build_case
@@ -121,3 +123,18 @@ def test_memory_counted_in_decimal_bytes_is_read_so() -> None:
 def test_every_device_that_takes_flash_attention_2_has_its_rate() -> None:
     for name in ("a100_80", "b200", "b300", "gb200", "gb300"):
         assert "flash2" in load_hardware(name).accelerator.attention.kernels
+
+
+def test_inputs_of_offloaded_modules_wait_on_the_host() -> None:
+    """Rows of 8 experts x 2,048 and of their gate and up products x 1,024, BF16, of 4,096 tokens twice routed."""
+
+    def kept(flags: str) -> float:
+        case = build_case(run_of(flags=flags))
+        columns = share(case.model, case.workload, case.cluster.stack, case.candidates, case.cluster.world)
+        layer = layer_activations(case.model, case.cluster.stack, case.model.kinds[0], columns, 4096)
+        return float(layer.kept[0])
+
+    routed = 4096 * 2
+    assert kept("") - kept("offload_modules=expert_fc1") == pytest.approx(routed * 2048 * 2)
+    assert kept("") - kept("offload_modules=expert_fc1,moe_act") == pytest.approx(routed * (2048 + 2 * 1024) * 2)
+    assert kept("offload_modules=None") == kept("offload_modules=nothing_known") == kept("")

@@ -20,6 +20,21 @@ from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, M
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
 
+INPUTS: dict[str, tuple[str, ...]] = {
+    "attn_norm": ("layer input",),
+    "qkv_linear": ("attention norm output",),
+    "core_attn": ("queries", "keys", "values", "keys and values"),
+    "attn_proj": ("attention output",),
+    "mlp_norm": ("attention residual",),
+    "expert_fc1": ("expert input",),
+    "moe_act": ("expert inner",),
+    "fused_group_mlp": ("expert input", "expert inner", "expert activated"),
+}
+"""Modules whose inputs a framework can send to the host until backward -> the tensors these are here.
+
+Source: Megatron-Core developer guide 0.19, Fine-Grained Activation Offloading. Time it takes is not counted.
+"""
+
 UNFUSED = "unfused"
 """The attention kernel that stores its scores."""
 
@@ -40,7 +55,7 @@ class LayerActivations:
 
     kept        from forward to backward, recompute of modules considered, recompute of whole layers not
     waiting     from input gradient to weight gradient, where a schedule splits them
-    recomputed  brought back in backward by the recompute of modules
+    recomputed  brought back in backward by the recompute of modules, or from the host
     backward    gradients of activations at the worst moment of the layer's backward
     """
 
@@ -54,7 +69,9 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
     """The sums that the pipeline needs, from the list of saved tensors."""
     tensors = saved_tensors(model, stack, kind, s, seq_length)
     whole = _total([tensor.bytes for tensor in tensors])
-    kept = _total([np.where(_is_dropped(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
+    away = {name for module in stack.memory.offloaded_modules for name in INPUTS[module]}
+    stays = [tensor for tensor in tensors if tensor.name not in away]
+    kept = _total([np.where(_is_dropped(tensor, s), 0.0, tensor.bytes) for tensor in stays])
     kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, stack, kind, s), kept)
     inputs = _total([tensor.bytes for tensor in tensors if tensor.weight_input])
     return LayerActivations(
