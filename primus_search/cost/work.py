@@ -306,9 +306,11 @@ def _grouped_linear_s(
     weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), acc, stack)
     cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, is_fused > 0.0)
     cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
+    # One product reads a weight in each direction, so each casts it for itself where nothing keeps the cast.
+    cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, groups * n * k * (tokens > 0), code, 1.0)
     launches = np.where((mode == GroupedGemm.LEGACY) | stack.has_product_per_expert, groups, 1.0)
     kernels = (launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches)
-    return forward + cast_input, input_grad + cast_gradient, weight_grad, *kernels
+    return forward + cast_input + cast_weight, input_grad + cast_gradient + cast_weight, weight_grad, *kernels
 
 
 def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
