@@ -314,13 +314,14 @@ def _grouped_linear_s(
 
 
 def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
+    latency_s = acc.memory.latency_s
+
+    def kernels_s(moved: ArrayLike, kernels: ArrayLike, kind: Stream) -> Floats:
+        return stream_s(acc, moved, kind) + (np.asarray(moved) > 0) * (np.asarray(kernels) - 1.0) * latency_s
+
     for o in ops:
-        forward = stream_s(acc, o.forward_bytes, o.kind) + (np.asarray(o.forward_kernels) - 1.0) * acc.memory.latency_s
-        backward = (
-            stream_s(acc, o.backward_bytes, o.backward_kind)
-            + (np.asarray(o.backward_kernels) - 1.0) * acc.memory.latency_s
-        )
-        exists = np.asarray(o.forward_bytes) > 0
+        forward = kernels_s(o.forward_bytes, o.forward_kernels, o.kind)
+        backward = kernels_s(o.backward_bytes, o.backward_kernels, o.backward_kind)
         rate = 1.0 if o.kind is Stream.GATHER else stack.memory_efficiency
-        _add(work, o.part, o.module, Pass.FORWARD, exists * forward / rate, o.forward_kernels)
-        _add(work, o.part, o.module, Pass.INPUT_GRAD, exists * backward / rate, o.backward_kernels)
+        _add(work, o.part, o.module, Pass.FORWARD, forward / rate, o.forward_kernels)
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, backward / rate, o.backward_kernels)
