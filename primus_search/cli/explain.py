@@ -8,7 +8,12 @@ import typer
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Rank = Annotated[int, typer.Argument(metavar="[RANK]", help="Rank in the run's ranking, from 1.")]
 WhyNotText = Annotated[
-    str, typer.Option("--why-not", metavar="AXIS=VALUE,...", help="Ask about another configuration: tp=4,pp=2.")
+    str,
+    typer.Option(
+        "--why-not",
+        metavar="AXIS=VALUE,...|@FILE",
+        help="Ask about another configuration: tp=4,pp=2, or that of a launch file.",
+    ),
 ]
 WhatIfTexts = Annotated[
     list[str] | None,
@@ -28,7 +33,8 @@ def explain(
 ) -> None:
     """Why a candidate of a run is fast or slow, what each knob gives, what would help.
 
-    --why-not "tp=4,pp=2" asks about another configuration; --what-if hardware.nic_GBps=100 about another machine.
+    --why-not "tp=4,pp=2" asks about another configuration, --why-not @launch.sh about the one of a launch file,
+    --what-if hardware.nic_GBps=100 about another machine.
     """
     import sys
     from json import dumps
@@ -52,7 +58,7 @@ def explain(
         return
     answers = {}
     if why_not:
-        reasons = asked_about(found.judge, found.base, parse_asked(why_not))
+        reasons = asked_about(found.judge, found.base, parse_asked(why_not, found.base))
         answers["why_not"] = plain(reasons)
         if not as_json:
             explain_text.print_why_not(found, reasons, sys.stdout)

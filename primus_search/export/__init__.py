@@ -5,6 +5,6 @@ precision it cannot run) is never dropped: it is written into the file as a comm
 the file back gives the very same candidate.
 """
 
-from primus_search.export.launch import FORMATS, Launch, read_launch, write_launch
+from primus_search.export.launch import FORMATS, Launch, open_launch, read_launch, write_launch
 
-__all__ = ["FORMATS", "Launch", "read_launch", "write_launch"]
+__all__ = ["FORMATS", "Launch", "open_launch", "read_launch", "write_launch"]

@@ -123,6 +123,8 @@ def knobs(said: Mapping[str, Any], world: int) -> dict[str, Any]:
     pp = int(said.get("pipeline_model_parallel_size", 1))
     layout = said.get("pipeline_model_parallel_layout")
     vpp = int(said.get("num_virtual_stages_per_pipeline_rank", 1))
+    if "num_layers_per_virtual_pipeline_stage" in said:
+        vpp = int(said["num_layers"]) // (pp * int(said["num_layers_per_virtual_pipeline_stage"]))
     if layout is not None:
         from primus_search.layout import expand
 
@@ -147,7 +149,7 @@ def knobs(said: Mapping[str, Any], world: int) -> dict[str, Any]:
         "sharding": _heard_sharding(said),
     }
     if "fp8_format" in said:
-        row["fp8"] = {recipe: word for word, recipe in RECIPES.items()}[said["fp8_recipe"]]
+        row["fp8"] = {recipe: word for word, recipe in RECIPES.items()}[said.get("fp8_recipe", "delayed")]
     if "fp4_format" in said:
         row["fp8"] = "nvfp4"
     if row["sharding"] == "hsdp":
@@ -173,7 +175,8 @@ def _heard_recompute(said: Mapping[str, Any]) -> dict[str, Any]:
         count = int(said["recompute_num_layers"]) if method == "block" else 0
         return {"recompute": "full", "recompute_method": method, "recompute_num_layers": count}
     if granularity == "selective":
-        flags = sum(int(module) for module, word in MODULES.items() if word in said["recompute_modules"])
+        modules = said.get("recompute_modules", ["core_attn"])  # Megatron's own default
+        flags = sum(int(module) for module, word in MODULES.items() if word in modules)
         return {"recompute": recompute_word(flags)}
     return {"recompute": "none"}
 
@@ -188,12 +191,20 @@ def say(job: Job) -> str:
 
 
 def hear(text: str) -> dict[str, Any]:
-    """The knobs of a script that `say` wrote."""
+    """The knobs of a script: of the arguments that `say` wrote, or of any text with Megatron's flags in it."""
     body = re.search(r"MEGATRON_ARGS=\((.*?)^\)", text, flags=re.DOTALL | re.MULTILINE)
-    said: dict[str, Any] = {}
-    for line in (body.group(1) if body else "").strip().splitlines():
-        flag, *words = shlex.split(line)
-        name = flag.removeprefix("--").replace("-", "_")
-        said[name] = True if not words else words if name == "recompute_modules" else words[0]
+    words: dict[str, list[str]] = {}
+    name = ""
+    for word in shlex.split((body.group(1) if body else text).replace("\\\n", " "), comments=True):
+        if word.startswith("--"):
+            flag, equals, value = word.removeprefix("--").partition("=")
+            name = flag.replace("-", "_")
+            words[name] = [value] if equals else []
+        elif name:
+            words[name].append(word)
+    switches = {name for name, values in words.items() if not values}
+    said: dict[str, Any] = {name: True if name in switches else values[0] for name, values in words.items()}
+    if "recompute_modules" in words:
+        said["recompute_modules"] = words["recompute_modules"]
     gpus = re.search(r"^# .* on (\d+) GPUs$", text, flags=re.MULTILINE)
     return knobs(said, int(gpus.group(1)) if gpus else 1)

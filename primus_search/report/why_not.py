@@ -6,6 +6,7 @@ else free: a fair chance for the idea.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from primus_search.candidates import Ints
 from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.errors import InputError, Problem
+from primus_search.export import open_launch
 from primus_search.search.remedies import single_changes
 from primus_search.search.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.space import Axis, AxisValue, Enumerator, Space
@@ -49,11 +51,18 @@ class WhyNot:
     would_fit: tuple[str, ...]
 
 
-def parse_asked(text: str) -> dict[str, AxisValue]:
+def parse_asked(text: str, base: Values) -> dict[str, AxisValue]:
     """`tp=4,pp=2` as axes with typed values; commas inside brackets and braces belong to the value.
 
-    Raises `InputError` with every part that cannot be read, and for an axis that is given several values.
+    `@FILE` stands for what a launch file has otherwise than `base`. Raises `InputError` with every part that cannot be
+    read, and for an axis that is given several values.
     """
+    if text.startswith("@"):
+        there = values_of(open_launch(Path(text.removeprefix("@"))))
+        differing = {name: value for name, value in there.items() if value != base[name]}
+        if not differing:
+            raise InputError([Problem(f"--why-not {text}", "has the very configuration it would be compared with")])
+        return differing
     where = f"--why-not {text}"
     asked: dict[str, AxisValue] = {}
     problems: list[Problem] = []

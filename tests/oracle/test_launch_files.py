@@ -15,7 +15,7 @@ import pytest
 from primus_search.candidates import Candidates
 from primus_search.declare import load_cluster, load_model, load_stack
 from primus_search.errors import InputError
-from primus_search.export import FORMATS, read_launch, write_launch
+from primus_search.export import FORMATS, open_launch, read_launch, write_launch
 from primus_search.export.assumed import assumed
 from primus_search.export.job import Job
 from primus_search.export.megatron import arguments
@@ -222,3 +222,48 @@ def test_torchtitan_parses_every_job_file(job_parser: Any, tmp_path: Path) -> No
         assert parsed.parallelism.tensor_parallel_degree == job.row["tp"]
         assert parsed.parallelism.expert_parallel_degree == job.row["ep"]
         assert parsed.training.seq_len == job.workload.seq_length
+
+
+BY_HAND = r"""
+torchrun --nproc-per-node 8 pretrain_gpt.py \
+    --num-layers 32 --hidden-size 4096 \
+    --tensor-model-parallel-size 2 --pipeline-model-parallel-size=4 --num-layers-per-virtual-pipeline-stage 4 \
+    --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce --micro-batch-size 2 \
+    --recompute-granularity selective --fp8-format hybrid --bf16  # a comment
+"""
+
+
+def test_a_script_written_by_hand_is_understood(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(BY_HAND)
+    row = open_launch(path).row(0)
+    wanted = {
+        "tp": 2, "pp": 4, "vpp": 2, "schedule": "interleaved", "sequence_parallel": True, "micro_batch_size": 2,
+        "sharding": "distributed_optimizer", "overlap_grad_reduce": True, "recompute": "selective", "fp8": "delayed",
+        "loss_fusion": False, "ep": 1,
+    }  # fmt: skip
+    assert {name: row[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train --tensor-model-parallel-size ${TP}", "cannot be read as that of megatron: invalid literal for int"),
+        ("python train.py --tp 8", "is no launch file that is known: primus has 'overrides:'"),
+        ("[parallelism]\ntensor_parallel_degree = 2\n", "cannot be read as that of torchtitan: 'training' is missing"),
+    ],
+)
+def test_a_launch_file_that_says_too_little_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "launch"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        open_launch(path)
+    assert str(caught.value).startswith(f"{path}: {said}")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_is_known_by_what_it_says(name: str, tmp_path: Path) -> None:
+    job = random_job(3)
+    path = tmp_path / "launch"
+    path.write_text(write_launch(job, name).text)
+    assert open_launch(path).row(0) == job.candidate.row(0)
