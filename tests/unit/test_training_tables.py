@@ -1,4 +1,4 @@
-"""What a fit reads and may learn from: several tables as one, runs of known software, numbers that no file quotes or copies."""
+"""What a fit reads and may learn from: several tables as one, known software, numbers that no file quotes or copies."""
 
 from pathlib import Path
 
