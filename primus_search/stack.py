@@ -27,6 +27,7 @@ class StackMemory:
     caches_dummy_gradients  one weight-gradient placeholder per distinct linear shape lives for the whole run (TE)
     expert_copies           permuted copies of the routed tokens kept for backward beyond the expert input, all-to-all
     deepep_expert_copies    likewise with DeepEP
+    has_room_for_every_row  without DeepEP a device has room for every token of its expert-parallel group at its experts
     latent_kv_padding       values are padded to the query/key head size for MLA attention
     sharded_gradient_bytes  main gradient under FSDP, which is not the buffer of the distributed optimizer
     shard_gather_layers     layers whose gathered weights FSDP holds at once (current and prefetched)
@@ -42,6 +43,7 @@ class StackMemory:
     static_share            likewise per byte of weights, gradients and optimizer state
     tight_slack             share of that slack that stays when the device is full and the allocator frees its cache
     fixed_bytes             workspaces that do not grow with anything
+    peaks_seen              published peaks that this section was compared with; 0: none, so that it is doubtful
     driver_bytes            what the driver shows beyond torch, the device's context and its communicators
     """
 
@@ -58,6 +60,7 @@ class StackMemory:
     caches_dummy_gradients: bool = True
     expert_copies: float = 1.0
     deepep_expert_copies: float = 0.0
+    has_room_for_every_row: bool = False
     latent_kv_padding: bool = False
     sharded_gradient_bytes: float = 4.0
     shard_gather_layers: float = 2.0
@@ -71,6 +74,7 @@ class StackMemory:
     static_share: float = 0.0
     tight_slack: float = 0.1
     fixed_bytes: float = 0.0
+    peaks_seen: float = 0.0
     driver_bytes: float = 0.0
 
 

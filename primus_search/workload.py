@@ -11,6 +11,8 @@ class Workload:
     global_batch_size  samples per optimizer step, over the whole cluster
     routing_imbalance  tokens of the busiest expert-parallel rank over the mean (1.0 = forced balance; natural
                        routing is above 1; source of a default: the software stack)
+    document_length    tokens of the documents that a sample is packed from and that attention keeps to, as the mean
+                       token sees them; 0: a sample is one document
     experts_in_turn    a benchmark's gate deals experts to tokens in turn, so that those of a token are neighbours and
                        mostly on one rank; forced balance otherwise, and real routing, draw them evenly
     """
@@ -19,12 +21,19 @@ class Workload:
     global_batch_size: int
     routing_imbalance: float = 1.0
     experts_in_turn: bool = False
+    document_length: float = 0.0
 
     def __post_init__(self) -> None:
         if self.seq_length < 1 or self.global_batch_size < 1:
             raise ValueError("seq_length and global_batch_size must be at least 1")
         if self.routing_imbalance < 1.0:
             raise ValueError("routing_imbalance is a maximum over a mean and cannot be below 1")
+
+    @property
+    def attended_length(self) -> float:
+        """Tokens of a sequence that attention works on: a document, or the whole sample."""
+        whole = float(self.seq_length)
+        return min(self.document_length, whole) if self.document_length > 0.0 else whole
 
     @property
     def tokens_per_step(self) -> float:

@@ -258,16 +258,17 @@ def core_attention(
     """Scores, softmax and values. Every rank owns 1/cp of the causal pairs: q = seq/cp queries, (seq + q)/2 keys,
     the last of them under the mask, which is seq^2 / (2 cp) pairs.
 
-    A kernel that stores its scores works on the full square whatever the mask.
+    A kernel that stores its scores works on the full square whatever the mask. Packed documents are sequences of their
+    own: as many more, as much shorter.
     """
-    seq = float(workload.seq_length)
+    seq = float(workload.seq_length) if attention_family(acc, stack) == UNFUSED else workload.attended_length
     kernel = attention_family(acc, stack)
     is_unfused = kernel == UNFUSED
     queries = seq / c.cp
     times = attention_s(
         acc,
         kernel,
-        batch=c.micro_batch_size,
+        batch=c.micro_batch_size * (workload.seq_length / seq),
         heads=model.num_heads / c.tp,
         kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
         seq_q=queries,

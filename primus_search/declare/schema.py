@@ -33,6 +33,8 @@ class WorkloadFile(_Strict):
     """Samples per optimizer step, over the whole cluster."""
     routing_imbalance: float = Field(default=1.0, ge=1.0)
     """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
+    document_length: float = Field(default=0.0, ge=0.0)
+    """Tokens of the packed documents that attention keeps to, as the mean token sees them; 0: a sample is one."""
 
 
 class BudgetFile(_Strict):

@@ -80,6 +80,7 @@ def build_case(run: Run, *, may_lack_rate: bool = False, supposed: str = "") -> 
         seq_length=seq,
         global_batch_size=batch,
         routing_imbalance=imbalance(run, stack),
+        document_length=words.document_length(f"{run.word('flags')} {run.word('notes')} {run.word('source')}".lower()),
         experts_in_turn=words.deals_experts_in_turn(f"{run.word('flags')} {run.word('notes')}".lower()),
     )
     _must_divide(model, cluster, candidates, batch)

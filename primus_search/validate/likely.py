@@ -19,10 +19,10 @@ from primus_search.validate.rows import Run
 HOPPER = "sm90"
 
 TORCHTITAN, MEGATRON_FSDP, DEEPSPEED, PLAIN = "torchtitan", "megatron_fsdp_2026", "deepspeed", "megatron_lm"
-AUTOMODEL = "automodel"
+AUTOMODEL, MAXTEXT, XTUNER = "automodel", "maxtext", "xtuner"
 
-WITHOUT_RUNS = (DEEPSPEED, PLAIN, AUTOMODEL)
-"""What may be assumed although no run of it is in a fit."""
+WITHOUT_RUNS = (DEEPSPEED, PLAIN, AUTOMODEL, MAXTEXT, XTUNER)
+"""What may be named or assumed although no run of it is in a fit."""
 
 _NAMED = (
     (r"torch ?titan|fsdp2", TORCHTITAN),

@@ -102,6 +102,12 @@ def stack_without_source(run: Run) -> str:
 
 
 def imbalance(run: Run, stack: Stack) -> float:
-    """How uneven routing is: 1 where it is balanced by force, as published runs do unless they say otherwise."""
+    """How uneven routing is: 1 where it is balanced by force, as published runs do unless they say otherwise.
+
+    Experts padded to a capacity all take as long as one of that many rows.
+    """
     text = f"{run.word('flags')} {run.word('notes')}".lower()
+    capacity = words.padded_capacity(text)
+    if capacity is not None:
+        return capacity
     return stack.natural_imbalance if re.search(r"natural routing|real routing", text) else 1.0

@@ -15,7 +15,7 @@ from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
 from primus_search.cost.result import Projection
-from primus_search.cost.uncertainty import interval, memory_error
+from primus_search.cost.uncertainty import interval, is_doubtful, memory_error
 from primus_search.errors import PrimusSearchError
 from primus_search.units import GB, GIB
 from primus_search.validate.cases import Case, build_case
@@ -73,14 +73,14 @@ class Row:
     def fit_probability(self) -> float:
         """How surely it runs in device memory."""
         cluster = self.case.cluster
-        error = memory_error(cluster.stack)
+        error = memory_error(cluster.stack, self.case.model)
         return float(fit_probability(self.projection.memory, cluster.accelerator, error=error)[0])
 
     @property
     def verdict(self) -> str:
         """FITS, AT RISK or OOM."""
-        is_assumed = self.case.cluster.stack.is_assumed
-        return fit_verdict(self.fit_probability, float(self.projection.headroom_bytes[0]), is_assumed=is_assumed)
+        doubtful = is_doubtful(self.case.cluster.stack, self.case.model)
+        return fit_verdict(self.fit_probability, float(self.projection.headroom_bytes[0]), is_assumed=doubtful)
 
     @property
     def memory(self) -> tuple[float, float] | None:

@@ -109,7 +109,8 @@ def _fusions(stack: Stack, run: Run) -> Stack:
     chunks = words.loss_chunks(run.word("source"), run.word("flags"), run.word("stack"))
     hides = not is_eager and not words.is_recent_titan(run.word("source"), run.word("stack"))
     hides = hides and stack.memory.hides_expert_layers
-    stack = replace(stack, memory=replace(stack.memory, loss_chunks=float(chunks), hides_expert_layers=hides))
+    memory = replace(stack.memory, loss_chunks=max(float(chunks), stack.memory.loss_chunks), hides_expert_layers=hides)
+    stack = replace(stack, memory=memory)
     if is_eager:
         stack = replace(
             stack, has_fused_norm=False, has_fused_activation=False, has_fused_rope=False, has_fused_residual=False,
@@ -117,5 +118,7 @@ def _fusions(stack: Stack, run: Run) -> Stack:
         )  # fmt: skip
     if re.search(r"\bno gradient[- ]accumulation[- ]fusion", f"{text} {run.word('notes').lower()}"):
         stack = replace(stack, has_gradient_accumulation_fusion=False)
+    if words.padded_capacity(f"{text} {run.word('notes').lower()}") is not None:
+        stack = replace(stack, memory=replace(stack.memory, has_room_for_every_row=False))
     has_dropout = words.has_dropout(text)
     return stack if has_dropout is None else replace(stack, has_dropout=has_dropout)

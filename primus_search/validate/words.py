@@ -14,6 +14,7 @@ _DEVICES = (
     (r"\bb200(?!\d)", "b200"),
     (r"\bh200(?!\d)", "h200"),
     (r"\bh800(?!\d)", "h800"),
+    (r"\bh20(?!\d)", "h20"),
     (r"\bh100(?!\d).*\b96 ?gi?b", "h100_96gb"),
     (r"\bh100(?!\d)", "h100"),
     (r"\ba800(?!\d)", "a800"),
@@ -79,6 +80,8 @@ _STACKS: tuple[tuple[str, str, str], ...] = (
     ("mlperf|training_results_v", "hybridep|pp_layout=|mlperf training v6|training_results_v6", "megatron_core_2026"),
     ("mlperf|training_results_v", "", "nemo_mlperf"),
     ("simumax", "", "megatron_te"),
+    ("xtuner", "", "xtuner"),
+    ("maxtext", "", "maxtext"),
     ("internevo|internlm", "", "internevo"),
     ("korthikanti", "", "megatron_2022"),
     ("sc21|narayanan", "zero-3", "deepspeed_2021"),
@@ -346,6 +349,40 @@ def has_deepep(text: str) -> bool:
 def has_legacy_experts(text: str) -> bool:
     """Whether experts run one product after another: by name, or grouped products switched off."""
     return "legacy grouped" in text or bool(re.search(r"moe_grouped_gemm\s*[=:]\s*(false|0|no|off)\b", text))
+
+
+MOST_CAPACITY = 64.0
+"""No expert is given room for more than this many times its share; beyond is a slip of the pen."""
+
+
+def padded_capacity(text: str) -> float | None:
+    """Rows of an expert over its even share, where tokens beyond are dropped and what is missing is padded."""
+    found = re.search(r"capacity[-_ ]factor[=: ]+(\d+(?:\.\d+)?)\b.*\bpadded\b", text)
+    return min(max(float(found.group(1)), 1.0), MOST_CAPACITY) if found else None
+
+
+_MASKED = r"block-?diagonal|\bthd pack|packed in thd|\bvarlen\b|attention mask per document|document mask"
+"""How tables say that packed documents do not attend to each other."""
+
+_CORPORA = ((r"\bc4\b", 427.0), (r"\bdclm\b", 1333.0))
+"""Mean tokens of a document: C4.EN has 156e9 tokens in 365e6 documents (Dodge et al. 2021, arXiv:2104.08758),
+DCLM-baseline 4e12 in 3e9 (arXiv:2406.11794)."""
+
+_ANY_CORPUS = 1000.0
+"""Likewise where nobody says: between those two."""
+
+_SPREAD = 2.0
+"""A token's document is longer than the mean one: E[l^2] / E[l]^2, which is 2 for an exponential distribution."""
+
+
+def document_length(text: str) -> float:
+    """Tokens of the document a token is in, where packed documents are masked from each other; 0 where they are not."""
+    if not re.search(_MASKED, text):
+        return 0.0
+    said = re.search(r"mean document(?: length)?(?: of)?[ =:]+(\d{1,7})\b", text)
+    if said:
+        return _SPREAD * max(float(said.group(1)), 1.0)
+    return _SPREAD * next((mean for corpus, mean in _CORPORA if re.search(corpus, text)), _ANY_CORPUS)
 
 
 def deals_experts_in_turn(text: str) -> bool:

@@ -88,7 +88,7 @@ def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
     rows = [row for row in (*outcome().rows, *outcome().memory_only) if row.case.assumed and row.memory is not None]
     ran = 0
     for row in rows:
-        error, pair = memory_error(row.case.cluster.stack), row.memory
+        error, pair = memory_error(row.case.cluster.stack, row.case.model), row.memory
         assert error is not None and pair is not None
         spread = np.hypot(row.case.cluster.accelerator.footprint.spread, np.log(error.high) / DEVIATIONS_TO_END)
         ran += pair[1] <= pair[0] * np.exp(spread * ndtri(SURELY))

@@ -87,7 +87,17 @@ def test_a_stack_nobody_named_has_the_wider_band() -> None:
     assert (named.stack.title, left_out.stack.title) == ("megatron_core_2026", "megatron_core_2026 (assumed)")
     wide, narrow = band(left_out, model, Fp8.DELAYED), band(named, model, Fp8.DELAYED)
     assert wide.low < narrow.low and wide.high > narrow.high
-    assert memory_error(named.stack) is None and memory_error(left_out.stack) is not None
+    assert memory_error(named.stack, model) is None and memory_error(left_out.stack, model) is not None
+
+
+def test_memory_of_a_named_stack_of_which_nobody_saw_a_run_or_a_peak_is_doubted_half_as_much() -> None:
+    dense, experts = load_model("llama3.1_8b"), load_model("gpt_oss_20b")
+    assert memory_error(load_stack("nemo_2024"), dense) is None  # runs were seen
+    assert memory_error(load_stack("torchtitan"), experts) is None  # peaks were seen
+    stack = load_stack("xtuner")
+    named, assumed = memory_error(stack, experts), memory_error(replace(stack, is_assumed=True), experts)
+    assert named is not None and assumed is not None
+    assert named.low == pytest.approx(assumed.low**0.5) and named.high == pytest.approx(assumed.high**0.5)
 
 
 def test_a_regime_that_a_named_stack_was_never_seen_in_has_a_wider_band_and_says_so() -> None:

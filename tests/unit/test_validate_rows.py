@@ -57,6 +57,8 @@ def outcome_of(folder: Path, *rows: dict[str, str], without: tuple[str, ...] = (
         ("MI250X (GCD)", "", "mi250x"),
         ("H100 PCIe", "", None),
         ("GH200 96GB", "", None),
+        ("H20", "", "h20"),
+        ("H200", "", "h200"),
         ("TPU v5p", "", None),
         ("", "", None),
     ],
@@ -205,6 +207,29 @@ def test_a_row_that_cannot_be_projected_says_why(change: dict[str, str], reason:
 def test_without_a_pipeline_the_word_for_its_schedule_does_not_matter(tmp_path: Path) -> None:
     plain, odd = outcome_of(tmp_path, LLAMA), outcome_of(tmp_path, LLAMA | {"schedule": "hanoi", "vpp": "4"})
     assert odd.rows[0].predicted == plain.rows[0].predicted
+
+
+@pytest.mark.parametrize(
+    ("notes", "length"),
+    [
+        ("packed sequences of 2048", 0.0),
+        ("THD packing", 2000.0),
+        ("varlen flash-attn on packed C4 documents", 854.0),
+        ("block-diagonal attention, mean document length of 300 tokens", 600.0),
+    ],
+)
+def test_documents_that_are_masked_from_each_other_are_short_sequences(
+    notes: str, length: float, tmp_path: Path
+) -> None:
+    (plain,), (packed,) = (outcome_of(tmp_path, LLAMA | {"notes": text}).rows for text in ("", notes))
+    assert packed.case.workload.document_length == length
+    assert (packed.predicted > 1.01 * plain.predicted) == (length > 0.0)
+
+
+def test_experts_padded_to_a_capacity_take_as_long_as_one_of_that_many_rows(tmp_path: Path) -> None:
+    padded = LLAMA | {"flags": "dropping, capacity_factor=1.25 (padded to it)"}
+    (row,) = outcome_of(tmp_path, padded).rows
+    assert row.case.workload.routing_imbalance == 1.25
 
 
 @pytest.mark.parametrize(

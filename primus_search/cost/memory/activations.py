@@ -35,6 +35,10 @@ INPUTS: dict[str, tuple[str, ...]] = {
 Source: Megatron-Core developer guide 0.19, Fine-Grained Activation Offloading. Time it takes is not counted.
 """
 
+CLAMPED_STEPS = 3.0
+"""Tensors that a clamped gated activation saves besides the activated gate when it runs step by step: gate and up
+clamped, up plus one. pytorch/torchtitan models/gpt_oss/model/moe.py, swiglu."""
+
 UNFUSED = "unfused"
 """The attention kernel that stores its scores."""
 
@@ -226,6 +230,10 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
         Saved(name="expert inner", bytes=BF16_BYTES * (model.num_mlp_matrices - 1) * inner),
         Saved(name="expert activated", bytes=low * inner, dropped_by=Recompute.MOE_ACTIVATION, weight_input=True),
     ]
+    if model.is_gated and not stack.has_fused_activation:
+        steps = 1.0 + (CLAMPED_STEPS if model.activation_clamp else 0.0)
+        width = BF16_BYTES * steps * inner
+        tensors.append(Saved(name="expert activation, step by step", bytes=width, dropped_by=Recompute.MOE_ACTIVATION))
     if moe.shared_ffn_hidden:
         tensors += mlp(model, stack, s, moe.shared_ffn_hidden, "shared experts", Recompute.NONE)
     return tensors

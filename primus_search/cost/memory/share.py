@@ -20,7 +20,8 @@ class Share:
     tokens          of one micro-batch on one context-parallel rank
     split_tokens    the same where sequence parallelism splits the residual stream over tensor-parallel ranks
     routed_rows     token copies that reach one device's experts: tokens/tp * top_k, times the imbalance of routing,
-                    times etp because every rank of an expert's tensor-parallel group sees its group's tokens
+                    times etp because every rank of an expert's tensor-parallel group sees its group's tokens; those of
+                    the whole group (times ep) where shapes are fixed ahead
     sent_rows       token copies a device permutes for sending
     kv_heads        key/value heads on one device, at least one
     shards          devices that share what is sharded of a dense parameter; expert_shards of an expert's
@@ -54,6 +55,8 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
     sent = np.zeros_like(tokens)
     if model.moe is not None:
         sent = tokens / c.tp * model.moe.top_k
+    has_all = stack.memory.has_room_for_every_row & ~c.deepep
+    rows = np.where(has_all, c.ep, busiest_over_mean(workload, c)) * sent
     replicas = d.dp * c.cp
     group = np.where(c.shard_group > 0, np.minimum(c.shard_group, replicas), replicas)
     return Share(
@@ -66,7 +69,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         edp=_floats(d.edp),
         tokens=tokens,
         split_tokens=np.where(c.sequence_parallel, tokens / c.tp, tokens),
-        routed_rows=sent * c.etp * busiest_over_mean(workload, c) * stack.expert_padding_factor,
+        routed_rows=rows * c.etp * stack.expert_padding_factor,
         sent_rows=sent,
         kv_heads=np.maximum(model.num_kv_heads / c.tp, 1.0),
         shards=_floats(group),
