@@ -64,8 +64,9 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
 
 def is_doubtful(stack: Stack, model: Model) -> bool:
     """Whether nobody named the stack, or neither peaks of it nor runs with such a model were ever seen."""
-    seen = stack.errors.get("moe" if model.is_moe else "dense", UNKNOWN)
-    return stack.is_assumed or (seen.runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
+    family = "moe" if model.is_moe else "dense"
+    runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == family)
+    return stack.is_assumed or (runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
 
 
 NAMED = 0.5
