@@ -1,6 +1,7 @@
 """What runs around the experts of a MoE layer: permutations, launches, the framework's own grouped products."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from primus_search.cost.routing import busiest_over_mean, permuted_rows
 from primus_search.cost.work import GroupedLinear, Module, Part, tally
 from primus_search.declare.hardware import load_hardware, load_stack
 from primus_search.model import MixtureOfExperts
+from primus_search.validate import validate_file
 from primus_search.workload import Workload
 
 MOE = MixtureOfExperts(num_experts=256, top_k=8, expert_ffn_hidden=2048)
@@ -101,3 +103,43 @@ def test_torchtitans_permutation_takes_as_long_as_its_kernels_were_measured() ->
     gathered = 196608.0 * 2048 * 2
     assert 9 * gathered / bandwidth_bytes_per_s(b200, Stream.GATHER) == pytest.approx(1.848e-3, rel=0.05)
     assert 9 * gathered / bandwidth_bytes_per_s(mi355x, Stream.GATHER) == pytest.approx(1.804e-3, rel=0.1)
+
+
+def moe_step(tmp_path: Path, **cells: str):
+    """One projected run of Qwen3-30B-A3B on a node of H200, read as a row of a table."""
+    row = {
+        "source": "pytorch/torchtitan (2025-12)", "model": "Qwen3-30B-A3B", "num_layers": "48", "hidden": "2048",
+        "ffn_hidden": "6144", "heads": "32", "kv_heads": "4", "head_dim": "128", "vocab": "151936",
+        "num_experts": "128", "topk": "8", "moe_ffn": "768", "gpu": "H200", "gpus": "8", "ep": "8", "fsdp": "fsdp2", "seq_len": "4096",
+        "mbs": "2", "gbs": "16", "precision": "bf16", "recompute": "none", "tokens_per_s_per_gpu": "6000",
+    } | cells  # fmt: skip
+    path = tmp_path / "runs.csv"
+    path.write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
+    (found,) = validate_file(path).rows
+    return found
+
+
+def test_a_benchmarks_gate_that_deals_experts_in_turn_spares_a_fused_dispatcher_most_of_its_way(tmp_path: Path) -> None:
+    """128 experts on eight ranks, eight each: a token's lie on one rank instead of 5.4 (NeMo Automodel's fake gate)."""
+    cells = {"source": "NVIDIA-NeMo/Automodel docs", "flags": "dispatcher=deepep"}
+    even, in_turn = (moe_step(tmp_path, **cells, notes=notes) for notes in ("", "fake balanced gate"))
+    assert even.case.cluster.stack.name == "automodel" and not even.case.cluster.stack.is_assumed
+    ratio = in_turn.projection.step.expert_comm / even.projection.step.expert_comm
+    assert 1 / 5.5 < float(ratio[0]) < 0.4
+
+
+def test_recompute_by_operation_repeats_the_exchange_of_experts(tmp_path: Path) -> None:
+    """torchtitan's list of what to keep names no all-to-all: models/qwen3/infra/parallelize.py."""
+    kept, again = (moe_step(tmp_path, recompute=word).projection.step for word in ("none", "op-SAC"))
+    forward = float(kept.expert_comm[0]) / 2
+    assert float(again.recompute[0]) > forward + 0.5 * float(kept.routing[0]) * 14 / 51
+
+
+def test_torchtitan_has_the_attention_of_its_date_and_eager_runs_copy_what_they_gather(tmp_path: Path) -> None:
+    new = moe_step(tmp_path, flags="torch.compile").case.cluster.stack
+    old = moe_step(tmp_path, source="pytorch/torchtitan (2025-06)", flags="no compile").case.cluster.stack
+    assert (new.attention_kernel, new.copies_gathered) == ("cudnn", False)
+    assert (old.attention_kernel, old.copies_gathered) == ("sdpa", True)
+    split = {"tp": "4", "ep": "2", "etp": "4", "sequence_parallel": "yes"}
+    eager, compiled = (moe_step(tmp_path, flags=word, **split).projection.step for word in ("no compile", ""))
+    assert float(eager.tensor_comm[0]) > 1.1 * float(compiled.tensor_comm[0])
