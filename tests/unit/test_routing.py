@@ -110,8 +110,9 @@ def moe_step(tmp_path: Path, **cells: str):
     row = {
         "source": "pytorch/torchtitan (2025-12)", "model": "Qwen3-30B-A3B", "num_layers": "48", "hidden": "2048",
         "ffn_hidden": "6144", "heads": "32", "kv_heads": "4", "head_dim": "128", "vocab": "151936",
-        "num_experts": "128", "topk": "8", "moe_ffn": "768", "gpu": "H200", "gpus": "8", "ep": "8", "fsdp": "fsdp2", "seq_len": "4096",
-        "mbs": "2", "gbs": "16", "precision": "bf16", "recompute": "none", "tokens_per_s_per_gpu": "6000",
+        "num_experts": "128", "topk": "8", "moe_ffn": "768", "gpu": "H200", "gpus": "8", "ep": "8",
+        "fsdp": "fsdp2", "seq_len": "4096", "mbs": "2", "gbs": "16", "precision": "bf16", "recompute": "none",
+        "tokens_per_s_per_gpu": "6000",
     } | cells  # fmt: skip
     path = tmp_path / "runs.csv"
     path.write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
