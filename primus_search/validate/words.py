@@ -325,9 +325,7 @@ def has_whole_graph(text: str) -> bool:
 
 def is_deterministic(text: str) -> bool:
     """Whether every kernel has to give the same bits twice: `deterministic`, `deterministic mode`."""
-    return bool(re.search(r"(?<!non-)\bdeterministic(?: mode)?\b", text)) and not re.search(
-        r"deterministic[ =](?:false|no|off)", text
-    )
+    return has(text, "deterministic") and bool(re.search(r"(?<!non-)(?<!not )\bdeterministic\b", text))
 
 
 def has_fp8_attention(text: str) -> bool:
@@ -337,8 +335,8 @@ def has_fp8_attention(text: str) -> bool:
 
 def has_dropout(text: str) -> bool | None:
     """Whether dropout is applied; None where nothing is said."""
-    rate = re.search(r"\bdropout=([\d.]+)", text)
-    return float(rate.group(1).rstrip(".")) > 0.0 if rate else None
+    rate = re.search(r"\bdropout=(\d{1,3}(?:\.\d{1,9})?)", text)
+    return float(rate.group(1)) > 0.0 if rate else None
 
 
 def has_deepep(text: str) -> bool:

@@ -62,6 +62,7 @@ def test_a_graph_without_a_scope_is_of_the_whole_step(flags: str, graph: str) ->
         ("deterministic mode; dropout=0.1", "a100_80", "flash2"),
         ("deterministic", "h100", "cudnn"),
         ("deterministic=False", "gb200", "cudnn"),
+        ("deterministic=0; dropout=.", "gb200", "cudnn"),
         ("non-deterministic", "gb200", "cudnn"),
         ("", "gb200", "cudnn"),
         ("fp8_dot_product_attention", "gb300", "cudnn_fp8"),
