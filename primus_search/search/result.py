@@ -48,10 +48,9 @@ class Table:
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties of every row."""
         sure = confidence(self.model, self.choice.cluster, self.candidates.fp8, self.projection)
-        if MEASURED in self.time_evidence:
-            # Measured and projected times do not compare: the fastest is the fastest measured one that runs.
-            is_measured = np.array([one == MEASURED for one in self.time_evidence])
-            rate = np.where(is_measured & ~self.is_lost, self.projection.tokens_per_s_per_gpu, 0.0)
+        runs_measured = np.array([one == MEASURED for one in self.time_evidence], dtype=np.bool_) & ~self.is_lost
+        if runs_measured.any():  # and projected times do not compare with theirs
+            rate = np.where(runs_measured, self.projection.tokens_per_s_per_gpu, 0.0)
             sure = replace(sure, ties_with_best=ties_with_best(rate))
         fits = sure.fits.copy()
         fits[list(self.sureties)] = list(self.sureties.values())

@@ -165,3 +165,6 @@ def test_what_a_device_showed_not_to_fit_leaves_the_frontier(run: SavedRun) -> N
     measured = replace(before, projection=full, memory_evidence=(MEASURED,) * 2, sureties={0: 0.99, 1: 0.01})
     assert 1 in before.indices
     assert frontier_after(before, measured).indices.tolist() == [0]
+    gone = replace(measured, time_evidence=(MEASURED,) * 2, projection=replace(projection, headroom_bytes=-np.ones(2)))
+    assert not len(frontier_after(before, gone))
+    assert gone.confidence.ties_with_best.tolist() == before.confidence.ties_with_best.tolist()
