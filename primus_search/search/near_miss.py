@@ -7,7 +7,7 @@ import numpy as np
 
 from primus_search.search.evaluate import Funnel
 from primus_search.search.findings import Miss
-from primus_search.search.remedies import single_changes
+from primus_search.search.remedies import closest_change, single_changes
 from primus_search.search.trials import Judge, values_of
 from primus_search.units import GB
 
@@ -19,14 +19,18 @@ def explain_miss(funnel: Funnel, cluster: int, miss: Miss) -> str:
     legal = sum(enumerator.size for enumerator in funnel.enumerators)
     accelerator = choice.cluster.accelerator
     needed = float(funnel.projectors[cluster].memory(candidate).total[0])
-    remedies = single_changes(Judge(space, choice), values_of(candidate))
+    judge, values = Judge(space, choice), values_of(candidate)
+    remedies = "; ".join(single_changes(judge, values))
+    if not remedies:
+        closest = closest_change(judge, values)
+        remedies = f"no single change was found{closest and f'; {closest}'}"
     return "\n".join(
         [
             f"none of {legal:,} legal candidates fits {accelerator.hbm_bytes / GB:.1f} GB per GPU"
             f" ({accelerator.name}, {space.search.memory_margin:.0%} kept free)",
             f"nearest miss: {_words(candidate.row(0))}",
             f"  it misses by {miss.missing_bytes / GB:.2f} GB: needs {needed / GB:.1f} GB",
-            f"what would make it fit: {'; '.join(remedies) or 'no single change was found'}",
+            f"what would make it fit: {remedies}",
         ]
     )
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from primus_search.candidates import Recompute, Sharding
-from primus_search.search.trials import Judge, Values, said
+from primus_search.search.trials import Figures, Judge, Trial, Values, said
 from primus_search.space import AxisValue
+from primus_search.units import GB
 
 DOUBLED = ("tp", "pp", "ep", "cp", "etp")
 MORE_NODES = (2, 4, 8, 16)
@@ -22,11 +23,24 @@ def single_changes(judge: Judge, values: Values, *, keep: frozenset[str] = froze
     spare = margin * hbm + figures.headroom_bytes
     if spare >= 0:
         yield f"memory_margin={spare / hbm:.3f} instead of {margin}"
-    trials = [judge.try_out(values, change) for change in _changes(values) if not keep & set(change)]
-    fitting = [trial for trial in trials if trial.changes and trial.fits and not keep & set(trial.changes)]
-    fitting.sort(key=lambda trial: trial.figures.step_s if trial.figures else 0.0)
-    yield from dict.fromkeys(said(trial) for trial in fitting)
+    fitting = [(trial, figures) for trial, figures in _tried(judge, values, keep) if figures.fits]
+    fitting.sort(key=lambda pair: pair[1].step_s)
+    yield from dict.fromkeys(said(trial) for trial, _ in fitting)
     yield from _more_nodes(judge, values)
+
+
+def closest_change(judge: Judge, values: Values) -> str:
+    """Of changes none of which makes it fit, the one that saves most, and what it still misses; empty without any."""
+    needed = judge.project([values])[0].headroom_bytes
+    saving = [(figures.headroom_bytes, said(trial)) for trial, figures in _tried(judge, values, frozenset())]
+    most, change = max(saving, default=(needed, ""))
+    return f"{change} still misses {-most / GB:.2f} GB" if most > needed else ""
+
+
+def _tried(judge: Judge, values: Values, keep: frozenset[str]) -> list[tuple[Trial, Figures]]:
+    """Legal single changes that leave the axes in `keep` alone, with what they make of it."""
+    trials = [judge.try_out(values, change) for change in _changes(values) if not keep & set(change)]
+    return [(t, t.figures) for t in trials if t.figures is not None and t.changes and not keep & set(t.changes)]
 
 
 def _changes(values: Values) -> Iterator[Mapping[str, AxisValue]]:

@@ -3,12 +3,14 @@
 import csv
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
@@ -151,6 +153,25 @@ def test_when_nothing_fits_the_nearest_miss_is_named_with_its_remedy() -> None:
     message = str(caught.value)
     assert "legal candidates fits" in message and "nearest miss: tp=1 pp=2" in message
     assert "it misses by" in message and "what would make it fit:" in message
+
+
+def test_where_no_single_change_suffices_the_closest_is_named_with_what_it_misses() -> None:
+    data = {
+        "model": "llama3_70b", "hardware": "mi300x", "nodes": 1,
+        "workload": {"seq_length": 8192, "global_batch_size": 512},
+        "space": {"tp": 8, "pp": 1, "cp": 1, "recompute": "none", "micro_batch_size": 8, "fp8": "none",
+                  "sharding": "distributed_optimizer"},
+    }  # fmt: skip
+    with pytest.raises(NothingFits) as caught:
+        run_search(make_space(data))
+    said = str(caught.value).splitlines()[-1]
+    found = re.fullmatch(r"what would make it fit: no single change was found; (.*) still misses ([\d.]+) GB", said)
+    assert found is not None, said
+    changes = dict(part.split("=") for part in re.sub(r"[()]|with ", "", found[1]).replace(" ", ",").split(",") if part)
+    data["space"] |= {name: yaml.safe_load(value) for name, value in changes.items()}
+    with pytest.raises(NothingFits) as caught:
+        run_search(make_space(data))
+    assert f"it misses by {found[2]} GB" in str(caught.value)
 
 
 def test_run_json_and_csv_have_the_keys_that_stay_put(tmp_path: Path) -> None:
