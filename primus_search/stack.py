@@ -110,6 +110,8 @@ class Stack:
     expert_gemm_share       rate of the framework's grouped BF16 products over a dense one of the same tiles; 0: the
                             device's own grouped kernels
     expert_fp8_gemm_share   likewise of FP8 products, casts apart
+    has_fused_graphed_experts  under a graph of the whole step gated MXFP8 experts are one kernel per product, which
+                            writes the activation (backward: its gradient) and the casts of the next product as well
     has_fused_optimizer     one multi-tensor optimizer kernel
     has_fused_fp8_cast      a norm takes part in the cast of its output to FP8 (docs/cost/fp8.md)
     has_fused_activation_cast  likewise the activation between the two products of an MLP
@@ -153,7 +155,8 @@ class Stack:
     host_launch_s           host time to launch one kernel; a layer cannot run faster than its launches
     host_moe_s              host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction
     host_dispatch_factor    that time with a fused dispatcher (DeepEP, HybridEP) over that with an all-to-all
-    host_overlap_factor     that time while two micro-batches run interleaved to hide their dispatch (more streams);
+    host_overlap_factor     that time under an FP8 recipe while two micro-batches run interleaved to hide their dispatch
+                            (the four nodes of a layer enter the recipe's context one by one: docs/cost/layer.md);
                             where a file says nothing as megatron_core_2026
     pass_s                  host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends
     cuda_graph              what is replayed as a graph: none, router (and preparation), partial (attention, too), full
@@ -189,6 +192,7 @@ class Stack:
     has_product_per_expert: bool = False
     expert_gemm_share: float = 0.0
     expert_fp8_gemm_share: float = 0.0
+    has_fused_graphed_experts: bool = False
     has_fused_optimizer: bool = True
     has_fused_fp8_cast: bool = True
     has_fused_activation_cast: bool = False

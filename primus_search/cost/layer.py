@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Candidates, Floats
+from primus_search.candidates import Bools, Candidates, Floats, Fp8
 from primus_search.cost.attention import UNFUSED, attention_s
+from primus_search.cost.grouped_gemm import expert_precision
 from primus_search.cost.memory_bound import Stream
 from primus_search.cost.routing import busiest_over_mean, router_operations
 from primus_search.cost.tensor_parallel import num_split_blocks
@@ -349,7 +350,9 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
     gates = model.num_mlp_matrices - 1
     routed = s.expert_rows * s.local_experts
 
-    def grouped(n: Floats, k: Floats, producer: Producer) -> GroupedLinear:
+    is_joined = _joins_experts(model, stack, c)
+
+    def grouped(n: Floats, k: Floats, producer: Producer, consumer: Producer) -> GroupedLinear:
         return GroupedLinear(
             part=Part.EXPERTS,
             module=Module.EXPERTS,
@@ -360,13 +363,15 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
             precision=c.fp8,
             mode=c.grouped_gemm,
             producer=producer,
+            consumer=consumer,
+            is_joined=is_joined,
         )
 
     ops = router_operations(model, workload, stack, c, expert_tokens=s.expert_tokens, routed_rows=routed)
     ops += [
-        grouped(gates * inner, np.full_like(inner, float(model.hidden)), Producer.OTHER),
-        _activation(model, stack, routed * inner, Part.EXPERTS, Module.EXPERT_ACTIVATION),
-        grouped(np.full_like(inner, float(model.hidden)), inner, Producer.ACTIVATION),
+        grouped(gates * inner, np.full_like(inner, float(model.hidden)), Producer.OTHER, Producer.ACTIVATION),
+        _activation(model, stack, np.where(is_joined, 0.0, routed * inner), Part.EXPERTS, Module.EXPERT_ACTIVATION),
+        grouped(np.full_like(inner, float(model.hidden)), inner, Producer.ACTIVATION, Producer.OTHER),
     ]
     if model.has_linear_bias:
         ops.append(_expert_bias(routed * model.hidden, s.local_experts))
@@ -375,6 +380,16 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
     if moe.shared_ffn_hidden:
         ops += mlp_operations(model, stack, c, s, moe.shared_ffn_hidden, Part.MLP)
     return ops
+
+
+def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
+    """Where the experts' products write activation and casts themselves: gated MXFP8 experts without biases or clamps
+    (TransformerEngine ops/fused/grouped_mlp.py) whose token counts stay on the device, as a graph of the whole step
+    needs them (NVIDIA-NeMo/Megatron-Bridge#3983 and #4249)."""
+    is_plain = model.is_gated and not model.has_linear_bias and not model.activation_clamp
+    is_on = stack.has_fused_graphed_experts and stack.cuda_graph == "full" and is_plain
+    joins: Bools = (expert_precision(c.fp8, c.grouped_gemm) == Fp8.MXFP8) & is_on
+    return joins
 
 
 def _expert_bias(elements: Floats, local_experts: Floats) -> Traffic:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Bools, Candidates, Floats, Ints, Sharding
+from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.factor import Vocabulary, in_order
@@ -155,7 +155,8 @@ def _piece(job: _Job, piece: int, c: Candidates) -> Piece:
         _add_sharded(job, piece, work, c.take(first))
     kind, acc, stack = job.kind(piece), job.cluster.accelerator, job.cluster.stack
     dispatcher = np.where(c.deepep[first], stack.host_dispatch_factor, 1.0)
-    dispatcher = dispatcher * np.where(np.asarray(stack.expert_overlap) > 0.0, stack.host_overlap_factor, 1.0)
+    enters_fp8 = (np.asarray(stack.expert_overlap) > 0.0) & (c.fp8[first] != Fp8.NONE)
+    dispatcher = dispatcher * np.where(enters_fp8, stack.host_overlap_factor, 1.0)
     _add_launches(work, acc, stack, bookkeeping=dispatcher if kind is not None and kind.is_moe else 0.0)
     again, repeated_s = np.zeros_like(number), np.zeros(1)
     if kind is not None:

@@ -92,7 +92,11 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedLinear:
-    """The same for `groups` experts with `rows` tokens each."""
+    """The same for `groups` experts with `rows` tokens each.
+
+    is_joined  1 where all experts are one kernel that writes the activation between two products and its casts, too
+    consumer   what reads the product: the activation then writes the gradient of it
+    """
 
     part: Part
     module: Module
@@ -103,6 +107,8 @@ class GroupedLinear:
     precision: ArrayLike
     mode: ArrayLike
     producer: Producer = Producer.OTHER
+    consumer: Producer = Producer.OTHER
+    is_joined: ArrayLike = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +288,9 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
         return
     rows = work.kernels.shape[1]
     facts = ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
-             [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack))  # fmt: skip
+             [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack), [o.is_joined for o in ops],
+             [o.producer is Producer.ACTIVATION for o in ops],
+             [o.consumer is Producer.ACTIVATION for o in ops])  # fmt: skip
     columns = [_stack(column, rows) for column in facts]
     found = _once(lambda *distinct: _grouped_linear_s(acc, stack, *distinct), columns, shares_rows)
     seconds, kernels = found[: len(Pass)], found[len(Pass) :]
@@ -293,9 +301,12 @@ def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stac
 
 def _grouped_linear_s(
     acc: Accelerator, stack: Stack, tokens: Floats, groups: Floats, n: Floats, k: Floats, precision: Floats,
-    mode: Floats, is_fused: Floats,
+    mode: Floats, is_fused: Floats, is_joined: Floats, follows: Floats, leads: Floats,
 ) -> Sequence[Floats]:  # fmt: skip
-    """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each."""
+    """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each.
+
+    follows, leads  1 where the activation wrote the input, or writes the gradient of the output
+    """
     code = expert_precision(precision, mode)
     acc = with_experts_of(acc, stack)
     slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.fp8_efficiency)
@@ -308,7 +319,11 @@ def _grouped_linear_s(
     cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
     # One product reads a weight in each direction, so each casts it for itself where nothing keeps the cast.
     cast_weight = 0.0 if stack.caches_fp8_weights else quantize_s(acc, groups * n * k * (tokens > 0), code, 1.0)
-    launches = np.where((mode == GroupedGemm.LEGACY) | stack.has_product_per_expert, groups, 1.0)
+    casts_input, casts_gradient = 1.0 - is_joined * follows, 1.0 - is_joined * leads
+    cast_input, input_kernels = casts_input * cast_input, casts_input * input_kernels
+    cast_gradient, gradient_kernels = casts_gradient * cast_gradient, casts_gradient * gradient_kernels
+    one_by_one = ((mode == GroupedGemm.LEGACY) | stack.has_product_per_expert) & (is_joined == 0.0)
+    launches = np.where(one_by_one, groups, 1.0)
     kernels = (launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches)
     return forward + cast_input + cast_weight, input_grad + cast_gradient + cast_weight, weight_grad, *kernels
 

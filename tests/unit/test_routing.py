@@ -2,18 +2,22 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, GroupedGemm
+from primus_search.candidates import Candidates, Fp8, GroupedGemm
 from primus_search.cost.expert_parallel import distinct_destinations
+from primus_search.cost.gemm import operand_cast_s
 from primus_search.cost.grouped_gemm import grouped_gemm_s, with_experts_of
+from primus_search.cost.layer import expert_operations, shapes
 from primus_search.cost.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.routing import busiest_over_mean, permuted_rows
 from primus_search.cost.work import GroupedLinear, Module, Part, tally
 from primus_search.declare.hardware import load_hardware, load_stack
-from primus_search.model import MixtureOfExperts
+from primus_search.declare.models import load_model
+from primus_search.model import MixtureOfExperts, Model
 from primus_search.validate import validate_file
 from primus_search.workload import Workload
 
@@ -60,6 +64,31 @@ def test_products_launched_expert_by_expert_cost_the_host_each(experts: int) -> 
     each = tally([linear], acc=acc, stack=replace(PLAIN, has_product_per_expert=True), rows=1)
     assert np.all(one.kernels == 1.0) and np.all(each.kernels == experts)
     assert np.array_equal(one.seconds, each.seconds)
+
+
+def test_experts_of_a_graphed_step_write_activation_and_casts_in_their_products() -> None:
+    """MXFP8 experts under a graph of the whole step: one launch per product, two of the four casts, no activation; by
+    themselves, in another precision, or with a clamp between the products, nothing of that."""
+    acc, stack = load_hardware("gb200").accelerator, load_stack("megatron_core_2026")
+    deepseek, gpt_oss = load_model("deepseek_v3"), load_model("gpt_oss_120b")
+
+    def experts(model: Model, graph: Literal["none", "full"], precision: Fp8) -> tuple[float, float]:
+        c = Candidates.table(ep=32, deepep=True, fp8=int(precision))
+        workload, used = Workload(seq_length=4096, global_batch_size=256), replace(stack, cuda_graph=graph)
+        sizes = shapes(model, workload, used, c)
+        work = tally(expert_operations(model, workload, used, c, sizes), acc=acc, stack=used, rows=1)
+        return float(work.seconds[:, Part.EXPERTS].sum()), float(work.kernels.sum())
+
+    separate_s, launches = experts(deepseek, "none", Fp8.MXFP8)
+    joined_s, fewer = experts(deepseek, "full", Fp8.MXFP8)
+    elements = 32768.0 * 2048.0  # routed rows times inner size
+    hidden, gradient = operand_cast_s(acc, np.array([1.0, 2.0]) * elements, 1.0, np.array(int(Fp8.MXFP8)), False)[0]
+    activation = (3.0 + 5.0) * elements * 2.0 / acc.memory.stream_efficiency / acc.hbm_bytes_per_s
+    saved = hidden + gradient + activation / stack.memory_efficiency
+    assert separate_s - joined_s == pytest.approx(saved, rel=0.05)
+    assert fewer < launches - 2 * 8 * 3
+    for model, precision in ((deepseek, Fp8.NONE), (deepseek, Fp8.HYBRID), (gpt_oss, Fp8.MXFP8)):
+        assert experts(model, "full", precision) == experts(model, "none", precision)
 
 
 def test_no_framework_runs_its_experts_above_the_peak_of_the_device() -> None:
