@@ -42,8 +42,8 @@ def test_experts_dealt_in_turn_lie_on_as_many_ranks_as_counting_them_says(
     tokens = np.arange(4096)[:, None]
     ranks = (tokens * top_k + np.arange(top_k)) % num_experts // (num_experts // parts)
     counted = np.mean([len(set(of_token)) for of_token in ranks.tolist()])
-    assert float(distinct_destinations(num_experts, top_k, parts, in_turn=True)) == pytest.approx(counted)
-    assert counted < float(distinct_destinations(num_experts, top_k, parts))
+    assert float(distinct_destinations(num_experts, top_k, np.array(parts), in_turn=True)) == pytest.approx(counted)
+    assert counted < float(distinct_destinations(num_experts, top_k, np.array(parts)))
 
 
 def test_permutation_in_separate_operations_moves_the_rows_three_times() -> None:
