@@ -68,6 +68,8 @@ def build_case(run: Run, *, may_lack_rate: bool = False, supposed: str = "") -> 
     """
     if not run.is_complete:
         raise Skipped("marked incomplete")
+    if words.trains_adapters(f"{run.word('model')} {run.word('flags')}".lower()):
+        raise Skipped("only adapters are trained, which is not modelled")
     model = build_model(run)
     hardware = build_hardware(run)
     stack, assumed = build_stack(run, hardware, supposed)

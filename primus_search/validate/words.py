@@ -328,6 +328,11 @@ def is_deterministic(text: str) -> bool:
     return has(text, "deterministic") and bool(re.search(r"(?<!non-)(?<!not )\bdeterministic\b", text))
 
 
+def trains_adapters(text: str) -> bool:
+    """Whether most weights stay as they are: `LoRA`, `QLoRA`, `PEFT`."""
+    return any(has(text, word) and re.search(rf"(?<![\w-])q?{word}\b", text) for word in ("lora", "peft"))
+
+
 def has_fp8_attention(text: str) -> bool:
     """Whether attention runs in FP8, too: `fp8_dot_product_attention`, an attention recipe of its own."""
     return has(text, "fp8_dot_product_attention") or bool(re.search(r"attention recipe float8|\bfp8 attention", text))

@@ -197,6 +197,7 @@ def test_a_run_that_publishes_memory_alone_counts_for_memory_alone(tmp_path: Pat
         ({"tokens_per_s_per_gpu": "fast"}, "no measured tokens/s/GPU, nor the time of a step"),
         ({"num_experts": "8", "moe_ffn": "1024"}, "topk is missing or not a whole number of at least 1"),
         ({"complete": "no"}, "marked incomplete"),
+        ({"model": "Llama-3-8B LoRA"}, "only adapters are trained, which is not modelled"),
     ],
 )
 def test_a_row_that_cannot_be_projected_says_why(change: dict[str, str], reason: str, tmp_path: Path) -> None:
