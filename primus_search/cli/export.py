@@ -35,6 +35,7 @@ def export(
     launch = write_launch(job, format_name)
     if out is not None:
         write(out, launch.text, "--out")
+        typer.echo(f"launch file: {out}", err=True)
     if as_json:
         typer.echo(dumps({"format": format_name, "text": launch.text, "unsaid": dict(launch.unsaid)}, indent=2))
     elif out is None:
