@@ -37,6 +37,7 @@ class StackMemory:
     group_buffer_copies     copies of the tokens of every rank of an expert group that HybridEP's buffers have room for;
                             they take the place of DeepEP's (0: DeepEP)
     offloaded_modules       modules of every layer whose inputs wait on the host (`cost.memory.activations.INPUTS`)
+    recomputes_norms        a compiled backward makes outputs of norms again from their inputs, which are kept anyway
     hides_expert_layers     modules of a layer with experts are compiled inside its checkpoint, which then sees none of
                             their operations: selective checkpointing by operation keeps the layer's input alone
     activation_share        allocator slack: reserved but unallocated bytes per allocated byte that comes and goes
@@ -69,6 +70,7 @@ class StackMemory:
     deepep_buffer_copies: float = 4.0
     group_buffer_copies: float = 0.0
     offloaded_modules: tuple[str, ...] = ()
+    recomputes_norms: bool = False
     hides_expert_layers: bool = False
     activation_share: float = 0.0
     static_share: float = 0.0

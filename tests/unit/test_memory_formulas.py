@@ -128,6 +128,21 @@ def test_per_operation_checkpointing_keeps_every_product_with_a_bias() -> None:
     assert kept(replace(LLAMA_70B, has_linear_bias=True)) - kept(LLAMA_70B) == 4096 * products / 2
 
 
+def test_a_compiled_norm_keeps_no_output_and_an_eager_clamped_activation_every_step() -> None:
+    oss = replace(LITE, activation_clamp=7.0)
+    compiled = replace(FLASH, memory=replace(FLASH.memory, recomputes_norms=True))
+    s = share(oss, Workload(seq_length=4096, global_batch_size=8), FLASH, Candidates.table(), 8)
+
+    def kept(stack: Stack) -> dict[str, float]:
+        return {t.name: float(t.bytes[0]) for t in saved_tensors(oss, stack, oss.kinds[1], s, 4096)}
+
+    assert kept(compiled)["MLP norm output"] == kept(compiled)["attention norm output"] == 0.0
+    assert kept(FLASH)["attention norm output"] > 0.0
+    eager = kept(replace(FLASH, has_fused_activation=False))
+    # The gate activated, gate and up clamped, up plus one; routed rows of the inner width each.
+    assert eager["expert activation, step by step"] == 4 * (2 * 4096 * 6 * 1408)
+
+
 def test_a_checkpoint_outside_compiled_modules_keeps_the_input_of_a_layer_with_experts() -> None:
     hidden_from_it = replace(FLASH, memory=replace(FLASH.memory, hides_expert_layers=True))
 

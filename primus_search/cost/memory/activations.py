@@ -100,7 +100,8 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks.
 
     A root-mean-square norm of several operations keeps, instead of its input, the FP32 copy of it and the normalised
-    BF16 one that the weight multiplies (6 u H): transformers models/llama/modeling_llama.py LlamaRMSNorm.
+    BF16 one that the weight multiplies (6 u H): transformers models/llama/modeling_llama.py LlamaRMSNorm. A compiled
+    one keeps no output where backward makes it again (`recomputes_norms`).
 
     The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8
     every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents). The router reads the
@@ -115,6 +116,8 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     if kind.is_moe:
         has_shared = model.moe is not None and model.moe.shared_ffn_hidden > 0
         mlp_out = BF16_BYTES * stream + np.where(is_cast & has_shared, out, 0.0)
+    if stack.memory.recomputes_norms and stack.has_fused_norm:
+        attention_out, mlp_out = 0.0 * attention_out, 0.0 * mlp_out
     mask = MASK_BYTES * stream * (1.0 if stack.has_dropout else 0.0)
     is_eager = model.norm == "rmsnorm" and not stack.has_fused_norm
     norm_input = (FP32_BYTES + BF16_BYTES if is_eager else BF16_BYTES) * stream
