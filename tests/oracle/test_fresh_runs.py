@@ -4,7 +4,8 @@
 tests once: unseen_runs.csv, two halves dealt by a hash of their source (unseen_runs_2.csv, unseen_runs_3.csv), half of
 a set of NVIDIA's stacks (unseen_runs_5.csv). Having been looked at they are trained on, and judged as any other run:
 left out with their whole source. `TRAINERS`, half of a set of torch's and JAX's trainers, was looked at and is in no
-fit: it is projected with the numbers as they are, as is `BLIND`, which nobody looks at. The bounds are what is promised; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
+fit: it is projected with the numbers as they are. So is `BLIND`, which nobody looks at. The bounds are what is
+promised; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
 """
 
 from functools import lru_cache
@@ -175,7 +176,7 @@ def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
     assert float((weights * ran).sum() / weights.sum()) >= 0.85
 
 
-# --- looked at, in no fit: torchtitan on GB300, MaxText, XTuner, ms-swift and others of 2025 and 2026 ------------------
+# --- looked at, in no fit: torchtitan on GB300, MaxText, XTuner, ms-swift and others of 2025 and 2026 -----------------
 
 
 @lru_cache(maxsize=1)
