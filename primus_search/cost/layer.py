@@ -376,18 +376,20 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
     if model.has_linear_bias:
         ops.append(_expert_bias(routed * model.hidden, s.local_experts))
     if model.activation_clamp:
-        ops.append(_clamp(routed * inner))
+        ops.append(_clamp(np.where(is_joined, 0.0, routed * inner)))
     if moe.shared_ffn_hidden:
         ops += mlp_operations(model, stack, c, s, moe.shared_ffn_hidden, Part.MLP)
     return ops
 
 
 def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
-    """Where the experts' products write activation and casts themselves: gated MXFP8 experts without biases or clamps
-    (TransformerEngine ops/fused/grouped_mlp.py) whose token counts stay on the device, as a graph of the whole step
-    needs them (NVIDIA-NeMo/Megatron-Bridge#3983 and #4249)."""
-    is_plain = model.is_gated and not model.has_linear_bias and not model.activation_clamp
-    is_on = stack.has_fused_graphed_experts and stack.cuda_graph == "full" and is_plain
+    """Where the experts' products write activation and casts themselves: gated MXFP8 experts whose token counts stay
+    on the device, as a graph of the whole step needs them (NVIDIA-NeMo/Megatron-Bridge#3983 and #4249).
+
+    Clamps are part of it (TransformerEngine pytorch/ops/_common.py, fuse_grouped_mlp_ops: ScaledClampedQGeGLU), the
+    bias of the down projection, times the routing weight, is taken as added outside (docs/cost/grouped_gemm.md).
+    """
+    is_on = stack.has_fused_graphed_experts and stack.cuda_graph == "full" and model.is_gated
     joins: Bools = (expert_precision(c.fp8, c.grouped_gemm) == Fp8.MXFP8) & is_on
     return joins
 
