@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from primus_search.declare import load_space
-from primus_search.search import Options, RunFolder, evaluate, plan, run_search, store
+from primus_search.search import Options, RunFolder, evaluate, plan, run_search
 from primus_search.search.journal import MAGIC
 
 TASK_ROWS = KEEP = 500
@@ -36,8 +36,8 @@ LATER_S = 0.2
 # The command with small tasks; workers are forked from it, and Ray's get their range with each task.
 COMMAND = f"""
 import sys
-from primus_search.search import evaluate, plan, store
-for module in (evaluate, plan, store):
+from primus_search.search import evaluate, plan
+for module in (evaluate, plan):
     module.CHUNK_ROWS = {TASK_ROWS}
 plan.MAX_TASK_ROWS = plan.LEAST_TASK_ROWS = {TASK_ROWS}
 from primus_search.cli import main
@@ -185,7 +185,7 @@ def finished_here(run: Run, **options: Any) -> None:
 def small_tasks() -> Iterator[None]:
     """This process cuts its tasks as COMMAND does."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (evaluate, plan, store):
+        for module in (evaluate, plan):
             patch.setattr(module, "CHUNK_ROWS", TASK_ROWS)
         patch.setattr(plan, "MAX_TASK_ROWS", TASK_ROWS)
         patch.setattr(plan, "LEAST_TASK_ROWS", TASK_ROWS)

@@ -26,7 +26,7 @@ KEEP = 200
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("evaluate", "plan", "store"):
+    for module in ("evaluate", "plan"):
         monkeypatch.setattr(f"primus_search.search.{module}.CHUNK_ROWS", ROWS)
 
 
