@@ -31,7 +31,7 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
         etp=max(run.parts("etp"), 1),
         cp=run.count("cp", 1),
         micro_batch_size=run.count("mbs"),
-        deepep=words.has_deepep(text) or "deepep" in rungs,
+        deepep=words.has_deepep(text) or "deepep" in rungs or words.lists_deepep(run.word("notes").lower()),
         sync_free_stage=_sync_free(text, rungs),
         fp8=int(fp8),
         recompute=int(recompute),

@@ -51,7 +51,7 @@ def likely_stack(run: Run, hardware: Hardware) -> str:
         return "primus_torchtitan" if is_sharded or "torchtitan" in text else "primus_megatron"
     if is_sharded and "megatron" in text:
         return MEGATRON_FSDP
-    if "automodel" in text:
+    if "automodel" in text or (is_sharded and re.search(r"fsdp2-te|fsdp2 \+ te\b|transformer engine", text)):
         return AUTOMODEL
     if "fsdp" in word or "torchtitan" in text:
         return TORCHTITAN

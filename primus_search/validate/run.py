@@ -84,13 +84,17 @@ class Row:
 
     @property
     def memory(self) -> tuple[float, float] | None:
-        """Predicted and measured bytes in the view the run's source reports; None where it reports none."""
+        """Predicted and measured bytes in the view the run's source reports; None where it reports none.
+
+        Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
+        """
         measured = self.case.run.number("peak_mem_gb")
         if not measured or measured < 0.0:
             return None
         view, unit = memory_view(self.case.run)
         memory = self.projection.memory
-        predicted = {"allocated": memory.allocated, "reserved": memory.reserved, "driver": memory.driver}[view]
+        views = {"allocated": memory.allocated - memory.expert_buffers, "driver": memory.driver}
+        predicted = (views | {"reserved": memory.reserved - memory.expert_buffers})[view]
         return float(predicted[0]), measured * unit
 
 

@@ -349,6 +349,11 @@ def has_deepep(text: str) -> bool:
     return has(text, "deepep") or has(text, "hybridep")
 
 
+def lists_deepep(notes: str) -> bool:
+    """Whether notes (in lower case) list DeepEP among what a run was made with: `torch.compile, DeepEP v1; FP32`."""
+    return bool(re.search(r"(?:^|[,;] )deepep(?: v\d)?(?=[,;.]|$)", notes))
+
+
 def has_legacy_experts(text: str) -> bool:
     """Whether experts run one product after another: by name, or grouped products switched off."""
     return "legacy grouped" in text or bool(re.search(r"moe_grouped_gemm\s*[=:]\s*(false|0|no|off)\b", text))
@@ -364,8 +369,9 @@ def padded_capacity(text: str) -> float | None:
     return min(max(float(found.group(1)), 1.0), MOST_CAPACITY) if found else None
 
 
-_MASKED = r"block-?diagonal|\bthd pack|packed in thd|\bvarlen\b|attention mask per document|document mask"
-"""How tables say that packed documents do not attend to each other."""
+_MASKED = r"block-?diagonal|\bthd pack|packed in thd|\bvarlen\b|(?:attention|document) mask per|\bswift\b.*\bpack"
+"""How tables say that packed documents do not attend to each other. ms-swift packs for variable-length kernels alone:
+modelscope/ms-swift docs/source_en/Instruction/Command-line-parameters.md, packing."""
 
 _CORPORA = ((r"\bc4\b", 427.0), (r"\bdclm\b", 1333.0))
 """Mean tokens of a document: C4.EN has 156e9 tokens in 365e6 documents (Dodge et al. 2021, arXiv:2104.08758),

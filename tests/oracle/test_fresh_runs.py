@@ -189,7 +189,7 @@ def test_every_row_of_torchs_and_jaxs_trainers_is_read() -> None:
     assert (len(trainers().rows), len(trainers().memory_only), len(trainers().ran_out)) == (75, 7, 15)
 
 
-@missed("20.3 and 67.1 % as first projected, 14.6 and 43.0 % now: experts of torchtitan, GPT-OSS in FP8 on MI355X")
+@missed("20.3 and 67.1 % as first projected, 11.3 and 39.5 % now: experts of torchtitan, GPT-OSS in FP8 on MI355X")
 def test_errors_of_torchs_and_jaxs_trainers_are_as_small_as_promised() -> None:
     figures = summary(trainers())
     assert figures["median_abs_error"] <= MEDIAN

@@ -15,7 +15,7 @@ from primus_search.errors import InputError
 from primus_search.validate import Outcome, validate_file
 from primus_search.validate.rows import read_runs
 from primus_search.validate.run import Refitted, memory_view, summary
-from primus_search.validate.words import hardware, precision, recompute, sharding, stack_name
+from primus_search.validate.words import hardware, lists_deepep, precision, recompute, sharding, stack_name
 
 LLAMA = {
     "id": "x-1", "source": "someone/else results.md", "model": "Llama-3-8B", "params_b": "8.03", "num_layers": "32",
@@ -225,6 +225,19 @@ def test_documents_that_are_masked_from_each_other_are_short_sequences(
     (plain,), (packed,) = (outcome_of(tmp_path, LLAMA | {"notes": text}).rows for text in ("", notes))
     assert packed.case.workload.document_length == length
     assert (packed.predicted > 1.01 * plain.predicted) == (length > 0.0)
+
+
+@pytest.mark.parametrize(
+    ("notes", "listed"),
+    [
+        ("torch.compile, DeepEP v1; FP32 weights", True),
+        ("recompute, DeepEP", True),
+        ("12 % slower than with DeepEP, all else equal", False),
+        ("", False),
+    ],
+)
+def test_notes_may_list_deepep_among_what_a_run_was_made_with(notes: str, listed: bool) -> None:
+    assert lists_deepep(notes.lower()) == listed
 
 
 def test_experts_padded_to_a_capacity_take_as_long_as_one_of_that_many_rows(tmp_path: Path) -> None:
