@@ -40,7 +40,7 @@ class Recompute(IntFlag):
     """What is recomputed in backward. Modules combine; FULL recomputes whole layers (see `recompute_num_layers`).
 
     CORE_ATTENTION is Megatron's `selective`; OP_SAC is torchtitan's per-op selective checkpointing (SDPA outputs and
-    every second matmul are kept).
+    every second matmul are kept); with OP_SAC_EXPERTS beside it products of routed experts are kept, too.
     """
 
     NONE = 0
@@ -51,6 +51,7 @@ class Recompute(IntFlag):
     LAYERNORM = 16
     OP_SAC = 32
     FULL = 64
+    OP_SAC_EXPERTS = 128
 
 
 class RecomputeMethod(IntEnum):

@@ -49,4 +49,6 @@ def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
         is_on = ((recompute & int(flag)) > 0).astype(np.float64)
         for module, share in repeats.items():
             shares[module] = np.maximum(shares[module], share * is_on)
+    keeps_experts = ((recompute & int(Recompute.OP_SAC_EXPERTS)) > 0) & ((recompute & int(Recompute.FULL)) == 0)
+    shares[Module.EXPERTS] = np.where(keeps_experts, 0.0, shares[Module.EXPERTS])
     return in_order([total, *(shares * forward_module_s)])

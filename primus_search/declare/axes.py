@@ -195,6 +195,7 @@ RECOMPUTE_WORDS: dict[str, Recompute] = {
     "moe_activation": Recompute.MOE_ACTIVATION,
     "layernorm": Recompute.LAYERNORM,
     "op_sac": Recompute.OP_SAC,
+    "op_sac_experts": Recompute.OP_SAC | Recompute.OP_SAC_EXPERTS,
 }
 """What may be recomputed, with Megatron's own module names (core_attn, moe_act) beside ours."""
 

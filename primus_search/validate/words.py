@@ -176,6 +176,8 @@ def recompute(word: str) -> tuple[Recompute, int] | None:
             flags |= flag
     if re.search(r"(?<![\w-])mlp(?![\w-])", text):
         flags |= Recompute.MLP
+    if flags & Recompute.OP_SAC and re.search(r"\+ ?grouped", text):
+        flags |= Recompute.OP_SAC_EXPERTS
     if flags:
         return flags, 0
     if text == "selective":

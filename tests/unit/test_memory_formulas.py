@@ -117,6 +117,16 @@ def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:
     assert kept(LITE, 8) - kept(LITE, 1) == 2 * (2 * 4096 * 6 * LITE.hidden)
 
 
+def test_per_operation_checkpointing_may_keep_products_of_experts_too() -> None:
+    def kept(flags: Recompute) -> float:
+        c = Candidates.table(recompute=flags)
+        s = share(LITE, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+        return float(np.ravel(kept_by_operation(LITE, FLASH, LITE.kinds[1], s))[0])
+
+    more = kept(Recompute.OP_SAC | Recompute.OP_SAC_EXPERTS) - kept(Recompute.OP_SAC)
+    assert more == 2 * (4096 * 6) * (LITE.hidden + 2 * 1408)  # the down product's rows, and gate and up
+
+
 def test_per_operation_checkpointing_keeps_every_product_with_a_bias() -> None:
     # `addmm` is on the list, and every second `mm` is not.
     def kept(model: Model) -> float:

@@ -291,7 +291,7 @@ def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> 
     of a layer with experts are compiled one by one inside the checkpoint, which sees what lies between them: of the
     list, the reduce-scatter of the experts' output where the stream is split. A linear with a bias is an `addmm`, which
     newer lists name without counting it: each is kept. So are tokens as dispatched and as combined (all_to_all_single,
-    DeepEP).
+    DeepEP), and grouped products where a list names them (OP_SAC_EXPERTS: save_grouped_mm of LambdaLabsML/torchtitan).
     Source: pytorch/torchtitan, torchtitan/models/llama3/infra/parallelize.py (`_op_sac_save_list`): every second `mm`
     recomputed; torchtitan/models/llama4/infra/parallelize.py (`apply_compile`); torch's
     `compute_intensive_ops` in torchtitan/distributed/activation_checkpoint.py.
@@ -306,7 +306,9 @@ def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> 
         products = products - stream
     share = 1.0 if model.has_linear_bias else 0.5
     exchanged = np.where((s.ep > 1) & kind.is_moe, 2.0 * BF16_BYTES * s.sent_rows * model.hidden, 0.0)
-    return stream + attention + share * products + exchanged
+    keeps_experts = np.not_equal(s.recompute & int(Recompute.OP_SAC_EXPERTS), 0)
+    grouped = np.where(keeps_experts, _grouped_outputs(model, kind, s), 0.0)
+    return stream + attention + share * products + exchanged + grouped
 
 
 def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:
