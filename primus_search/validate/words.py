@@ -106,8 +106,8 @@ def stack_name(source: str, flags: str, gpu: str) -> str | None:
 
 
 def is_fork(source: str) -> bool:
-    """Whether a source says that it changed the software it names."""
-    return bool(re.search(r"\b(?:fork(?:ed)?|patched|modified)\b", source.lower()))
+    """Whether a source says that it changed the software it names, or wrote it to try something."""
+    return bool(re.search(r"(?<![a-z])(?:fork(?:ed)?|patched|modified|prototype)(?![a-z])", source.lower()))
 
 
 def precision(word: str) -> Fp8 | None:

@@ -34,7 +34,7 @@ DATA = Path(__file__).parent / "data"
 BLIND = DATA / "blind_runs.csv"
 LATER, FIRST_HALF, OTHER_HALF = "unseen_runs.csv", "unseen_runs_2.csv", "unseen_runs_3.csv"
 NVIDIA, TRAINERS = "unseen_runs_5.csv", "unseen_runs_4.csv"
-COLLECTED_LATER = (LATER, FIRST_HALF, OTHER_HALF, NVIDIA, TRAINERS)
+COLLECTED_LATER = (LATER, FIRST_HALF, OTHER_HALF, NVIDIA)
 MEDIAN, P90, BIAS = 0.07, 0.22, 0.02
 LEAST_COVERED, MOST_COVERED = 0.85, 0.95
 PEAK_MEDIAN, PEAK_P90, PEAK_BIAS = 0.04, 0.10, 0.03
@@ -57,7 +57,7 @@ def left_out() -> Outcome:
     return validate_file(tables).with_rates(left_out_rates(tables, "source"))
 
 
-@lru_cache(maxsize=5)
+@lru_cache(maxsize=4)
 def of(table: str) -> Outcome:
     """The runs of one table among them."""
 
@@ -105,9 +105,9 @@ def test_every_row_is_read() -> None:
     "table",
     [
         LATER,
-        pytest.param(FIRST_HALF, marks=missed("10.0 / 28.8 / -2.0 % as first projected, 8.0 / 17.5 / -1.8 % left out")),
-        pytest.param(OTHER_HALF, marks=missed("14.1 / 62 / +5.4 % as first projected, 7.1 / 25.4 / +1.3 % left out")),
-        pytest.param(NVIDIA, marks=missed("9.9 / 46.7 % as first projected, 7.2 / 20.5 / +1.5 % left out")),
+        pytest.param(FIRST_HALF, marks=missed("10.0 / 28.8 / -2.0 % as first projected, 8.9 / 19.0 / -4.4 % left out")),
+        pytest.param(OTHER_HALF, marks=missed("14.1 / 62 / +5.4 % as first projected, 7.6 / 38.4 / -1.1 % left out")),
+        pytest.param(NVIDIA, marks=missed("9.9 / 46.7 % as first projected, 7.6 / 24.9 / +1.4 % left out")),
     ],
 )
 def test_tables_collected_later_are_met_as_promised(table: str) -> None:
@@ -176,11 +176,12 @@ def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
     assert float((weights * ran).sum() / weights.sum()) >= 0.85
 
 
-# --- likewise: torchtitan on GB300, MaxText, XTuner, ms-swift and others of 2025 and 2026 -----------------------------
+# --- looked at, in no fit: torchtitan on GB300, MaxText, XTuner, ms-swift and others of 2025 and 2026 -----------------
 
 
+@lru_cache(maxsize=1)
 def trainers() -> Outcome:
-    return of(TRAINERS)
+    return validate_file(DATA / TRAINERS)
 
 
 def test_every_row_of_torchs_and_jaxs_trainers_is_read() -> None:
@@ -188,7 +189,7 @@ def test_every_row_of_torchs_and_jaxs_trainers_is_read() -> None:
     assert (len(trainers().rows), len(trainers().memory_only), len(trainers().ran_out)) == (75, 7, 15)
 
 
-@missed("20.3 and 67.1 % as first projected, 12.6 and 48.3 % left out: experts of torchtitan, GPT-OSS in FP8 on MI355X")
+@missed("20.3 and 67.1 % as first projected, 11.3 and 39.5 % now: experts of torchtitan, GPT-OSS in FP8 on MI355X")
 def test_errors_of_torchs_and_jaxs_trainers_are_as_small_as_promised() -> None:
     figures = summary(trainers())
     assert figures["median_abs_error"] <= MEDIAN

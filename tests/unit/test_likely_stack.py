@@ -72,6 +72,11 @@ def test_a_fork_is_what_it_forked_as_far_as_one_knows() -> None:
     assert assumed == ("torchtitan assumed of a fork",)
 
 
+def test_a_prototype_is_changed_software_too() -> None:
+    source = "NVIDIA/Megatron-LM examples/megatron_fsdp_v2_prototype"
+    assert build_stack(run_of(source=source, stack="megatron-lm"), load_hardware("h100"))[0].is_assumed
+
+
 def test_every_stack_that_may_be_assumed_says_how_far_off_that_may_be() -> None:
     for name in ("megatron_lm", "deepspeed", "torchtitan", "megatron_core_2026", "nemo_2024", "megatron_fsdp_2026"):
         errors = load_stack(name).errors
