@@ -45,7 +45,6 @@ HOMES = {
     "torch": ("measure/",),
     "ray": ("search/engine",),
     "optuna": ("search/samplers",),
-    "pandas": ("report/", "search/store"),
     "pydantic": ("declare/",),
     "yaml": ("declare/",),
     "numba": ("schedule/", "cost/", "search/"),
@@ -92,7 +91,7 @@ def test_imports_point_down_and_heavy_libraries_stay_at_home(path: Path) -> None
 
 @pytest.mark.parametrize("command", ["import primus_search", "from primus_search.cli import main"])
 def test_start_up_loads_nothing_heavy(command: str) -> None:
-    heavy = "'torch', 'ray', 'optuna', 'pandas', 'numba', 'scipy', 'numpy'"
+    heavy = "'torch', 'ray', 'optuna', 'numba', 'scipy', 'numpy'"
     code = f"import sys; {command}; print([m for m in ({heavy}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
