@@ -4,8 +4,9 @@
 tests once: unseen_runs.csv, two halves dealt by a hash of their source (unseen_runs_2.csv, unseen_runs_3.csv), half of
 a set of NVIDIA's stacks (unseen_runs_5.csv). Having been looked at they are trained on, and judged as any other run:
 left out with their whole source. `TRAINERS`, half of a set of torch's and JAX's trainers, was looked at and is in no
-fit: it is projected with the numbers as they are. So is `BLIND`, which nobody looks at. The bounds are what is
-promised; where one does not hold, the mark says by how much, and lifts itself by failing when it does.
+fit: it is projected with the numbers as they are. So are `BLIND` and `BLIND_TRAINERS`, the other halves of these two
+sets, which nobody looked at until every number was fitted. The bounds are what is promised; where one does not hold,
+the mark says by how much, and lifts itself by failing when it does.
 """
 
 from functools import lru_cache
@@ -31,7 +32,7 @@ from primus_search.validate.run import (
 from primus_search.validate.score import duplicate_weights, score
 
 DATA = Path(__file__).parent / "data"
-BLIND = DATA / "blind_runs.csv"
+BLIND, BLIND_TRAINERS = "blind_runs.csv", "blind_trainers.csv"
 LATER, FIRST_HALF, OTHER_HALF = "unseen_runs.csv", "unseen_runs_2.csv", "unseen_runs_3.csv"
 NVIDIA, TRAINERS = "unseen_runs_5.csv", "unseen_runs_4.csv"
 COLLECTED_LATER = (LATER, FIRST_HALF, OTHER_HALF, NVIDIA)
@@ -105,9 +106,9 @@ def test_every_row_is_read() -> None:
     "table",
     [
         LATER,
-        pytest.param(FIRST_HALF, marks=missed("10.0 / 28.8 / -2.0 % as first projected, 8.9 / 19.0 / -4.4 % left out")),
-        pytest.param(OTHER_HALF, marks=missed("14.1 / 62 / +5.4 % as first projected, 7.6 / 38.4 / -1.1 % left out")),
-        pytest.param(NVIDIA, marks=missed("9.9 / 46.7 % as first projected, 7.6 / 24.9 / +1.4 % left out")),
+        pytest.param(FIRST_HALF, marks=missed("10.0 / 28.8 / -2.0 % as first projected, 8.6 / 17.1 / -2.1 % left out")),
+        pytest.param(OTHER_HALF, marks=missed("14.1 / 62 / +5.4 % as first projected, 7.1 / 19.8 / +1.0 % left out")),
+        pytest.param(NVIDIA, marks=missed("9.9 / 46.7 % as first projected, 7.5 / 23.9 / +3.0 % left out")),
     ],
 )
 def test_tables_collected_later_are_met_as_promised(table: str) -> None:
@@ -124,7 +125,7 @@ def test_bands_of_the_tables_collected_later_hold_as_often_as_they_say() -> None
     assert LEAST_COVERED <= float((inside * weights).sum() / weights.sum()) <= MOST_COVERED
 
 
-@missed("78 % of 18 runs on B300 and 64 % of the FP16 runs, Zero Bubble's and PaddlePaddle's; all others 80 % and more")
+@missed("64 % of the 19 FP16 runs, Zero Bubble's and PaddlePaddle's; all others 80 % and more")
 def test_bands_hold_in_every_regime_of_ten_runs() -> None:
     found = [g for g in groups(left_out()) if g["grouping"] in REGIMES and g["rows"] >= REGIME_RUNS]
     assert {g["group"]: g["coverage_90"] for g in found if g["coverage_90"] < REGIME_LEAST} == {}
@@ -189,7 +190,7 @@ def test_every_row_of_torchs_and_jaxs_trainers_is_read() -> None:
     assert (len(trainers().rows), len(trainers().memory_only), len(trainers().ran_out)) == (75, 7, 15)
 
 
-@missed("20.3 and 67.1 % as first projected, 11.3 and 39.5 % now: experts of torchtitan, GPT-OSS in FP8 on MI355X")
+@missed("20.3 and 67.1 % as first projected, 12.8 and 32.8 % now: experts of torchtitan, GPT-OSS in FP8 on MI355X")
 def test_errors_of_torchs_and_jaxs_trainers_are_as_small_as_promised() -> None:
     figures = summary(trainers())
     assert figures["median_abs_error"] <= MEDIAN
@@ -211,42 +212,70 @@ def test_hardly_any_verdict_of_torchs_and_jaxs_trainers_is_wrong() -> None:
     verdicts_must_be_as_promised(trainers())
 
 
+@missed("one of 15: Kimi-K2 under MaxText, 267.5 of 309.2 GB")
 def test_nothing_that_ran_out_under_torchs_and_jaxs_trainers_is_said_to_fit() -> None:
     assert memory_summary(trainers())["false_fit"] == 0.0
 
 
-# --- in no fit: projected with the numbers as they are ----------------------------------------------------------------
-
-blind = pytest.mark.skipif(not BLIND.exists(), reason="no table of runs is kept from every fit at present")
+# --- sealed until every number was fitted, projected once; in no fit --------------------------------------------------
 
 
-@lru_cache(maxsize=1)
-def unseen() -> Outcome:
-    return validate_file(BLIND)
+@lru_cache(maxsize=2)
+def unseen(table: str) -> Outcome:
+    return validate_file(DATA / table)
 
 
-@blind
-def test_blind_runs_are_met_as_promised() -> None:
-    figures = summary(unseen())
+@pytest.mark.parametrize(
+    "table",
+    [
+        BLIND,
+        pytest.param(BLIND_TRAINERS, marks=missed("12.8 and 52.2 % as first projected; by older code 26.4 and 76.0 %")),
+    ],
+)
+def test_errors_of_blind_runs_are_as_small_as_promised(table: str) -> None:
+    """NVIDIA's stacks 6.5 and 19.3 % as first projected; by older code 9.6 and 29.3 %."""
+    figures = summary(unseen(table))
     assert figures["median_abs_error"] <= MEDIAN
     assert figures["p90_abs_error"] <= P90
 
 
-@blind
-def test_blind_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole() -> None:
-    assert abs(summary(unseen())["bias"]) <= BIAS
+@pytest.mark.parametrize(
+    "table", [BLIND, pytest.param(BLIND_TRAINERS, marks=missed("+8.3 % as first projected; by older code +22.4 %"))]
+)
+def test_blind_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole(table: str) -> None:
+    """NVIDIA's stacks -0.4 % as first projected; by older code -7.2 %."""
+    assert abs(summary(unseen(table))["bias"]) <= BIAS
 
 
-@blind
-def test_bands_of_blind_runs_hold_as_often_as_they_say() -> None:
-    assert LEAST_COVERED <= coverage(unseen()) <= MOST_COVERED
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(BLIND, marks=missed("81.1 % as first projected: experts of Automodel on H100, NVFP4 of MLPerf")),
+        BLIND_TRAINERS,
+    ],
+)
+def test_bands_of_blind_runs_hold_as_often_as_they_say(table: str) -> None:
+    """Torch's, JAX's and AMD's trainers 86.3 % as first projected; by older code 59 %."""
+    assert LEAST_COVERED <= coverage(unseen(table)) <= MOST_COVERED
 
 
-@blind
-def test_blind_peaks_are_met_as_promised() -> None:
-    peaks_must_be_as_promised(unseen())
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(BLIND, marks=missed("two peaks, 11.5 / 16.4 / -11.5 % as first projected")),
+        pytest.param(BLIND_TRAINERS, marks=missed("16.5 / 32.7 / -0.3 % as first projected: MaxText's pool")),
+    ],
+)
+def test_blind_peaks_are_met_as_promised(table: str) -> None:
+    peaks_must_be_as_promised(unseen(table))
 
 
-@blind
-def test_hardly_any_verdict_of_blind_runs_is_wrong() -> None:
-    verdicts_must_be_as_promised(unseen())
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(BLIND, marks=missed("3.8 % of what ran said OOM as first projected: GPT-OSS-20B of Primus twice")),
+        pytest.param(BLIND_TRAINERS, marks=missed("43.8 % of what ran out said to fit as first projected: MaxText")),
+    ],
+)
+def test_hardly_any_verdict_of_blind_runs_is_wrong(table: str) -> None:
+    verdicts_must_be_as_promised(unseen(table))
