@@ -46,6 +46,8 @@ class StackMemory:
     fixed_bytes             workspaces that do not grow with anything
     peaks_seen              published peaks that this section was compared with; 0: none, so that it is doubtful
     driver_bytes            what the driver shows beyond torch, the device's context and its communicators
+    device_share            share of the device that the framework's allocator may take at most: XLA's pool; 1: all that
+                            context and communicators leave
     """
 
     weight_bytes: float = 2.0
@@ -78,6 +80,7 @@ class StackMemory:
     fixed_bytes: float = 0.0
     peaks_seen: float = 0.0
     driver_bytes: float = 0.0
+    device_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

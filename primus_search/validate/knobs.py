@@ -2,8 +2,10 @@
 
 import re
 
+import numpy as np
+
 from primus_search.candidates import Candidates, GroupedGemm, Recompute, RecomputeMethod, Sharding
-from primus_search.layout import BALANCED, EVEN, Layout
+from primus_search.layout import BALANCED, EVEN, Layout, stage_layers
 from primus_search.model import Model
 from primus_search.schedule import algorithm
 from primus_search.stack import Stack
@@ -21,7 +23,8 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
     fp8 = words.precision(run.word("precision"))
     if fp8 is None:
         raise Skipped(f"precision {run.word('precision')!r} is not known")
-    recompute, layers = _recompute(run, model)
+    layout = _layout(run, model, pp * vpp)
+    recompute, layers = _recompute(run, model, pp * vpp, layout)
     sharding = _sharding(run)
     return Candidates.table(
         tp=tp,
@@ -47,7 +50,7 @@ def build_candidates(run: Run, model: Model, stack: Stack) -> Candidates:
         sequence_parallel=run.word("sequence_parallel").lower() in ("yes", "true", "1") and tp > 1,
         offload_layers=words.offloaded_layers(flags) // (pp * vpp),
         schedules=(schedule,),
-        layouts=(_layout(run, model, pp * vpp),),
+        layouts=(layout,),
     )
 
 
@@ -65,15 +68,35 @@ def _chunks(schedule: str, vpp: int) -> int:
     return defined[0] if defined is not None and vpp == 1 else vpp
 
 
-def _recompute(run: Run, model: Model) -> tuple[Recompute, int]:
-    """Flags, and for FULL the number of layers (0 = all)."""
+def _recompute(run: Run, model: Model, stages: int, layout: Layout) -> tuple[Recompute, int]:
+    """Flags, and for FULL the number of layers of every virtual stage (0 = all)."""
     found = words.recompute(run.word("recompute"))
     if found is None:
         raise Skipped(f"recompute {run.word('recompute')!r} is not known")
     flags, layers = found
+    ids = words.partial_ids(run.word("recompute")) if layers else ()
+    if ids and stages > 1:
+        layers = _of_every_stage(ids, model, stages, layout)
+        return (flags, layers) if layers else (Recompute.NONE, 0)
     if flags is Recompute.FULL and layers >= model.num_layers:
         return flags, 0
     return flags, layers
+
+
+def _of_every_stage(ids: tuple[int, ...], model: Model, stages: int, layout: Layout) -> int:
+    """How many layers of every virtual stage a list of the whole model's layers names. Raises `Skipped` if they differ.
+
+    Megatron-style knobs recompute as many layers of each stage. Where some stages recompute and others do not, neither
+    the slowest nor the fullest is that of any such knob.
+    """
+    dealt = stage_layers(model, stages, layout)
+    if dealt is None:
+        raise Skipped(f"{model.num_layers} layers cannot be dealt to {stages} virtual stages")
+    ends = np.cumsum(dealt.layers)
+    counts = np.bincount(np.searchsorted(ends, ids, side="right"), minlength=stages)[:stages]
+    if counts.min() != counts.max():
+        raise Skipped(f"layers recomputed are {counts.min()} to {counts.max()} per virtual stage, which is no setting")
+    return int(counts.min())
 
 
 def _sharding(run: Run) -> Sharding:

@@ -28,7 +28,10 @@ def stack_file(name: str) -> Stack:
 
 
 def build_hardware(run: Run) -> Hardware:
-    """The hardware file of a run's GPU; variants that notes describe (memory, power cap) have files of their own."""
+    """The hardware file of a run's GPU; variants that notes describe (memory) have files of their own, or none."""
+    text = " | ".join(run.word(name) for name in ("source", "flags", "notes"))
+    if words.is_other_card(run.word("gpu"), text):
+        raise Skipped(f"the {run.word('gpu')} is said to be another card, or to run at less power, than the module")
     name = words.hardware(run.word("gpu"), run.word("notes"), run.word("source"))
     if name is None:
         raise Skipped(f"no hardware file for GPU {run.word('gpu')!r}")

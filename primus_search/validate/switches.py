@@ -56,6 +56,8 @@ def _number_formats(stack: Stack, run: Run) -> Stack:
             stack, gradient_bytes=2.0, gradient_comm_bytes=2.0, master_weight_bytes=0.0, moment_bytes=2.0,
             memory=replace(stack.memory, weight_bytes=2.0, sharded_gradient_bytes=2.0),
         )  # fmt: skip
+    if words.keeps_float32(f"{flags}; {run.word('notes')}"):
+        stack = _with_float32_states(stack)
     if "precision-aware" in text:
         stack = replace(stack, gradient_bytes=2.0, moment_bytes=2.0)
     if words.is_half(run.word("precision")) and stack.fp16_gradient_bytes:
@@ -63,6 +65,12 @@ def _number_formats(stack: Stack, run: Run) -> Stack:
         stack = replace(stack, gradient_bytes=half, gradient_comm_bytes=half)
     gradient, moment = _width(flags, "gradient_B"), _width(flags, "moment_B")
     return replace(stack, gradient_bytes=gradient or stack.gradient_bytes, moment_bytes=moment or stack.moment_bytes)
+
+
+def _with_float32_states(stack: Stack) -> Stack:
+    """FP32 weights that are their own masters, with FP32 moments: 12 bytes per parameter before gradients."""
+    memory = replace(stack.memory, weight_bytes=4.0, sharded_gradient_bytes=4.0)
+    return replace(stack, gradient_bytes=4.0, master_weight_bytes=0.0, moment_bytes=4.0, memory=memory)
 
 
 def _width(flags: str, key: str) -> float | None:
@@ -109,7 +117,11 @@ def _fusions(stack: Stack, run: Run) -> Stack:
     chunks = words.loss_chunks(run.word("source"), run.word("flags"), run.word("stack"))
     hides = not is_eager and not words.is_recent_titan(run.word("source"), run.word("stack"))
     hides = hides and stack.memory.hides_expert_layers
-    memory = replace(stack.memory, loss_chunks=max(float(chunks), stack.memory.loss_chunks), hides_expert_layers=hides)
+    pool = words.pool_share(run.word("flags"), run.word("notes")) if stack.memory.device_share < 1.0 else None
+    memory = replace(
+        stack.memory, loss_chunks=max(float(chunks), stack.memory.loss_chunks), hides_expert_layers=hides,
+        device_share=pool or stack.memory.device_share,
+    )  # fmt: skip
     stack = replace(stack, memory=memory)
     if is_eager:
         stack = replace(

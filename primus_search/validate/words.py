@@ -60,6 +60,19 @@ def _named(gpu: str, notes: str) -> str | None:
     return slug if slug in hardware_names() else None
 
 
+def is_other_card(gpu: str, text: str) -> bool:
+    """Whether source, flags or notes say that a device is another card than its name: a PCIe or NVL one, or one whose
+    power was limited to a figure that nobody knows.
+
+    NVIDIA's H200 data sheet: NVL cards have up to 600 W and NVLink bridges, the SXM module 700 W and NVSwitch.
+    """
+    words = re.sub(r"[-_/,()]+", " ", text.lower())
+    family = re.search(r"[a-z]+\d{2,3}", gpu.lower().replace(" ", ""))
+    card = family is not None and re.search(rf"(?<![a-z]){family.group()} (?:pcie|nvl)\b(?! ?\d| gen)", words)
+    limited = re.search(r"\bpower (?:limited|capped)\b|\b(?:limited|capped) power\b", words)
+    return bool(card or (limited and not re.search(r"\bnot power (?:limited|capped)\b", words)))
+
+
 def hardware_names() -> tuple[str, ...]:
     """Every hardware file there is, the user's own included."""
     from primus_search.declare.places import Kind, names
@@ -167,9 +180,8 @@ def recompute(word: str) -> tuple[Recompute, int] | None:
     partial = re.search(r"partial:(?:recompute_num_layers=)?(\d+)\b(?!,)", text)
     if partial and "layer ids" not in text:
         return Recompute.FULL, int(partial.group(1))
-    ids = re.search(r"layer ids (\d+(?:[,-]\d+)*)", text)
-    if ids:
-        return Recompute.FULL, _count_ids(ids.group(1))
+    if partial_ids(text):
+        return Recompute.FULL, len(partial_ids(text))
     flags = Recompute.NONE
     for key, flag in _MODULES.items():
         if key in text:
@@ -185,12 +197,15 @@ def recompute(word: str) -> tuple[Recompute, int] | None:
     return None
 
 
-def _count_ids(text: str) -> int:
-    total = 0
-    for part in text.split(","):
+def partial_ids(word: str) -> tuple[int, ...]:
+    """Layers, counted over the whole model from 0, that are recomputed: `partial:layer ids 0,1,4-6`; none where no such
+    list is given."""
+    found = re.search(r"layer ids (\d{1,5}(?:[,-]\d{1,5})*)", word.lower())
+    numbers: set[int] = set()
+    for part in found.group(1).split(",") if found else ():
         first, _, last = part.partition("-")
-        total += max(int(last) - int(first) + 1, 0) if last else 1
-    return total
+        numbers.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(numbers))
 
 
 _SHARDING = (
@@ -408,6 +423,23 @@ def deals_experts_in_turn(text: str) -> bool:
 def lacks_flash(text: str) -> bool:
     """Whether attention writes its scores to memory: `no flash attention`, `without flash`, `eager attention`."""
     return bool(re.search(r"\b(?:no|without) flash|\beager attention", text))
+
+
+def pool_share(flags: str, notes: str) -> float | None:
+    """Share of the device that XLA's pool takes: `XLA pool .97`; flags, which are of one run, before notes of many."""
+    for text in (flags, notes):
+        found = re.search(r"\bXLA pool (?:fraction )?(0?\.\d{1,3})\b", text, re.IGNORECASE)
+        if found and float(found.group(1)) > 0.0:
+            return float(found.group(1))
+    return None
+
+
+def keeps_float32(text: str) -> bool:
+    """Whether weights, their gradients and moments are FP32: MaxText's `weight_dtype float32`, or its default.
+
+    MaxText configs/base.yml: weight_dtype float32; a configuration of half-precision weights says so.
+    """
+    return bool(re.search(r"\bweight_dtype (?:float32|fp32|not set\b[^;]*\bfloat32)", text.lower()))
 
 
 def offloaded_layers(flags: str) -> int:

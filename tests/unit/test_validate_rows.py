@@ -72,6 +72,71 @@ def test_a_source_that_measured_its_own_machine_is_projected_on_that_one() -> No
     assert hardware("A100", "", "MooreThreads/SimuMax docs") == "a100_80"
 
 
+@pytest.mark.parametrize(
+    ("gpu", "column", "text"),
+    [
+        ("H200", "source", "someone (Dell 1xXE7740x8H200-NVL)"),
+        ("H100", "notes", "H100 PCIe, 350 W"),
+        ("B200", "flags", "torch.compile; power limited B200"),
+    ],
+)
+def test_a_device_that_is_another_card_than_its_name_is_not_projected_as_the_module(
+    tmp_path: Path, gpu: str, column: str, text: str
+) -> None:
+    module = LLAMA | {"gpu": gpu}
+    outcome = outcome_of(tmp_path, module, module | {"id": "other", column: text})
+    assert [row.case.run.id for row in outcome.rows] == ["x-1"]
+    assert [(run.id, "another card" in why) for run, why in outcome.skipped] == [("other", True)]
+
+
+@pytest.mark.parametrize(
+    "notes", ["H200 SXM, not power limited", "GB200 NVL72 and an H200 SXM", "H100 SXM over PCIe 5"]
+)
+def test_other_words_do_not_make_it_another_card(tmp_path: Path, notes: str) -> None:
+    assert not outcome_of(tmp_path, LLAMA | {"gpu": "H200", "notes": notes}).skipped
+
+
+def test_recomputed_layers_are_numbered_over_the_whole_model(tmp_path: Path) -> None:
+    """A knob recomputes as many layers of every stage; a list that names more of one than of another is none."""
+    piped = LLAMA | {"tp": "1", "pp": "4", "dp": "4", "schedule": "1f1b", "sequence_parallel": "no"}
+    alike, uneven = "partial:layer ids 0,1,8,9,16,17,24,25", "partial:layer ids 0,1,2,4"
+    outcome = outcome_of(
+        tmp_path, piped | {"recompute": alike}, piped | {"id": "x-2", "recompute": uneven},
+        LLAMA | {"id": "x-3", "recompute": uneven},
+    )  # fmt: skip
+    found = {row.case.run.id: int(row.case.candidates.recompute_num_layers[0]) for row in outcome.rows}
+    assert found == {"x-1": 2, "x-3": 4}
+    assert [(run.id, "0 to 4 per virtual stage" in why) for run, why in outcome.skipped] == [("x-2", True)]
+
+
+def test_a_pool_is_as_large_as_a_run_says_and_full_where_it_ends(tmp_path: Path) -> None:
+    jax = LLAMA | {"source": "someone maxtext sweep", "fsdp": "zero3", "tp": "1", "dp": "16", "sequence_parallel": "no"}
+    said = {
+        "": 0.93,
+        "XLA pool .97": 0.97,
+        "XLA pool .90; CK fused attention": 0.90,
+    }
+    rows = [
+        jax | {"id": str(i), "flags": flags, "notes": "XLA pool .93 unless flagged"} for i, flags in enumerate(said)
+    ]
+    for row, share in zip(outcome_of(tmp_path, *rows).rows, said.values(), strict=True):
+        cluster, memory = row.case.cluster, row.projection.memory
+        assert cluster.stack.memory.device_share == share
+        room = float(row.projection.headroom_bytes[0] + memory.allocated[0] + memory.allocator_slack[0])
+        assert room == pytest.approx(share * cluster.accelerator.hbm_bytes)
+    torch = outcome_of(tmp_path, LLAMA | {"notes": "XLA pool .93"}).rows[0]
+    assert torch.case.cluster.stack.memory.device_share == 1.0
+
+
+def test_weights_of_float32_hold_twelve_bytes_of_state_per_parameter(tmp_path: Path) -> None:
+    jax = LLAMA | {"source": "someone maxtext sweep", "fsdp": "zero3", "tp": "1", "dp": "16", "sequence_parallel": "no"}
+    half, whole = outcome_of(tmp_path, jax, jax | {"id": "x-2", "notes": "weight_dtype not set = default float32"}).rows
+    for row, width in ((half, 2.0), (whole, 4.0)):
+        memory = row.projection.memory
+        states = float(memory.weights[0] + memory.optimizer[0])
+        assert states == pytest.approx(3.0 * width * row.case.model.total_params / 16, rel=0.01)
+
+
 def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Path) -> None:
     amd = LLAMA | {"id": "x-2", "gpu": "MI300X", "fsdp": "FSDP2", "tp": "1", "dp": "16", "sequence_parallel": "no"}
     outcome = outcome_of(tmp_path, LLAMA, amd)
