@@ -225,22 +225,31 @@ def unseen(table: str) -> Outcome:
     return validate_file(DATA / table)
 
 
+def test_blind_rows_are_left_out_for_what_they_say_of_themselves_only() -> None:
+    """Another card than the module, and five rows whose recompute is no setting; all were projected at first."""
+    assert [run.id for run, _ in unseen(BLIND).skipped] == ["k1m6-10"]
+    assert (len(unseen(BLIND).rows), len(unseen(BLIND).memory_only), len(unseen(BLIND).ran_out)) == (49, 2, 0)
+    assert {run.id.rsplit("-", 1)[0] for run, _ in unseen(BLIND_TRAINERS).skipped} == {"k2-aomx", "k2-pds"}
+    assert len(unseen(BLIND_TRAINERS).skipped) == 10
+    assert (len(unseen(BLIND_TRAINERS).rows), len(unseen(BLIND_TRAINERS).ran_out)) == (112, 30)
+
+
 @pytest.mark.parametrize(
     "table",
     [
         BLIND,
-        pytest.param(BLIND_TRAINERS, marks=missed("12.8 and 52.2 % as first projected; by older code 26.4 and 76.0 %")),
+        pytest.param(BLIND_TRAINERS, marks=missed("12.8 and 52.2 % as first projected, 11.6 and 36.2 % now")),
     ],
 )
 def test_errors_of_blind_runs_are_as_small_as_promised(table: str) -> None:
-    """NVIDIA's stacks 6.5 and 19.3 % as first projected; by older code 9.6 and 29.3 %."""
+    """NVIDIA's stacks 6.5 and 19.3 % as first projected; by older code 9.6 and 29.3, the trainers 26.4 and 76.0 %."""
     figures = summary(unseen(table))
     assert figures["median_abs_error"] <= MEDIAN
     assert figures["p90_abs_error"] <= P90
 
 
 @pytest.mark.parametrize(
-    "table", [BLIND, pytest.param(BLIND_TRAINERS, marks=missed("+8.3 % as first projected; by older code +22.4 %"))]
+    "table", [BLIND, pytest.param(BLIND_TRAINERS, marks=missed("+8.3 % as first projected, +6.2 % now"))]
 )
 def test_blind_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole(table: str) -> None:
     """NVIDIA's stacks -0.4 % as first projected; by older code -7.2 %."""
@@ -250,7 +259,7 @@ def test_blind_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole(tab
 @pytest.mark.parametrize(
     "table",
     [
-        pytest.param(BLIND, marks=missed("81.1 % as first projected: experts of Automodel on H100, NVFP4 of MLPerf")),
+        pytest.param(BLIND, marks=missed("81.1 % as first projected, 83.3 % now: Automodel on H100, NVFP4 of MLPerf")),
         BLIND_TRAINERS,
     ],
 )
@@ -263,7 +272,7 @@ def test_bands_of_blind_runs_hold_as_often_as_they_say(table: str) -> None:
     "table",
     [
         pytest.param(BLIND, marks=missed("two peaks, 11.5 / 16.4 / -11.5 % as first projected")),
-        pytest.param(BLIND_TRAINERS, marks=missed("16.5 / 32.7 / -0.3 % as first projected: MaxText's pool")),
+        pytest.param(BLIND_TRAINERS, marks=missed("16.5 / 32.7 / -0.3 % as first projected, 10.8 / 34.5 / -4.1 % now")),
     ],
 )
 def test_blind_peaks_are_met_as_promised(table: str) -> None:
@@ -274,7 +283,7 @@ def test_blind_peaks_are_met_as_promised(table: str) -> None:
     "table",
     [
         pytest.param(BLIND, marks=missed("3.8 % of what ran said OOM as first projected: GPT-OSS-20B of Primus twice")),
-        pytest.param(BLIND_TRAINERS, marks=missed("43.8 % of what ran out said to fit as first projected: MaxText")),
+        pytest.param(BLIND_TRAINERS, marks=missed("43.8 % of what ran out said to fit as first projected, 30 % now")),
     ],
 )
 def test_hardly_any_verdict_of_blind_runs_is_wrong(table: str) -> None:
