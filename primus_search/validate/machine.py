@@ -10,7 +10,7 @@ from primus_search.declare.hardware import Hardware, load_hardware, load_stack, 
 from primus_search.errors import InputError
 from primus_search.network import Network
 from primus_search.stack import Stack
-from primus_search.validate import words
+from primus_search.validate import devices, words
 from primus_search.validate.likely import likely_stack
 from primus_search.validate.rows import Run, Skipped
 from primus_search.validate.switches import switched
@@ -30,9 +30,9 @@ def stack_file(name: str) -> Stack:
 def build_hardware(run: Run) -> Hardware:
     """The hardware file of a run's GPU; variants that notes describe (memory) have files of their own, or none."""
     text = " | ".join(run.word(name) for name in ("source", "flags", "notes"))
-    if words.is_other_card(run.word("gpu"), text):
+    if devices.is_other_card(run.word("gpu"), text):
         raise Skipped(f"the {run.word('gpu')} is said to be another card, or to run at less power, than the module")
-    name = words.hardware(run.word("gpu"), run.word("notes"), run.word("source"))
+    name = devices.hardware(run.word("gpu"), run.word("notes"), run.word("source"))
     if name is None:
         raise Skipped(f"no hardware file for GPU {run.word('gpu')!r}")
     try:

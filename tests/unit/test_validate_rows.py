@@ -13,9 +13,10 @@ from primus_search.cli import app
 from primus_search.cost.uncertainty import UNKNOWN
 from primus_search.errors import InputError
 from primus_search.validate import Outcome, validate_file
+from primus_search.validate.devices import hardware
 from primus_search.validate.rows import read_runs
 from primus_search.validate.run import Refitted, memory_view, summary
-from primus_search.validate.words import hardware, lists_deepep, precision, recompute, sharding, stack_name
+from primus_search.validate.words import lists_deepep, precision, recompute, sharding, stack_name
 
 LLAMA = {
     "id": "x-1", "source": "someone/else results.md", "model": "Llama-3-8B", "params_b": "8.03", "num_layers": "32",
