@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MARKS = tuple(f"PRIMUS_SEARCH_CLUSTER_{number}" for number in range(4))
+MARKS = tuple(f"PRIMUS_SEARCH_CLUSTER_{number}" for number in range(16))
 """The variables by which processes of a cluster are known; children inherit them. Ray's processes write their names
-over the beginning of their environment, which has any order: one variable is lost now and then, not all of them."""
+over the beginning of their environment, up to some hundred bytes, which may hold neighbours: these are a thousand."""
 
 PATIENCE_S, POLL_S = 60.0, 0.05
-EMPTY_ROUNDS, EMPTY_ROUNDS_KILLED = 10, 100
+EMPTY_ROUNDS, EMPTY_ROUNDS_KILLED = 10, 300
 """Looks in which nothing is left before the guardian believes it: after an orderly end, and after a driver that was
 killed. A process that is just being started shows its environment only later, seconds later on a busy machine."""
 
