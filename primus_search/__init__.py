@@ -3,16 +3,15 @@
 from primus_search import load_space, project, search
 """
 
-from importlib import import_module
-from typing import Any
+from primus_search.lazy import loader
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "load_model": "primus_search.declare",
-    "load_cluster": "primus_search.declare",
-    "load_space": "primus_search.declare",
-    "project": "primus_search.cost.project",
+    "load_model": "declare",
+    "load_cluster": "declare",
+    "load_space": "declare",
+    "project": "cost.project",
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant.
 
@@ -22,10 +21,7 @@ _LAZY = {
 __all__ = ["__version__", *_LAZY]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+__getattr__ = loader(__name__, _LAZY)
 
 
 def __dir__() -> list[str]:

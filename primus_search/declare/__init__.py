@@ -8,8 +8,9 @@ returns the frozen types of the rooms below. Nothing outside this package parses
     load_cluster("mi355x", nodes=32)               accelerator, network and software stack
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from primus_search.lazy import loader
 
 if TYPE_CHECKING:
     from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
@@ -29,7 +30,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{_HOMES[name]}").__dict__[name]
+__getattr__ = loader(__name__, _HOMES)

@@ -5,9 +5,10 @@ who only opens a run folder needs no funnel and no compiler.
 """
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from primus_search.lazy import loader
 
 if TYPE_CHECKING:
     from primus_search.search.funnel import Options, run_search
@@ -41,10 +42,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{_HOMES[name]}").__dict__[name]
+__getattr__ = loader(__name__, _HOMES)
 
 
 class _CallableModule(ModuleType):

@@ -51,11 +51,17 @@ def test_every_published_rung_gains_more_than_repeats_of_a_run_differ(published:
     assert published.min() > 0.01
 
 
-def test_virtual_stages_gain_more_than_loss_fusion(published: Floats) -> None:
-    assert published[3] > published[0]
+def test_sync_free_stages_gain_more_than_virtual_ones_and_these_more_than_loss_fusion(published: Floats) -> None:
+    loss_fusion, _, sync_free, virtual_stages = published
+    assert sync_free > virtual_stages > loss_fusion
 
 
-@pytest.mark.xfail(strict=True, reason="5.7 % inside a node; DeepSeek-V2-Lite gains 13 % there, measured and projected")
+@pytest.mark.xfail(strict=True, reason="5.4 % inside a node, after sync-free and virtual stages (8.7 and 6.6 %)")
+def test_deepep_is_the_largest_published_gain(published: Floats) -> None:
+    assert published.argmax() == 1
+
+
+@pytest.mark.xfail(strict=True, reason="5.4 % inside a node; DeepSeek-V2-Lite gains 13 % there, measured and projected")
 def test_deepep_gains_as_much_as_amd_quotes(published: Floats) -> None:
     assert published[1] == pytest.approx(0.35, abs=0.1)
 

@@ -13,6 +13,7 @@ ROOT = Path(primus_search.__file__).parent
 
 FLOORS = {
     "units": 0,
+    "lazy": 0,
     "sources": 0,
     "errors": 0,
     "tables": 0,

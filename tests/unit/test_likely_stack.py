@@ -14,18 +14,12 @@ from primus_search.declare.places import Kind, names
 from primus_search.stack import ErrorBand
 from primus_search.validate.likely import likely_stack
 from primus_search.validate.machine import build_stack, stack_without_source
-from primus_search.validate.rows import NUMBERS, WORDS, Run
+from primus_search.validate.rows import Run
+from tests.unit.published_run import run_with
 
 
 def run_of(**cells: str) -> Run:
-    words = dict.fromkeys(WORDS, "") | {"gpu": "H100", "fsdp": "zero1", "precision": "bf16", "source": "someone"}
-    numbers: dict[str, float | None] = dict.fromkeys(NUMBERS, None)
-    for name, cell in cells.items():
-        if name in numbers:
-            numbers[name] = float(cell)
-        else:
-            words[name] = cell
-    return Run(line=2, words=words, numbers=numbers)
+    return run_with({"gpu": "H100", "fsdp": "zero1", "precision": "bf16", "source": "someone"} | cells)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from primus_search.cost.memory.share import share
 from primus_search.declare.hardware import load_hardware, load_stack
 from primus_search.units import GB, GIB
 from primus_search.validate.cases import build_case
-from primus_search.validate.rows import NUMBERS, WORDS, Run
+from primus_search.validate.rows import Run
 from primus_search.validate.run import memory_view
 from primus_search.validate.switches import switched
 from primus_search.validate.words import stack_name
+from tests.unit.published_run import run_with
 
 MOE = {
     "gpu": "GB200", "gpus": "64", "gpus_per_node": "4", "fsdp": "zero1", "precision": "bf16", "source": "someone",
@@ -26,14 +27,7 @@ GB200 = load_hardware("gb200").accelerator
 
 
 def run_of(**cells: str) -> Run:
-    words = dict.fromkeys(WORDS, "")
-    numbers: dict[str, float | None] = dict.fromkeys(NUMBERS, None)
-    for name, cell in (MOE | cells).items():
-        if name in numbers:
-            numbers[name] = float(cell)
-        else:
-            words[name] = cell
-    return Run(line=2, words=words, numbers=numbers)
+    return run_with(MOE | cells)
 
 
 @pytest.mark.parametrize(
