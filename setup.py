@@ -4,12 +4,27 @@ from setuptools import find_namespace_packages, setup
 
 DATA = {
     f"primus_search.data.{folder.replace('/', '.')}": folder
-    for folder in ("hardware", "hardware/ranges", "hardware/stacks", "spaces", "spaces/models")
+    for folder in (
+        "hardware",
+        "hardware/bases",
+        "hardware/frameworks",
+        "hardware/ranges",
+        "hardware/stacks",
+        "hardware/stacks/bases",
+        "spaces",
+        "spaces/keys",
+        "spaces/models",
+    )
 }
 
 setup(
     packages=[*find_namespace_packages(include=["primus_search*"]), *DATA],
     package_dir=DATA,
     package_data={name: ["*.yaml"] for name in DATA}
-    | {"primus_search": ["py.typed"], "primus_search.report": ["*.js", "*.css"]},
+    | {
+        "primus_search": ["py.typed"],
+        "primus_search.report": ["*.js", "*.css"],
+        "primus_search.templates": ["*.html"],
+        "primus_search.lab.published.vocabulary": ["*.yaml"],
+    },
 )

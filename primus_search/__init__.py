@@ -3,7 +3,14 @@
 from primus_search import load_space, project, search
 """
 
+from typing import TYPE_CHECKING
+
 from primus_search.lazy import loader
+
+if TYPE_CHECKING:
+    from primus_search.complete_search import search
+    from primus_search.cost.project import project
+    from primus_search.declare import load_cluster, load_model, load_space
 
 __version__ = "0.1.0"
 
@@ -12,13 +19,11 @@ _LAZY = {
     "load_cluster": "declare",
     "load_space": "declare",
     "project": "cost.project",
+    "search": "complete_search",
 }
-"""Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant.
+"""Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 
-`search` needs no entry: it is the package `primus_search.search`, which can be called.
-"""
-
-__all__ = ["__version__", *_LAZY]
+__all__ = ["__version__", "load_cluster", "load_model", "load_space", "project", "search"]
 
 
 __getattr__ = loader(__name__, _LAZY)

@@ -12,12 +12,12 @@ hours under full load, which is what training sees. A measurement of a few itera
 
 from dataclasses import dataclass
 
-from primus_search.tables import NO_TABLES, Tables
+from primus_search.kernel_table import NO_TABLES, Tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmLaw:
-    """Dense matrix products; the formula is in `cost/gemm.py`.
+    """Dense matrix products; the formula is in `cost/laws/gemm.py`.
 
     efficiency        share of peak deep inside a large tile, per precision: BF16, FP8 with one scale per tensor,
                       per 128-block, per row, MXFP8 and NVFP4 (0 where the device lacks the format)
@@ -68,7 +68,7 @@ class AttentionKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLaw:
-    """Fused attention; the formula is in `cost/attention.py`.
+    """Fused attention; the formula is in `cost/laws/attention.py`.
 
     softmax_dims      head-dimension equivalents d0 of exponentials and rescaling: rate ~ d / (d + d0)
     ramp_tokens       keys s0 a query block needs before the pipeline is full: rate ~ s / (s + s0)
@@ -86,7 +86,7 @@ class AttentionLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemmLaw:
-    """All experts of a rank in one grouped kernel; the formula is in `cost/grouped_gemm.py`.
+    """All experts of a rank in one grouped kernel; the formula is in `cost/laws/expert_products.py`.
 
     factor            rate of the grouped kernel over a dense GEMM with the same tiles
     backward_factor   likewise for both gradients, relative to the grouped forward
@@ -105,7 +105,7 @@ class GroupedGemmLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLaw:
-    """Bandwidth-bound kernels: share of the data-sheet bandwidth by kind; the formula is in `cost/memory_bound.py`.
+    """Bandwidth-bound kernels: share of the data-sheet bandwidth by kind; the formula is in `memory_bound`.
 
     permute_efficiency  whatever surrounds the products of a serving MoE layer, as sweeps of such layers show it
     gather_efficiency   rows gathered by index in a training step; 0: as permute_efficiency
@@ -160,7 +160,7 @@ class Accelerator:
     sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
     training_rate         compute rate inside a training step over that of the kernel laws: power, caches and links are
                           shared with everything else; fitted to training runs, 1 where there are none
-    tables                measured kernels, asked before the laws; see `cost/tables.py`
+    tables                measured kernels, asked before the laws; see `cost/laws/measured_correction.py`
     """
 
     name: str
@@ -181,3 +181,7 @@ class Accelerator:
     footprint: Footprint = Footprint()
     training_rate: float = 1.0
     tables: Tables = NO_TABLES
+
+    def room_bytes(self, margin: float = 0.0) -> float:
+        """Device memory less a share `margin` of it that stays free."""
+        return self.hbm_bytes * (1.0 - margin)

@@ -6,79 +6,25 @@ bool. Words (schedule, layout) are stored as codes into a vocabulary that travel
 """
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum, IntFlag
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.knobs import KNOB, KNOBS
+from primus_search.knobs import CudaGraph as CudaGraph
+from primus_search.knobs import Fp8 as Fp8
+from primus_search.knobs import GroupedGemm as GroupedGemm
+from primus_search.knobs import Recompute as Recompute
+from primus_search.knobs import RecomputeMethod as RecomputeMethod
+from primus_search.knobs import Sharding as Sharding
 from primus_search.layout import EVEN, Layout
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-
-
-class Fp8(IntEnum):
-    """Low-precision recipe of the linear layers' GEMMs; `NONE` is BF16 throughout.
-
-    HYBRID is per-tensor current scaling (E4M3 forward, E5M2 gradients), DELAYED per-tensor with an amax history,
-    BLOCKWISE 1x128 / 128x128 scales, ROWWISE one scale per row, MXFP8 and NVFP4 the OCP / NVIDIA block formats.
-    """
-
-    NONE = 0
-    HYBRID = 1
-    DELAYED = 2
-    BLOCKWISE = 3
-    ROWWISE = 4
-    MXFP8 = 5
-    NVFP4 = 6
-
-
-class Recompute(IntFlag):
-    """What is recomputed in backward. Modules combine; FULL recomputes whole layers (see `recompute_num_layers`).
-
-    CORE_ATTENTION is Megatron's `selective`; OP_SAC is torchtitan's per-op selective checkpointing (SDPA outputs and
-    every second matmul are kept); with OP_SAC_EXPERTS beside it products of routed experts are kept, too.
-    """
-
-    NONE = 0
-    CORE_ATTENTION = 1
-    MLA_UP_PROJ = 2
-    MLP = 4
-    MOE_ACTIVATION = 8
-    LAYERNORM = 16
-    OP_SAC = 32
-    FULL = 64
-    OP_SAC_EXPERTS = 128
-
-
-class RecomputeMethod(IntEnum):
-    """How FULL recompute picks layers: UNIFORM keeps each group's input, BLOCK takes the first layers of a stage."""
-
-    UNIFORM = 0
-    BLOCK = 1
-
-
-class Sharding(IntEnum):
-    """What is sharded over data-parallel ranks: nothing, optimizer state (ZeRO-1), + gradients, or all three.
-
-    HSDP shards inside groups of `shard_group` ranks and replicates across them.
-    """
-
-    NONE = 0
-    DISTRIBUTED_OPTIMIZER = 1
-    ZERO2 = 2
-    FSDP2 = 3
-    HSDP = 4
-
-
-class GroupedGemm(IntEnum):
-    """Experts of a rank as one grouped kernel (TURBO) or one GEMM after another (LEGACY)."""
-
-    TURBO = 0
-    LEGACY = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +62,8 @@ class Candidates:
     sequence_parallel: Bools
     pipeline_layout: Ints
     offload_layers: Ints
+    exchange_overlap: Bools
+    cuda_graph: Ints
     schedules: tuple[str, ...] = ("1f1b",)
     layouts: tuple[Layout, ...] = (EVEN,)
 
@@ -155,15 +103,9 @@ class Candidates:
     def row(self, index: int) -> dict[str, Any]:
         """One candidate as words and plain numbers, for reports and messages."""
         values = {name: column[index].item() for name, column in self.columns().items()}
-        return values | {
-            "schedule": self.schedules[values["schedule"]],
-            "pipeline_layout": str(self.layouts[values["pipeline_layout"]]),
-            "fp8": Fp8(values["fp8"]).name.lower(),
-            "recompute": recompute_word(values["recompute"]),
-            "recompute_method": RecomputeMethod(values["recompute_method"]).name.lower(),
-            "sharding": Sharding(values["sharding"]).name.lower(),
-            "grouped_gemm": GroupedGemm(values["grouped_gemm"]).name.lower(),
-        }
+        values["schedule"] = self.schedules[values["schedule"]]
+        values["pipeline_layout"] = self.layouts[values["pipeline_layout"]]
+        return {name: KNOB[name].word(value) for name, value in values.items()}
 
     @classmethod
     def from_words(cls, row: Mapping[str, Any]) -> Self:
@@ -171,47 +113,40 @@ class Candidates:
 
         Raises KeyError for a word that is none of the enumeration's.
         """
-        columns = dict(row)
+        columns: dict[str, Any] = {n: KNOB[n].code(word) if n in WORDS else word for n, word in row.items()}
         schedule, layout = columns.pop("schedule", "1f1b"), columns.pop("pipeline_layout", "even")
-        for name, words in WORDS.items():
-            if name in columns:
-                columns[name] = int(words[str(columns[name]).upper()])
-        if "recompute" in columns:
-            columns["recompute"] = recompute_flags(str(columns["recompute"]))
         return cls.table(schedules=(schedule,), layouts=(Layout.parse(layout),), **columns)
 
+    # --- facts of a row that formulas share ------------------------------------------------------------------------
 
-WORDS: Mapping[str, type[IntEnum]] = {
-    "fp8": Fp8,
-    "recompute_method": RecomputeMethod,
-    "sharding": Sharding,
-    "grouped_gemm": GroupedGemm,
-}
-DEFAULTS: Mapping[str, int | bool] = {
-    "tp": 1,
-    "pp": 1,
-    "vpp": 1,
-    "ep": 1,
-    "etp": 1,
-    "cp": 1,
-    "micro_batch_size": 1,
-    "schedule": 0,
-    "deepep": False,
-    "sync_free_stage": 0,
-    "fp8": int(Fp8.NONE),
-    "recompute": int(Recompute.NONE),
-    "recompute_num_layers": 0,
-    "recompute_method": int(RecomputeMethod.UNIFORM),
-    "sharding": int(Sharding.DISTRIBUTED_OPTIMIZER),
-    "shard_group": 0,
-    "loss_fusion": True,
-    "overlap_grad_reduce": True,
-    "grouped_gemm": int(GroupedGemm.TURBO),
-    "sequence_parallel": False,
-    "pipeline_layout": 0,
-    "offload_layers": 0,
-}
+    @property
+    def has_fused_dispatch(self) -> Bools:
+        """Whether tokens reach experts by one fused, node-aware exchange rather than by a plain all-to-all."""
+        return self.deepep
+
+    def graph_scope(self, always: str) -> Ints:
+        """`CudaGraph` codes of what is replayed as a graph, under software that captures `always` anyway."""
+        return np.maximum(self.cuda_graph, CudaGraph[always.upper()])
+
+    def shard_ranks(self, replicas: Ints) -> Ints:
+        """Ranks that share one sharded copy, of so many replicas."""
+        return np.where(self.shard_group > 0, np.minimum(self.shard_group, replicas), replicas)
+
+    def key_columns(self, names: AbstractSet[str], **canonical: Ints | Bools | None) -> list[Ints | Bools]:
+        """Some columns, in declaration order, as the key of a term that reads them.
+
+        `canonical` gives values that merge rows that cost the same, None for a column that another one stands for, and
+        numbers of schedules and layouts that stay the same from table to table.
+        """
+        chosen = [canonical.get(name, column) for name, column in self.columns().items() if name in names]
+        return [column for column in chosen if column is not None]
+
+
+WORDS = frozenset(knob.name for knob in KNOBS if knob.words is not None)
+"""Columns that hold members of an enumeration; see `Knob.word`."""
+DEFAULTS: Mapping[str, int | bool] = {knob.name: knob.column_default for knob in KNOBS}
 COLUMN_NAMES: tuple[str, ...] = tuple(f.name for f in fields(Candidates) if f.name not in ("schedules", "layouts"))
+assert set(COLUMN_NAMES) == set(KNOB), "a knob is a row of knobs.KNOBS and a field of Candidates"
 
 
 def joined(tables: Sequence[Candidates]) -> Candidates:
@@ -231,20 +166,7 @@ def joined(tables: Sequence[Candidates]) -> Candidates:
     return Candidates.table(schedules=schedules, layouts=layouts, **every)
 
 
-def recompute_word(flags: int) -> str:
-    """The name of a recompute setting as a space file writes it: none, selective, full, or modules joined by '+'."""
-    if flags == Recompute.NONE:
-        return "none"
-    if flags == Recompute.CORE_ATTENTION:
-        return "selective"
-    return "+".join(flag.name.lower() for flag in Recompute if flag and flag & flags and flag.name)
-
-
-def recompute_flags(word: str) -> int:
-    """The flags of a word that `recompute_word` wrote; raises KeyError for an unknown module."""
-    if word == "selective":
-        return int(Recompute.CORE_ATTENTION)
-    return sum(int(Recompute[part.upper()]) for part in word.split("+"))
+recompute_word, recompute_flags = KNOB["recompute"].word, KNOB["recompute"].code
 
 
 def _read_only(column: NDArray[Any]) -> NDArray[Any]:

@@ -136,6 +136,9 @@ def _numbers(model: Model, stages: int, layout: Layout) -> list[int] | None:
     return [base + (0 if stage in short else 1) for stage in range(stages)]
 
 
+MAX_SIGNS = 20_000
+"""Upper limit of an expanded layout string: layers plus stages; the deepest published models have a few hundred."""
+
 _TOKEN = re.compile(r"\(([^()]*)\)\*(\d+)|([EtmL])\*(\d+)|([EtmL|,])")
 
 
@@ -151,18 +154,33 @@ def expand(text: str) -> list[str]:
     return flat.split("|")
 
 
+def _repeated(part: str, times: str, text: str) -> str:
+    """A part so many times. Raises ValueError, before it is expanded, where the result is longer than any model."""
+    if len(times) > len(str(MAX_SIGNS)) or len(part) * int(times) > MAX_SIGNS:
+        raise ValueError(_too_long(text))
+    return part * int(times)
+
+
+def _too_long(text: str) -> str:
+    return f"layout string {text[:60]!r}: expands to more than {MAX_SIGNS:,} layers and stages"
+
+
 def _expand_tokens(text: str) -> str:
-    out, position = [], 0
+    out: list[str] = []
+    position, length = 0, 0
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
             raise ValueError(f"layout string {text!r}: cannot read {text[position]!r} at position {position}")
         group, times, letter, letter_times, single = match.groups()
         if group is not None:
-            out.append(_expand_tokens(group) * int(times))
+            out.append(_repeated(_expand_tokens(group), times, text))
         elif letter is not None:
-            out.append(letter * int(letter_times))
+            out.append(_repeated(letter, letter_times, text))
         elif single != ",":
             out.append(single)
         position = match.end()
+        length += len(out[-1]) if single != "," else 0
+        if length > MAX_SIGNS:
+            raise ValueError(_too_long(text))
     return "".join(out)

@@ -2,7 +2,7 @@
 
 Rates are line rates in one direction; what a collective achieves of them is a named efficiency next to it, so that a
 study of a faster NIC changes one number. Parameters come from `hardware/*.yaml`; the formulas live in
-`cost/collectives.py`.
+`cost/laws/collectives.py`.
 
     domain   devices on the fast fabric (NVLink switch, xGMI mesh): 8 in a node, 72 in an NVL72 rack
     node     what a scheduler hands out; owns the NICs (an NVL72 tray has 4 devices)
@@ -12,7 +12,7 @@ study of a faster NIC changes one number. Parameters come from `hardware/*.yaml`
 from dataclasses import dataclass
 from typing import Literal
 
-from primus_search.tables import NO_TABLES, Tables
+from primus_search.kernel_table import NO_TABLES, Tables
 
 _EFFICIENCIES = (
     "ring_efficiency",
@@ -55,7 +55,7 @@ class Network:
     pod_size                   devices in one pod
     pod_bytes_per_s            one NIC, one direction, for traffic that leaves its pod
     pod_latency_s              what each hop between pods adds
-    tables                     measured collectives inside the domain, asked before the laws (`cost/tables.py`)
+    tables                     measured collectives inside the domain, asked before the laws (`measured_correction`)
     """
 
     gpus_per_node: int

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from primus_search.candidates import Fp8
 from primus_search.errors import InputError, Problem
+from primus_search.kernel_table import GROUPED
 from primus_search.units import TB
 
 
-class Kind(IntEnum):
+class KernelKind(IntEnum):
     """What kind of call was timed. MOE_LAYER is permute, two grouped products, activation and unpermute together."""
 
     GEMM = 0
@@ -43,7 +44,7 @@ class Point:
     group        points of one group are left out together when the fit is judged
     """
 
-    kind: Kind
+    kind: KernelKind
     gpu: str
     code: Fp8
     direction: Direction
@@ -116,6 +117,9 @@ EXCLUDED_SOURCES = {
     "mi355x_d64_": "aiter had no kernel for head size 64 on gfx950 at that revision",
 }
 
+# Words of a row's notes that a release ran without a kernel for the call: they say nothing about the device.
+_SLOW_PATH = "path very slow in this revision"
+
 
 def read_points(path: Path) -> list[Point]:
     """Every usable point of a measurement CSV, in file order. Raises `InputError` with every row that is none."""
@@ -157,11 +161,11 @@ def of_gpu(points: Iterable[Point], gpu: str) -> list[Point]:
 def _point(row: dict[str, str]) -> Point | None:
     if row["unit"] != "TFLOP/s" or row["dtype"] not in _CODES:
         return None
-    if any(part in row["source"] for part in EXCLUDED_SOURCES):
+    if any(part in row["source"] for part in EXCLUDED_SOURCES) or _SLOW_PATH in row["notes"]:
         return None
     if row["kind"] == "gemm":
         return _gemm(row)
-    if row["kind"] == "grouped_gemm":
+    if row["kind"] == GROUPED:
         return _moe_layer(row) if row["op"] == "moe_layer_fwd" else _grouped(row)
     return _attention(row) if row["kind"] == "attention" else None
 
@@ -189,7 +193,7 @@ def _gemm(row: dict[str, str]) -> Point | None:
         return None
     is_backward = row["op"] == "bwd"
     return Point(
-        kind=Kind.GEMM,
+        kind=KernelKind.GEMM,
         gpu=row["gpu"],
         code=_CODES[row["dtype"]],
         direction=Direction.BACKWARD if is_backward else Direction.FORWARD,
@@ -210,7 +214,7 @@ def _grouped(row: dict[str, str]) -> Point | None:
     m, n, k, groups = (float(row[name]) for name in ("m", "n", "k", "batch"))
     is_backward = row["op"] == "bwd"
     return Point(
-        kind=Kind.GROUPED_GEMM,
+        kind=KernelKind.GROUPED_GEMM,
         gpu=row["gpu"],
         code=_CODES[row["dtype"]],
         direction=Direction.BACKWARD if is_backward else Direction.FORWARD,
@@ -240,7 +244,7 @@ def _moe_layer(row: dict[str, str]) -> Point | None:
         return None
     tokens, inner, hidden, top_k = float(row["m"]), float(row["n"]), float(row["k"]), float(routing[1])
     return Point(
-        kind=Kind.MOE_LAYER,
+        kind=KernelKind.MOE_LAYER,
         gpu=row["gpu"],
         code=_CODES[row["dtype"]],
         direction=Direction.FORWARD,
@@ -289,7 +293,7 @@ def _attention(row: dict[str, str]) -> Point | None:
     }
     is_causal = row["causal"].lower() == "true"
     return Point(
-        kind=Kind.ATTENTION,
+        kind=KernelKind.ATTENTION,
         gpu=row["gpu"],
         code=Fp8.NONE,
         direction=direction,

@@ -12,23 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.accelerator import Accelerator
-from primus_search.calibrate.points import Direction, Kind, Point
+from primus_search.calibrate.points import Direction, KernelKind, Point
 from primus_search.candidates import Floats, Fp8, GroupedGemm
-from primus_search.cost.attention import attention_s
-from primus_search.cost.gemm import GemmPass, gemm_s, quantize_s
-from primus_search.cost.grouped_gemm import grouped_gemm_s
-from primus_search.cost.memory_bound import Stream, stream_s
+from primus_search.cost.laws.attention import attention_s
+from primus_search.cost.laws.expert_products import expert_products_s
+from primus_search.cost.laws.gemm import GemmPass, gemm_s, quantize_s
+from primus_search.cost.laws.memory_bound import Stream, stream_s
 
 BF16_BYTES = 2.0
 
 
-class Table:
+class PointTable:
     """Points of one device as columns, split once so that a fit can predict them many times."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         self.measured_s = np.array([point.seconds for point in points])
         self.groups = np.array([point.group for point in points])
-        self._parts: list[tuple[NDArray[np.int64], tuple[Kind, Direction, bool, str], dict[str, Floats]]] = []
+        self._parts: list[tuple[NDArray[np.int64], tuple[KernelKind, Direction, bool, str], dict[str, Floats]]] = []
         keys = [(point.kind, point.direction, point.is_burst, point.family) for point in points]
         for key in dict.fromkeys(keys):
             rows = np.array([i for i, other in enumerate(keys) if other == key], np.int64)
@@ -43,9 +43,9 @@ class Table:
         seconds = np.empty(len(self))
         for rows, (kind, direction, is_burst, family), c in self._parts:
             device = at_burst(acc) if is_burst else acc
-            if kind is Kind.ATTENTION:
+            if kind is KernelKind.ATTENTION:
                 seconds[rows] = _attention_s(device, direction, family, c)
-            elif kind is Kind.MOE_LAYER:
+            elif kind is KernelKind.MOE_LAYER:
                 seconds[rows] = _moe_layer_s(device, c)
             else:
                 seconds[rows] = _product_s(device, kind, direction, c)
@@ -75,7 +75,7 @@ def _columns(points: Sequence[Point]) -> dict[str, Floats]:
     return columns
 
 
-def _product_s(acc: Accelerator, kind: Kind, direction: Direction, c: dict[str, Floats]) -> Floats:
+def _product_s(acc: Accelerator, kind: KernelKind, direction: Direction, c: dict[str, Floats]) -> Floats:
     """A dense or grouped GEMM, forward or both gradients, with the casts its benchmark includes.
 
     Forward casts the activation and, where both operands are cast, the weight; backward casts the output gradient. An
@@ -90,8 +90,8 @@ def _product_s(acc: Accelerator, kind: Kind, direction: Direction, c: dict[str, 
         passes = (GemmPass.INPUT_GRAD, GemmPass.WEIGHT_GRAD)
     seconds = np.zeros_like(m)
     for gemm_pass in passes:
-        if kind is Kind.GROUPED_GEMM:
-            seconds += grouped_gemm_s(acc, m, groups, n, k, code, GroupedGemm.TURBO, gemm_pass)
+        if kind is KernelKind.GROUPED_GEMM:
+            seconds += expert_products_s(acc, m, groups, n, k, code, GroupedGemm.TURBO, gemm_pass)
         else:
             shape = {
                 GemmPass.FORWARD: (m, n, k),
@@ -110,7 +110,7 @@ def _moe_layer_s(acc: Accelerator, c: dict[str, Floats]) -> Floats:
     copies = tokens * c["top_k"]
     experts = np.minimum(c["groups"], copies)
     rows = copies / experts
-    products = grouped_gemm_s(acc, rows, experts, 2.0 * inner, hidden, code) + grouped_gemm_s(
+    products = expert_products_s(acc, rows, experts, 2.0 * inner, hidden, code) + expert_products_s(
         acc, rows, experts, hidden, inner, code
     )
     permute = 2.0 * stream_s(acc, BF16_BYTES * (tokens + copies) * hidden, Stream.PERMUTE)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from primus_search.calibrate.fit import Calibration, Fitted, StageResult
+from primus_search.calibrate.kernel_fit import Calibration, Fitted, StageResult
 from primus_search.errors import InputError, Problem
 
 _LEAF = re.compile(r'^(?P<indent> *)(?P<key>\w+): \{value: (?P<value>[^,]+), source: "(?P<source>[^"]*)"\}\s*$')
@@ -18,7 +18,7 @@ _MAX_SOURCES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaf:
+class FittedLeaf:
     """One number of a hardware file as text: its dotted path below the top, its value and its source."""
 
     path: str
@@ -27,9 +27,9 @@ class Leaf:
     line: int
 
 
-def leaves(text: str) -> list[Leaf]:
+def leaves(text: str) -> list[FittedLeaf]:
     """Every sourced number of a hardware file, in file order."""
-    found: list[Leaf] = []
+    found: list[FittedLeaf] = []
     stack: list[tuple[int, str]] = []
     for number, line in enumerate(text.splitlines()):
         section, leaf = _SECTION.match(line), _LEAF.match(line)
@@ -42,7 +42,7 @@ def leaves(text: str) -> list[Leaf]:
         if section:
             stack.append((indent, match["key"]))
         elif leaf:
-            found.append(Leaf(path=path, value=leaf["value"], source=leaf["source"], line=number))
+            found.append(FittedLeaf(path=path, value=leaf["value"], source=leaf["source"], line=number))
     return found
 
 
@@ -130,7 +130,7 @@ def fitted_numbers(files: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def _count(found: Sequence[Leaf], below: str) -> int:
+def _count(found: Sequence[FittedLeaf], below: str) -> int:
     return sum(leaf.source.startswith("fitted") and leaf.path.startswith(below) for leaf in found)
 
 

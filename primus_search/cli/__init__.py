@@ -4,7 +4,7 @@ A command is a function of its own name in its own file: it parses, calls one fu
 returns an exit code through the type of the error it meets (`errors.PrimusSearchError.exit_code`).
 """
 
-import os
+import errno
 import sys
 from importlib import import_module
 from typing import Any
@@ -13,7 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from primus_search import __version__
+from primus_search.cli.output import standard_streams
 from primus_search.errors import PrimusSearchError
+from primus_search.guards.interrupts import Interrupted, install
 
 COMMANDS: dict[str, str] = {
     "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
@@ -25,6 +27,8 @@ COMMANDS: dict[str, str] = {
     "bench": "Measure the top candidates of a run with real torch layers on this machine.",
     "truth": "Train small models for real on this machine and compare with the projection.",
     "calibrate": "Fit the efficiencies of an accelerator from measurements, or measure this device.",
+    "learn": "Learn the stack of your own software and cluster from its training logs.",
+    "next": "Which configurations of a run to measure next, and what that is worth.",
     "validate": "Compare projections with measured training runs of a CSV file.",
     "nightly": "Run a set of spaces and compare with the committed baselines.",
     "export": "Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables.",
@@ -77,12 +81,25 @@ def _root(version: bool = typer.Option(False, "--version", callback=_print_versi
 
 def main() -> None:
     """Entry point of the `primus-search` command: errors a user can act on end as a message and an exit code."""
+    standard_streams.prepare()
+    install()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except Interrupted as stop:
+        typer.echo(f"primus-search: {stop}", err=True)
+        sys.exit(stop.exit_code)
     except PrimusSearchError as error:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # The reader of a pipe (head, less) went away; that is its right, and Python must not complain while closing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        standard_streams.discard()  # the reader of the pipe (head, less) is gone
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+            raise
+        standard_streams.discard()
+        typer.echo(f"primus-search: standard output cannot be written: {error.strerror}", err=True)
+        sys.exit(1)

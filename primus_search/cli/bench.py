@@ -27,11 +27,11 @@ def bench(
     """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
     from json import dumps
 
-    from primus_search.cli._files import must_exist
+    from primus_search.cli.output.written_files import must_exist
     from primus_search.errors import InputError, Problem
+    from primus_search.exploration.revalidation import top_up
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
-    from primus_search.search.revalidation import top_up
 
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.cli._files import write
+from primus_search.cli.output.written_files import write
 
 if TYPE_CHECKING:
-    from primus_search.calibrate.run import Result
+    from primus_search.calibrate.hardware_fit import Result
 
 
 def calibrate(
@@ -40,6 +40,13 @@ def calibrate(
             "Groups: 'source and model', 'model', 'source' or 'publisher'.",
         ),
     ] = None,
+    vendor: Annotated[
+        str,
+        typer.Option(
+            metavar="amd|nvidia",
+            help="With --training: fit only to runs on this vendor's devices, around the numbers in the files.",
+        ),
+    ] = "",
     device: Annotated[
         str | None,
         typer.Option(
@@ -61,13 +68,13 @@ def calibrate(
     if ranges is not None:
         _write_ranges(measurements, training, ranges)
     elif training is not None:
-        _fit_training(training, into, leave_out)
+        _fit_training(training, into, leave_out, vendor)
     elif table is not None:
-        from primus_search.calibrate.run import fitted_numbers_of_files
+        from primus_search.calibrate.hardware_fit import fitted_numbers_of_files
 
         write(table, fitted_numbers_of_files(), "--table")
     elif device == "cpu":
-        from primus_search.measure.host import host_file
+        from primus_search.measure.host.host_calibration import host_file
 
         typer.echo(f"hardware: host is measured: {host_file(again=True)}")
     elif device is not None:
@@ -77,23 +84,23 @@ def calibrate(
         _fit_kernels(measurements, hardware, gpu, out, as_json, names_table=False)
 
 
-def _fit_training(training: Path, into: Path | None, leave_out: str | None) -> None:
+def _fit_training(training: Path, into: Path | None, leave_out: str | None, vendor: str) -> None:
     """Stacks and training rates from measured training runs, written where `into` says."""
-    from primus_search.calibrate.training_run import fit_training, left_out_lines, lines, write_training
+    from primus_search.lab.fit.training_run import fit_training, left_out_lines, lines, write_training
 
-    found = fit_training(training)
+    found = fit_training(training, vendor)
     for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
         typer.echo(line)
     if into is not None:
-        write_training(found, into)
+        write_training(found, into, vendor)
 
 
 def _fit_kernels(
     measurements: Path | None, hardware: str | None, gpu: str | None, out: Path | None, as_json: bool, names_table: bool
 ) -> None:
     """An accelerator's efficiencies from measured kernels; `names_table`: the file written names the CSV as its own."""
+    from primus_search.calibrate.hardware_fit import calibrate_hardware, hardware_names
     from primus_search.calibrate.points import read_points
-    from primus_search.calibrate.run import calibrate_hardware, hardware_names
     from primus_search.errors import InputError, Problem
 
     if measurements is None:
@@ -131,8 +138,8 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
 
 def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
     """Devices and stacks: the sizes of everything that was measured of them."""
-    from primus_search.calibrate.ranges import device_ranges, stack_ranges, write_ranges
     from primus_search.errors import InputError, Problem
+    from primus_search.lab.fit.write_ranges import device_ranges, stack_ranges, write_ranges
 
     if measurements is None or training is None:
         raise InputError([Problem("--ranges", "needs --measurements and --training")])
@@ -154,10 +161,10 @@ def beside(out: Path, table: Path) -> str:
 
 def measured_table(device: str, path: Path | None, hardware: str | None, gpu: str | None, sweep: str = "full") -> Path:
     """Sweep this machine's device into a CSV that is read like a published one."""
-    from primus_search.declare.hardware import load_hardware
+    from primus_search.declare.hardware_files import load_hardware
     from primus_search.errors import InputError, Problem
-    from primus_search.measure.device import describe
-    from primus_search.measure.device_table import measure_device
+    from primus_search.measure.device.device_info import describe
+    from primus_search.measure.device.device_table import measure_device
 
     if hardware is None:
         raise InputError([Problem("--device", "needs --hardware: the file that describes this device")])

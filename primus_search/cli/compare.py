@@ -15,10 +15,10 @@ def compare(run_a: RunA, run_b: RunB, as_json: AsJson = False) -> None:
     import sys
     from json import dumps
 
-    from primus_search.report.compare import compare as compared
+    from primus_search.analysis.explanation import plain
+    from primus_search.analysis.run_comparison import compare as compared
+    from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.report.compare_text import print_comparison
-    from primus_search.report.explain import plain
-    from primus_search.search.saved import SavedRun
 
     found = compared(SavedRun.open(run_a), SavedRun.open(run_b))
     if as_json:

@@ -11,7 +11,7 @@ def doctor(json: AsJson = False) -> None:
     """Versions, devices, caches and folders of this installation."""
     from json import dumps
 
-    from primus_search.report.doctor import examine
+    from primus_search.report.installation import examine
 
     findings = examine()
     if json:

@@ -19,6 +19,9 @@ WhatIfTexts = Annotated[
     list[str] | None,
     typer.Option("--what-if", metavar="KEY=VALUE", help="Change the machine or the job; repeatable."),
 ]
+FrameworkName = Annotated[
+    str, typer.Option("--framework", metavar="NAME", help="Judge by the rules of this framework instead of the run's.")
+]
 Top = Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
@@ -28,6 +31,7 @@ def explain(
     rank: Rank = 1,
     why_not: WhyNotText = "",
     what_if: WhatIfTexts = None,
+    framework: FrameworkName = "",
     top: Top = 8,
     as_json: AsJson = False,
 ) -> None:
@@ -39,16 +43,20 @@ def explain(
     import sys
     from json import dumps
 
-    from primus_search.search.saved import SavedRun
+    from primus_search.exploration.run_folder.saved_run import SavedRun
 
     saved = SavedRun.open(run)  # before the rest is loaded: most mistakes are a wrong folder
+    from primus_search.analysis.explanation import as_data, plain
+    from primus_search.analysis.explanation import explain as explained
+    from primus_search.analysis.what_if import what_if as changed
+    from primus_search.analysis.why_not import parse_asked
+    from primus_search.analysis.why_not import why_not as asked_about
     from primus_search.report import explain_text
-    from primus_search.report.explain import as_data, plain
-    from primus_search.report.explain import explain as explained
-    from primus_search.report.what_if import what_if as changed
-    from primus_search.report.why_not import parse_asked
-    from primus_search.report.why_not import why_not as asked_about
 
+    if framework:
+        from primus_search.declare.framework_files import load_framework
+
+        saved = saved.under(load_framework(framework, where="--framework"))
     found = explained(saved, rank)
     if not why_not and not what_if:
         if as_json:
@@ -58,7 +66,7 @@ def explain(
         return
     answers = {}
     if why_not:
-        reasons = asked_about(found.judge, found.base, parse_asked(why_not, found.base))
+        reasons = asked_about(found.judge, found.base, parse_asked(why_not, found.base, found.judge))
         answers["why_not"] = plain(reasons)
         if not as_json:
             explain_text.print_why_not(found, reasons, sys.stdout)

@@ -1,4 +1,4 @@
-"""`primus-search export`: the launch file of one candidate of a run."""
+"""`primus-search export`: the files that start candidates of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,39 +6,51 @@ from typing import Annotated
 import typer
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-Rank = Annotated[int, typer.Argument(metavar="RANK", help="Rank in the run's ranking, from 1.")]
-FormatName = Annotated[
-    str, typer.Option("--format", metavar="primus|megatron|torchtitan|env", help="Whose launch file.")
+Ranks = Annotated[
+    str, typer.Argument(metavar="[RANKS]", help="Ranks of the ranking: 1, or 1,3,8, or 1-120, or pareto.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Write to this file instead of standard output.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the text and what it cannot express as JSON.")]
+FormatName = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="primus|megatron|torchtitan|nemo|slurm", help="Whose files; slurm adds a batch file."
+    ),
+]
+FrameworkName = Annotated[
+    str, typer.Option("--framework", metavar="NAME", help="What starts the job; default: what the run searched for.")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for one folder a rank; default RUN/exports.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the files as JSON and write nothing.")]
 
 
 def export(
-    run: Run, rank: Rank = 1, format_name: FormatName = "primus", out: Out = None, as_json: AsJson = False
+    run: Run,
+    ranks: Ranks = "1",
+    format_name: FormatName = "",
+    framework: FrameworkName = "",
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables."""
+    """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
     from json import dumps
 
-    from primus_search.cli._files import write
-    from primus_search.export import write_launch
-    from primus_search.export.job import Job
-    from primus_search.search.saved import SavedRun
+    from primus_search.declare.framework_files import load_framework
+    from primus_search.errors import InputError, Problem
+    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.export import FORMATS
+    from primus_search.export.launch_files import SLURM
+    from primus_search.export.ranks import chosen_rows, files_of, write_all
 
+    if format_name and format_name not in FORMATS:
+        raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])
+    if framework and format_name not in ("", SLURM, framework):
+        what = f"{format_name} files do not start {framework} jobs; give one of the two"
+        raise InputError([Problem("--format", what)])
     saved = SavedRun.open(run)
-    job = Job(
-        candidate=saved.candidate(rank),
-        model=saved.space.model,
-        cluster=saved.cluster(rank).cluster,
-        workload=saved.space.workload,
-    )
-    launch = write_launch(job, format_name)
-    if out is not None:
-        write(out, launch.text, "--out")
-        typer.echo(f"launch file: {out}", err=True)
+    named = framework or ("" if format_name == SLURM else format_name)
+    contract = load_framework(named, where="--framework") if named else None
+    files = files_of(saved, chosen_rows(saved, ranks, contract), format_name)
     if as_json:
-        typer.echo(dumps({"format": format_name, "text": launch.text, "unsaid": dict(launch.unsaid)}, indent=2))
-    elif out is None:
-        typer.echo(launch.text, nl=False)
-    for name, value in launch.unsaid.items():
-        typer.echo(f"{format_name} cannot express {name}={value}; the file says so in a comment", err=True)
+        typer.echo(dumps({name: dict(launch.texts) for name, launch in files.items()}, indent=2))
+        return
+    for path in write_all(out or run / "exports", files):
+        typer.echo(str(path))

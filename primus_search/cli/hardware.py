@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from primus_search.declare.hardware import Hardware
+    from primus_search.declare.hardware_files import Hardware
+    from primus_search.declare.sourced.records import Sourced
 
 TERA, GIGA = 1e12, 1e9
 
@@ -16,13 +17,16 @@ def hardware(
     name: Annotated[str | None, typer.Argument(help="A hardware file by name or path, or a software stack.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """The accelerators and networks; with a NAME, every number of one file (or software stack) with its source."""
-    from primus_search.declare.hardware import load_hardware, read_stack
-    from primus_search.declare.places import Kind, names
+    """The accelerators and networks; with a NAME, every number of one file (or software stack) with its source.
 
-    stacks = names(Kind.STACK)
+    [FILE] behind a source names the file that the number is inherited from (extends:).
+    """
+    from primus_search.declare.hardware_files import load_hardware, read_stack
+    from primus_search.declare.search_path import FileKind, names
+
+    stacks = names(FileKind.STACK)
     if name is None:
-        every = {key: load_hardware(key) for key in names(Kind.HARDWARE)}
+        every = {key: load_hardware(key) for key in names(FileKind.HARDWARE)}
         if as_json:
             typer.echo(json.dumps([_summary(key, one) for key, one in every.items()], indent=2))
         else:
@@ -35,12 +39,19 @@ def hardware(
         loaded = load_hardware(name)
         sources, head = loaded.sources, _summary(name, loaded) | {"notes": list(loaded.notes)}
     if as_json:
-        numbers = [{"path": s.path, "value": s.value, "source": s.source} for s in sources]
+        numbers = [
+            {"path": s.path, "value": s.value, "source": s.source, "inherited_from": s.inherited_from} for s in sources
+        ]
         typer.echo(json.dumps(head | {"numbers": numbers}, indent=2))
         return
     for note in head.get("notes", []):
         typer.echo(f"note: {note}")
-    _print_sources([(s.path, str(s.value), s.source) for s in sources])
+    _print_sources([(s.path, str(s.value), _origin(s)) for s in sources])
+
+
+def _origin(number: "Sourced") -> str:
+    """The source of a number, and the file that gives it where the one shown inherits it."""
+    return f"{number.source} [{number.inherited_from}]".lstrip() if number.inherited_from else number.source
 
 
 def _summary(name: str, hardware: "Hardware") -> dict[str, Any]:
@@ -67,7 +78,7 @@ def _summary(name: str, hardware: "Hardware") -> dict[str, Any]:
 
 
 def _print_table(every: dict[str, "Hardware"], stacks: list[str]) -> None:
-    from primus_search.cli._tables import print_table
+    from primus_search.cli.output.text_tables import print_table
 
     rows = []
     for name, one in every.items():
@@ -93,6 +104,6 @@ def _print_table(every: dict[str, "Hardware"], stacks: list[str]) -> None:
 
 
 def _print_sources(rows: list[tuple[str, str, str]]) -> None:
-    from primus_search.cli._tables import print_table
+    from primus_search.cli.output.text_tables import print_table
 
     print_table(("number", "value", "source"), rows, numbers=(1,))

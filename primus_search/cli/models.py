@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from primus_search.declare.presets import Preset
+    from primus_search.model import LayerKind, Model
 
 BILLION = 1e9
 LONG = 9999
@@ -18,6 +19,12 @@ REPEATED = ("layers", "heads", "kv_heads", "experts")
 
 def models(
     name: Annotated[str | None, typer.Argument(help="A preset, a Primus/Megatron YAML or a config.json.")] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="KEY", help="Leave out this key of the file; repeatable.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(min=1, help="Rows of the embedding before padding, instead of the file's.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """The model presets and their sizes; with a NAME, everything about one model."""
@@ -30,7 +37,7 @@ def models(
         else:
             _print_table(known)
         return
-    details = _details(name)
+    details = _details(name, tuple(ignore or ()), vocab_size)
     if as_json:
         typer.echo(json.dumps(details, indent=2))
     else:
@@ -58,22 +65,23 @@ def _summary(name: str, preset: "Preset") -> dict[str, Any]:
     }
 
 
-def _details(name: str) -> dict[str, Any]:
+def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict[str, Any]:
     """Every field and count of one model, preset or imported."""
     import dataclasses
 
-    from primus_search.declare.models import load_model
+    from primus_search.declare.model_files import load_model
     from primus_search.declare.presets import load_preset, presets
 
     known = presets()
     head: dict[str, Any] = _summary(name, load_preset(name)) if name in known else {}
-    model = known[name].model if name in known else load_model(name)
-    kinds = [{"is_moe": k.is_moe, "window": k.window, "layers": model.layers.count(k)} for k in model.kinds]
+    model = load_model(name, ignore=ignore, vocab_size=vocab_size)
+    kinds = [_kind(model, kind) for kind in model.kinds]
     fields = {f.name: model.__getattribute__(f.name) for f in dataclasses.fields(model)}
     fields |= {"latent": model.latent and dataclasses.asdict(model.latent)}
     fields |= {"moe": model.moe and dataclasses.asdict(model.moe)}
-    for listed in ("moe_layers", "windows"):
+    for listed in ("moe_layers", "windows", "mixers", "feed_forwards"):
         del fields[listed]
+    fields |= {"towers": [dataclasses.asdict(tower) for tower in model.towers], "ignored": list(model.ignored)}
     counts = {
         "total_params": model.total_params,
         "active_params": head.get("active_params", model.active_params),
@@ -87,8 +95,20 @@ def _details(name: str) -> dict[str, Any]:
     return head | fields | {"layer_kinds": kinds} | counts
 
 
+def _kind(model: "Model", kind: "LayerKind") -> dict[str, Any]:
+    """One kind of layer: its mixer and feed-forward in words, how many there are, the parameters of one."""
+    return {
+        "is_moe": kind.is_moe,
+        "window": kind.window,
+        "layers": model.layers.count(kind),
+        "mixer": model.mixer(kind).name,
+        "feed_forward": model.feed_forward_name(kind),
+        "params": model.layer_params(kind),
+    }
+
+
 def _print_table(known: dict[str, "Preset"]) -> None:
-    from primus_search.cli._tables import print_table
+    from primus_search.cli.output.text_tables import print_table
 
     rows = []
     for name, preset in known.items():
@@ -117,9 +137,11 @@ def _lines(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             yield from _lines({f"{key}.{inner}": one for inner, one in value.items()})
         elif key == "layer_kinds":
-            words = (f"{k['layers']} {'MoE' if k['is_moe'] else 'dense'}" for k in value)
-            windows = (f", window {k['window']:,}" if k["window"] else "" for k in value)
-            yield key, "; ".join(map("".join, zip(words, windows, strict=True)))
+            yield key, "; ".join(f"{k['layers']} x {k['mixer']} + {k['feed_forward']}" for k in value)
+        elif key == "towers":
+            yield from (("tower", f"{t['name']}, {t['params']:,} parameters, not projected") for t in value)
+        elif key == "ignored":
+            yield from (("ignored as told", name) for name in value)
         elif isinstance(value, bool):
             yield key, "yes" if value else "no"
         else:

@@ -14,8 +14,8 @@ def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
     """The frontier of memory per GPU against tokens per second per GPU of a run."""
     from json import dumps
 
+    from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.report.terminal import print_saved_frontier
-    from primus_search.search.saved import SavedRun
 
     saved = SavedRun.open(run)
     if as_csv:

@@ -2,69 +2,92 @@
 
 import json
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from primus_search.candidates import Candidates
-    from primus_search.cost.result import Projection
+    from primus_search.cost.projection import Projection
     from primus_search.space import Space
-
-PLAIN: dict[str, Any] = {
-    "tp": 1,
-    "pp": 1,
-    "vpp": 1,
-    "ep": 1,
-    "etp": 1,
-    "cp": 1,
-    "micro_batch_size": 1,
-    "deepep": False,
-    "sync_free_stage": 0,
-    "fp8": "none",
-    "recompute": "none",
-    "sharding": "distributed_optimizer",
-    "loss_fusion": True,
-    "overlap_grad_reduce": True,
-    "pipeline_layout": "even",
-    "grouped_gemm": "turbo",
-}
-"""What an axis is when nobody sets it: the plain choice, not a search."""
 
 DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
 
 
 def project(
-    model: Annotated[str, typer.Option("--model", help="A preset, a Primus/Megatron YAML or a config.json.")],
-    hardware: Annotated[str, typer.Option("--hardware", help="A hardware file by name or path.")],
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of that hardware.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="An experiment: Primus YAML, Megatron script, torchtitan TOML."),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="A preset, a Primus/Megatron YAML or a config.json.")] = "",
+    hardware: Annotated[str, typer.Option("--hardware", help="A hardware file by name or path.")] = "",
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of that hardware.")] = 0,
     sets: Annotated[
         list[str] | None, typer.Option("--set", help="An axis or workload value: tp=8, pp=4, seq_length=8192 ...")
     ] = None,
     stack: Annotated[str | None, typer.Option("--stack", help="A software stack by name or path.")] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="KEY", help="Leave out this key of the model file; repeatable."),
+    ] = None,
+    framework: Annotated[str, typer.Option("--framework", help="What starts the job; its rules bind.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """Project one candidate: its memory tree and its step, part by part."""
+    """Project one candidate: its memory tree and its step, part by part.
+
+    With a FILE, the candidate and the workload of a real experiment; --set changes them.
+    """
     from primus_search.cost.project import Projector
     from primus_search.space import Enumerator
 
-    space = _space(model, hardware, nodes, sets or [], stack)
+    skipped = [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
+    given = [*(sets or []), *skipped]
+    experiment = None
+    if file is not None:
+        from primus_search.export.experiment_space import space_of, start
+
+        experiment = start(file, hardware, nodes, model)
+        space = space_of(experiment, given, stack, framework)
+    else:
+        _must_have(model=model, hardware=hardware, nodes=nodes)
+        space = _space(model, hardware, nodes, given, stack, framework)
     enumerator = Enumerator(space)
     chunk = enumerator.chunk(0, enumerator.size)
     _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
-    projector = Projector(space.model, space.cluster, space.workload, memory_margin=space.search.memory_margin)
+    projector = Projector(space.job, memory_margin=space.search.memory_margin)
     projection = projector.project(chunk.candidates)
     figures = _figures(space, projection, chunk.candidates)
+    if experiment is not None:
+        figures["not_modelled"] = list(experiment.experiment.not_modelled)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:
         _print(space, figures)
+        _print_left(figures.get("not_modelled", []))
 
 
-def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None) -> "Space":
+def _must_have(**options: str | int) -> None:
+    """Raises `InputError` that names every option that is missing."""
+    from primus_search.errors import InputError, Problem
+
+    missing = [f"--{name}" for name, value in options.items() if not value]
+    if missing:
+        what = "is needed: a model, hardware and nodes, or the FILE of an experiment"
+        raise InputError([Problem(name, what) for name in missing])
+
+
+def _print_left(left: list[str]) -> None:
+    if left:
+        typer.echo("\nset in the file and not modelled")
+        for line in left:
+            typer.echo(f"  {line}")
+
+
+def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None, framework: str) -> "Space":
     """A space of one candidate: every axis at its plain value unless set."""
-    from primus_search.declare.hardware import load_hardware
-    from primus_search.declare.space import make_space
+    from primus_search.declare.hardware_files import load_hardware
+    from primus_search.declare.space_file import make_space
     from primus_search.errors import InputError
 
     try:
@@ -75,12 +98,22 @@ def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | 
         "model": model,
         "hardware": hardware,
         "workload": {"seq_length": DEFAULT_SEQUENCE, "global_batch_size": DEFAULT_SAMPLES_PER_GPU * gpus},
-        "space": dict(PLAIN) | {"schedule": "interleaved" if _is_interleaved(sets) else "1f1b"},
+        "space": _plain() | {"schedule": "interleaved" if _is_interleaved(sets) else "1f1b"},
         "search": {"memory_margin": 0.0},
     }
     if stack is not None:
         data["stack"] = stack
+    if framework:
+        data["framework"] = framework
     return make_space(data, name="project", nodes=nodes, overrides=sets)
+
+
+def _plain() -> dict[str, Any]:
+    """What an axis is when nobody sets it: its default, where `auto` would be a search."""
+    from primus_search.knobs import KNOBS
+
+    searched = (k for k in KNOBS if not k.detail_of and (k.auto is None or len(k.auto) > 1))
+    return {knob.name: knob.word(knob.default) for knob in searched}
 
 
 def _is_interleaved(sets: list[str]) -> bool:
@@ -101,19 +134,24 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 
 
 def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, Any]:
-    from primus_search.cost.coverage import coverage
-    from primus_search.cost.evidence import kernel_evidence, sentence
+    from primus_search.cost.confidence.coverage import coverage
+    from primus_search.cost.confidence.evidence import kernel_evidence, sentence
+    from primus_search.cost.confidence.uncertainty import confidence
     from primus_search.cost.memory import fit_verdict
-    from primus_search.cost.result import Verdict
-    from primus_search.cost.uncertainty import confidence
-    from primus_search.declare.ranges import load_ranges
+    from primus_search.cost.projection import Verdict
+    from primus_search.declare.sourced.range_files import load_ranges
 
     memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
     step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}
     sure = confidence(space.model, space.cluster, one.fp8, p)
-    parts = coverage(space.model, space.cluster, space.workload, one, float(p.memory.total[0]), load_ranges())
+    parts = coverage(space.job, one, float(p.memory.total[0]), load_ranges())
     feasible = bool(p.fits[0])
     return {
+        "framework": space.framework.name,
+        "workload": {
+            "seq_length": space.workload.seq_length,
+            "global_batch_size": space.workload.global_batch_size,
+        },
         "candidate": one.row(0) | {"dp": int(p.dp[0]), "microbatches": int(p.microbatches[0])},
         "memory": memory | {"total_bytes": float(p.memory.total[0])},
         "step": step | {"total_s": float(p.step.total[0])},
@@ -130,22 +168,24 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "memory_verdict": fit_verdict(float(sure.fits[0]), float(p.headroom_bytes[0])),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
         "coverage": [asdict(part) for part in parts],
-        "measured_kernels": sentence(kernel_evidence(space.model, space.cluster, space.workload, one)),
+        "measured_kernels": sentence(kernel_evidence(space.job, one)),
         "time_evidence": "projected",
         "memory_evidence": "projected",
+        "notes": list(space.notes),
     }
 
 
 def _print(space: "Space", figures: dict[str, Any]) -> None:
     import textwrap
 
-    from primus_search.report.words import chance, counted
+    from primus_search.report.labels import chance, counted
     from primus_search.units import GB
 
     cluster = space.cluster
     typer.echo(
         f"{space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.title},\nsequence {space.workload.seq_length}, "
+        f"{cluster.accelerator.name}, stack {cluster.stack.title}, "
+        f"framework {space.framework.name},\nsequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
     typer.echo(
@@ -163,6 +203,8 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     for part in figures["coverage"]:
         said = f"{part['part']:<14}{'measured' if part['is_calibrated'] else 'EXTRAPOLATED':<14}{part['why']}"
         typer.echo(textwrap.fill(said, 80, initial_indent="  ", subsequent_indent=" " * 30))
+    for note in figures["notes"]:
+        typer.echo(textwrap.fill(note, 80, initial_indent="  ", subsequent_indent="  "))
     if figures["measured_kernels"]:
         typer.echo(textwrap.fill(figures["measured_kernels"], 80, initial_indent="  ", subsequent_indent="  "))
     _tree("step", figures["step"], "total_s", 1e3, "ms")
@@ -170,7 +212,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
 
 
 def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:
-    from primus_search.report.words import ROUNDING
+    from primus_search.report.labels import ROUNDING
 
     typer.echo(f"\n{title}")
     for name, value in parts.items():

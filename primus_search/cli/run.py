@@ -1,20 +1,29 @@
 """`primus-search run`: parse, search, print, write the run folder."""
 
-from dataclasses import replace
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from primus_search.guards.interrupts import Interrupted
+
 Spaces = Annotated[str, typer.Argument(metavar="SPACE", help="A space file, or the name of one that ships with it.")]
 Nodes = Annotated[str, typer.Option(help="Number of nodes; several make a scaling table: 8,16,32.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")]
+StackName = Annotated[
+    str, typer.Option("--stack", help="A software stack by name or path; one that `learn` wrote, too.")
+]
 EngineName = Annotated[str, typer.Option("--engine", metavar="auto|local|ray", help="Where candidates are evaluated.")]
 RayAddress = Annotated[str, typer.Option(help="Join this Ray cluster (auto, host:port, ray://host:port).")]
 Workers = Annotated[int, typer.Option(min=0, help="Worker processes; 0 takes every core.")]
 MethodName = Annotated[
     str, typer.Option("--method", metavar="auto|exhaustive|tpe|nsga2|nsga3|gp|qmc|random", help="How to search.")
+]
+FrameworkName = Annotated[
+    str,
+    typer.Option("--framework", metavar="NAME", help="What starts the job: primus, megatron, torchtitan, nemo or any."),
 ]
 Top = Annotated[int, typer.Option(min=0, help="Rows of the ranking to print and re-validate; 0 as the space says.")]
 Seed = Annotated[int, typer.Option(min=-1, help="Seed of everything random; -1 as the space says.")]
@@ -27,6 +36,9 @@ Tokens = Annotated[
 ]
 SaveBenchmark = Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")]
 LoadBenchmark = Annotated[Path | None, typer.Option(help="Use the measurements of this file.")]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="KEY", help="Leave out this key of the model file; repeatable.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
 
 
@@ -34,10 +46,12 @@ def run(
     space: Spaces,
     nodes: Nodes = "",
     sets: Sets = None,
+    stack: StackName = "",
     engine: EngineName = "auto",
     ray_address: RayAddress = "",
     workers: Workers = 0,
     method: MethodName = "",
+    framework: FrameworkName = "",
     top: Top = 0,
     seed: Seed = -1,
     keep: Keep = 100_000,
@@ -47,53 +61,61 @@ def run(
     tokens: Tokens = 0.0,
     save_benchmark: SaveBenchmark = None,
     load_benchmark: LoadBenchmark = None,
+    ignore: Ignore = None,
     json: AsJson = False,
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
-    from primus_search.cli._files import must_exist
+    from primus_search.cli.output.written_files import must_exist
     from primus_search.declare import load_space
 
-    overrides = [*(sets or []), *_as_sets(nodes=nodes, method=method, top=top, seed=seed, bench=bench)]
+    flags = _as_sets(nodes=nodes, method=method, framework=framework, top=top, seed=seed, bench=bench, stack=stack)
+    overrides = [*(sets or []), *flags]
+    overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = load_space(space, overrides=overrides)  # before the rest is loaded: a mistake is said at once
-    from primus_search.cli.progress import progress_bar
+    from primus_search.cli.output.progress import progress_bar
+    from primus_search.complete_search import search
+    from primus_search.exploration import Options, SearchResult, default_folder, summary
     from primus_search.report.terminal import print_pareto, print_ranking
-    from primus_search.search import Options, RunFolder, default_folder, run_search, summary
-    from primus_search.search.revalidation import revalidated
 
     must_exist(load_benchmark, "--load-benchmark")
     if resume and out is None:
         _refuse("--resume", "needs the run folder to continue: add --out DIR")
-    folder = RunFolder.open(out or default_folder(loaded.name), resume=resume)
-    try:
-        options = Options(
-            engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume, folder=folder
-        )
-        with progress_bar(is_shown=not json) as progress:
-            result = run_search(loaded, replace(options, progress=progress))
-        try:
-            result = revalidated(result, load=load_benchmark, save=save_benchmark, ray_address=ray_address)
-            if json:
-                typer.echo(dumps(summary(result), indent=2))
-            else:
-                print_ranking(result, token_budget=tokens)
-                print_pareto(result)
-        finally:  # neither a reader that went away (`| head`) nor what stopped re-validation costs the results
-            folder.write(result, token_budget=tokens)
-            from primus_search.report.html import write_report  # after the ranking: what it imports takes a while
 
-            write_report(folder.path)
-            typer.echo(f"run folder: {folder.path}", err=True)
-    finally:
-        folder.close()
+    def show(result: SearchResult) -> None:
+        if json:
+            typer.echo(dumps(summary(result), indent=2))
+        else:
+            print_ranking(result, token_budget=tokens)
+            print_pareto(result)
+
+    result = search(
+        loaded,
+        Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume),
+        out=out or default_folder(loaded.name),
+        load_benchmark=load_benchmark,
+        save_benchmark=save_benchmark,
+        token_budget=tokens,
+        progress=partial(progress_bar, is_shown=not json),
+        on_result=show,
+        on_written=lambda folder: typer.echo(f"run folder: {folder}", err=True),
+    )
+    if result.interrupted_by:
+        raise Interrupted(result.interrupted_by)
 
 
-def _as_sets(*, nodes: str, method: str, top: int, seed: int, bench: str) -> list[str]:
+def _as_sets(*, nodes: str, method: str, framework: str, top: int, seed: int, bench: str, stack: str) -> list[str]:
     """Options that are keys of a space file, as overrides: one way in, one set of messages."""
     found = [f"--nodes nodes=[{nodes}]" if "," in nodes else f"--nodes nodes={nodes}"] if nodes else []
+    found += [f'--stack stack="{stack}"'] if stack else []
     found += [f"--method search.method={method}"] if method else []
+    found += [f"--framework framework={_listed(framework)}"] if framework else []
     found += [f"--top search.top_k={top}", f"--top benchmark.top_k={top}"] if top else []
     found += [f"--seed search.seed={seed}"] if seed >= 0 else []
     return found + ([f'--bench benchmark.device="{bench}"'] if bench else [])
+
+
+def _listed(text: str) -> str:
+    return f"[{text}]" if "," in text else text
 
 
 def _refuse(where: str, what: str) -> None:

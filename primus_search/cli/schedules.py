@@ -9,12 +9,12 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from primus_search.cli._files import write
+from primus_search.cli.output.written_files import write
 from primus_search.errors import InputError, NothingFits, Problem
 from primus_search.report.console import Plain
 
 if TYPE_CHECKING:
-    from primus_search.schedule.compare import Compared
+    from primus_search.schedule.side_by_side import Compared
 
 
 def schedules(
@@ -84,7 +84,7 @@ class _Asked:
 
     @property
     def best(self) -> "Compared | None":
-        from primus_search.schedule.compare import best_within
+        from primus_search.schedule.side_by_side import best_within
 
         return best_within(self.rows, self.memory_limit)
 
@@ -92,7 +92,7 @@ class _Asked:
 def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, memory_limit: float | None, costs: str,
               comm: float, head_extra: float) -> _Asked:  # fmt: skip
     from primus_search.schedule import Costs
-    from primus_search.schedule.compare import compare
+    from primus_search.schedule.side_by_side import compare
 
     if stages is None or microbatches is None:
         missing = "--stages" if stages is None else "--microbatches"
@@ -107,8 +107,8 @@ def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, mem
 
 def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, given: list[object]) -> _Asked:
     """The candidate of that rank; `given` are the options that describe a pipeline without a run."""
-    from primus_search.report.pipelines import RunPipeline
-    from primus_search.search.saved import SavedRun
+    from primus_search.analysis.pipelines import RunPipeline
+    from primus_search.exploration.run_folder.saved_run import SavedRun
 
     if any(given):
         raise InputError([Problem("--run", "a run says its own pipeline; leave out --stages, --costs and the like")])

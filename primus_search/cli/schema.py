@@ -11,6 +11,6 @@ def schema() -> None:
     Save it and point your editor at it: `# yaml-language-server: $schema=space.schema.json` as the first line of a
     space file completes keys and values and checks them as you type.
     """
-    from primus_search.declare.schema import json_schema
+    from primus_search.declare.space_schema import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))

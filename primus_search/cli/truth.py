@@ -22,10 +22,10 @@ def truth(
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")] = False,
 ) -> None:
     """Train a small GPT and a small MoE with torch.distributed here; compare with what is projected for the host."""
-    from primus_search.cli._files import must_be_folder
-    from primus_search.declare.hardware import load_stack
-    from primus_search.measure.truth.compare import MEASUREMENTS
-    from primus_search.measure.truth.rounds import prove
+    from primus_search.cli.output.written_files import must_be_folder
+    from primus_search.declare.hardware_files import load_stack
+    from primus_search.lab.truth.rounds import prove
+    from primus_search.lab.truth.truth_comparison import MEASUREMENTS
 
     wanted = [text.strip() for text in only.split(",") if text.strip()]
     must_be_folder(out, "--out")

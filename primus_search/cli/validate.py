@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from primus_search.validate.run import Outcome
+    from primus_search.validate.score_runs import Validation
 
 WORST = 10
 
@@ -16,11 +16,14 @@ def validate(
     csv: Annotated[
         Path,
         typer.Argument(
-            help="Measured runs, or a .txt file that lists several tables; docs/fidelity.md has the columns."
+            help="Measured runs, or a .txt file that lists several tables; tests/oracle/data/README.md has the columns."
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
+    stack: Annotated[
+        str | None, typer.Option("--stack", help="Project every run with this stack file, whatever its record names.")
+    ] = None,
     leave_out: Annotated[
         str | None,
         typer.Option(
@@ -31,17 +34,18 @@ def validate(
     ] = None,
 ) -> None:
     """Compare projections with measured training runs of a CSV file."""
-    from primus_search.validate.run import summary, validate_file
+    from primus_search.lab.published import validated
+    from primus_search.validate import summary
 
-    outcome = validate_file(csv)
+    outcome = validated(csv, stack)
     if leave_out is not None:
-        from primus_search.calibrate.training_run import left_out_rates
+        from primus_search.lab.fit.training_run import left_out_rates
 
         outcome = outcome.with_rates(left_out_rates(csv, leave_out))
     figures = summary(outcome)
     if html is not None:
-        from primus_search.cli._files import write
-        from primus_search.validate.page import page
+        from primus_search.cli.output.written_files import write
+        from primus_search.validate.errors_page import page
 
         write(html, page(csv.name, figures), "--html")
     if as_json:
@@ -59,8 +63,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and value != value else value
 
 
-def _print(figures: dict[str, Any], outcome: "Outcome") -> None:
-    from primus_search.validate.page import number
+def _print(figures: dict[str, Any], outcome: "Validation") -> None:
+    from primus_search.validate.errors_page import number
 
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
     if figures["memory_only"]:
@@ -121,7 +125,7 @@ def _print_memory(figures: dict[str, Any]) -> None:
             )
 
 
-def _print_worst(outcome: "Outcome") -> None:
+def _print_worst(outcome: "Validation") -> None:
     """The rows that are furthest off, with the largest parts of their step."""
     from dataclasses import fields
 
@@ -133,10 +137,10 @@ def _print_worst(outcome: "Outcome") -> None:
         shares = {f.name: float(step.__getattribute__(f.name)[0]) / total for f in fields(step)}
         largest = sorted(shares.items(), key=lambda item: -item[1])[:5]
         parts = ", ".join(f"{name} {share:.0%}" for name, share in largest)
-        run = row.case.run
+        run = row.run
         typer.echo(
-            f"{run.id:<12}{row.error:>+8.1%}  {run.word('model')[:20]:<21}{run.word('gpu'):<10}"
-            f"{row.case.cluster.stack.name:<20} {parts}"
+            f"{run.id:<12}{row.error:>+8.1%}  {run.model.name[:20]:<21}{run.gpu:<10}"
+            f"{run.cluster.stack.name:<20} {parts}"
         )
 
 

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats
-from primus_search.cost.work import Pass, Work
+from primus_search.candidates import COLUMN_NAMES, Candidates, Floats
+from primus_search.cost.parts.operations import Pass, Work
+from primus_search.knobs import Enters, reading
 
-KEY_COLUMNS = (
-    "tp", "cp", "ep", "etp", "micro_batch_size", "fp8", "sequence_parallel", "recompute", "loss_fusion", "grouped_gemm",
-)  # fmt: skip
+KEY_COLUMNS = tuple(name for name in COLUMN_NAMES if name in reading(Enters.KERNELS | Enters.REPEATS))
 """Columns that change what one device computes in a layer."""
 
 Key = tuple[int, ...]

@@ -5,22 +5,23 @@ makespan no order can beat; all of that is sums over stages and needs no simulat
 does, is filled in by `simulate` for the rows that are asked for exactly, grouped by order.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from primus_search.candidates import Bools, Candidates, Floats, Ints
 from primus_search.cluster import Cluster
-from primus_search.cost.collectives import Group, send_s
-from primus_search.cost.factor import Rows, in_order
-from primus_search.cost.layer import BF16_BYTES, shapes
-from primus_search.cost.work import Part
+from primus_search.cost.laws.collectives import Group, send_s
+from primus_search.cost.memo import Rows, in_order
+from primus_search.cost.parts.layer import BF16_BYTES, shapes
+from primus_search.cost.parts.operations import Part
 from primus_search.errors import ScheduleError
-from primus_search.model import Model
+from primus_search.job import Job
 from primus_search.schedule import algorithm, order_for
-from primus_search.schedule.batch import run_columns
+from primus_search.schedule.simulation.batch import run_columns
 from primus_search.schedule.table import rank_of_stage
-from primus_search.workload import Workload
 
 PARTS = len(Part)
 # Columns of a row: the parts, then these.
@@ -32,6 +33,9 @@ HOP_FACTS = 4
 
 ROUNDING = 1e-9
 """A bound is lowered by this share, so that a sum in another order cannot lift it above the makespan."""
+
+WINDOW_SLACK = 1e-9
+"""Windows of several pipelines together are widened by this share: they are summed in another order than one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,82 +66,116 @@ class Shape:
         return self.pp > 1 and algorithm(self.schedule).splits_weight
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """Pipelines to be costed: which shape, which row of the layer table, micro-batches, and what a hop costs.
-
-    hops  (rows, 4) seconds of a hop inside the fast domain and between two, the share of a hop that keeps the sending
-          rank busy, and what every pass costs besides its kernels; see `hop_facts`
-    """
+class PipelineKeys(NamedTuple):
+    """Pipelines to be costed: which shape, which rows of the tables of layers and hops, and micro-batches."""
 
     shape: Ints
     layer: Ints
+    hop: Ints
     microbatches: Ints
-    hops: Floats
 
-    def take(self, rows: Ints | Bools) -> "Keys":
+    def take(self, rows: Ints | Bools) -> "PipelineKeys":
         """Some of the pipelines."""
-        return Keys(
-            shape=self.shape[rows], layer=self.layer[rows], microbatches=self.microbatches[rows], hops=self.hops[rows]
-        )
+        return PipelineKeys(*(column[rows] for column in self))
 
 
-class Shapes:
-    """All shapes met so far, laid out for compiled loops: stages that hold the same pieces are one kind of stage."""
+class ShapeArrays(NamedTuple):
+    """All shapes of a table, laid out for compiled loops: stages that hold the same pieces are one kind of stage.
 
-    def __init__(self, num_pieces: int) -> None:
-        self._num_pieces = num_pieces
+    first       first stage of a shape     facts  of a shape: ranks, copies of the model, whether W is apart from B
+    kind        of a stage's pieces        is_far, ranks  of a stage: its hop, the ranks of both copies
+    first_kind  first kind of a shape             counts, recomputed  pieces and recomputed layers of a kind of stage
+    """
+
+    first: Ints
+    kind: Ints
+    is_far: Bools
+    ranks: Ints
+    facts: Ints
+    first_kind: Ints
+    counts: Floats
+    recomputed: Floats
+
+
+class PipelineShapes:
+    """The shapes of a memo by number."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop every shape."""
         self._shapes: list[Shape] = []
-        self._arrays: tuple[np.ndarray, ...] | None = None
+        self._arrays: ShapeArrays | None = None
 
-    def add(self, shape: Shape) -> None:
-        """Register a shape under the next number."""
-        self._shapes.append(shape)
+    def append(self, shapes: Sequence[Shape]) -> None:
+        """Register shapes under the next numbers."""
+        self._shapes += shapes
         self._arrays = None
 
     def __getitem__(self, number: int) -> Shape:
         return self._shapes[number]
 
     @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """first, kind, far, ranks, facts of shapes and stages, then first, counts, recomputed of kinds of stages."""
+    def arrays(self) -> ShapeArrays:
+        """All of them for compiled loops."""
         if self._arrays is None:
             self._arrays = self._laid_out()
         return self._arrays
 
-    def _laid_out(self) -> tuple[np.ndarray, ...]:
+    def _laid_out(self) -> ShapeArrays:
         kind, counts, recomputed, is_far, ranks, facts = [], [], [], [], [], []
         for shape in self._shapes:
-            stages, on = len(shape.counts), shape.ranks
+            stages, pieces = shape.counts.shape
+            on = shape.ranks
             distinct, number = np.unique(
                 np.concatenate([shape.counts, shape.recomputed], axis=1), axis=0, return_inverse=True
             )
             kind.append(number.reshape(-1))
-            counts.append(distinct[:, : self._num_pieces])
-            recomputed.append(distinct[:, self._num_pieces :])
+            counts.append(distinct[:, :pieces])
+            recomputed.append(distinct[:, pieces:])
             is_far.append(np.append(shape.is_far, False))
             ranks.append(np.stack([on[:stages], on[-stages:]], axis=1))
             facts.append((max(shape.pp, 1), len(on) // stages, int(shape.splits_weight)))
-        return (
-            np.cumsum([0, *map(len, kind)]), np.concatenate(kind), np.concatenate(is_far), np.concatenate(ranks),
-            np.array(facts), np.cumsum([0, *map(len, counts)]), np.concatenate(counts), np.concatenate(recomputed),
-        )  # fmt: skip
+        return ShapeArrays(
+            first=np.cumsum([0, *map(len, kind)]),
+            kind=np.concatenate(kind),
+            is_far=np.concatenate(is_far),
+            ranks=np.concatenate(ranks),
+            facts=np.array(facts),
+            first_kind=np.cumsum([0, *map(len, counts)]),
+            counts=np.concatenate(counts),
+            recomputed=np.concatenate(recomputed),
+        )
 
 
-def estimate(shapes: Shapes, keys: Keys, layers: Floats) -> Floats:
+def estimate(shapes: ShapeArrays, keys: PipelineKeys, layers: Floats, hops: Floats) -> Floats:
     """(rows, WIDTH) of every pipeline; the bubble stays unknown (not a number) until it is simulated."""
-    from primus_search.cost import kernels
+    from primus_search.cost import pipeline_kernels
 
     out = np.empty((len(keys.shape), WIDTH))
-    kernels.estimate(
-        keys.shape, keys.layer, keys.microbatches, keys.hops, layers, *shapes.arrays, PARTS, int(Part.RECOMPUTE), out
-    )
+    pipeline_kernels.estimate(keys, layers, hops, shapes, PARTS, int(Part.RECOMPUTE), out)
     out[:, BOUND] *= 1.0 - ROUNDING
     out[:, BUBBLE] = np.nan
     return out
 
 
-def simulate(shapes: Shapes, keys: Keys, layers: Floats, rows: Floats) -> None:
+def enclose(
+    shapes: ShapeArrays, keys: PipelineKeys, low: Floats, high: Floats, hops: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Least makespan, largest forward and largest backward window of pipelines that differ in their layers only.
+
+    `keys.layer` are rows of `low` and `high`: the least and the most that any layer row of a pipeline's takes. Every
+    second of a layer only lengthens a pipeline, so no member beats the makespan of the least.
+    """
+    from primus_search.cost import pipeline_kernels
+
+    out = np.empty((len(keys.shape), 3))
+    pipeline_kernels.enclose(keys, low, high, hops, shapes, out)
+    return out[:, 0] * (1.0 - ROUNDING), out[:, 2] * (1.0 + WINDOW_SLACK), out[:, 1] * (1.0 + WINDOW_SLACK)
+
+
+def simulate(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: Floats, rows: Floats) -> None:
     """Fill in the bubble of estimated rows: what is left of the exact makespan, simulated order by order."""
     order = np.lexsort((keys.microbatches, keys.shape))
     shape, microbatches = keys.shape[order], keys.microbatches[order]
@@ -145,31 +183,33 @@ def simulate(shapes: Shapes, keys: Keys, layers: Floats, rows: Floats) -> None:
     for members in np.split(order, changes):
         if len(members) == 0:
             continue
-        number, m = int(keys.shape[members[0]]), int(keys.microbatches[members[0]])
-        makespan = _makespan(shapes, number, m, keys.layer[members], keys.hops[members], layers)
+        some = keys.take(members)
+        makespan = _makespan(shapes, some, layers, hops[some.hop])
         rows[members, BUBBLE] = makespan - in_order(rows[members, :PARTS].T)
 
 
 class PipelineRows:
-    """A growing table of pipelines, numbered as a vocabulary numbers their keys; what was simulated stays known."""
+    """Pipelines of a memo by number: estimated rows, with the bubbles that were simulated so far."""
 
-    def __init__(self, shapes: Shapes) -> None:
-        self._shapes = shapes
-        self._rows = Rows(WIDTH)
-        self._codes = Rows(3)  # shape, layer, micro-batches
-        self._hops = Rows(HOP_FACTS)
+    def __init__(self) -> None:
+        self._rows, self._keys = Rows(WIDTH), Rows(len(PipelineKeys._fields), dtype=np.int64)
 
-    def append(self, keys: Keys, layers: Floats) -> None:
-        """Estimate new keys."""
-        self._rows.append(estimate(self._shapes, keys, layers))
-        self._codes.append(np.stack([keys.shape, keys.layer, keys.microbatches], axis=1).astype(np.float64))
-        self._hops.append(keys.hops)
+    def clear(self) -> None:
+        """Drop every pipeline."""
+        self._rows.clear()
+        self._keys.clear()
+
+    def append(self, new: tuple[Floats, PipelineKeys]) -> None:
+        """Add pipelines with their estimated rows."""
+        rows, keys = new
+        self._rows.append(rows)
+        self._keys.append(np.stack(keys, axis=1))
 
     def gather(self, codes: Ints) -> Floats:
-        """(WIDTH, rows) of the table."""
+        """(WIDTH, rows)"""
         return np.ascontiguousarray(self._rows.data[codes].T)
 
-    def simulate(self, codes: Ints, layers: Floats) -> None:
+    def simulate(self, codes: Ints, shapes: PipelineShapes, layers: Floats, hops: Floats) -> None:
         """Fill in the bubble of these rows where it is still unknown."""
         is_wanted = np.zeros(self._rows.size, dtype=np.bool_)
         is_wanted[codes] = True
@@ -177,22 +217,21 @@ class PipelineRows:
         wanted = wanted[np.isnan(self._rows.data[wanted, BUBBLE])]
         if len(wanted) == 0:
             return
-        shape, layer, microbatches = self._codes.data[wanted].astype(np.int64).T
-        keys = Keys(shape=shape, layer=layer, microbatches=microbatches, hops=self._hops.data[wanted])
         rows = self._rows.data[wanted]
-        simulate(self._shapes, keys, layers, rows)
+        simulate(shapes, PipelineKeys(*self._keys.data[wanted].T), layers, hops, rows)
         self._rows.data[wanted] = rows
 
 
-def _makespan(shapes: Shapes, number: int, microbatches: int, layer: Ints, hops: Floats, layers: Floats) -> Floats:
+def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: Floats) -> Floats:
     """Exact makespans of pipelines of one shape and so many micro-batches."""
-    from primus_search.cost import kernels
+    from primus_search.cost import pipeline_kernels
 
+    number, microbatches = int(keys.shape[0]), int(keys.microbatches[0])
     shape = shapes[number]
     stages = len(shape.ranks)
-    duration, travel = np.empty((4, stages, len(layer))), np.empty((stages, len(layer)))
+    duration, travel = np.empty((4, stages, len(keys.layer))), np.empty((stages, len(keys.layer)))
     facts = hops if shape.pp > 1 else np.zeros_like(hops)
-    kernels.passes(number, layer, facts, layers, PARTS, *shapes.arrays, duration, travel)
+    pipeline_kernels.passes(number, keys.layer, facts, layers, PARTS, shapes.arrays, duration, travel)
     if shape.pp == 1:
         forward, backward, weight, _ = duration
         return microbatches * in_order(forward + backward + weight)
@@ -202,17 +241,23 @@ def _makespan(shapes: Shapes, number: int, microbatches: int, layer: Ints, hops:
     return run_columns(order, duration, travel)[0]
 
 
-def hop_facts(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Floats:
+def hop_facts(job: Job, c: Candidates) -> Floats:
     """(rows, 4) what a hop between pipeline ranks costs: near, far, share that blocks the sender, cost of a pass.
 
     Every hop carries one activation (or its gradient), split as the stack splits it.
     """
-    s = shapes(model, workload, cluster.stack, c)
-    message = s.split_tokens * model.hidden * BF16_BYTES
+    cluster = job.cluster
+    s = shapes(job, c)
+    message = s.split_tokens * job.model.hidden * BF16_BYTES
     near = send_s(cluster.network, message, Group(2, 1))
     far = send_s(cluster.network, message, Group(2, cluster.network.domain_size))
-    efficiency = np.asarray(cluster.stack.network_efficiency, np.float64)
-    facts = [near / efficiency, far / efficiency, cluster.stack.pipeline_blocking, cluster.stack.pass_s]
+    efficiency = np.asarray(cluster.stack.efficiencies.network_efficiency, np.float64)
+    facts = [
+        near / efficiency,
+        far / efficiency,
+        cluster.stack.communication.pipeline_blocking,
+        cluster.stack.host.pass_s,
+    ]
     return np.stack([np.broadcast_to(np.asarray(fact, np.float64), (len(c),)) for fact in facts], axis=1)
 
 

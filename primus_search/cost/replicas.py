@@ -4,33 +4,31 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Ints, Sharding, degrees
-from primus_search.cluster import Cluster
-from primus_search.cost.factor import in_order
-from primus_search.cost.gradient import gradient_traffic
+from primus_search.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.cost.measured import MeasuredLayers
+from primus_search.cost.memo import in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
-from primus_search.cost.optimizer import optimizer_s
+from primus_search.cost.parts.optimizer import optimizer_s
+from primus_search.cost.traffic.gradient_traffic import gradient_traffic
 from primus_search.errors import ScheduleError
+from primus_search.job import Job
 from primus_search.layout import StageLayers, stage_layers
 from primus_search.model import Model
-from primus_search.workload import Workload
 
 REDUCE_MOST, REDUCE_LEAST, GATHER_MOST, GATHER_LEAST, UPDATE = range(5)
 REPLICA_TERMS = 5
 """Columns of `replica_terms`, all in seconds: see `gradient.GradientTraffic`; UPDATE is the optimizer."""
 
 
-def replica_terms(
-    model: Model, cluster: Cluster, workload: Workload, c: Candidates, measured: MeasuredLayers | None
-) -> Floats:
+def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> Floats:
     """(rows, 5) seconds per step: gradient and weight traffic at most and at least, and the optimizer."""
-    dense, expert = params_per_rank(model, cluster, workload, c)
+    cluster, workload = job.cluster, job.workload
+    dense, expert = params_per_rank(job, c)
     t = gradient_traffic(cluster, workload, c, dense, expert)
-    d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
+    d = job.degrees(c)
     replicas = d.dp * c.cp
-    group = np.where(c.shard_group > 0, np.minimum(c.shard_group, replicas), replicas)
+    group = c.shard_ranks(replicas)
     is_sharded = c.sharding != Sharding.NONE
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
@@ -38,13 +36,14 @@ def replica_terms(
     if measured is not None and measured.optimizer_s_per_param > 0:
         update_s = owned * measured.optimizer_s_per_param
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
-    update_s = update_s + is_zero1 * group * cluster.stack.broadcast_s
+    update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
     return np.stack([t.reduce_most_s, t.reduce_least_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
 
 
-def params_per_rank(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> tuple[Floats, Floats]:
+def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
-    s = share(model, workload, cluster.stack, c, cluster.world)
+    model, cluster = job.model, job.cluster
+    s = share(model, job.workload, cluster.stack, c, cluster.world)
     dense_of = np.array([layer_dense_params(model, kind, s) for kind in model.kinds])
     expert_of = np.array([layer_expert_params(model, s) if k.is_moe else 0.0 * s.tp for k in model.kinds])
     mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding
-from primus_search.cluster import Cluster
-from primus_search.cost.ends import embedding_operations, head_operations, mtp_operations
-from primus_search.cost.factor import Vocabulary, in_order
-from primus_search.cost.layer import layer_operations
-from primus_search.cost.layer_comm import add_sharded_traffic, add_traffic, end_traffic_s, sharded_ends
+from primus_search.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
 from primus_search.cost.measured import MeasuredLayers, put_measured, put_recompute
-from primus_search.cost.recompute import recompute_s
-from primus_search.cost.work import Module, Part, Pass, Work, tally
+from primus_search.cost.memo import KeyNumbers, distinct, in_order
+from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
+from primus_search.cost.parts.layer import layer_operations
+from primus_search.cost.parts.operations import Module, Part, Pass, Work, tally
+from primus_search.cost.parts.recomputed_work import recompute_s
+from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
+from primus_search.cost.traffic.layer_traffic import add_sharded_traffic, add_traffic, end_traffic_s, sharded_ends
+from primus_search.job import Job
+from primus_search.knobs import Enters, Scope, reading
 from primus_search.layout import StageLayers
 from primus_search.model import LayerKind, Model
 from primus_search.stack import Stack
-from primus_search.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,32 +69,23 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.pieces[0].number)
 
-    def write(self, out: Floats) -> None:
-        """Fill (rows, pieces * passes + pieces * parts + kinds): all of it, as a table of layers holds it."""
-        from primus_search.cost.kernels import spread
+    @property
+    def rows(self) -> Floats:
+        """(rows, pieces * passes + pieces * parts + kinds): all of it, as a table of layers holds it."""
+        from primus_search.cost.pipeline_kernels import spread
 
         passes, parts, count = len(Pass), len(Part), len(self.pieces)
+        out = np.empty((len(self), count * (passes + parts) + self.num_kinds))
         for i, piece in enumerate(self.pieces):
             spread(piece.pass_s, piece.number, out, i * passes)
             spread(piece.part_s, piece.number, out, count * passes + i * parts)
         for i, piece in enumerate(self.pieces[: self.num_kinds]):
             spread(piece.recompute_s[:, None], piece.again, out, count * (passes + parts) + i)
-
-
-COMPUTE_IGNORES = frozenset(
-    {"pp", "vpp", "schedule", "pipeline_layout", "recompute", "recompute_num_layers", "recompute_method",
-     "offload_layers", "sharding", "shard_group", "overlap_grad_reduce"}
-)  # fmt: skip
-"""Columns that neither the kernels of a piece nor the traffic inside a layer depend on; a test flips them."""
-
-ONLY_EXPERTS_READ = frozenset({"ep", "etp", "grouped_gemm", "deepep", "sync_free_stage"})
-ONLY_HEADS_READ = frozenset({"loss_fusion"})
+        return out
 
 
 def pieces(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    job: Job,
     c: Candidates,
     measured: MeasuredLayers | None = None,
     *,
@@ -106,63 +98,72 @@ def pieces(
     compute of the pieces it knows; their traffic is added as for any other.
     """
     measured = measured or MeasuredLayers()
-    job = _Job(model, cluster, workload, measured, shares_rows and not measured.pieces)
-    found = tuple(_piece(job, number, c) for number in range(len(model.kinds) + NUM_ENDS))
-    return Pieces(pieces=found, num_kinds=len(model.kinds))
+    pricing = _Pricing(job, measured, shares_rows and not measured.pieces)
+    kinds = len(job.model.kinds)
+    found = tuple(_piece(pricing, number, c) for number in range(kinds + NUM_ENDS))
+    return Pieces(pieces=found, num_kinds=kinds)
 
 
 NUM_ENDS = 3
 """Embedding, head and MTP module: the pieces after the layer kinds, in this order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What pieces are priced for."""
+def layer_width(model: Model) -> int:
+    """Columns of `Pieces.rows`."""
+    kinds = len(model.kinds)
+    return (kinds + NUM_ENDS) * (len(Pass) + len(Part)) + kinds
 
-    model: Model
-    cluster: Cluster
-    workload: Workload
+
+def scope_of(model: Model, piece: int) -> Scope:
+    """What a piece has that knobs of a narrower scope change: experts, the head."""
+    if piece < len(model.kinds):
+        return Scope.OTHERS | Scope.EXPERTS if model.kinds[piece].is_moe else Scope.OTHERS
+    return (Scope.OTHERS, Scope.OTHERS | Scope.HEAD, Scope.ALL)[piece - len(model.kinds)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pricing:
+    """What pieces are priced for, and how."""
+
+    job: Job
     measured: MeasuredLayers
     shares_rows: bool
 
     def kind(self, piece: int) -> LayerKind | None:
         """The layer kind of a piece; None of an end."""
-        return self.model.kinds[piece] if piece < len(self.model.kinds) else None
+        return self.job.model.kinds[piece] if piece < len(self.job.model.kinds) else None
 
-    def ignores(self, piece: int) -> frozenset[str]:
-        """Columns that the kernels and the traffic inside a piece do not depend on."""
-        kind, end = self.kind(piece), piece - len(self.model.kinds)
-        if kind is not None:
-            return COMPUTE_IGNORES | ONLY_HEADS_READ | (frozenset() if kind.is_moe else ONLY_EXPERTS_READ)
-        by_end = (ONLY_EXPERTS_READ | ONLY_HEADS_READ, ONLY_EXPERTS_READ, frozenset[str]())
-        return COMPUTE_IGNORES | by_end[end]
+    def reads(self, piece: int) -> frozenset[str]:
+        """Columns that the kernels of a piece and the traffic inside it depend on."""
+        return reading(Enters.INSIDE, scope_of(self.job.model, piece))
 
     def numbered(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Number of every row by these columns, and one row per number."""
-        vocabulary = Vocabulary()
-        return vocabulary.encode(columns) if self.shares_rows else vocabulary.number(len(columns[0]))
+        return distinct(columns) if self.shares_rows else KeyNumbers().number(len(columns[0]))
 
 
-def _piece(job: _Job, piece: int, c: Candidates) -> Piece:
+def _piece(pricing: _Pricing, piece: int, c: Candidates) -> Piece:
     """One piece of every candidate."""
-    number, first = job.numbered([column for name, column in c.columns().items() if name not in job.ignores(piece)])
-    work = _compute(job, piece, c.take(first))
+    number, first = pricing.numbered(c.key_columns(pricing.reads(piece)))
+    work = _compute(pricing, piece, c.take(first))
     is_sharded = c.sharding >= Sharding.FSDP2
     if is_sharded.any():
-        columns = [c.sharding * is_sharded, c.shard_group * is_sharded, c.pp * is_sharded, c.recompute * is_sharded]
-        behind, first = job.numbered([number, *columns])
+        columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS) | {"pp", "recompute"})]
+        behind, first = pricing.numbered([number, *columns])
         work, number = work.take(number[first]), behind
-        _add_sharded(job, piece, work, c.take(first))
-    kind, acc, stack = job.kind(piece), job.cluster.accelerator, job.cluster.stack
-    dispatcher = np.where(c.deepep[first], stack.host_dispatch_factor, 1.0)
-    enters_fp8 = (np.asarray(stack.expert_overlap) > 0.0) & (c.fp8[first] != Fp8.NONE)
-    dispatcher = dispatcher * np.where(enters_fp8, stack.host_overlap_factor, 1.0)
-    _add_launches(work, acc, stack, bookkeeping=dispatcher if kind is not None and kind.is_moe else 0.0)
+        _add_sharded(pricing, piece, work, c.take(first))
+    kind, acc, stack = pricing.kind(piece), pricing.job.accelerator, pricing.job.stack
+    dispatcher = np.where(c.has_fused_dispatch[first], stack.host.host_dispatch_factor, 1.0)
+    enters_fp8 = (exchange_overlap_share(stack, c.take(first)) > 0.0) & (c.fp8[first] != Fp8.NONE)
+    dispatcher = dispatcher * np.where(enters_fp8, stack.host.host_overlap_factor, 1.0)
+    graphs = c.graph_scope(stack.host.cuda_graph)[first]
+    bookkeeping = dispatcher if kind is not None and kind.is_moe else 0.0
+    _add_launches(work, acc, stack, graphs, bookkeeping=bookkeeping)
     again, repeated_s = np.zeros_like(number), np.zeros(1)
     if kind is not None:
-        again, first = job.numbered([number, c.recompute])
+        again, first = pricing.numbered([number, c.recompute])
         repeated_s = recompute_s(work.forward_module_s[:, number[first]], c.recompute[first])
-        repeated_s = put_recompute(repeated_s, job.measured, piece, c.take(first))
+        repeated_s = put_recompute(repeated_s, pricing.measured, piece, c.take(first))
     return Piece(
         pass_s=np.stack([work.pass_s(p) for p in Pass], axis=1),
         part_s=np.ascontiguousarray(in_order(work.seconds).T),
@@ -172,57 +173,76 @@ def _piece(job: _Job, piece: int, c: Candidates) -> Piece:
     )
 
 
-def _compute(job: _Job, piece: int, c: Candidates) -> Work:
+def _compute(pricing: _Pricing, piece: int, c: Candidates) -> Work:
     """Kernels of a piece and the traffic inside it; launches and sharded weights apart."""
-    model, workload, acc, stack = job.model, job.workload, job.cluster.accelerator, job.cluster.stack
-    kind, end = job.kind(piece), piece - len(model.kinds)
+    job = pricing.job
+    kind, end = pricing.kind(piece), piece - len(job.model.kinds)
     if kind is not None:
-        operations = layer_operations(model, kind, workload, acc, stack, c)
+        operations = layer_operations(job, kind, c)
     elif end == 0:
-        operations = embedding_operations(model, workload, stack, c)
+        operations = embedding_operations(job, c)
     elif end == 1:
-        operations = head_operations(model, workload, stack, c)
+        operations = head_operations(job, c)
     else:
-        operations = list(mtp_operations(model, workload, acc, stack, c))
-    work = tally(operations, acc=acc, stack=stack, rows=len(c), shares_rows=job.shares_rows)
-    put_measured(work, job.measured, piece, c)
+        operations = list(mtp_operations(job, c))
+    work = tally(operations, acc=job.accelerator, stack=job.stack, rows=len(c), shares_rows=pricing.shares_rows)
+    put_measured(work, pricing.measured, piece, c)
     if kind is not None:
-        return add_traffic(work, kind, model, job.cluster, workload, c)
-    ends_s = end_traffic_s(model, job.cluster, workload, c)
+        return add_traffic(work, kind, job, c)
+    ends_s = end_traffic_s(job, c)
     work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
     work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s
     return work
 
 
-def _add_sharded(job: _Job, piece: int, work: Work, c: Candidates) -> None:
+def _add_sharded(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> None:
     """What shows of the exchange of sharded weights: of a layer behind its compute, of an end all of it."""
-    kind, end = job.kind(piece), piece - len(job.model.kinds)
+    job = pricing.job
+    kind, end = pricing.kind(piece), piece - len(job.model.kinds)
     if kind is not None:
-        add_sharded_traffic(work, kind, job.model, job.cluster, job.workload, c)
+        add_sharded_traffic(work, kind, job, c)
         return
-    ends = sharded_ends(job.model, job.cluster, job.workload, c) or ()
+    ends = sharded_ends(job, c) or ()
     if end < len(ends):
         work.seconds[Pass.FORWARD, Part.SHARD_COMM] += ends[end].forward.exposed_s
         work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += ends[end].backward.exposed_s
 
 
-def _add_launches(work: Work, acc: Accelerator, stack: Stack, *, bookkeeping: Floats | float) -> None:
+def _add_launches(work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, bookkeeping: Floats | float) -> None:
     """What a pass waits for its own launches: the host's time for all of them beyond the device's time.
 
     A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
     dispatcher; 0 of anything else. A wait of the host for the device (token counts) hides behind neither.
     """
-    shares = {"none": 0.0, "router": stack.router_graph_share, "partial": stack.partial_graph_share, "full": 1.0}
-    graphed = shares[stack.cuda_graph]
+    shares = {
+        CudaGraph.NONE: 0.0,
+        CudaGraph.ROUTER: stack.host.router_graph_share,
+        CudaGraph.PARTIAL: stack.host.partial_graph_share,
+        CudaGraph.FULL: 1.0,
+    }
+    graphed = np.choose(graphs, [shares[scope] for scope in CudaGraph])
     ungraphed = (1.0 - graphed) * acc.launch.host_factor
-    per_kernel_s = graphed * acc.launch.graph_s + ungraphed * stack.host_launch_s
-    bookkeeping_s = ungraphed * stack.host_moe_s * bookkeeping
+    per_kernel_s = graphed * acc.launch.graph_s + ungraphed * stack.host.host_launch_s
+    bookkeeping_s = ungraphed * stack.host.host_moe_s * bookkeeping
     for which, moments in _HOST_PASSES.items():
         device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
         device_s = device_s - work.seconds[which, Part.LAUNCH]
         kernels = in_order(work.kernels[p] for p in moments)
-        waiting = kernels * per_kernel_s + bookkeeping_s - device_s
-        work.seconds[which, Part.LAUNCH] += np.maximum(waiting, 0.0)
+        host_s = kernels * per_kernel_s + bookkeeping_s
+        work.seconds[which, Part.LAUNCH] += race_s(host_s, device_s, stack.host.host_race_power) - device_s
+
+
+def race_s(host_s: Floats, device_s: Floats, power: float) -> Floats:
+    """Seconds of a pass that the host launches while the device computes: (host^p + device^p)^(1/p); p = 0: the longer.
+
+    Small kernels wait for the host where large ones let it run ahead, so a pass takes longer than the slower of both.
+    """
+    if power == 0.0:
+        return np.maximum(host_s, device_s)
+    most = np.maximum(np.maximum(host_s, device_s), np.finfo(np.float64).tiny)
+    shares = (host_s / most) ** power + (device_s / most) ** power
+    longer: Floats = most * shares ** (1.0 / power)
+    return longer
 
 
 # Both gradients of a layer are launched in one go, so the host has their time together.

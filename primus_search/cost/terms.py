@@ -1,143 +1,124 @@
-"""Tables of terms that candidates share: layers, pipeline shapes, hops, replicas; each computed once per key.
+"""Terms that candidates share: layers, pipeline shapes, hops, replicas, and the pipelines made of them.
 
-A method `..._codes(c)` says which row of its table every candidate of `c` takes, and computes the rows that are new.
-`Projector` asks for whole tables of candidates; a search over a grid remembers the codes per pair of outer cell and
-inner combination (`space.pairs`) and asks here only for pairs it never met.
+Each is a memo over the columns that `knobs.Enters` says it reads. `Projector` asks for whole tables of candidates; a
+search over a grid keeps the codes per pair of outer cell and inner combination (`exploration.exhaustive.pair_codes`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Ints, Recompute, RecomputeMethod, Sharding
-from primus_search.cluster import Cluster
-from primus_search.cost.factor import Rows, Vocabulary
+from primus_search.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
 from primus_search.cost.measured import MeasuredLayers
-from primus_search.cost.pipeline import HOP_FACTS, Shape, Shapes, far_hops, hop_facts
-from primus_search.cost.replicas import REPLICA_TERMS, replica_terms, stages_of
-from primus_search.cost.stage import piece_counts, pieces
-from primus_search.cost.work import Part, Pass
-from primus_search.layout import Layout
-from primus_search.model import Model
-from primus_search.workload import Workload
-
-LAYER_READS = frozenset(
-    {"tp", "cp", "micro_batch_size", "fp8", "sequence_parallel", "recompute", "loss_fusion", "sharding", "shard_group",
-     "ep", "etp", "grouped_gemm", "deepep", "sync_free_stage"}
-)  # fmt: skip
-SHAPE_READS = frozenset(
-    {"pp", "vpp", "schedule", "pipeline_layout", "recompute", "recompute_method", "recompute_num_layers"}
+from primus_search.cost.memo import Memo, WordNumbers
+from primus_search.cost.pipeline import (
+    HOP_FACTS,
+    PipelineKeys,
+    PipelineRows,
+    PipelineShapes,
+    Shape,
+    estimate,
+    far_hops,
+    hop_facts,
 )
-HOP_READS = frozenset({"tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel"})
-REPLICA_READS = frozenset(
-    {"tp", "pp", "vpp", "ep", "etp", "cp", "sharding", "shard_group", "fp8", "overlap_grad_reduce", "schedule",
-     "pipeline_layout"}
-)  # fmt: skip
-"""Axes that each kind of code depends on. Weights that FSDP gathers are sharded over dp, which pp decides as well."""
+from primus_search.cost.replicas import REPLICA_TERMS, replica_terms, stages_of
+from primus_search.cost.stage import layer_width, piece_counts, pieces
+from primus_search.job import Job
+from primus_search.knobs import Enters, Scope, reading
 
-LAYER_LIMIT = 1_000_000
-"""Layer rows kept; beyond this the tables start afresh."""
+LAYER_READS, GATHER_READS = reading(Enters.LAYER), reading(Enters.GATHERS)
+SHAPE_READS, HOP_READS, REPLICA_READS = reading(Enters.SHAPE), reading(Enters.HOPS), reading(Enters.REPLICA)
+"""Axes that each term depends on. Weights that FSDP gathers are sharded over dp, which pp decides as well."""
+ONLY_EXPERTS_READ = LAYER_READS - reading(Enters.LAYER, ~Scope.EXPERTS)
 
 
 class Terms:
-    """Tables of terms of one model on one cluster for one workload.
+    """The terms of a step of one job.
 
-    layers    a row per layer key: seconds of every piece by pass, then by part, then of recompute by kind
-    replicas  a row per replica key: see `replicas.replica_terms`
+    layers     seconds of every piece by pass, then by part, then of recompute by kind: see `stage.Pieces.rows`
+    shapes     layers of the virtual stages, by number in `shape_list`
+    hops       see `pipeline.hop_facts`      replicas   see `replicas.replica_terms`
+    pipelines  of rows of the above and micro-batches, by number in `pipeline_rows`
     """
 
-    def __init__(
-        self, model: Model, cluster: Cluster, workload: Workload, measured: MeasuredLayers | None, shares_rows: bool
-    ) -> None:
-        self.model, self.cluster, self.workload, self.measured = model, cluster, workload, measured
-        self._shares_rows = shares_rows
-        self.num_pieces, self.num_kinds = len(model.kinds) + 3, len(model.kinds)
-        self.generation = 0
-        self._start()
+    def __init__(self, job: Job, measured: MeasuredLayers | None, shares_rows: bool) -> None:
+        self.job, self.words = job, WordNumbers()
+        self.shape_list, self.pipeline_rows = PipelineShapes(), PipelineRows()
+        memo = partial(Memo[Candidates], shares=shares_rows)
+        self.layers = memo(
+            reads=LAYER_READS,
+            key=self._layer_key,
+            compute=lambda c: (pieces(job, c, measured, shares_rows=shares_rows).rows,),
+            width=layer_width(job.model),
+        )
+        self.shapes = Memo[Candidates](
+            reads=SHAPE_READS, key=self._shape_key, compute=self._shapes, tables=(self.shape_list,)
+        )
+        self.hops = memo(
+            reads=HOP_READS,
+            key=lambda c: c.key_columns(HOP_READS),
+            compute=lambda c: (hop_facts(job, c),),
+            width=HOP_FACTS,
+        )
+        self.replicas = memo(
+            reads=REPLICA_READS,
+            key=lambda c: c.key_columns(REPLICA_READS, **self.words.columns(c)),
+            compute=lambda c: (replica_terms(job, c, measured),),
+            width=REPLICA_TERMS,
+        )
+        self.pipelines = Memo[PipelineKeys](
+            key=list,
+            compute=lambda keys: ((self.estimate(keys), keys),),
+            tables=(self.pipeline_rows,),
+            after=(self.layers, self.shapes, self.hops),
+            shares=shares_rows,
+        )
 
-    def _start(self) -> None:
-        self._layer_keys, self._shape_keys = Vocabulary(), Vocabulary()
-        self._hop_keys, self._replica_keys = Vocabulary(), Vocabulary()
-        self.layers = Rows(self.num_pieces * (len(Pass) + len(Part)) + self.num_kinds)
-        self.hops, self.replicas = Rows(HOP_FACTS), Rows(REPLICA_TERMS)
-        self.shapes = Shapes(self.num_pieces)
-        self._layouts: dict[Layout, int] = {}
-        self._schedules: dict[str, int] = {}
+    def refresh(self) -> None:
+        """Start afresh with what has grown too large."""
+        for memo in (self.layers, self.shapes, self.hops, self.replicas):
+            memo.refresh()
+        self.pipelines.refresh()
 
-    def forget(self) -> None:
-        """Drop every table; numbers given before mean nothing afterwards, which a new `generation` tells."""
-        self._start()
-        self.generation += 1
+    def pipeline_codes(self, c: Candidates) -> Ints:
+        """Number of the pipeline of every candidate."""
+        microbatches = self.job.degrees(c).microbatches
+        keys = PipelineKeys(self.shapes.codes(c), self.layers.codes(c), self.hops.codes(c), microbatches)
+        return self.pipelines.codes(keys)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the tables hold more than they should."""
-        return self.layers.size > LAYER_LIMIT
+    def estimate(self, keys: PipelineKeys) -> Floats:
+        """Rows of pipelines whose bubble is not known yet."""
+        return estimate(self.shape_list.arrays, keys, self.layers.data, self.hops.data)
 
-    def layer_codes(self, c: Candidates) -> Ints:
-        """Row of `layers` of every candidate."""
-        is_fsdp = _gathers_weights(c)
-        columns: list[Ints | Bools] = [c.tp, c.cp, c.micro_batch_size, c.fp8, c.sequence_parallel, c.recompute]
-        columns += [c.loss_fusion, np.where(is_fsdp, c.sharding, 0), np.where(is_fsdp, c.shard_group, 0)]
-        columns += [np.where(is_fsdp, c.pp, 0)]
-        if self.model.is_moe:
-            columns += [c.ep, c.etp, c.grouped_gemm, c.deepep, c.sync_free_stage]
-        codes, first = self._encode(self._layer_keys, columns)
-        if len(first):
-            job = (self.model, self.cluster, self.workload, c.take(first), self.measured)
-            priced = pieces(*job, shares_rows=self._shares_rows)
-            priced.write(self.layers.room(len(priced)))
-        return codes
+    # --- keys ------------------------------------------------------------------------------------------------------
 
-    def shape_codes(self, c: Candidates) -> Ints:
-        """Number of the pipeline shape of every candidate in `shapes`."""
-        has_pipeline = c.pp > 1
-        is_block = (c.recompute_method == RecomputeMethod.BLOCK) & ((c.recompute & Recompute.FULL) > 0)
-        block_layers = np.where(is_block, c.recompute_num_layers, 0)
-        columns = [c.pp, c.vpp, self.schedule_codes(c) * has_pipeline, self.layout_codes(c), block_layers]
-        codes, first = self._shape_keys.encode(columns)
-        for i in first.tolist():
-            self.shapes.add(self._shape(c, i, int(block_layers[i])))
-        return codes
+    def _layer_key(self, c: Candidates) -> Sequence[Ints | Bools]:
+        gathers = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+        reads = LAYER_READS if self.job.model.is_moe else LAYER_READS - ONLY_EXPERTS_READ
+        gathered = [column * gathers for column in c.key_columns(GATHER_READS | {"pp"})]
+        return [*c.key_columns(reads - GATHER_READS), *gathered]
 
-    def hop_codes(self, c: Candidates) -> Ints:
-        """Row of `hops` of every candidate."""
-        columns: list[Ints | Bools] = [c.tp, c.cp, c.ep, c.etp, c.micro_batch_size, c.sequence_parallel]
-        codes, first = self._encode(self._hop_keys, columns)
-        if len(first):
-            self.hops.append(hop_facts(self.model, self.cluster, self.workload, c.take(first)))
-        return codes
+    def _shape_key(self, c: Candidates) -> Sequence[Ints | Bools]:
+        words = self.words.columns(c)
+        words["schedule"] *= c.pp > 1
+        return c.key_columns(
+            SHAPE_READS, **words, recompute_num_layers=_block_layers(c), recompute=None, recompute_method=None
+        )
 
-    def replica_codes(self, c: Candidates) -> Ints:
-        """Row of `replicas` of every candidate."""
-        columns: list[Ints | Bools] = [c.tp, c.pp, c.vpp, c.ep, c.etp, c.cp, c.sharding]
-        columns += [c.shard_group * (c.sharding != Sharding.NONE), c.fp8, c.overlap_grad_reduce]
-        columns += [self.layout_codes(c), self.schedule_codes(c)]
-        codes, first = self._encode(self._replica_keys, columns)
-        if len(first):
-            taken = c.take(first)
-            self.replicas.append(replica_terms(self.model, self.cluster, self.workload, taken, self.measured))
-        return codes
-
-    def layout_codes(self, c: Candidates) -> Ints:
-        """Numbers of layouts that stay the same from table to table."""
-        return np.array([self._layouts.setdefault(x, len(self._layouts)) for x in c.layouts])[c.pipeline_layout]
-
-    def schedule_codes(self, c: Candidates) -> Ints:
-        """Numbers of schedules that stay the same from table to table."""
-        return np.array([self._schedules.setdefault(x, len(self._schedules)) for x in c.schedules])[c.schedule]
-
-    def _encode(self, vocabulary: Vocabulary, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
-        return vocabulary.encode(columns) if self._shares_rows else vocabulary.number(len(columns[0]))
+    def _shapes(self, c: Candidates) -> tuple[list[Shape]]:
+        """The pipeline shape of every row."""
+        block_layers = _block_layers(c).tolist()
+        return ([self._shape(c, i, layers) for i, layers in enumerate(block_layers)],)
 
     def _shape(self, c: Candidates, i: int, block_layers: int) -> Shape:
-        """The pipeline shape of row i."""
         pp, vpp, schedule = int(c.pp[i]), int(c.vpp[i]), c.schedules[int(c.schedule[i])]
-        counts, recomputed = piece_counts(stages_of(self.model, c, i), block_layers)
-        is_far = far_hops(self.cluster, schedule, pp, vpp)
+        counts, recomputed = piece_counts(stages_of(self.job.model, c, i), block_layers)
+        is_far = far_hops(self.job.cluster, schedule, pp, vpp)
         return Shape(schedule=schedule, pp=pp, vpp=vpp, counts=counts, recomputed=recomputed, is_far=is_far)
 
 
-def _gathers_weights(c: Candidates) -> np.ndarray:
-    gathers: np.ndarray = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
-    return gathers
+def _block_layers(c: Candidates) -> Ints:
+    """Layers that FULL recompute with the block method repeats; 0 of every other row."""
+    is_block = (c.recompute_method == RecomputeMethod.BLOCK) & ((c.recompute & Recompute.FULL) > 0)
+    return np.where(is_block, c.recompute_num_layers, 0)

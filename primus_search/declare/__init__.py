@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from primus_search.lazy import loader
 
 if TYPE_CHECKING:
-    from primus_search.declare.hardware import load_cluster, load_hardware, load_stack
-    from primus_search.declare.models import load_model
-    from primus_search.declare.space import load_space, make_space
+    from primus_search.declare.hardware_files import load_cluster, load_hardware, load_stack
+    from primus_search.declare.model_files import load_model
+    from primus_search.declare.space_file import load_space, make_space
 
 __all__ = ["load_cluster", "load_hardware", "load_model", "load_space", "load_stack", "make_space"]
 
 # Loaded at first use: a catalogue command needs no schedules and no compiler, which a space does.
 _HOMES = {
-    "load_cluster": "hardware",
-    "load_hardware": "hardware",
-    "load_stack": "hardware",
-    "load_model": "models",
-    "load_space": "space",
-    "make_space": "space",
+    "load_cluster": "hardware_files",
+    "load_hardware": "hardware_files",
+    "load_stack": "hardware_files",
+    "load_model": "model_files",
+    "load_space": "space_file",
+    "make_space": "space_file",
 }
 
 

@@ -8,16 +8,18 @@ resolved later, when model and clusters are known: reading yields `Word` items i
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from primus_search.candidates import Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
 from primus_search.errors import Problem
+from primus_search.guards.number_ranges import LARGEST_WHOLE
+from primus_search.knobs import KNOB, KNOBS, Kind, Knob
 from primus_search.layout import BALANCED, EVEN, Layout
 from primus_search.schedule.registry import ALIASES
 from primus_search.schedule.registry import names as schedule_names
-from primus_search.space import AxisValue
+from primus_search.space import AXES, AxisValue
 
 ALL = 0
 """What the word `all` is stored as on axes that count layers or ranks."""
@@ -68,20 +70,18 @@ class Reader:
 class AxisSpec:
     """One axis of a space file. `schema` is the JSON schema of one value; `allowed` says the same to a reader."""
 
-    name: str
-    summary: str
+    knob: Knob
     allowed: str
     schema: Mapping[str, Any]
     read: Callable[[Reader, "AxisSpec", Any, Keys], list[Item]]
     words: tuple[str, ...] = ("auto",)
     choices: tuple[tuple[str, int], ...] = ()
-    least: int = 1
 
     def json_schema(self) -> dict[str, Any]:
         """A value, a list of values, or a word."""
         one = {"anyOf": [{"enum": list(self.words)}, dict(self.schema)]}
         many = {"type": "array", "items": one, "minItems": 1}
-        return {"description": f"{self.summary} Allowed: {self.allowed}.", "anyOf": [*one["anyOf"], many]}
+        return {"description": f"{self.knob.summary} Allowed: {self.allowed}.", "anyOf": [*one["anyOf"], many]}
 
 
 # --- readers of one value ------------------------------------------------------------------------------------------
@@ -90,14 +90,15 @@ class AxisSpec:
 def _refuse(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
     known = [*spec.words, *(name for name, _ in spec.choices)]
     hint = did_you_mean(raw, known) if isinstance(raw, str) else ""
-    reader.problem(keys, f"{shown(raw)} is not a value of {spec.name}{hint} - allowed: {spec.allowed}")
+    reader.problem(keys, f"{shown(raw)} is not a value of {spec.knob.name}{hint} - allowed: {spec.allowed}")
     return []
 
 
 def _read_count(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
     if isinstance(raw, str) and raw in dict(spec.choices):
         return [dict(spec.choices)[raw]]
-    if isinstance(raw, bool) or not isinstance(raw, int) or raw < spec.least:
+    most = LARGEST_WHOLE if spec.knob.most is None else spec.knob.most
+    if isinstance(raw, bool) or not isinstance(raw, int) or not spec.knob.least <= raw <= most:
         return _refuse(reader, spec, raw, keys)
     return [raw]
 
@@ -109,13 +110,23 @@ def _read_switch(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[I
 def _read_choice(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
     if isinstance(raw, str) and raw in dict(spec.choices):
         return [dict(spec.choices)[raw]]
-    return _refuse(reader, spec, raw, keys)
+    return _read_detailed(reader, spec, raw, keys)
 
 
-def _read_stage(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw <= 3:
+def _read_detailed(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
+    """A value given with its details, which are values of other axes: `{full: 2, method: block}`, `{hsdp: 8}`."""
+    details, detailed = _details(spec.knob)
+    if not isinstance(raw, dict) or detailed not in raw or not set(raw) <= set(details):
         return _refuse(reader, spec, raw, keys)
-    return [raw]
+    for key in (detailed, *(key for key in details if key in raw and key != detailed)):
+        reader.imply(details[key], reader.axis(AXIS[details[key]], raw[key], (*keys, key)))
+    return [spec.knob.members[detailed]]
+
+
+def _details(knob: Knob) -> tuple[dict[str, str], str]:
+    """Keys of the details of a knob's value and the axes they give; and the key that is the value itself."""
+    details = {other.detail_key: other.name for other in KNOBS if other.detail_of == knob.name}
+    return details, next((key for key in details if key in knob.members), "")
 
 
 def _read_schedule(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
@@ -128,29 +139,16 @@ def _read_schedule(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list
     return []
 
 
-def _read_recompute(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if isinstance(raw, str):
-        if raw == "full":
-            reader.imply("recompute_num_layers", [ALL])
-        flags = Recompute.NONE
-        for part in raw.split("+"):
-            if part not in RECOMPUTE_WORDS:
-                return _refuse(reader, spec, raw, keys)
-            flags |= RECOMPUTE_WORDS[part]
-        return [int(flags)]
-    if isinstance(raw, dict) and set(raw) <= {"full", "method"} and "full" in raw:
-        reader.imply("recompute_num_layers", reader.axis(AXIS["recompute_num_layers"], raw["full"], (*keys, "full")))
-        if "method" in raw:
-            reader.imply("recompute_method", reader.axis(AXIS["recompute_method"], raw["method"], (*keys, "method")))
-        return [int(Recompute.FULL)]
-    return _refuse(reader, spec, raw, keys)
-
-
-def _read_sharding(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if isinstance(raw, dict) and set(raw) == {"hsdp"}:
-        reader.imply("shard_group", reader.axis(AXIS["shard_group"], raw["hsdp"], (*keys, "hsdp")))
-        return [int(Sharding.HSDP)]
-    return _read_choice(reader, spec, raw, keys)
+def _read_modules(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
+    if not isinstance(raw, str):
+        return _read_detailed(reader, spec, raw, keys)
+    details, detailed = _details(spec.knob)
+    if raw == detailed:
+        reader.imply(details[detailed], [ALL])
+    known, parts = dict(spec.choices), raw.split("+")
+    if not set(parts) <= set(known):
+        return _refuse(reader, spec, raw, keys)
+    return [int(reduce(or_, [known[part] for part in parts]))]
 
 
 def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
@@ -183,73 +181,20 @@ def shown(raw: Any) -> str:
 
 # --- the axes ------------------------------------------------------------------------------------------------------
 
-RECOMPUTE_WORDS: dict[str, Recompute] = {
-    "none": Recompute.NONE,
-    "selective": Recompute.CORE_ATTENTION,
-    "full": Recompute.FULL,
-    "core_attn": Recompute.CORE_ATTENTION,
-    "core_attention": Recompute.CORE_ATTENTION,
-    "mla_up_proj": Recompute.MLA_UP_PROJ,
-    "mlp": Recompute.MLP,
-    "moe_act": Recompute.MOE_ACTIVATION,
-    "moe_activation": Recompute.MOE_ACTIVATION,
-    "layernorm": Recompute.LAYERNORM,
-    "op_sac": Recompute.OP_SAC,
-    "op_sac_experts": Recompute.OP_SAC | Recompute.OP_SAC_EXPERTS,
-}
-"""What may be recomputed, with Megatron's own module names (core_attn, moe_act) beside ours."""
-
 _COUNT_WORDS = ("auto", "divisors", "powers_of_two")
 
 
-def _count(
-    name: str, summary: str, *, least: int = 1, every: bool = False, words: Sequence[str] = _COUNT_WORDS
-) -> AxisSpec:
-    choices = (("all", ALL),) if every else ()
-    schema: dict[str, Any] = {"type": "integer", "minimum": least}
-    if every:
-        schema = {"anyOf": [schema, {"const": "all"}]}
-    allowed = [f"whole numbers of at least {least}", *(word for word, _ in choices), *words]
-    return AxisSpec(
-        name=name,
-        summary=summary,
-        allowed=join_words(allowed),
-        schema=schema,
-        read=_read_count,
-        words=tuple(words),
-        choices=choices,
-        least=least,
-    )
+def _with_details(knob: Knob, schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a value that may also be given with its details."""
+    details, detailed = _details(knob)
+    if not details:
+        return schema
+    keys = [detailed, *(key for key in details if key != detailed)]
+    properties: dict[str, Any] = {key: {} for key in keys}
+    described = {"type": "object", "properties": properties, "required": [detailed], "additionalProperties": False}
+    return {"anyOf": [schema, described]}
 
 
-def _switch(name: str, summary: str) -> AxisSpec:
-    allowed = "true, false or auto"
-    return AxisSpec(name=name, summary=summary, allowed=allowed, schema={"type": "boolean"}, read=_read_switch)
-
-
-def _choice(name: str, summary: str, enum: type[IntEnum], extra: Mapping[str, Any] | None = None) -> AxisSpec:
-    choices = tuple((member.name.lower(), int(member)) for member in enum)
-    words = [word for word, _ in choices]
-    schema: dict[str, Any] = {"enum": words}
-    if extra:
-        schema = {"anyOf": [schema, dict(extra)]}
-    return AxisSpec(
-        name=name,
-        summary=summary,
-        allowed=join_words([*words, "auto"]),
-        schema=schema,
-        read=_read_sharding if enum is Sharding else _read_choice,
-        choices=choices,
-    )
-
-
-_HSDP = {"type": "object", "properties": {"hsdp": {}}, "required": ["hsdp"], "additionalProperties": False}
-_FULL = {
-    "type": "object",
-    "properties": {"full": {}, "method": {}},
-    "required": ["full"],
-    "additionalProperties": False,
-}
 _ENDS = {
     "type": "object",
     "properties": {"first": {"type": "integer", "minimum": 0}, "last": {"type": "integer", "minimum": 0}},
@@ -257,56 +202,59 @@ _ENDS = {
     "additionalProperties": False,
 }
 
-AXIS: dict[str, AxisSpec] = {
-    spec.name: spec
-    for spec in (
-        _count("tp", "Tensor parallel degree."),
-        _count("pp", "Pipeline parallel degree (stages)."),
-        _count("vpp", "Virtual stages (model chunks) per pipeline rank."),
-        _count("ep", "Expert parallel degree; 1 for dense models."),
-        _count("etp", "Tensor parallel degree inside an expert."),
-        _count("cp", "Context parallel degree."),
-        _count("micro_batch_size", "Samples per micro-batch and data parallel rank."),
-        AxisSpec(
-            name="schedule",
-            summary="Pipeline schedule; the names of AMD Primus are understood.",
-            allowed="a name `primus-search schedules` lists, or auto",
-            schema={"type": "string"},
-            read=_read_schedule,
-        ),
-        _switch("deepep", "Fused node-aware expert dispatch and combine (DeepEP)."),
-        AxisSpec(
-            name="sync_free_stage",
-            summary="How far MoE layers run without waiting for token counts on the host (AMD Primus stages).",
-            allowed="0, 1, 2, 3 or auto",
-            schema={"type": "integer", "minimum": 0, "maximum": 3},
-            read=_read_stage,
-        ),
-        _choice("fp8", "Low-precision recipe of the linear layers.", Fp8),
-        AxisSpec(
-            name="recompute",
-            summary="What is recomputed in backward instead of stored.",
-            allowed="none, selective, full, {full: layers per virtual stage, method: block}, modules joined by '+' "
-            "(core_attn, mla_up_proj, mlp, moe_act, layernorm, op_sac) or auto",
-            schema={"anyOf": [{"type": "string"}, _FULL]},
-            read=_read_recompute,
-            choices=tuple((word, int(flag)) for word, flag in RECOMPUTE_WORDS.items()),
-        ),
-        _count("recompute_num_layers", "Layers per virtual stage under full recompute.", every=True),
-        _choice("recompute_method", "Which layers full recompute takes.", RecomputeMethod),
-        _choice("sharding", "What data-parallel ranks share instead of replicate.", Sharding, _HSDP),
-        _count("shard_group", "Ranks that share one sharded copy under HSDP.", every=True),
-        _switch("loss_fusion", "Fused cross-entropy: logits are never kept in full."),
-        _switch("overlap_grad_reduce", "Gradient reduction runs beside backward."),
-        _choice("grouped_gemm", "All experts of a rank in one kernel, or one after another.", GroupedGemm),
-        _switch("sequence_parallel", "Norms and residuals split along the sequence over tensor-parallel ranks."),
-        AxisSpec(
-            name="pipeline_layout",
-            summary="How layers are dealt to virtual stages.",
-            allowed="even, balanced, {first: n, last: n}, a Megatron layout string such as 'Et*4|t*4|t*3L' or auto",
-            schema={"anyOf": [{"type": "string"}, _ENDS]},
-            read=_read_layout,
-        ),
-        _count("offload_layers", "Layers per virtual stage whose activations go to host memory.", least=0),
+
+def _number(knob: Knob) -> AxisSpec:
+    words = ("auto",) if knob.limit is None else _COUNT_WORDS
+    choices = (("all", ALL),) if knob.has_all else ()
+    schema: dict[str, Any] = {"type": "integer", "minimum": knob.least}
+    allowed = [f"whole numbers of at least {knob.least}", *(word for word, _ in choices), *words]
+    if knob.most is not None:
+        schema |= {"maximum": knob.most}
+        allowed = [*map(str, range(knob.least, knob.most + 1)), *words]
+    return AxisSpec(
+        knob=knob,
+        allowed=join_words(allowed),
+        schema={"anyOf": [schema, {"const": "all"}]} if knob.has_all else schema,
+        read=_read_count,
+        words=words,
+        choices=choices,
     )
+
+
+def _switch(knob: Knob) -> AxisSpec:
+    return AxisSpec(knob=knob, allowed="true, false or auto", schema={"type": "boolean"}, read=_read_switch)
+
+
+def _choice(knob: Knob) -> AxisSpec:
+    choices = tuple((knob.members | dict(knob.aliases)).items())
+    words = [word for word, _ in choices]
+    schema = _with_details(knob, {"enum": words})
+    allowed = join_words([*words, "auto"])
+    return AxisSpec(knob=knob, allowed=allowed, schema=schema, read=_read_choice, choices=choices)
+
+
+def _modules(knob: Knob) -> AxisSpec:
+    choices = tuple((knob.members | dict(knob.aliases)).items())
+    schema = _with_details(knob, {"type": "string"})
+    return AxisSpec(knob=knob, allowed=knob.allowed, schema=schema, read=_read_modules, choices=choices)
+
+
+def _schedule(knob: Knob) -> AxisSpec:
+    return AxisSpec(knob=knob, allowed=knob.allowed, schema={"type": "string"}, read=_read_schedule)
+
+
+def _layout(knob: Knob) -> AxisSpec:
+    schema = {"anyOf": [{"type": "string"}, _ENDS]}
+    return AxisSpec(knob=knob, allowed=knob.allowed, schema=schema, read=_read_layout)
+
+
+_SPEC: dict[Kind, Callable[[Knob], AxisSpec]] = {
+    Kind.DEGREE: _number,
+    Kind.COUNT: _number,
+    Kind.SWITCH: _switch,
+    Kind.CHOICE: _choice,
+    Kind.MODULES: _modules,
+    Kind.SCHEDULE: _schedule,
+    Kind.LAYOUT: _layout,
 }
+AXIS: dict[str, AxisSpec] = {name: _SPEC[KNOB[name].kind](KNOB[name]) for name in AXES}

@@ -4,7 +4,7 @@ Used by the readers of model files, whose keys are fixed by other projects. A `F
 so that a reader can say what it did not understand.
 """
 
-import re
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -128,7 +128,6 @@ class Fields:
 
 
 MAX_LAYERS = 4096
-_TOKEN = re.compile(r"\s*(\d+|[\[\](),+*])")
 
 
 def layer_pattern(text: str) -> tuple[int, ...]:
@@ -141,59 +140,41 @@ def layer_pattern(text: str) -> tuple[int, ...]:
 
     Raises ValueError naming the first thing that cannot be read, and for more than `MAX_LAYERS` entries.
     """
-    tokens: list[str] = []
-    position = 0
-    while position < len(text.rstrip()):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise ValueError(f"cannot read {text[position:].strip()[:12]!r} in a layer pattern")
-        tokens.append(match.group(1))
-        position = match.end()
-    values, rest = _sum(tokens)
-    if rest:
-        raise ValueError(f"cannot read {rest[0]!r} after the end of a layer pattern")
-    return tuple(values)
+    if len(text) > MAX_LAYERS:
+        raise ValueError(f"a layer pattern has at most {MAX_LAYERS} characters")
+    try:
+        return tuple(_entries(ast.parse(text.strip(), mode="eval").body))
+    except SyntaxError as error:
+        found = text.strip()[max((error.offset or 1) - 1, 0) :][:12]
+        what = f"cannot read {found!r}" if error.msg == "invalid syntax" else error.msg
+        raise ValueError(f"{what} in a layer pattern") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("a layer pattern nests too deeply") from error
 
 
-def _sum(tokens: list[str]) -> tuple[list[int], list[str]]:
-    values, tokens = _product(tokens)
-    while tokens[:1] == ["+"]:
-        more, tokens = _product(tokens[1:])
-        values = values + more
-        _limit(len(values))
-    return values, tokens
+def _entries(node: ast.expr) -> list[int]:
+    """The numbers that a list, a sum of lists or a repeated list stands for."""
+    match node:
+        case ast.List():
+            return [_whole(one, "a list of a layer pattern holds whole numbers") for one in node.elts]
+        case ast.BinOp(op=ast.Add()):
+            left, right = _entries(node.left), _entries(node.right)
+            _limit(len(left) + len(right))
+            return left + right
+        case ast.BinOp(op=ast.Mult()):
+            values, times = (
+                _entries(node.left),
+                _whole(node.right, "a '*' in a layer pattern needs a whole number after it"),
+            )
+            _limit(len(values) * times)
+            return values * times
+    raise ValueError("a layer pattern is a sum of lists such as [0]*3+[1]*58")
 
 
-def _product(tokens: list[str]) -> tuple[list[int], list[str]]:
-    values, tokens = _atom(tokens)
-    while tokens[:1] == ["*"]:
-        if len(tokens) < 2 or not tokens[1].isdigit():
-            raise ValueError("a '*' in a layer pattern needs a whole number after it")
-        times = int(tokens[1][:6])
-        _limit(len(values) * times)
-        values, tokens = values * times, tokens[2:]
-    return values, tokens
-
-
-def _atom(tokens: list[str]) -> tuple[list[int], list[str]]:
-    if tokens[:1] == ["("]:
-        values, rest = _sum(tokens[1:])
-        if rest[:1] != [")"]:
-            raise ValueError("a '(' in a layer pattern is never closed")
-        return values, rest[1:]
-    if tokens[:1] != ["["]:
-        raise ValueError("a layer pattern is a sum of lists such as [0]*3+[1]*58")
-    values, tokens = [], tokens[1:]
-    while tokens and tokens[0] != "]":
-        if not tokens[0].isdigit():
-            raise ValueError(f"cannot read {tokens[0]!r} in a list of a layer pattern")
-        values.append(int(tokens[0][:9]))
-        tokens = tokens[1:]
-        if tokens[:1] == [","]:
-            tokens = tokens[1:]
-    if not tokens:
-        raise ValueError("a '[' in a layer pattern is never closed")
-    return values, tokens[1:]
+def _whole(node: ast.expr, otherwise: str) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ValueError(otherwise)
 
 
 def _limit(length: int) -> None:

@@ -10,7 +10,12 @@ from primus_search.model import Model
 
 
 def megatron_keys(model: Model) -> dict[str, Any]:
-    """Every size of the model under the key Megatron gives it; reading them back gives the same model."""
+    """Every size of the model under the key Megatron gives it; reading them back gives the same model.
+
+    Raises ValueError for a model whose layers differ in more than windows and experts.
+    """
+    if not model.is_uniform:
+        raise ValueError(f"{model.name}: layers that declare a mixer of their own have no keys here")
     keys: dict[str, Any] = {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden,
@@ -63,5 +68,7 @@ def _expert_keys(model: Model) -> dict[str, Any]:
         "moe_ffn_hidden_size": model.moe.expert_ffn_hidden,
         "moe_shared_expert_intermediate_size": model.moe.shared_ffn_hidden or None,
         "moe_shared_expert_gate": model.moe.has_shared_gate,
-        "moe_router_enable_expert_bias": model.moe.has_router_bias,
+        "moe_router_enable_expert_bias": model.moe.has_router_bias and model.moe.is_router_bias_buffer,
+        "moe_router_num_groups": model.moe.num_groups or None,
+        "moe_router_group_topk": model.moe.top_groups or None,
     }

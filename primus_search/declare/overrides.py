@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from primus_search.declare.axes import AXIS
-from primus_search.declare.schema import SearchFile, SpaceFile, WorkloadFile
 from primus_search.declare.source import Document, Keys, did_you_mean, parse, plain
+from primus_search.declare.space_schema import SearchFile, SpaceFile, WorkloadFile
 from primus_search.errors import InputError, Problem
 from primus_search.space import Override
 

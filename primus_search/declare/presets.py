@@ -7,12 +7,13 @@ Vocabulary: frameworks pad the embedding so that tensor parallelism divides it. 
 at higher TP is at most 0.8 % of a 128k vocabulary at TP 8 and is left out, so that one model has one size.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from primus_search.declare.fields import Fields, layer_pattern
-from primus_search.declare.places import Kind, find, names
+from primus_search.declare.search_path import FileKind, find, names
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError, Problem
 from primus_search.model import LatentAttention, MixtureOfExperts, Model
@@ -26,7 +27,10 @@ _KEYS = (
     "learned_positions", "num_mtp_layers",
 )  # fmt: skip
 _LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_MOE_KEYS = ("num_experts", "top_k", "expert_ffn_hidden", "shared_ffn_hidden", "has_router_bias", "has_shared_gate")
+_MOE_KEYS = (
+    "num_experts", "top_k", "expert_ffn_hidden", "shared_ffn_hidden", "has_router_bias", "has_shared_gate",
+    "is_router_bias_buffer", "num_groups", "top_groups",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,7 @@ class Preset:
 
 def load_preset(name: str) -> Preset:
     """A preset by name, with what is published about it."""
-    path = find(Kind.MODEL, name)
+    path = find(FileKind.MODEL, name)
     if isinstance(path, str):
         raise InputError([Problem("model", path)])
     return preset_from(read(path), path)
@@ -70,7 +74,7 @@ def load_preset(name: str) -> Preset:
 
 def presets() -> dict[str, Preset]:
     """Every preset by name."""
-    return {name: preset_from(read(path), path) for name, path in names(Kind.MODEL).items()}
+    return {name: preset_from(read(path), path) for name, path in names(FileKind.MODEL).items()}
 
 
 def padded(vocab_size: int, multiple: int = VOCAB_MULTIPLE) -> int:
@@ -88,14 +92,17 @@ def build_model(fields: Fields, **values: Any) -> Model:
         raise InputError([Problem(fields.where, str(error))]) from None
 
 
-def preset_from(document: Document, path: Path) -> Preset:
-    """The preset a document spells; `path` names the model."""
+def preset_from(document: Document, path: Path, vocab_size: int | None = None) -> Preset:
+    """The preset a document spells; `path` names the model. vocab_size: instead of the preset's, before padding."""
     if not isinstance(document.data, dict):
         raise InputError([document.problem((), "expected a model: num_layers, hidden, ...")])
     fields = Fields.of(document, document.data)
+    if "huggingface" in document.data:
+        return _published_configuration(document, fields, path, vocab_size)
     fields.refuse_unknown(_KEYS)
     num_layers, hidden = fields.integer("num_layers"), fields.integer("hidden")
     num_heads = fields.integer("num_heads")
+    rows = vocab_size or fields.integer("vocab_size")
     values: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden": hidden,
@@ -103,7 +110,8 @@ def preset_from(document: Document, path: Path) -> Preset:
         "num_heads": num_heads,
         "num_kv_heads": fields.integer("num_kv_heads", num_heads),
         "head_dim": fields.integer("head_dim", max(hidden // num_heads, 1)),
-        "vocab_size": padded(fields.integer("vocab_size")),
+        "vocab_size": padded(rows),
+        "vocab_padding": padded(rows) - rows,
         "latent": _latent(document, fields),
         "moe": _moe(document, fields),
         "moe_layers": tuple(flag > 0 for flag in pattern(fields, "moe_layers", num_layers)),
@@ -127,6 +135,22 @@ def preset_from(document: Document, path: Path) -> Preset:
         published=published,
         tokenizers=tuple(fields.anything("tokenizers") or ()),
         path=path,
+    )
+
+
+def _published_configuration(document: Document, fields: Fields, path: Path, vocab_size: int | None) -> Preset:
+    """The preset of a model that is spelled as the sizes in its config.json, under `huggingface`."""
+    from primus_search.declare import huggingface
+
+    fields.refuse_unknown(("title", "source", "published", "tokenizers", "huggingface"))
+    inner = Document(document.name, fields.anything("huggingface"), document.lines, document.origins)
+    model = replace(huggingface.from_document(inner, (), vocab_size), name=path.stem, source=fields.word("source"))
+    published = _published(document, fields)
+    if fields.problems:
+        raise InputError(fields.problems)
+    tokenizers = tuple(fields.anything("tokenizers") or ())
+    return Preset(
+        title=fields.word("title", path.stem), model=model, published=published, tokenizers=tokenizers, path=path
     )
 
 
@@ -188,6 +212,9 @@ def _moe(document: Document, fields: Fields) -> MixtureOfExperts | None:
         shared_ffn_hidden=section.integer("shared_ffn_hidden", 0, least=0),
         has_router_bias=section.switch("has_router_bias", False),
         has_shared_gate=section.switch("has_shared_gate", False),
+        is_router_bias_buffer=section.switch("is_router_bias_buffer", False),
+        num_groups=section.integer("num_groups", 0, least=0),
+        top_groups=section.integer("top_groups", 0, least=0),
     )
 
 
@@ -202,3 +229,12 @@ def _published(document: Document, fields: Fields) -> Published | None:
         active_counts_embedding=section.switch("active_counts_embedding", True),
         source=section.word("source"),
     )
+
+
+def registered_model(known: Mapping[str, str], model: Model) -> str | None:
+    """What a framework calls a model that has the very shape of one of its own; `known`: preset to name there."""
+    bare = replace(model, name="", source="")
+    for name, theirs in known.items():
+        if replace(load_preset(name).model, name="", source="") == bare:
+            return theirs
+    return None

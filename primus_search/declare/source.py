@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import read_text, working_folder
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000
@@ -44,16 +45,28 @@ class Document:
     """The data of one file and where each value stands in it.
 
     `origins` names the flag or variable behind a value that did not come from the file; messages then point there.
+    `parents` is the document that gives an inherited value and all below it.
     """
 
     name: str
     data: Any
     lines: dict[Keys, int] = field(default_factory=dict)
     origins: dict[Keys, str] = field(default_factory=dict)
+    parents: dict[Keys, "Document"] = field(default_factory=dict)
+
+    def giver(self, keys: Keys) -> "Document | None":
+        """The document that a value is inherited from; None where this one gives it itself."""
+        for length in range(len(keys), 0, -1):
+            if keys[:length] in self.parents:
+                return self.parents[keys[:length]]
+        return None
 
     def where(self, keys: Keys = ()) -> str:
         """`file:line @ $.path` of a value; the line is that of the nearest enclosing value the file really has."""
         line = None
+        parent = self.giver(keys)
+        if parent is not None:
+            return parent.where(keys)
         inside = next((origin for place, origin in self.origins.items() if place[: len(keys)] == keys), None)
         if inside is not None and keys and keys not in self.lines:
             return f"{inside} @ {json_path(keys)}"
@@ -110,25 +123,16 @@ def join_words(words: Sequence[object]) -> str:
 def read(path: Path) -> Document:
     """The document in a file; InputError if it is missing, too large, not text, or not YAML."""
     name = shown(path)
-    try:
-        if path.is_dir():
-            raise InputError([Problem(name, "is a folder; give the path of a YAML file")])
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError([Problem(name, f"has {size:,} bytes; at most {MAX_BYTES:,} are read")])
-        return parse(path.read_text(encoding="utf-8"), name)
-    except FileNotFoundError:
-        raise InputError([Problem(name, "no such file")]) from None
-    except UnicodeDecodeError as error:
-        raise InputError([Problem(name, f"is not UTF-8 text (byte {error.start})")]) from None
-    except OSError as error:
-        raise InputError([Problem(name, f"cannot be read: {error.strerror}")]) from None
+    return parse(read_text(path, most=MAX_BYTES, name=name), name)
 
 
 def shown(path: Path) -> str:
     """The path as messages show it: relative where it is below the current folder."""
+    here = working_folder()
+    if here is None:
+        return str(path)
     absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links the user did not write
-    return str(absolute.relative_to(Path.cwd())) if absolute.is_relative_to(Path.cwd()) else str(path)
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
 
 
 def parse(text: str, name: str) -> Document:
@@ -242,3 +246,8 @@ def plain(text: str) -> Any:
     if _FLOAT.match(text):
         return float(text.replace("_", ""))
     return text
+
+
+def written(data: Any) -> str:
+    """Plain data as YAML text, keys in their order; strings are quoted where YAML would read something else."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=1000)

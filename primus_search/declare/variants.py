@@ -2,25 +2,29 @@
 
 `hardware.nic_GBps: [50, 100]` in the `space` section plans for both NICs; `stack.cuda_graph: [none, full]` for both
 ways to launch. Names are those of the YAML files, units included; a number inside a section is written with dots
-(`hardware.gemm.bf16_efficiency`).
+(`hardware.gemm.bf16_efficiency`). Names of a stack's numbers are unique, so its group may be left out
+(`stack.host.cuda_graph` is `stack.cuda_graph`).
 """
 
 import dataclasses
 import itertools
 import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from primus_search import units
 from primus_search.accelerator import Accelerator
 from primus_search.cluster import Cluster
-from primus_search.declare.hardware import Hardware, on_fewer_gpus
+from primus_search.declare.hardware_files import Hardware, on_fewer_gpus
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
 from primus_search.errors import Problem
+from primus_search.field_paths import with_value
+from primus_search.framework import Framework
+from primus_search.guards.number_ranges import range_problem
 from primus_search.network import Network
 from primus_search.space import ClusterChoice
-from primus_search.stack import Stack
+from primus_search.stack import GROUPS, Stack
 
 PREFIXES = ("hardware.", "stack.")
 
@@ -45,14 +49,15 @@ def read_axis(document: Document, keys: Keys, raw: Any, problems: list[Problem])
     prefix, _, rest = key.partition(".")
     parts: tuple[type, ...] = (Accelerator, Network) if prefix == "hardware" else (Stack,)
     for part in parts:
-        found = _locate(part, rest.split("."))
+        found = _locate(part, rest.split(".")) or _in_group(part, rest)
         if found is not None:
             path, hint, factor = found
             items = raw if isinstance(raw, list) else [raw]
             places = [(*keys, i) for i in range(len(items))] if isinstance(raw, list) else [keys]
             before = len(problems)
             values = [
-                _value(document, place, item, hint, factor, problems) for place, item in zip(places, items, strict=True)
+                _value(document, place, item, path[-1], hint, factor, problems)
+                for place, item in zip(places, items, strict=True)
             ]
             if not items:
                 problems.append(document.problem(keys, "is an empty list; give at least one value"))
@@ -60,22 +65,37 @@ def read_axis(document: Document, keys: Keys, raw: Any, problems: list[Problem])
                 return None
             return HardwareAxis(key, part, path, tuple(zip(items, values, strict=True)))
     known = [f"{prefix}.{name}" for part in parts for name in _names(part)]
+    known += [f"{prefix}.{name}" for group in GROUPS.values() for name in _names(group)] if Stack in parts else []
     problems.append(document.problem(keys, f"unknown {prefix} number{did_you_mean(key, known)}"))
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A hardware file with a software stack on it and the framework that starts jobs there."""
+
+    hardware: Hardware
+    stack: Stack
+    framework: Framework
+    is_framework_assumed: bool
+
+
 def clusters(
-    machines: Sequence[tuple[Hardware, Stack]], nodes: Sequence[int], axes: Sequence[HardwareAxis], gpus: int | None
+    machines: Sequence[Machine], nodes: Sequence[int], axes: Sequence[HardwareAxis], gpus: int | None
 ) -> list[ClusterChoice]:
     """Every combination, each labelled with what tells it from the others. ValueError where a value is impossible."""
     choices = []
-    several_hardware = len({hard.name for hard, _ in machines}) > 1
-    several_stacks = len({stack.name for _, stack in machines}) > 1
-    for (hard, stack), count in itertools.product(machines, nodes):
+    several_hardware = len({machine.hardware.name for machine in machines}) > 1
+    several_stacks = len({machine.stack.name for machine in machines}) > 1
+    named = {machine.framework.name for machine in machines if not machine.is_framework_assumed}
+    several_frameworks = len(named) > 1
+    for machine, count in itertools.product(machines, nodes):
+        hard, stack = machine.hardware, machine.stack
         base: list[tuple[str, int | float | str]] = []
         base += [("nodes", count)] if len(nodes) > 1 else []
         base += [("hardware", hard.name)] if several_hardware else []
         base += [("stack", stack.name)] if several_stacks else []
+        base += [("framework", machine.framework.name)] if several_frameworks else []
         for values in itertools.product(*(axis.values for axis in axes)):
             parts: dict[type, Any] = {
                 Accelerator: hard.accelerator,
@@ -84,13 +104,21 @@ def clusters(
             }
             labels = list(base)
             for axis, (written, value) in zip(axes, values, strict=True):
-                parts[axis.part] = _with(parts[axis.part], axis.path, value)
+                parts[axis.part] = with_value(parts[axis.part], axis.path, value)
                 labels += [(axis.key, written)] if len(axis.values) > 1 else []
             cluster = Cluster(
                 accelerator=parts[Accelerator], network=parts[Network], stack=parts[Stack], num_nodes=count
             )
             price = hard.price_per_gpu_hour_usd or 0.0
-            choices.append(ClusterChoice(cluster=cluster, labels=tuple(labels), price_per_gpu_hour_USD=price))
+            choices.append(
+                ClusterChoice(
+                    cluster=cluster,
+                    framework=machine.framework,
+                    is_framework_assumed=machine.is_framework_assumed,
+                    labels=tuple(labels),
+                    price_per_gpu_hour_USD=price,
+                )
+            )
     return choices
 
 
@@ -111,6 +139,14 @@ def _locate(part: type, words: list[str]) -> tuple[tuple[str, ...], Any, float] 
     return None if inner is None else ((name, *inner[0]), inner[1], inner[2])
 
 
+def _in_group(part: type, name: str) -> tuple[tuple[str, ...], Any, float] | None:
+    """What `_locate` finds for a stack's number without its group (`cuda_graph`)."""
+    if part is not Stack:
+        return None
+    found = (_locate(part, [group, name]) for group in GROUPS)
+    return next((one for one in found if one is not None), None)
+
+
 def _names(part: type) -> list[str]:
     """Every dotted YAML name inside a dataclass."""
     names = []
@@ -122,7 +158,9 @@ def _names(part: type) -> list[str]:
     return names
 
 
-def _value(document: Document, keys: Keys, raw: Any, hint: Any, factor: float, problems: list[Problem]) -> Any:
+def _value(
+    document: Document, keys: Keys, raw: Any, name: str, hint: Any, factor: float, problems: list[Problem]
+) -> Any:
     if get_origin(hint) is Literal:
         if raw not in get_args(hint):
             problems.append(document.problem(keys, f"{raw!r} is not one of {join_words(get_args(hint))}"))
@@ -134,14 +172,7 @@ def _value(document: Document, keys: Keys, raw: Any, hint: Any, factor: float, p
         return None
     if hint is bool:
         return raw
-    if raw < 0:
-        problems.append(document.problem(keys, f"must be at least 0, got {raw!r}"))
+    if wrong := range_problem(name, raw if factor == 1.0 else raw * factor):
+        problems.append(document.problem(keys, f"{wrong}, got {raw!r}"))
+        return None
     return hint(raw * factor) if factor != 1.0 else hint(raw)
-
-
-def _with(value: Any, path: tuple[str, ...], new: Any) -> Any:
-    """The frozen dataclass with one nested field replaced."""
-    if len(path) == 1:
-        return replace(value, **{path[0]: new})
-    inner = value.__getattribute__(path[0])
-    return replace(value, **{path[0]: _with(inner, path[1:], new)})

@@ -1,10 +1,9 @@
-"""Launch files: one candidate in the words of the framework that will train it, and back.
+"""Launch files: one candidate in the words of the framework that will train it, and experiments read back.
 
-Each format knows the keys its framework reads and nothing else. What it cannot say (a schedule it does not have, a
-precision it cannot run) is never dropped: it is written into the file as a comment that names the knob, and reading
-the file back gives the very same candidate.
+Which knobs a framework has and under which keys is in its contract (`framework.Framework`); the modules here write the
+files around it. A candidate that the framework cannot start is refused: nothing is left to a comment.
 """
 
-from primus_search.export.launch import FORMATS, Launch, open_launch, read_launch, write_launch
+from primus_search.export.launch_files import FORMATS, Inexpressible, LaunchFiles, launch_files
 
-__all__ = ["FORMATS", "Launch", "open_launch", "read_launch", "write_launch"]
+__all__ = ["FORMATS", "Inexpressible", "LaunchFiles", "launch_files"]

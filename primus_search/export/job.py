@@ -5,21 +5,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from primus_search.candidates import Candidates, degrees
-from primus_search.cluster import Cluster
+from primus_search.candidates import Candidates
+from primus_search.framework import ANY_FRAMEWORK, Framework
+from primus_search.job import Job
 from primus_search.layout import Layout, layout_string
-from primus_search.model import Model
-from primus_search.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """One candidate (a table of one row) with its model, cluster and workload."""
+class LaunchJob(Job):
+    """One candidate (a table of one row) with its model, cluster, workload and the framework that starts it."""
 
     candidate: Candidates
-    model: Model
-    cluster: Cluster
-    workload: Workload
+    framework: Framework = ANY_FRAMEWORK
 
     @cached_property
     def row(self) -> Mapping[str, Any]:
@@ -29,22 +26,18 @@ class Job:
     @cached_property
     def dp(self) -> int:
         """Data-parallel replicas of the dense layers."""
-        return int(self._degrees.dp[0])
+        return int(self.degrees(self.candidate).dp[0])
 
     @cached_property
-    def num_replicas(self) -> int:
-        """Copies of the weights under HSDP; 1 where every data-parallel rank holds a share of the same copy."""
-        group = int(self.row["shard_group"]) or self.dp
-        return self.dp // group if self.dp % group == 0 else 1
+    def num_copies(self) -> int:
+        """Sharded copies of the weights: HSDP has one per group of `shard_group` of the dp * cp ranks, else 1."""
+        group = int(self.row["shard_group"])
+        return self.dp * int(self.row["cp"]) // group if group else 1
 
     @cached_property
     def microbatches(self) -> int:
         """Micro-batches per pipeline and step."""
-        return int(self._degrees.microbatches[0])
-
-    @cached_property
-    def _degrees(self) -> Any:
-        return degrees(self.candidate, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
+        return int(self.degrees(self.candidate).microbatches[0])
 
     @cached_property
     def layout(self) -> str | None:

@@ -1,80 +1,96 @@
-"""A Primus experiment file: the model preset and the overrides that make its trainer run this candidate.
+"""AMD Primus: an experiment file and a script that starts it with Primus' command line.
 
-Keys as Primus reads them at run time (AMD-AGI/Primus, primus/configs/modules/megatron/{trainer_base, primus_turbo,
-primus_pipeline, zero_bubble}.yaml): Megatron's names, plus `pp_algorithm` for the schedule and the `turbo` switches.
-`turbo_sync_free_moe_stage` is the key that is read; `sync_free_stage` is not.
+The experiment names one of Primus' own model files where one has this very shape; otherwise it starts from Primus'
+plain language model and writes every size. What Primus' defaults would set otherwise is written out.
 """
 
-import json
-import re
 from typing import Any
 
-from primus_search.export import megatron
-from primus_search.export.assumed import comment
-from primus_search.export.job import Job
+from primus_search.declare.presets import registered_model
+from primus_search.declare.source import written
+from primus_search.export import shell
+from primus_search.export.job import LaunchJob
+from primus_search.export.megatron_arguments import TRAINING, candidate_settings, model_settings
 
-# Schedules of Primus's own pipeline runtime; plain 1F1B and interleaved 1F1B are Megatron's and need no patch.
-ALGORITHMS: dict[str, dict[str, Any]] = {
-    "zb-h1": {"pp_algorithm": "zero-bubble"},
-    "zbv": {"pp_algorithm": "zbv-formatted"},
-    "v-half": {"pp_algorithm": "zbv-greedy", "zero_bubble_v_schedule_mem_setup": "half"},
-    "v-min": {"pp_algorithm": "zbv-greedy", "zero_bubble_v_schedule_mem_setup": "min"},
-}
-# Where Primus spells a key otherwise than Megatron's command line.
-RENAMED = {"fp8_format": "fp8", "fp4_format": "fp4"}
+EXPERIMENT, SCRIPT = "primus.yaml", "primus.sh"
+EDITS = [
+    "PRIMUS_PATH, a checkout of Primus; data paths in primus.yaml (mock data as written)",
+    "tokenizer, learning rate and iterations in primus.yaml",
+]
+PLAIN_MODEL = "language_model.yaml"
+OFF = ("swiglu", "quick_geglu", "add_qkv_bias", "qk_layernorm", "group_query_attention", "multi_latent_attention")
+"""Switches of a model that Primus' plain model may have on."""
 
 
-def overrides(job: Job) -> dict[str, Any]:
-    """The trainer overrides of this candidate."""
-    said = {RENAMED.get(name, name): value for name, value in megatron.arguments(job).items()}
-    row = job.row
-    if row["schedule"] in ALGORITHMS:
-        said |= {"patch_primus_pipeline": True} | ALGORITHMS[row["schedule"]]
-    if job.model.is_moe:
-        turbo = row["grouped_gemm"] == "turbo"
-        said |= {"use_turbo_grouped_gemm": turbo, "use_turbo_deepep": row["deepep"]}
-        said |= {"turbo_sync_free_moe_stage": row["sync_free_stage"]}
-        if turbo or row["deepep"] or row["sync_free_stage"]:
-            said["enable_primus_turbo"] = True
+def files(job: LaunchJob) -> dict[str, str]:
+    """The experiment and the script of a candidate."""
+    return {EXPERIMENT: experiment(job), SCRIPT: script(job)}
+
+
+def overrides(job: LaunchJob) -> dict[str, Any]:
+    """The trainer overrides of this candidate, in Primus' words."""
+    said = candidate_settings(job)
     said.setdefault("overlap_param_gather", False)
-    if said.pop("no_gradient_accumulation_fusion", False):
-        said["gradient_accumulation_fusion"] = False
+    said.setdefault("gradient_accumulation_fusion", True)
+    said |= {"create_attention_mask_in_dataloader": False, "bf16": True}
+    # Some of Primus' model files leave it out, and Megatron refuses a model without it.
+    said["max_position_embeddings"] = max(job.workload.seq_length, job.model.learned_positions)
+    said.setdefault("recompute_method", None)
+    said.setdefault("recompute_num_layers", None)
     return said
 
 
-def say(job: Job) -> str:
-    """The experiment file. JSON scalars are YAML scalars, so no YAML library is needed to write it."""
-    preset = re.sub(r"[^A-Za-z0-9_.-]+", "_", job.model.name)
-    lines = [
-        f"# nodes: {job.cluster.num_nodes} x {job.cluster.network.gpus_per_node} GPUs",
-        "work_group: ${PRIMUS_TEAM:amd}",
-        "user_name: ${PRIMUS_USER:root}",
-        f"exp_name: ${{PRIMUS_EXP_NAME:{preset}}}",
-        "workspace: ${PRIMUS_WORKSPACE:./output}",
-        "modules:",
-        "  pre_trainer:",
-        "    framework: megatron",
-        "    config: pre_trainer.yaml",
-        f"    model: {preset}.yaml",
-        "    overrides:",
-    ]
-    lines += [f"      {name}: {json.dumps(value)}" for name, value in overrides(job).items()]
-    return "\n".join([*lines, *comment(job)]) + "\n"
-
-
-def hear(text: str) -> dict[str, Any]:
-    """The knobs of an experiment file that `say` wrote."""
-    spelled = {ours: theirs for theirs, ours in RENAMED.items()}
-    said: dict[str, Any] = {}
-    for name, value in re.findall(r"^      (\w+): (.+)$", text, flags=re.MULTILINE):
-        said[spelled.get(name, name)] = json.loads(value)
-    nodes = re.search(r"^# nodes: (\d+) x (\d+) GPUs$", text, flags=re.MULTILINE)
-    row = megatron.knobs(said, int(nodes.group(1)) * int(nodes.group(2)) if nodes else 1)
-    if said.get("patch_primus_pipeline"):
-        row["schedule"] = next(
-            name for name, keys in ALGORITHMS.items() if all(said.get(key) == value for key, value in keys.items())
-        )
-    return row | {
-        "deepep": bool(said.get("use_turbo_deepep")),
-        "sync_free_stage": int(said.get("turbo_sync_free_moe_stage", 0)),
+def experiment(job: LaunchJob) -> str:
+    """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
+    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+    name = shell.safe_name(job.model.name)
+    own = registered_model(job.framework.models, job.model)
+    sizes = {} if own else _sizes(job)
+    training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
+    training |= dict(TRAINING) | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
+    module = {
+        "framework": "megatron",
+        "config": "pre_trainer.yaml",
+        "model": own or PLAIN_MODEL,
+        "overrides": sizes | overrides(job) | training,
     }
+    data = {
+        "work_group": "${PRIMUS_TEAM:amd}",
+        "user_name": "${PRIMUS_USER:root}",
+        "exp_name": f"${{PRIMUS_EXP_NAME:{name}}}",
+        "workspace": "${PRIMUS_WORKSPACE:./output}",
+        "modules": {"pre_trainer": module},
+    }
+    lines = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in EDITS)]
+    return "\n".join(lines) + "\n" + written(data)
+
+
+def _sizes(job: LaunchJob) -> dict[str, Any]:
+    """Every size of a model that Primus has no file of."""
+    model = job.model
+    sizes = dict.fromkeys(OFF, False) | model_settings(model, job.workload.seq_length)
+    sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
+    # The null tokenizer of mock data adds one word for the end of a document.
+    sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}
+    if "window_size" in sizes:
+        sizes["window_size"] = [int(part) for part in str(sizes["window_size"]).split(",")]
+    return sizes
+
+
+def script(job: LaunchJob) -> str:
+    """The script that hands the experiment to Primus' command line on every node."""
+    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
+    if job.row["sharding"] in ("fsdp2", "hsdp"):
+        lines.append("export CUDA_DEVICE_MAX_CONNECTIONS=8")  # FSDP refuses 1 (Megatron-LM arguments.py)
+    if job.row["fp8"] == "mxfp8":
+        lines.append("export NVTE_ROCM_ENABLE_MXFP8=1")
+    lines += [
+        ': "${PRIMUS_PATH:?set it to a checkout of Primus}"',
+        shell.rendezvous(nodes, gpus).rstrip(),
+        "export NNODES GPUS_PER_NODE NODE_RANK MASTER_ADDR MASTER_PORT",
+        f'EXPERIMENT="$PWD/{EXPERIMENT}"',
+        'cd "$PRIMUS_PATH"',
+        './runner/primus-cli direct -- train pretrain --config "$EXPERIMENT" "$@"',
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,134 +1,244 @@
-"""A torchtitan job file (TOML, torchtitan 0.2's `JobConfig`)."""
+"""torchtitan 0.2.2: a job file (TOML), a script, and a model specification where it has no flavor of this shape."""
 
-import json
-import re
-import tomllib
+from collections.abc import Mapping
 from typing import Any
 
-from primus_search.export.job import Job
+from primus_search.declare.presets import registered_model
+from primus_search.export import shell
+from primus_search.export.job import LaunchJob
+from primus_search.export.settings import settings_of, whole, words_of
+from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
+from primus_search.framework import Framework, Settings
+from primus_search.layout import Layout
+from primus_search.model import Model
 
-# torch.distributed.pipelining's schedule classes as torchtitan names them.
-SCHEDULES = {
-    "1f1b": "1F1B",
-    "gpipe": "GPipe",
-    "interleaved": "Interleaved1F1B",
-    "interleaved-zb": "InterleavedZeroBubble",
-    "zbv": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
-}
-RECIPES = {"hybrid": "tensorwise", "rowwise": "rowwise"}
-FLOAT8 = "quantize.linear.float8"
-
-
-def say(job: Job) -> str:
-    """The job file; sections and keys in the order of torchtitan's own."""
-    sections = {
-        "job": {"description": f"{job.model.name} on {job.cluster.world} GPUs"},
-        "model": _model(job),
-        "training": _training(job),
-        "parallelism": _parallelism(job),
-        "activation_checkpoint": _checkpointing(job),
-        "compile": {"enable": job.row["loss_fusion"], "components": ["loss"] if job.row["loss_fusion"] else []},
-    }
-    if job.row["fp8"] in RECIPES:
-        sections[FLOAT8] = {"recipe_name": RECIPES[job.row["fp8"]]}
-    elif job.row["fp8"] == "mxfp8":
-        sections["quantize.linear.mx"] = {"recipe_name": "mxfp8_cublas"}
-    blocks = []
-    for section, values in sections.items():
-        blocks.append("\n".join([f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]))
-    return "\n\n".join(blocks) + "\n"
+JOB, SCRIPT = "torchtitan.toml", "torchtitan.sh"
+EDITS = [
+    "model.hf_assets_path and training.dataset in torchtitan.toml (its small test data as written)",
+    "learning rate, steps and checkpoint folder in torchtitan.toml",
+]
 
 
-def _model(job: Job) -> dict[str, Any]:
-    families = {"llama": "llama3", "deepseek": "deepseek_v3", "qwen": "qwen3", "gpt": "gpt_oss"}
-    name = job.model.name.lower()
-    # One that torchtitan does not have keeps its name: to be refused there, not to be trained as another.
-    family = next((theirs for ours, theirs in families.items() if ours in name), job.model.name)
-    size = re.search(r"(\d+(?:x\d+)?b(?:-a\d+b)?)", name)
-    converters = {"hybrid": FLOAT8, "rowwise": FLOAT8, "mxfp8": "quantize.linear.mx"}
-    chosen = converters.get(job.row["fp8"])
-    flavor = size.group(1).upper() if size else job.model.name
-    return {"name": family, "flavor": flavor, "converters": [chosen] if chosen else []}
+def files(job: LaunchJob) -> dict[str, str]:
+    """The job file and the script of a candidate, and a model file where torchtitan has no flavor of this shape."""
+    import tomli_w
+
+    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+    head = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in EDITS)]
+    found = {JOB: "\n".join(head) + "\n" + tomli_w.dumps(_sections(settings(job))), SCRIPT: script(job)}
+    if registered_model(job.framework.models, job.model) is None:
+        found[MODEL_FILE] = model_file(job.model)
+    return found
 
 
-def _training(job: Job) -> dict[str, Any]:
-    # Without a pipeline, torchtitan accumulates gradients over local batches; with one, a local batch is cut into
-    # micro-batches (`pipeline_parallel_microbatch_size`).
-    local = job.row["micro_batch_size"] * (job.microbatches if job.row["pp"] > 1 else 1)
-    return {
-        "local_batch_size": local,
-        "global_batch_size": job.workload.global_batch_size,
-        "seq_len": job.workload.seq_length,
-        "mixed_precision_param": "bfloat16",
-        "mixed_precision_reduce": "float32",
-    }
-
-
-def _parallelism(job: Job) -> dict[str, Any]:
+def settings(job: LaunchJob) -> dict[str, Any]:
+    """Every key of the job file, section and name with dots."""
     row = job.row
-    shard = row["shard_group"] if row["sharding"] == "hsdp" and row["shard_group"] else job.dp
-    shard = shard if row["sharding"] in ("fsdp2", "hsdp") else 1
+    own = registered_model(job.framework.models, job.model)
+    family, _, flavor = (own or f"{MODULE}:{FLAVOR}").partition(":")
     said: dict[str, Any] = {
-        "data_parallel_replicate_degree": job.dp // shard,
-        "data_parallel_shard_degree": shard,
-        "tensor_parallel_degree": row["tp"],
-        "context_parallel_degree": row["cp"],
-        "pipeline_parallel_degree": row["pp"],
-        "expert_parallel_degree": row["ep"],
-        "expert_tensor_parallel_degree": row["etp"],
-        "expert_parallel_comm_backend": "deepep" if row["deepep"] else "standard",
+        "job.description": f"{shell.safe_name(job.model.name)} on {job.cluster.world} GPUs",
+        "job.dump_folder": "./outputs",
+        "model.name": family,
+        "model.flavor": flavor,
+        "training.seq_len": job.workload.seq_length,
+        "training.global_batch_size": job.workload.global_batch_size,
+        # With a pipeline a local batch is cut into micro-batches, without one it is a micro-batch.
+        "training.local_batch_size": row["micro_batch_size"] * (job.microbatches if row["pp"] > 1 else 1),
+        "training.steps": 50,
+        "training.mixed_precision_param": "bfloat16",
+        "training.mixed_precision_reduce": "float32",
     }
-    if row["pp"] > 1:
-        said |= {
-            "pipeline_parallel_schedule": SCHEDULES.get(row["schedule"], "1F1B"),
-            "pipeline_parallel_microbatch_size": row["micro_batch_size"],
-            "pipeline_parallel_layers_per_stage": -(-job.model.num_layers // (row["pp"] * row["vpp"])),
-        }
-    return said
+    if own is None:
+        said["experimental.custom_import"] = MODULE
+    written = settings_of(job.framework, row, has_experts=job.model.is_moe)
+    if row["pp"] == 1:
+        written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
+        written["parallelism.pipeline_parallel_degree"] = 1
+    return (
+        said
+        | written
+        | _degrees(job)
+        | _stages(job)
+        | dict(job.framework.spellings["recompute"].values[row["recompute"]])
+    )
 
 
-def _checkpointing(job: Job) -> dict[str, Any]:
-    if job.row["recompute"] == "full":
-        return {"mode": "full"}
-    if job.row["recompute"] == "op_sac":
-        return {"mode": "selective", "selective_ac_option": "op"}
-    return {"mode": "none"}
-
-
-def hear(text: str) -> dict[str, Any]:
-    """The knobs of a job file that `say` wrote."""
-    said = tomllib.loads(text)
-    parallel, training = said["parallelism"], said["training"]
-    pp = parallel["pipeline_parallel_degree"]
-    schedules = {theirs: ours for ours, theirs in SCHEDULES.items()}
-    replicas, shard = parallel["data_parallel_replicate_degree"], parallel["data_parallel_shard_degree"]
-    checkpoint = said["activation_checkpoint"]
-    row: dict[str, Any] = {
-        "tp": parallel["tensor_parallel_degree"],
-        "pp": pp,
-        "cp": parallel["context_parallel_degree"],
-        "ep": parallel["expert_parallel_degree"],
-        "etp": parallel["expert_tensor_parallel_degree"],
-        "micro_batch_size": parallel.get("pipeline_parallel_microbatch_size", training["local_batch_size"]),
-        "schedule": schedules[parallel.get("pipeline_parallel_schedule", "1F1B")],
-        "deepep": parallel["expert_parallel_comm_backend"] == "deepep",
-        "sharding": "none" if shard == 1 else "fsdp2" if replicas == 1 else "hsdp",
-        "shard_group": shard if shard > 1 and replicas > 1 else 0,
-        "loss_fusion": said["compile"]["enable"],
-        "recompute": "full"
-        if checkpoint["mode"] == "full"
-        else "op_sac"
-        if checkpoint["mode"] == "selective"
-        else "none",
-        "fp8": _heard_precision(said),
+def _degrees(job: LaunchJob) -> dict[str, Any]:
+    """Replicated and sharded ranks: FSDP shards over all of dp, HSDP inside groups that span context parallelism."""
+    shard = {"none": 1, "fsdp2": job.dp, "hsdp": max(job.dp // job.num_copies, 1)}[job.row["sharding"]]
+    return {
+        "parallelism.data_parallel_replicate_degree": job.dp // shard,
+        "parallelism.data_parallel_shard_degree": shard,
     }
-    return row
 
 
-def _heard_precision(said: dict[str, Any]) -> str:
-    linear = said.get("quantize", {}).get("linear", {})
-    if "mx" in linear:
-        return "mxfp8"
-    recipes = {theirs: ours for ours, theirs in RECIPES.items()}
-    return recipes[linear["float8"]["recipe_name"]] if "float8" in linear else "none"
+def _stages(job: LaunchJob) -> dict[str, Any]:
+    """Layers of each stage: an even split without torchtitan's discount for embedding and head, or lists."""
+    row = job.row
+    if row["pp"] == 1:
+        return {}
+    parts = _parts(job)
+    if parts is not None:
+        return {"parallelism.module_fqns_per_model_part": parts}
+    return {
+        "parallelism.pipeline_parallel_layers_per_stage": job.model.num_layers // (row["pp"] * row["vpp"]),
+        "parallelism.pipeline_parallel_first_stage_less_layers": 0,
+        "parallelism.pipeline_parallel_last_stage_less_layers": 0,
+    }
+
+
+def _parts(job: LaunchJob) -> list[list[str]] | None:
+    """The modules of each virtual stage; None where they are simply even."""
+    if job.layout is None:
+        return None
+    layer, parts = 0, []
+    for stage in job.layout.split("|"):
+        modules = []
+        for letter in stage:
+            if letter == "t":
+                modules.append(f"layers.{layer}")
+                layer += 1
+            elif letter in ENDS:
+                modules += ENDS[letter]
+        parts.append(modules)
+    return parts
+
+
+ENDS = {"E": ["tok_embeddings"], "L": ["norm", "output"]}
+"""Modules of the first and the last stage by their letter in a layout."""
+
+
+def _sections(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested tables."""
+    tables: dict[str, Any] = {}
+    for key, value in said.items():
+        *path, name = key.split(".")
+        table = tables
+        for part in path:
+            table = table.setdefault(part, {})
+        table[name] = value
+    return tables
+
+
+def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+def script(job: LaunchJob) -> str:
+    """The script that starts torchtitan's trainer on every node."""
+    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
+    lines += [
+        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        'export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
+        shell.rendezvous(nodes, gpus).rstrip(),
+        shell.TORCHRUN.rstrip(),
+        f'  -m torchtitan.train --job.config_file "$PWD/{JOB}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+READ = {
+    "training.local_batch_size", "training.global_batch_size", "training.seq_len", "compile.enable",
+    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree", "compile.components",
+}  # fmt: skip
+
+
+def words(framework: Framework, found: Settings, model: Model | None, world: int) -> tuple[dict[str, Any], set[str]]:
+    """The axes of a candidate that a job file's settings give, on `world` devices, and the keys that were read."""
+    row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
+    knobs, defaults = framework.spellings, framework.defaults
+    pp = row.get("pp", 1)
+    row["sequence_parallel"] = row.get("tp", 1) > 1
+    row["recompute"] = _recompute(framework, found)
+    read |= knobs["recompute"].keys
+    row |= _pipeline_words(framework, found, model, pp, read)
+    if pp == 1:
+        row["micro_batch_size"] = whole("training.local_batch_size", _get(found, defaults, "training.local_batch_size"))
+    row |= _sharding(found, defaults, row, world)
+    read |= READ
+    components = _get(found, defaults, "compile.components") or []
+    row["loss_fusion"] = bool(_get(found, defaults, "compile.enable")) and "loss" in components
+    return row, read
+
+
+def _get(found: Settings, defaults: Settings, key: str) -> Any:
+    return found.get(key, defaults.get(key))
+
+
+def _recompute(framework: Framework, found: Settings) -> str:
+    mode = _get(found, framework.defaults, "activation_checkpoint.mode")
+    option = str(_get(found, framework.defaults, "activation_checkpoint.selective_ac_option"))
+    if mode == "selective" and option == "op":
+        return "op_sac"
+    if mode == "selective" and option == "1":
+        return "full"
+    if mode in ("none", "full"):
+        return str(mode)
+    raise ValueError(f"activation_checkpoint: mode {mode} with option {option} is not modelled")
+
+
+def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world: int) -> dict[str, Any]:
+    replicas = whole("data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1))
+    shard = whole("data_parallel_shard_degree", _get(found, defaults, "parallelism.data_parallel_shard_degree"))
+    cp = row.get("cp", 1)
+    ranks = row.get("tp", 1) * cp * row.get("pp", 1)
+    shard = world // (ranks * replicas) if shard < 0 else shard
+    if shard * cp <= 1:
+        return {"sharding": "none"}
+    return {"sharding": "hsdp", "shard_group": shard * cp} if replicas > 1 else {"sharding": "fsdp2"}
+
+
+def _pipeline_words(
+    framework: Framework, found: Settings, model: Model | None, pp: int, read: set[str]
+) -> dict[str, Any]:
+    """Virtual stages, layout and schedule."""
+    key = "parallelism.pipeline_parallel_"
+    first, last = f"{key}first_stage_less_layers", f"{key}last_stage_less_layers"
+    fqns, each = "parallelism.module_fqns_per_model_part", f"{key}layers_per_stage"
+    read |= {first, last, fqns, each, f"{key}schedule", f"{key}microbatch_size"}
+    if pp == 1:
+        return {"vpp": 1, "schedule": "1f1b", "pipeline_layout": "even"}
+    name = str(_get(found, framework.defaults, f"{key}schedule"))
+    schedule = next(
+        (n for n, s in framework.schedules.items() if s.keys[f"{key}schedule"].lower() == name.lower()), None
+    )
+    if schedule is None:
+        raise ValueError(f"{key}schedule: {name} is not modelled; known: {', '.join(framework.schedules)}")
+    stages = pp * framework.schedules[schedule].least
+    less = [whole(k, _get(found, framework.defaults, k)) for k in (first, last)]
+    if found.get(fqns):
+        text = "|".join(_letters(part) for part in found[fqns])
+        return {"vpp": len(found[fqns]) // pp, "schedule": schedule, "pipeline_layout": text}
+    if found.get(each) and model is not None:
+        stages = -(-(model.num_layers + sum(less)) // whole(each, found[each]))
+    layout = "even" if model is None else str(_split(model.num_layers, stages, *less))
+    return {"vpp": max(stages // pp, 1), "schedule": schedule, "pipeline_layout": layout}
+
+
+def _letters(modules: list[str]) -> str:
+    text = "E" if "tok_embeddings" in modules else ""
+    text += "t" * sum(module.startswith("layers.") for module in modules)
+    return text + ("L" if "output" in modules else "")
+
+
+def _split(layers: int, stages: int, first: int, last: int) -> Layout:
+    """The layers of each stage as torchtitan deals them: embedding and head count as so many layers.
+
+    Source: torchtitan/distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
+    """
+    each, extra = divmod(layers + first + last, stages)
+    counts = [each + (stage < extra) for stage in range(stages)]
+    counts[0], counts[-1] = counts[0] - first, counts[-1] - last
+    if len(set(counts)) == 1:
+        return Layout("even")
+    letters = ["t" * count for count in counts]
+    return Layout("string", text="|".join(["E" + letters[0], *letters[1:-1], letters[-1] + "L"]))

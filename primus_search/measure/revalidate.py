@@ -23,11 +23,14 @@ from primus_search.candidates import Candidates, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.measured import Key, keys_of
 from primus_search.cost.project import Projector
-from primus_search.cost.result import Memory, Projection, Step
-from primus_search.measure.bencher import Bencher, Failure
-from primus_search.measure.cache import MeasurementCache, default_folder, read
-from primus_search.measure.device import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
-from primus_search.measure.memory import (
+from primus_search.cost.projection import Memory, Projection, Step
+from primus_search.job import Job
+from primus_search.measure.candidate_bench import Bencher, Failure
+from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
+from primus_search.measure.device.preflight import preflight
+from primus_search.measure.device.timing import PieceMeasurement
+from primus_search.measure.measurement_cache import MeasurementCache, default_folder, read
+from primus_search.measure.memory_residual import (
     account,
     activation_ratio,
     dtype_of,
@@ -37,10 +40,7 @@ from primus_search.measure.memory import (
     upper_bytes,
     with_residual,
 )
-from primus_search.measure.preflight import preflight
-from primus_search.measure.timing import Measurement
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.measure.modules.layers import without_module
 
 PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)
@@ -77,16 +77,14 @@ class Revalidation:
     memory_evidence: tuple[str, ...]
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[PieceMeasurement, ...] = ()
     num_new: int = 0
     seconds: float = 0.0
     traced: dict[int, float] = field(default_factory=dict)
     sureties: dict[int, float] = field(default_factory=dict)
 
 
-def revalidate(
-    model: Model, cluster: Cluster, workload: Workload, c: Candidates, projection: Projection, how: Benchmark
-) -> Revalidation:
+def revalidate(job: Job, c: Candidates, projection: Projection, how: Benchmark) -> Revalidation:
     """Trace and, where the device allows, measure the best of a table ranked by projected time."""
     started = time.perf_counter()
     unchanged = Revalidation(
@@ -99,12 +97,12 @@ def revalidate(
         return unchanged
     if how.mode not in MODES:
         raise ValueError(f"benchmark mode {how.mode!r} is not one of {', '.join(MODES)}")
-    kind, note = target_device(cluster, how.mode)
-    if kind is None:
-        measured = replace(unchanged, notes=(note,))
-    else:
-        measured = _measure(unchanged, model, cluster, workload, c, how, kind)
-    traced = _trace_top(measured, model, cluster, workload, c.take(measured.order), how.top_k, how.memory_margin)
+    absent = without_module(job.model)
+    if absent:
+        return replace(unchanged, notes=(f"no torch module of {', '.join(absent)}: time and memory stay projected",))
+    kind, note = target_device(job.cluster, how.mode)
+    measured = replace(unchanged, notes=(note,)) if kind is None else _measure(unchanged, job, c, how, kind)
+    traced = _trace_top(measured, job, c.take(measured.order), how.top_k, how.memory_margin)
     return replace(_runnable_first(traced), seconds=time.perf_counter() - started)
 
 
@@ -151,32 +149,31 @@ def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
 
 def _trace_top(
     before: Revalidation,
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    job: Job,
     c: Candidates,
     top_k: int,
     memory_margin: float,
 ) -> Revalidation:
     """Activation memory of the first rows, in their present order, from torch instead of from the formulas."""
+    cluster = job.cluster
     memory, evidence = before.projection.memory, list(before.memory_evidence)
     activations, buffers = memory.activations.copy(), memory.collective_buffers.copy()
     notes, ratios, residuals = [], {}, {}
     for row in range(min(top_k, len(c))):
         try:
-            ratio = activation_ratio(model, cluster, workload, c, row)
-            sharded = traced_buffers(model, cluster, workload, c, row, float(buffers[row]))
+            ratio = activation_ratio(job, c, row)
+            sharded = traced_buffers(job, c, row, float(buffers[row]))
         except RuntimeError as error:
             notes.append(f"rank {row + 1} could not be traced: {error}")
             continue
         activations[row] *= ratio
         buffers[row] = sharded
         evidence[row], ratios[row] = TRACED, ratio
-        found = residual(model, cluster, workload, c, row, before.measurements)
+        found = residual(job, c, row, before.measurements)
         if found is not None:
             evidence[row], residuals[row] = MEASURED, found
     memory = replace(memory, activations=activations, collective_buffers=buffers)
-    room = cluster.accelerator.hbm_bytes * (1.0 - memory_margin)
+    room = job.room_bytes(memory_margin)
     sureties = {}
     for row, found in residuals.items():
         memory = with_residual(memory, row, found, cluster, room)
@@ -204,17 +201,17 @@ def _with_memory(projection: Projection, memory: Memory) -> Projection:
 # --- measure ------------------------------------------------------------------------------------------------------
 
 
-def make_bencher(model: Model, cluster: Cluster, workload: Workload, how: Benchmark, kind: str) -> Bencher:
+def make_bencher(job: Job, how: Benchmark, kind: str) -> Bencher:
     """The bencher for a target, its cache opened and the loaded artifact added."""
     folder = how.folder or default_folder()
     cache = MeasurementCache(folder / "measurements.jsonl")
     if how.load is not None:
         cache.add(read(how.load))
     bencher = Bencher(
-        model=model,
-        workload=workload,
+        model=job.model,
+        workload=job.workload,
         device=describe(kind),
-        dtype=dtype_of(cluster),
+        dtype=dtype_of(job.cluster),
         cache=cache,
         limit_s=how.limit_s,
     )
@@ -224,14 +221,13 @@ def make_bencher(model: Model, cluster: Cluster, workload: Workload, how: Benchm
 
 def _measure(
     before: Revalidation,
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    job: Job,
     c: Candidates,
     how: Benchmark,
     kind: str,
 ) -> Revalidation:
-    bencher = make_bencher(model, cluster, workload, how, kind)
+    cluster = job.cluster
+    bencher = make_bencher(job, how, kind)
     if kind == CUDA and not is_named_like(bencher.device, cluster.accelerator.name):
         note = f"measured on {bencher.device.name}: the architecture of {cluster.accelerator.name}, another product"
         before = replace(before, notes=(*before.notes, note))
@@ -250,25 +246,23 @@ def _measure(
         chooser.failed(set(rows) - set(good))
         if good:
             measured_rows += good
-            chooser.measured(good, _reproject(model, cluster, workload, c, bencher, measured_rows, how).step.total)
+            chooser.measured(good, _reproject(job, c, bencher, measured_rows, how).step.total)
     if not measured_rows:
         why = "no candidate could be measured: time stays projected"
         return replace(before, failures=tuple(bencher.failures), notes=(*before.notes, why))
-    again = _reproject(model, cluster, workload, c, bencher, measured_rows, how)
+    again = _reproject(job, c, bencher, measured_rows, how)
     return _ranked(before, again, chooser.covered(), bencher)
 
 
 def _reproject(
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
+    job: Job,
     c: Candidates,
     bencher: Bencher,
     rows: Sequence[int],
     how: Benchmark,
 ) -> Projection:
     measured = bencher.layers(c, rows)
-    return Projector(model, cluster, workload, memory_margin=how.memory_margin, measured=measured).project(c)
+    return Projector(job, memory_margin=how.memory_margin, measured=measured).project(c)
 
 
 def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Bencher) -> Revalidation:

@@ -27,10 +27,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from primus_search.candidates import GroupedGemm, Recompute
-from primus_search.measure.attention import MissingKernelError
-from primus_search.measure.device import DTYPES
-from primus_search.measure.layers import Layer
-from primus_search.measure.shard import Shard
+from primus_search.measure.device.device_info import DTYPES
+from primus_search.measure.modules.attention_modules import MissingKernelError
+from primus_search.measure.modules.layers import Layer
+from primus_search.measure.modules.shard import Shard
 from primus_search.model import LayerKind, Model
 
 
@@ -97,7 +97,7 @@ def trace_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:
     """One decoder layer of that kind; looped experts hold the same tensors as grouped ones, which trace faster."""
     if shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not traced")
-    shard = replace(shard, grouped_gemm=GroupedGemm.TURBO)
+    shard = replace(shard, expert_kernel=GroupedGemm.TURBO)
     return trace_module(lambda: Layer(model, shard, kind), lambda: (_hidden(model, shard),), shard)
 
 

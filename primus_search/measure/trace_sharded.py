@@ -35,10 +35,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from primus_search.candidates import GroupedGemm, Recompute
-from primus_search.measure.attention import MissingKernelError
-from primus_search.measure.device import CPU, DTYPES
-from primus_search.measure.layers import Layer
-from primus_search.measure.shard import DtypeName, Shard
+from primus_search.measure.device.device_info import CPU, DTYPES
+from primus_search.measure.modules.attention_modules import MissingKernelError
+from primus_search.measure.modules.layers import Layer
+from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.model import LayerKind, Model
 
 LAYERS = 3
@@ -77,7 +77,7 @@ def trace_sharded(model: Model, shard: Shard, kind: LayerKind, how: Sharded) -> 
         raise MissingKernelError("per-operation checkpointing is not traced")
     if dist.is_initialized():
         raise MissingKernelError("sharded layers are traced in a process without a process group of its own")
-    shard = replace(shard, grouped_gemm=GroupedGemm.TURBO)
+    shard = replace(shard, expert_kernel=GroupedGemm.TURBO)
     with _fake_group(how) as meshes, _default_dtype(how.weight_dtype), FakeTensorMode():
         layers = nn.Sequential(*(Layer(model, shard, kind) for _ in range(LAYERS)))
         for layer in layers:

@@ -4,8 +4,8 @@ sweep.py reads a sweep file; run.py is the story of one night; check.py compares
 one at a time; baseline.py keeps accepted figures with their inputs; words.py, page.py and history.py tell of it.
 """
 
-from primus_search.nightly.run import Night, run_nightly, update_baseline
-from primus_search.nightly.store import default_folder, write_night
-from primus_search.nightly.sweep import Sweep, load_sweep
+from primus_search.nightly.night_folder import default_folder, write_night
+from primus_search.nightly.night_run import Night, run_nightly, update_baseline
+from primus_search.nightly.sweep import NightlySweep, load_sweep
 
-__all__ = ["Night", "Sweep", "default_folder", "load_sweep", "run_nightly", "update_baseline", "write_night"]
+__all__ = ["Night", "NightlySweep", "default_folder", "load_sweep", "run_nightly", "update_baseline", "write_night"]

@@ -1,12 +1,11 @@
 """Errors against measured runs, as a nightly run compares them, and which runs moved most."""
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from primus_search.validate import validate_file
-from primus_search.validate.run import summary
+from primus_search.lab.published import validated
+from primus_search.validate import summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +22,13 @@ class Accuracy:
     false_oom: float
     predicted: dict[str, float]
 
-    @classmethod
-    def of_plain(cls, plain: dict[str, Any]) -> "Accuracy":
-        """What `asdict` wrote. Raises KeyError where a figure is missing."""
-        return cls(**{f.name: plain[f.name] for f in fields(cls)})
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 ERRORS = ("median_abs_error", "p90_abs_error", "memory_median_abs_error", "memory_p90_abs_error", "false_oom")
 
 
 def accuracy_of(runs: Path) -> Accuracy:
     """Project every run of a table and score the errors."""
-    found = summary(validate_file(runs))
+    found = summary(validated(runs))
     memory = found["memory"]
     return Accuracy(
         rows=found["rows"],

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from primus_search.candidates import Candidates
+from primus_search.declare.plain_forms import Leaf, Plain, differences, digest, with_leaf
 from primus_search.errors import PrimusSearchError
-from primus_search.nightly.baseline import State
+from primus_search.nightly.baseline import BaselineState
 from primus_search.nightly.check import Check
-from primus_search.nightly.figures import Figures, figures_of, hypervolume, parts
+from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
 from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs, with_groups
-from primus_search.nightly.plain import Leaf, Plain, differences, digest, with_leaf
-from primus_search.nightly.sweep import Entry, Sweep
+from primus_search.nightly.sweep import NightlySweep, SweepEntry
 from primus_search.nightly.versions import changed
 from primus_search.space import Space
 
@@ -56,7 +56,7 @@ class _Trial:
     undo: Callable[[Space], Space]
 
 
-def attribute(sweep: Sweep, before: State, after: State, checks: list[Check]) -> list[Cause]:
+def attribute(sweep: NightlySweep, before: BaselineState, after: BaselineState, checks: list[Check]) -> list[Cause]:
     """The causes of every failed check, per cluster, largest effect first."""
     causes: list[Cause] = []
     for entry in sweep.entries:
@@ -86,7 +86,7 @@ def _leaves(group: str, before: Plain, after: Plain) -> list[Leaf]:
     return list(found.values())
 
 
-def _of_entry(entry: Entry, clusters: list[int], before: State, after: State) -> list[Cause]:
+def _of_entry(entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState) -> list[Cause]:
     was, now = before.inputs[entry.name], after.inputs[entry.name]
     groups = tuple(group for group in GROUPS if digest(was[group]) != digest(now[group]))
     figures = after.entries[entry.name]
@@ -103,7 +103,7 @@ def _of_entry(entry: Entry, clusters: list[int], before: State, after: State) ->
     return causes + _rest(entry, clusters, before, after, groups)
 
 
-def _attempt(trial: _Trial, space: Space) -> tuple[Figures, ...] | str:
+def _attempt(trial: _Trial, space: Space) -> tuple[ClusterFigures, ...] | str:
     """The figures with a change undone, or why that cannot be."""
     try:
         return figures_of(trial.undo(space))
@@ -141,7 +141,9 @@ def _undo_leaves(now: Inputs, group: str, leaves: list[Leaf]) -> Callable[[Space
     return undo
 
 
-def _rest(entry: Entry, clusters: list[int], before: State, after: State, groups: tuple[str, ...]) -> list[Cause]:
+def _rest(
+    entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState, groups: tuple[str, ...]
+) -> list[Cause]:
     """What today's code makes of yesterday's inputs: the share of code and dependencies, and the parts it moved."""
     was, figures = before.inputs[entry.name], after.entries[entry.name]
     try:
@@ -158,7 +160,7 @@ def _rest(entry: Entry, clusters: list[int], before: State, after: State, groups
     return causes
 
 
-def _moved_parts(space: Space, number: int, old: Figures) -> str:
+def _moved_parts(space: Space, number: int, old: ClusterFigures) -> str:
     """Which parts of the former best candidate today's code projects otherwise."""
     if not old.fits:
         return ""
@@ -173,7 +175,7 @@ def _moved_parts(space: Space, number: int, old: Figures) -> str:
 
 
 def _of_code(
-    entry: str, cluster: int, before: State, after: State, effects: dict[str, float], note: str
+    entry: str, cluster: int, before: BaselineState, after: BaselineState, effects: dict[str, float], note: str
 ) -> list[Cause]:
     modules = changed(before.code, after.code)
     versions = [f"{n} {before.versions.get(n, 'none')} -> {after.versions.get(n, 'none')}"
@@ -194,7 +196,7 @@ def _of_code(
     return found
 
 
-def _of_accuracy(before: State, after: State) -> list[Cause]:
+def _of_accuracy(before: BaselineState, after: BaselineState) -> list[Cause]:
     causes = []
     data = changed(before.data, after.data)
     if before.runs_sha256 != after.runs_sha256:
@@ -204,7 +206,7 @@ def _of_accuracy(before: State, after: State) -> list[Cause]:
     return causes + ([] if data and before.code == after.code else _of_code("accuracy", -1, before, after, {}, ""))
 
 
-def _moves(old: Figures, new: Figures) -> dict[str, float]:
+def _moves(old: ClusterFigures, new: ClusterFigures) -> dict[str, float]:
     """Relative moves of the compared figures from `old` to `new`."""
     pairs = {
         "tokens_per_s": (old.tokens_per_s_per_gpu, new.tokens_per_s_per_gpu),

@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from primus_search.declare.plain_forms import Plain, digest, from_plain, to_plain
 from primus_search.errors import InputError, Problem
 from primus_search.nightly.accuracy import Accuracy
-from primus_search.nightly.figures import Figures, plain_of
+from primus_search.nightly.figures import ClusterFigures
 from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs
-from primus_search.nightly.plain import Plain, digest
 
 FORMAT = 1
+_AS_WRITTEN = ("speed", "runs_sha256", "code", "data", "versions", "commit")
+"""Fields of a state that a file holds as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class BaselineState:
     """What one nightly run saw: figures and inputs per entry of the sweep, and what else they depend on.
 
     code, data, versions   hash or version by name; see `versions`
     """
 
-    entries: dict[str, tuple[Figures, ...]]
+    entries: dict[str, tuple[ClusterFigures, ...]]
     inputs: dict[str, Inputs]
     accuracy: Accuracy | None
     speed: float
@@ -46,7 +48,7 @@ class Reason:
 class Baseline:
     """An accepted state and the reasons of all updates, newest last."""
 
-    state: State
+    state: BaselineState
     reasons: tuple[Reason, ...]
 
 
@@ -94,20 +96,14 @@ def _plain(baseline: Baseline) -> dict[str, Any]:
     entries = {}
     for name, figures in state.entries.items():
         inputs = {group: _kept(group, state.inputs[name][group], values) for group in GROUPS}
-        entries[name] = {"inputs": inputs, "clusters": [plain_of(one) for one in figures]}
+        entries[name] = {"inputs": inputs, "clusters": [to_plain(one) for one in figures]}
     return {
         "format": FORMAT,
-        "reasons": [{"date": r.date, "commit": r.commit, "text": r.text} for r in baseline.reasons],
+        "reasons": [to_plain(reason) for reason in baseline.reasons],
         "entries": entries,
         "values": values,
-        "accuracy": state.accuracy.plain() if state.accuracy else None,
-        "speed": state.speed,
-        "runs_sha256": state.runs_sha256,
-        "code": state.code,
-        "data": state.data,
-        "versions": state.versions,
-        "commit": state.commit,
-    }
+        "accuracy": to_plain(state.accuracy) if state.accuracy else None,
+    } | {name: state.__getattribute__(name) for name in _AS_WRITTEN}
 
 
 def _kept(group: str, value: Plain, values: dict[str, Plain]) -> Plain:
@@ -122,7 +118,7 @@ def _key(value: Plain, values: dict[str, Plain]) -> str:
     return key
 
 
-def _state(plain: dict[str, Any]) -> State:
+def _state(plain: dict[str, Any]) -> BaselineState:
     values, entries = plain["values"], plain["entries"]
     inputs = {
         name: {
@@ -131,14 +127,11 @@ def _state(plain: dict[str, Any]) -> State:
         }
         for name, entry in entries.items()
     }
-    return State(
-        entries={name: tuple(Figures.of_plain(one) for one in entry["clusters"]) for name, entry in entries.items()},
+    return BaselineState(
+        entries={
+            name: tuple(from_plain(ClusterFigures, one) for one in entry["clusters"]) for name, entry in entries.items()
+        },
         inputs=inputs,
-        accuracy=Accuracy.of_plain(plain["accuracy"]) if plain["accuracy"] else None,
-        speed=plain["speed"],
-        runs_sha256=plain["runs_sha256"],
-        code=plain["code"],
-        data=plain["data"],
-        versions=plain["versions"],
-        commit=plain["commit"],
+        accuracy=from_plain(Accuracy, plain["accuracy"]) if plain["accuracy"] else None,
+        **{name: plain[name] for name in _AS_WRITTEN},
     )

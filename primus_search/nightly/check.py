@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from primus_search.candidates import Candidates
+from primus_search.declare.plain_forms import short_text
 from primus_search.errors import PrimusSearchError
 from primus_search.nightly.accuracy import ERRORS, Accuracy, moved_most
-from primus_search.nightly.baseline import State
-from primus_search.nightly.figures import Figures, hypervolume, parts
-from primus_search.nightly.plain import short
-from primus_search.nightly.sweep import Sweep, Tolerances
+from primus_search.nightly.baseline import BaselineState
+from primus_search.nightly.figures import ClusterFigures, hypervolume, parts
+from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.space import Space
 from primus_search.units import GB
 
@@ -38,7 +38,7 @@ class Check:
         return f"{self.where}: {self.name}"
 
 
-def compare(sweep: Sweep, before: State, after: State) -> list[Check]:
+def compare(sweep: NightlySweep, before: BaselineState, after: BaselineState) -> list[Check]:
     """Every check of a night, in the order of the sweep file."""
     checks: list[Check] = []
     for entry in sweep.entries:
@@ -72,7 +72,9 @@ def _unknown(entry: str, before: int, after: int) -> Check:
     )
 
 
-def _cluster(entry: str, space: Space, number: int, was: Figures, now: Figures, limits: Tolerances) -> Iterator[Check]:
+def _cluster(
+    entry: str, space: Space, number: int, was: ClusterFigures, now: ClusterFigures, limits: Tolerances
+) -> Iterator[Check]:
     where = f"{entry}, {now.cluster}"
 
     def moved(name: str, old: float, new: float, limit: float, shown: str) -> Check:
@@ -91,7 +93,9 @@ def _cluster(entry: str, space: Space, number: int, was: Figures, now: Figures, 
     yield _legality(entry, where, number, was, now)
 
 
-def _best(entry: str, where: str, space: Space, number: int, was: Figures, now: Figures, limit: float) -> Check:
+def _best(
+    entry: str, where: str, space: Space, number: int, was: ClusterFigures, now: ClusterFigures, limit: float
+) -> Check:
     """The best configuration is the same, or the old one is within `limit` of the new one."""
     behind, note = 0.0, ""
     if was.knobs != now.knobs:
@@ -102,9 +106,11 @@ def _best(entry: str, where: str, space: Space, number: int, was: Figures, now: 
     )  # fmt: skip
 
 
-def _behind(space: Space, number: int, was: Figures, now: Figures) -> tuple[float, str]:
+def _behind(space: Space, number: int, was: ClusterFigures, now: ClusterFigures) -> tuple[float, str]:
     """How far the baseline's best is behind today's, by step time, and which knobs differ."""
-    knobs = [f"{k} {short(was.knobs[k])} -> {short(v)}" for k, v in now.knobs.items() if was.knobs.get(k, v) != v]
+    knobs = [
+        f"{k} {short_text(was.knobs[k])} -> {short_text(v)}" for k, v in now.knobs.items() if was.knobs.get(k, v) != v
+    ]
     if not (was.fits and now.fits):
         return -1.0, "; ".join(knobs)
     try:
@@ -117,7 +123,7 @@ def _behind(space: Space, number: int, was: Figures, now: Figures) -> tuple[floa
     return behind, f"the former best is now {behind:+.2%} in tokens/s; " + "; ".join(knobs)
 
 
-def _legality(entry: str, where: str, number: int, was: Figures, now: Figures) -> Check:
+def _legality(entry: str, where: str, number: int, was: ClusterFigures, now: ClusterFigures) -> Check:
     """The same rows are legal, and each rule removes as many as it did."""
     notes = []
     for rule in sorted({*was.removed, *now.removed}):

@@ -6,9 +6,8 @@ from typing import Any
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.cost.project import Projector
 from primus_search.errors import InputError, NothingFits
-from primus_search.nightly.plain import to_plain
-from primus_search.report.words import short
-from primus_search.search import ClusterResult, Options, SearchResult, Table, run_search
+from primus_search.exploration import ClusterResult, Options, RankingTable, SearchResult, run_search
+from primus_search.report.labels import short
 from primus_search.space import Space
 
 KEEP = 64
@@ -16,7 +15,7 @@ KEEP = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class ClusterFigures:
     """What was found on one cluster. Rates per second, memory in bytes; `knobs` is the best candidate, axis by axis.
 
     best       the candidate in one short line        parts  seconds and bytes of the best, part by part
@@ -45,12 +44,6 @@ class Figures:
     def hypervolume(self) -> float:
         return hypervolume(self.frontier, self.reference_bytes)
 
-    @classmethod
-    def of_plain(cls, plain: dict[str, Any]) -> "Figures":
-        """What `to_plain` wrote, from a baseline. Raises KeyError where a figure is missing."""
-        values = {f.name: plain[f.name] for f in fields(cls)}
-        return cls(**values | {"frontier": tuple((m, t) for m, t in plain["frontier"])})
-
 
 def hypervolume(frontier: tuple[tuple[float, float], ...], reference_bytes: float) -> float:
     """Mean of the best tokens/s/GPU over every memory budget from 0 to `reference_bytes`.
@@ -67,7 +60,7 @@ def hypervolume(frontier: tuple[tuple[float, float], ...], reference_bytes: floa
     return area / reference_bytes
 
 
-def figures_of(space: Space) -> tuple[Figures, ...]:
+def figures_of(space: Space) -> tuple[ClusterFigures, ...]:
     """Search a space in this process and note what each of its clusters gave; nothing depends on time or machine."""
     try:
         result = run_search(space, Options(engine="local", workers=1, keep=KEEP))
@@ -85,13 +78,13 @@ def cluster_name(space: Space, number: int) -> str:
     return " ".join([f"{count} node{'s' if count > 1 else ''} of {choice.cluster.accelerator.name}", *labels])
 
 
-def _figures(result: SearchResult, found: ClusterResult) -> Figures:
+def _figures(result: SearchResult, found: ClusterResult) -> ClusterFigures:
     space = result.space
     number = next(i for i, choice in enumerate(space.clusters) if choice is found.choice)
     if not len(found.ranking):
         return _nothing(space, number, "nothing fits", found)
     row = found.ranking.row(0)
-    return Figures(
+    return ClusterFigures(
         cluster=cluster_name(space, number),
         best=short(row),
         knobs={name: row[name] for name in COLUMN_NAMES},
@@ -107,8 +100,8 @@ def _figures(result: SearchResult, found: ClusterResult) -> Figures:
     )
 
 
-def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = None) -> Figures:
-    return Figures(
+def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = None) -> ClusterFigures:
+    return ClusterFigures(
         cluster=cluster_name(space, number),
         best=why.splitlines()[0],
         knobs={},
@@ -124,12 +117,12 @@ def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = 
     )
 
 
-def _points(table: Table) -> tuple[tuple[float, float], ...]:
+def _points(table: RankingTable) -> tuple[tuple[float, float], ...]:
     rows = [(row["memory_bytes"], row["tokens_per_s_per_gpu"]) for row in table.rows()]
     return tuple(sorted(rows))
 
 
-def parts_of(space: Space, number: int, table: Table) -> dict[str, float]:
+def parts_of(space: Space, number: int, table: RankingTable) -> dict[str, float]:
     """Seconds and bytes of a table's first row by part: `step.mlp`, `memory.weights`."""
     return parts(space, number, table.candidates.take(slice(0, 1)))
 
@@ -137,7 +130,7 @@ def parts_of(space: Space, number: int, table: Table) -> dict[str, float]:
 def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
     """Seconds and bytes of one candidate by part, projected alone."""
     cluster = space.clusters[number].cluster
-    projector = Projector(space.model, cluster, space.workload, memory_margin=space.search.memory_margin)
+    projector = Projector(space.job_on(cluster), memory_margin=space.search.memory_margin)
     projection = projector.project(candidate)
     found = {}
     for kind, record in (("step", projection.step), ("memory", projection.memory)):
@@ -145,9 +138,3 @@ def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
             value = float(record.__getattribute__(f.name)[0])
             found[f"{kind}.{f.name}"] = float(f"{value:.12g}")
     return found
-
-
-def plain_of(figures: Figures) -> dict[str, Any]:
-    """Figures as a baseline keeps them."""
-    plain: dict[str, Any] = to_plain(figures)
-    return plain

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.errors import InputError, Problem
-from primus_search.nightly.run import Night
+from primus_search.nightly.night_run import Night
 from primus_search.units import GB
 
 COLUMNS = ("started", "commit", "where", "figure", "value", "passed")

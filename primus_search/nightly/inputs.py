@@ -10,10 +10,10 @@ from typing import Any
 
 from primus_search.accelerator import Accelerator
 from primus_search.cluster import Cluster
+from primus_search.declare.plain_forms import Plain, from_plain, to_plain
 from primus_search.layout import Layout
 from primus_search.model import Model
 from primus_search.network import Network
-from primus_search.nightly.plain import Plain, restored, to_plain
 from primus_search.space import Axis, AxisValue, Constraint, SearchSettings, Space
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -48,11 +48,11 @@ def with_groups(space: Space, before: Inputs, groups: tuple[str, ...]) -> Space:
 
 def _with_group(space: Space, group: str, before: Plain) -> Space:
     if group == "model":
-        return replace(space, model=restored(Model, before, today=space.model))
+        return replace(space, model=from_plain(Model, before, today=space.model))
     if group == "workload":
-        return replace(space, workload=restored(Workload, before, today=space.workload))
+        return replace(space, workload=from_plain(Workload, before, today=space.workload))
     if group == "search":
-        return replace(space, search=restored(SearchSettings, before, today=space.search))
+        return replace(space, search=from_plain(SearchSettings, before, today=space.search))
     if group == "constraints":
         return replace(space, constraints=tuple(Constraint(text=text, where="baseline") for text in before))
     if group == "axes":
@@ -65,7 +65,7 @@ def _with_group(space: Space, group: str, before: Plain) -> Space:
         if group == "nodes":
             changed: Cluster = replace(cluster, num_nodes=value)
         else:
-            part = restored(MACHINE[group], value, today=cluster.__getattribute__(group))
+            part = from_plain(MACHINE[group], value, today=cluster.__getattribute__(group))
             changed = replace(cluster, **{group: part})
         choices.append(replace(choice, cluster=changed))
     return replace(space, clusters=tuple(choices))

@@ -21,7 +21,7 @@ from typing import Any
 
 from primus_search.declare import load_space
 from primus_search.declare.fields import Fields
-from primus_search.declare.places import Kind, find
+from primus_search.declare.search_path import FileKind, find
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError, Problem
 from primus_search.space import Space
@@ -50,7 +50,7 @@ class Tolerances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class SweepEntry:
     """One space of a sweep, loaded: its clusters are those of `nodes`."""
 
     name: str
@@ -66,7 +66,7 @@ class SpeedCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class NightlySweep:
     """A sweep file, complete: every space loaded."""
 
     name: str
@@ -74,12 +74,12 @@ class Sweep:
     sha256: str
     baseline: Path
     tolerances: Tolerances
-    entries: tuple[Entry, ...]
+    entries: tuple[SweepEntry, ...]
     runs: Path | None = None
     speed: SpeedCheck | None = None
 
 
-def load_sweep(path: Path) -> Sweep:
+def load_sweep(path: Path) -> NightlySweep:
     """The sweep in a file. Raises InputError with every problem of it and of the spaces it names."""
     document = read(path)
     if not isinstance(document.data, dict):
@@ -99,13 +99,13 @@ class _Reader:
     path: Path
     problems: list[Problem] = field(default_factory=list)
 
-    def sweep(self) -> Sweep:
+    def sweep(self) -> NightlySweep:
         top = Fields.of(self.document, self.document.data)
         top.problems = self.problems
         top.refuse_unknown(KEYS)
         name = top.word("name", self.path.stem)
         baseline = top.word("baseline", "")
-        return Sweep(
+        return NightlySweep(
             name=name,
             source=self.path,
             sha256=hashlib.sha256(self.path.read_bytes()).hexdigest(),
@@ -127,8 +127,8 @@ class _Reader:
                 section.problem(name, f"a tolerance is at least 0, got {value}")
         return Tolerances(**values)
 
-    def _entries(self, top: Fields) -> tuple[Entry, ...]:
-        found: list[Entry] = []
+    def _entries(self, top: Fields) -> tuple[SweepEntry, ...]:
+        found: list[SweepEntry] = []
         items = top.items("sweep")
         if not items:
             top.problem("sweep", "list the spaces to search: sweep: [{space: llama3_8b_mi300x, nodes: 1}]")
@@ -143,7 +143,7 @@ class _Reader:
             if name in [one.name for one in found]:
                 entry.problem("name", f"two entries are called '{name}'; give each a name of its own")
             if space is not None:
-                found.append(Entry(name=name, space=space))
+                found.append(SweepEntry(name=name, space=space))
         return tuple(found)
 
     def _space(self, entry: Fields, keys: tuple[str | int, ...]) -> Space | None:
@@ -155,7 +155,7 @@ class _Reader:
         overrides += [] if nodes is None else [f"nodes={json.dumps(nodes)}"]
         if len(self.problems) > before:
             return None
-        path = find(Kind.SPACE, text, beside=self.path.parent)
+        path = find(FileKind.SPACE, text, beside=self.path.parent)
         if isinstance(path, str):
             entry.problem("space", path)
             return None

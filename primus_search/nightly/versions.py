@@ -7,17 +7,17 @@ from importlib import metadata
 from pathlib import Path
 
 from primus_search import __version__
-from primus_search.declare.places import Kind, names
+from primus_search.declare.search_path import FileKind, names
 
 PACKAGE = Path(__file__).resolve().parent.parent
-NUMERIC = ("cost", "schedule", "space", "search", "declare", "validate")
+NUMERIC = ("cost", "schedule", "space", "exploration", "stack", "declare", "validate")
 """Packages that can move a figure; with the modules beside them. The others print, measure or export."""
 
 DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")
 
 
 def code_hashes(package: Path = PACKAGE) -> dict[str, str]:
-    """Hash of every module that can move a figure, by its path in the package (`cost/gemm.py`)."""
+    """Hash of every module that can move a figure, by its path in the package (`cost/laws/gemm.py`)."""
     found = {}
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
@@ -28,7 +28,7 @@ def code_hashes(package: Path = PACKAGE) -> dict[str, str]:
 
 def data_hashes() -> dict[str, str]:
     """Hash of every hardware, stack and model file (`hardware/mi300x.yaml`)."""
-    kinds = (Kind.HARDWARE, Kind.STACK, Kind.MODEL)
+    kinds = (FileKind.HARDWARE, FileKind.HARDWARE_BASE, FileKind.STACK, FileKind.STACK_BASE, FileKind.MODEL)
     return {f"{kind.folder}/{path.name}": _sha(path) for kind in kinds for path in names(kind).values()}
 
 

@@ -7,10 +7,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table as RichTable
 
-from primus_search.report.compare import Comparison
+from primus_search.analysis.run_comparison import Comparison
+from primus_search.exploration.trials import spoken
 from primus_search.report.console import Plain
-from primus_search.report.words import ROUNDING
-from primus_search.search.trials import spoken
+from primus_search.report.labels import ROUNDING
 from primus_search.units import GB
 
 MOST_INPUTS = 40

@@ -10,16 +10,16 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from primus_search.cost.detail import TRAFFIC_PARTS
-from primus_search.cost.result import Memory
+from primus_search.analysis.explanation import Explained
+from primus_search.analysis.sensitivity import Neighbour as Move
+from primus_search.analysis.what_if import WhatIf
+from primus_search.analysis.why_not import WhyNot
+from primus_search.cost.breakdown import TRAFFIC_PARTS
+from primus_search.cost.projection import Memory
+from primus_search.exploration.trials import Figures, Trial, said, spoken, word
 from primus_search.report.console import Plain
-from primus_search.report.explain import Explained
 from primus_search.report.gantt import terminal
-from primus_search.report.sensitivity import Step as Move
-from primus_search.report.what_if import WhatIf
-from primus_search.report.why_not import WhyNot
-from primus_search.report.words import ROUNDING, counted, fits, rests, short
-from primus_search.search.trials import Figures, Trial, said, spoken, word
+from primus_search.report.labels import ROUNDING, counted, fits, rests, short
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 
@@ -72,7 +72,7 @@ def _confidence(e: Explained) -> str:
     sure, row = e.confidence, e.row
     tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
     return (
-        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} (resting on {rests(sure)}); memory: "
+        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} (from {rests(sure)}); memory: "
         f"{fits({'fit_probability': sure.fits[0], 'headroom_bytes': e.figures.headroom_bytes})}{tie}"
     )
 

@@ -2,13 +2,23 @@
 
 from html import escape
 
-from primus_search.schedule import Kind, Timeline
+from primus_search.schedule import PassKind, Timeline
 
-COLOURS = {Kind.F: "#4e79a7", Kind.B: "#f28e2b", Kind.W: "#59a14f", Kind.BW: "#d4652f"}
+COLOURS = {PassKind.F: "#4e79a7", PassKind.B: "#f28e2b", PassKind.W: "#59a14f", PassKind.BW: "#d4652f"}
 """Forward blue, input gradient orange, weight gradient green, both gradients at once a darker orange."""
 
-TERMINAL = {Kind.F: "white on blue", Kind.B: "black on yellow", Kind.W: "black on green", Kind.BW: "white on red"}
-WORDS = {Kind.F: "forward", Kind.B: "input gradient", Kind.W: "weight gradient", Kind.BW: "both gradients"}
+TERMINAL = {
+    PassKind.F: "white on blue",
+    PassKind.B: "black on yellow",
+    PassKind.W: "black on green",
+    PassKind.BW: "white on red",
+}
+WORDS = {
+    PassKind.F: "forward",
+    PassKind.B: "input gradient",
+    PassKind.W: "weight gradient",
+    PassKind.BW: "both gradients",
+}
 
 ROW, BAR, LEFT, RIGHT, TOP = 26, 20, 64, 150, 44
 """Pixels of the SVG: row pitch, bar height, margins."""
@@ -29,9 +39,9 @@ def terminal(timeline: Timeline, width: int = 100) -> str:
     for rank in range(table.stages):
         cells, styles = ["·"] * width, [""] * width
         for i in range(int(table.offsets[rank]), int(table.offsets[rank + 1])):
-            kind = Kind(int(table.kind[i]))
+            kind = PassKind(int(table.kind[i]))
             first, last = round(float(timeline.start[i]) * scale), round(float(timeline.end[i]) * scale)
-            text = f"{kind.name[0] if kind is not Kind.BW else 'b'}{int(table.micro_batch[i])}"
+            text = f"{kind.name[0] if kind is not PassKind.BW else 'b'}{int(table.micro_batch[i])}"
             for n, column in enumerate(range(first, min(last, width))):
                 cells[column] = text[n] if n < len(text) and last - first >= len(text) else (text[0] if n == 0 else " ")
                 styles[column] = TERMINAL[kind]
@@ -76,7 +86,7 @@ def svg(timeline: Timeline, title: str, width: int = 1400) -> str:
 
 def _bar(timeline: Timeline, i: int, y: int, scale: float, labelled: bool) -> str:
     table = timeline.table
-    kind = Kind(int(table.kind[i]))
+    kind = PassKind(int(table.kind[i]))
     start, end = float(timeline.start[i]), float(timeline.end[i])
     x, width = LEFT + start * scale, (end - start) * scale
     micro = int(table.micro_batch[i])
@@ -114,13 +124,13 @@ def _axis(timeline: Timeline, scale: float) -> list[str]:
     return parts
 
 
-def _used(timeline: Timeline) -> list[Kind]:
+def _used(timeline: Timeline) -> list[PassKind]:
     kinds = set(timeline.table.kind.tolist())
-    return [kind for kind in Kind if int(kind) in kinds]
+    return [kind for kind in PassKind if int(kind) in kinds]
 
 
-def _letter(kind: Kind) -> str:
-    return "b" if kind is Kind.BW else kind.name
+def _letter(kind: PassKind) -> str:
+    return "b" if kind is PassKind.BW else kind.name
 
 
 def _marked(cells: list[str], styles: list[str]) -> str:

@@ -13,9 +13,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from primus_search.report.words import between, counted, fits, short
-from primus_search.search.saved import SavedRun
-from primus_search.search.store import StoreError
+from primus_search.exploration.run_folder.folder import StoreError
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.labels import between, counted, fits, short
 from primus_search.units import GB
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"

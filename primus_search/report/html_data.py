@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.analysis.explanation import Explained
+from primus_search.analysis.kept_rows import FIGURES, Kept
 from primus_search.candidates import COLUMN_NAMES, Candidates
-from primus_search.cost.memory import fit_verdict, memory_by_rank
-from primus_search.cost.result import Memory, Projection, Step
-from primus_search.cost.uncertainty import TIE
+from primus_search.cost.confidence.uncertainty import TIE
+from primus_search.cost.memory import fit_verdict
+from primus_search.cost.projection import Memory, Projection, Step
 from primus_search.errors import InputError
-from primus_search.export import FORMATS, write_launch
-from primus_search.export.job import Job
-from primus_search.report.explain import Explained
-from primus_search.report.kept import FIGURES, Kept
-from primus_search.report.words import short
+from primus_search.exploration.result import PROJECTED
+from primus_search.exploration.run_folder.candidates_file import knobs_of
+from primus_search.exploration.run_folder.saved_run import SavedRun, is_of
+from primus_search.exploration.trials import table_of, values_of
+from primus_search.export import launch_files
+from primus_search.export.job import LaunchJob
+from primus_search.report.labels import short
 from primus_search.schedule import Timeline
-from primus_search.search.kept import knobs_of
-from primus_search.search.result import PROJECTED
-from primus_search.search.saved import SavedRun, is_of
-from primus_search.search.trials import table_of, values_of
 
 TABLE_ROWS = 100
 MOST_POINTS = 100_000
@@ -65,8 +65,8 @@ def content(run: SavedRun) -> dict[str, Any]:
 
 
 QUESTION = (
-    "space", "model", "hardware", "stack", "nodes", "gpus", "objective", "method", "method_reason", "exact",
-    "complete", "memory_margin", "seed", "finished", "engine", "workers", "seconds", "source",
+    "space", "model", "hardware", "stack", "framework", "nodes", "gpus", "objective", "method", "method_reason",
+    "exact", "complete", "memory_margin", "seed", "finished", "engine", "workers", "seconds", "source",
 )  # fmt: skip
 
 
@@ -142,8 +142,8 @@ def _rounded(value: float) -> float:
 
 def _add_projected(data: dict[str, Any], e: Explained) -> None:
     """Parts of the frontier, memory rank by rank, the winner's Gantt, what each knob gives, launch files."""
-    run, space, cluster = e.run, e.space, e.choice.cluster
-    data["hbm"] = {"bytes": cluster.accelerator.hbm_bytes, "margin": space.search.memory_margin}
+    run, space = e.run, e.space
+    data["hbm"] = {"bytes": e.choice.cluster.accelerator.hbm_bytes, "margin": space.search.memory_margin}
     if len(space.clusters) == 1:
         frontier = [values_of(Candidates.from_words({n: row[n] for n in COLUMN_NAMES})) for row in run.frontier]
         projection = e.judge.projector.project(table_of(frontier))
@@ -151,8 +151,7 @@ def _add_projected(data: dict[str, Any], e: Explained) -> None:
             if "step" not in row and row["time_evidence"] == row["memory_evidence"] == PROJECTED:
                 _add_parts(row, projection, i)
     for rank, row in enumerate(data["table"]["rows"][:RANKED_MEMORY], start=1):
-        mine = e.run.cluster(rank).cluster
-        memory = memory_by_rank(space.model, mine, space.workload, run.candidate(rank))
+        memory = Explained(run, rank).memory_by_rank
         row["memory_by_rank"] = {f.name: [_rounded(v) for v in memory.__getattribute__(f.name)] for f in fields(Memory)}
     data["coverage"] = [
         {"part": part.part, "is_calibrated": part.is_calibrated, "why": part.why} for part in e.coverage
@@ -180,7 +179,8 @@ def _add_projected(data: dict[str, Any], e: Explained) -> None:
          "gain": one.best and one.best.gain, "is_in_space": one.best and one.best.is_in_space}
         for one in e.advice
     ]  # fmt: skip
-    data["exports"] = [_exports(run, rank) for rank in range(1, min(EXPORTED, len(run.ranking)) + 1)]
+    exports = [_exports(run, rank) for rank in range(1, min(EXPORTED, len(run.ranking)) + 1)]
+    data["exports"] = [one for one in exports if one["files"]]
 
 
 def _add_parts(row: dict[str, Any], p: Projection, i: int) -> None:
@@ -189,15 +189,17 @@ def _add_parts(row: dict[str, Any], p: Projection, i: int) -> None:
 
 
 def _exports(run: SavedRun, rank: int) -> dict[str, Any]:
-    space = run.space
-    job = Job(
+    """The launch files of a rank by their names; none where no framework was searched for."""
+    space, choice = run.space, run.cluster(rank)
+    job = LaunchJob(
         candidate=run.candidate(rank),
         model=space.model,
-        cluster=run.cluster(rank).cluster,
+        cluster=choice.cluster,
         workload=space.workload,
+        framework=choice.framework,
     )
-    texts = {name: write_launch(job, name) for name in FORMATS}
-    return {"rank": rank, "files": {name: {"name": one.filename, "text": one.text} for name, one in texts.items()}}
+    files = {} if choice.framework.is_any else launch_files(job).texts
+    return {"rank": rank, "files": {name: {"name": name, "text": text} for name, text in files.items()}}
 
 
 def _gantt(line: Timeline) -> dict[str, Any]:

@@ -117,7 +117,7 @@ const scatter = (() => {
   const pad = {left: 62, right: 14, top: 12, bottom: 40};
   const finite = a => { let low = Infinity, high = -Infinity; for (const v of a) { if (v < low) low = v; if (v > high) high = v; } return [low, high]; };
   const frontier = run.frontier.rows;
-  // Figures on different evidence do not compare: a line for each.
+  // One Pareto front per kind of evidence: measured and projected figures are not compared.
   const kindOf = row => row.time_evidence + "/" + row.memory_evidence, isLookedAt = row => kindOf(row) !== "projected/projected";
   const lines = [...new Set(frontier.map(kindOf))].map(kind => frontier.filter(row => kindOf(row) === kind));
   const xs = finite([...finite(memory), ...frontier.map(r => r.memory_bytes)].filter(Number.isFinite));
@@ -267,7 +267,7 @@ const scatter = (() => {
       el("button", {type: "button", onclick: () => zoom(1.4), "aria-label": "zoom out"}, "\u2212"),
       el("button", {type: "button", onclick: () => { view = home(); node.redraw(); }}, "Reset")),
     node, legend, status,
-    el("p", {class: "soft"}, many + ". Line: candidates no other beats on both." + (lines.length > 1 ? " One line for each kind of evidence, as figures on different evidence do not compare; filled and unbroken: memory traced or time measured." : "") + " Click a point to pin it; drag and wheel move the view; arrow keys walk along the frontier, Enter pins."));
+    el("p", {class: "soft"}, many + ". Line: Pareto front." + (lines.length > 1 ? " One front per kind of evidence, for measured and projected figures are not compared; filled and unbroken: memory traced or time measured." : "") + " Click a point to pin it; drag and wheel move the view; arrow keys walk along the frontier, Enter pins."));
   return node;
 })();
 
@@ -469,8 +469,8 @@ section("funnel", "How many were looked at",
       el("tbody", {}, run.coverage.map(c => el("tr", {}, el("td", {}, c.part), el("td", {}, c.is_calibrated ? "measurements" : "extrapolation"), el("td", {class: "w"}, c.why)))))) : null);
 })();
 
-if (run.exports) (() => {
-  let rank = 0, format = "primus";
+if (run.exports && run.exports.length) (() => {
+  let rank = 0, format = Object.keys(run.exports[0].files)[0];
   const text = el("pre", {id: "launch", tabindex: 0}), name = el("span", {class: "soft"}), said = el("span", {role: "status", id: "copied"});
   const buttons = Object.keys(run.exports[0].files).map(f => el("button", {type: "button", "data-format": f, onclick: () => { format = f; draw(); }}, f));
   const choose = el("select", {id: "export-rank", onchange: () => { rank = choose.selectedIndex; draw(); }}, run.exports.map(e => el("option", {}, "#" + e.rank)));

@@ -6,7 +6,7 @@ Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figur
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import takewhile
 from typing import Any, TextIO
 
@@ -16,12 +16,15 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 
 from primus_search.candidates import COLUMN_NAMES, Ints
+from primus_search.cost.confidence.coverage import in_words
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import SURELY
-from primus_search.cost.uncertainty import TIE
+from primus_search.declare.framework_files import framework_names, load_framework
+from primus_search.exploration.result import MEASURED, PROJECTED, RankingTable, SearchResult, exposed_comm_s, ladder
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.trials import Judge, values_of
 from primus_search.report.console import Plain
-from primus_search.report.words import between, chance, counted, rests, short
-from primus_search.search.result import MEASURED, PROJECTED, SearchResult, Table, exposed_comm_s, ladder
-from primus_search.search.saved import SavedRun
+from primus_search.report.labels import between, chance, counted, rests, short
 from primus_search.units import GB
 
 MOST_RULES = 12
@@ -34,7 +37,7 @@ SHOWN_SHARE = 0.015
 MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured"}
 """Points of the plot by what they stand on."""
 CHOSEN = "#"
-UNLIKE = "Figures on different evidence do not compare: a row is left out only for a better one on the same evidence."
+UNLIKE = "Measured, traced and projected figures are not compared; each kind of evidence has its own frontier."
 EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device)."
 SPARED = ("comm", "MFU", "bubble", "T/M", "90 %", "fits")
 """Columns of the ranking that a narrow window leaves out, first to last."""
@@ -53,12 +56,15 @@ def print_ranking(result: SearchResult, stream: TextIO | None = None, *, token_b
         f"{cluster.accelerator.name}, stack {cluster.stack.title}, sequence {space.workload.seq_length}, "
         f"global batch {space.workload.global_batch_size}"
     )
+    console.print(_framework(result))
     console.print(_funnel(result))
     console.print(_removed(result))
     _print_ranking_table(console, _ranking(result))
+    for line in _unstarted(result):
+        console.print(line)
     console.print(_confidence(result.ranking))
     console.print(_parts(result.ranking))
-    console.print(_coverage(result))
+    console.print(f"First row, {in_words(result.ranking.coverage)}")
     console.print(_evidence(result))
     if len(result.clusters) > 1:
         console.print(f"Ranks are those of ranking.csv, over all {len(result.clusters)} clusters.")
@@ -124,6 +130,38 @@ def _mark(row: Mapping[str, Any]) -> str:
     if row["time_evidence"] == MEASURED:
         return "m"
     return "." if row["memory_evidence"] == PROJECTED else "t"
+
+
+def _framework(result: SearchResult) -> str:
+    """What starts the jobs that are ranked, and how to choose another."""
+    choice = result.best.choice
+    why = f"assumed on {choice.cluster.accelerator.name}; --framework changes it" if choice.is_framework_assumed else ""
+    said = " or ".join(dict.fromkeys(one.choice.framework.title for one in result.clusters))
+    return f"Framework: {said}" + (f" ({why})." if why else ".")
+
+
+def _unstarted(result: SearchResult) -> list[str]:
+    """Of a search over any framework: which of the rows shown no framework can start."""
+    best = result.best
+    if not best.choice.framework.is_any:
+        return []
+    vendor = best.choice.cluster.accelerator.vendor
+    known = [load_framework(name) for name in framework_names()]
+    judges = [
+        Judge(result.space, replace(best.choice, framework=one))
+        for one in known
+        if not one.is_any and one.runs_on(vendor)
+    ]
+    rows = min(len(best.ranking), result.space.search.top_k)
+    lost = [
+        str(row + 1)
+        for row in range(rows)
+        if all(judge.broken(values_of(best.ranking.candidates, row)) for judge in judges)
+    ]
+    if not judges or not lost:
+        return []
+    names = ", ".join(judge.choice.framework.name for judge in judges)
+    return [f"No framework ({names}) can start rows {', '.join(lost)}; --framework NAME ranks what one can start."]
 
 
 def _funnel(result: SearchResult) -> RichTable:
@@ -197,18 +235,18 @@ def _places(result: SearchResult) -> Ints:
     return place[first : first + len(result.ranking)]
 
 
-def _confidence(ranking: Table) -> str:
+def _confidence(ranking: RankingTable) -> str:
     """What the columns `90 %` and `fits` and the mark of a tie stand on."""
     sure = ranking.confidence
     tied = int(sure.ties_with_best.sum())
     return (
-        f"90 %: interval of tok/s/GPU, resting on {rests(sure)}. fits: probability that it runs in device memory, "
-        f"FITS from {SURELY:.0%}, AT RISK below; what is projected to run out is not ranked. {TIED}: as good as the "
-        f"first; {tied:,} of {len(ranking):,} rows lie within {TIE:.0%} of it, the noise between two runs of one job."
+        f"90 %: interval of tok/s/GPU, from {rests(sure)}. fits: probability that it runs in device memory, "
+        f"FITS from {SURELY:.0%}, AT RISK below; candidates predicted to run out of memory are not listed. "
+        f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} candidates."
     )
 
 
-def _parts(ranking: Table) -> str:
+def _parts(ranking: RankingTable) -> str:
     """Where the step and the memory of the first row go, largest first."""
     step, memory = (
         {f.name.replace("_", " "): float(parts.__getattribute__(f.name)[0]) for f in fields(parts)}
@@ -224,18 +262,6 @@ def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(parts.items(), key=lambda item: -item[1])
 
 
-def _coverage(result: SearchResult) -> str:
-    """Which parts of the first row's projection rest on measured ranges."""
-    from primus_search.cost.coverage import coverage, in_words
-    from primus_search.declare.ranges import load_ranges
-
-    space, table = result.space, result.ranking
-    memory_bytes = float(table.projection.memory.total[0])
-    first = table.candidates.take(slice(0, 1))
-    parts = coverage(space.model, table.choice.cluster, space.workload, first, memory_bytes, load_ranges())
-    return f"First row, {in_words(parts)}"
-
-
 def _evidence(result: SearchResult) -> str:
     kind = "the exact optimum of the model" if result.exact else "the best found"
     lines = [
@@ -244,7 +270,7 @@ def _evidence(result: SearchResult) -> str:
     ]
     if not result.is_complete:
         lines.append("The search stopped before the whole space was seen.")
-    return "\n".join([*lines, *result.notes])
+    return "\n".join([*lines, *result.space.notes, *result.notes])
 
 
 def _evidence_of(row: Mapping[str, Any]) -> str:

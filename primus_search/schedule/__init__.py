@@ -4,7 +4,6 @@ table = build("zbv", stages=8, microbatches=64, costs=Costs(forward=10, backward
 simulate(table, costs).makespan
 """
 
-from primus_search.schedule.batch import BatchTimes, CostColumns, simulate_many
 from primus_search.schedule.bounds import lower_bound
 from primus_search.schedule.costs import Costs, StageCosts
 from primus_search.schedule.registry import (
@@ -22,8 +21,9 @@ from primus_search.schedule.registry import (
     registered,
     warm_up,
 )
-from primus_search.schedule.simulate import Timeline, peak_activations, simulate
-from primus_search.schedule.table import Kind, Placement, RankOrder, Table
+from primus_search.schedule.simulation.batch import BatchTimes, CostColumns, simulate_many
+from primus_search.schedule.simulation.timeline import Timeline, peak_activations, simulate
+from primus_search.schedule.table import PassKind, Placement, RankOrder, Table
 
 __all__ = [
     "ALIASES",
@@ -32,8 +32,8 @@ __all__ = [
     "BatchTimes",
     "CostColumns",
     "Costs",
-    "Kind",
     "Objective",
+    "PassKind",
     "Placement",
     "RankOrder",
     "Request",

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from primus_search.schedule.activation_bound import RankPasses, reuse_bounds
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Request, make_request
-from primus_search.schedule.reuse import reuse_bounds
 from primus_search.schedule.table import Ints, Placement, rank_of_stage
 
 
@@ -127,7 +127,8 @@ def _of_ranks(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float
                          head[:, 0] + m * held / limit)  # fmt: skip
     if one_copy:
         back = paths.first_b[mine] - paths.first_b[mine[:, -1:]] + b
-        again = reuse_bounds(m, f, b, w, a, head, away[:, -1], back, after[:, -1], limit, costs.overlap == 0.0)
+        ranks = RankPasses(f, b, w, a, head, away[:, -1], back, after[:, -1])
+        again = reuse_bounds(m, ranks, limit, costs.overlap == 0.0)
         limited = np.maximum(limited, again)
     within: Floats = np.where(tight, np.maximum(bounds, limited), bounds)
     return within

@@ -3,8 +3,8 @@
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.kernels import BW, B, F
 from primus_search.schedule.registry import Request
+from primus_search.schedule.simulation.pass_kernels import BW, B, F
 from primus_search.schedule.table import Ints, Table
 
 

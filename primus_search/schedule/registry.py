@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import TypedDict, Unpack
 
 import numpy as np
 
 from primus_search.errors import ScheduleError
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
-from primus_search.schedule.kept import kept
-from primus_search.schedule.simulate import peak_activations, simulate
+from primus_search.schedule.order_cache import kept
+from primus_search.schedule.simulation.timeline import peak_activations, simulate
 from primus_search.schedule.table import Bools, Ints, Placement, Table
 
 TOLERANCE = 1e-9
@@ -87,6 +88,20 @@ class Algorithm:
     name: str
     summary: str
     placement: Placement
+    virtual_stages: tuple[int, ...] | None = (1,)
+    splits_weight: bool = False
+    cost_aware: bool = False
+    memory_aware: bool = False
+    in_comparison: bool = True
+    objective: Objective = Objective.MAKESPAN
+    serves: Serves = _any_shape
+    needs: str = ""
+    generate: Callable[[Request], Table]
+
+
+class Traits(TypedDict, total=False):
+    """Fields of an `Algorithm` that have a default."""
+
     virtual_stages: tuple[int, ...] | None
     splits_weight: bool
     cost_aware: bool
@@ -95,7 +110,6 @@ class Algorithm:
     objective: Objective
     serves: Serves
     needs: str
-    generate: Callable[[Request], Table]
 
 
 BEST = "best"
@@ -119,38 +133,14 @@ ALIASES: dict[str, str] = {
 
 
 def register(
-    name: str,
-    *,
-    summary: str,
-    placement: Placement,
-    virtual_stages: tuple[int, ...] | None = (1,),
-    splits_weight: bool = False,
-    cost_aware: bool = False,
-    memory_aware: bool = False,
-    in_comparison: bool = True,
-    objective: Objective = Objective.MAKESPAN,
-    serves: Serves = _any_shape,
-    needs: str = "",
+    name: str, *, summary: str, placement: Placement, **traits: Unpack[Traits]
 ) -> Callable[[Callable[[Request], Table]], Callable[[Request], Table]]:
     """Make a generator known under a name."""
 
     def add(generate: Callable[[Request], Table]) -> Callable[[Request], Table]:
         if name in _ALGORITHMS:
             raise ValueError(f"two algorithms are called {name!r}")
-        _ALGORITHMS[name] = Algorithm(
-            name=name,
-            summary=summary,
-            placement=placement,
-            virtual_stages=virtual_stages,
-            splits_weight=splits_weight,
-            cost_aware=cost_aware,
-            memory_aware=memory_aware,
-            in_comparison=in_comparison,
-            objective=objective,
-            serves=serves,
-            needs=needs,
-            generate=generate,
-        )
+        _ALGORITHMS[name] = Algorithm(name=name, summary=summary, placement=placement, generate=generate, **traits)
         return generate
 
     return add

@@ -21,19 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.errors import ScheduleError
-from primus_search.schedule import kernels
+from primus_search.schedule.simulation import pass_kernels
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-class Kind(IntEnum):
+class PassKind(IntEnum):
     """What a pass computes: forward, input gradient, weight gradient, or both gradients in one go."""
 
-    F = kernels.F
-    B = kernels.B
-    W = kernels.W
-    BW = kernels.BW
+    F = pass_kernels.F
+    B = pass_kernels.B
+    W = pass_kernels.W
+    BW = pass_kernels.BW
 
 
 class Placement(StrEnum):
@@ -174,7 +174,7 @@ class Table:
     @cached_property
     def links(self) -> Links:
         """Dependencies of all rows. Raises `ScheduleError` when the order is incomplete or can never finish."""
-        verdict, a, b, c, source, hop, rank, order = kernels.link(
+        verdict, a, b, c, source, hop, rank, order = pass_kernels.link(
             self.offsets,
             self.kind,
             self.stage,
@@ -184,7 +184,7 @@ class Table:
             self.model_stages,
             self.microbatches_per_copy,
         )
-        if verdict != kernels.GOOD:
+        if verdict != pass_kernels.GOOD:
             raise ScheduleError(f"{self.name} p={self.stages} m={self.microbatches}: {self._reason(verdict, a, b, c)}")
         for column in (source, hop, rank, order):
             column.setflags(write=False)
@@ -192,7 +192,7 @@ class Table:
 
     def _reason(self, verdict: int, a: int, b: int, c: int) -> str:
         """Why the order cannot run; a, b, c are rows, or kind, stage and micro-batch when a pass is missing."""
-        if verdict == kernels.MISSING:
+        if verdict == pass_kernels.MISSING:
             where = int(self.rank_of_stage[b])
             return (
                 f"rank {where} never runs {_pass(a, b, c)}; every micro-batch needs F, B and W of every virtual stage"
@@ -200,22 +200,22 @@ class Table:
         rank = int(np.searchsorted(self.offsets, a, side="right")) - 1
         here = f"rank {rank}, {self.describe(a)}"
         match verdict:
-            case kernels.OUT_OF_RANGE:
+            case pass_kernels.OUT_OF_RANGE:
                 return (
                     f"{here} does not exist; virtual stages are 0..{len(self.rank_of_stage) - 1}, "
                     f"micro-batches 0..{self.microbatches_per_copy - 1}"
                 )
-            case kernels.WRONG_RANK:
+            case pass_kernels.WRONG_RANK:
                 return f"{here} belongs to rank {int(self.rank_of_stage[self.stage[a]])}"
-            case kernels.DUPLICATE:
+            case pass_kernels.DUPLICATE:
                 return f"{here} is a duplicate of work already listed as {self.describe(b)}"
-            case kernels.BAD_PAIR:
+            case pass_kernels.BAD_PAIR:
                 return f"{here} is marked as overlapped but no backward on the same rank follows a forward"
-            case kernels.OWN_LATER:
+            case pass_kernels.OWN_LATER:
                 return f"{here} waits for {self.describe(b)}, which the same rank runs only later"
         waits_on = int(np.searchsorted(self.offsets, b, side="right")) - 1
         return f"{here} waits for {self.describe(b)} of rank {waits_on}, which can never run: the order is deadlocked"
 
 
 def _pass(kind: int, stage: int, micro_batch: int) -> str:
-    return f"{Kind(kind).name}(stage {stage}, micro-batch {micro_batch})"
+    return f"{PassKind(kind).name}(stage {stage}, micro-batch {micro_batch})"

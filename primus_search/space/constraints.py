@@ -1,41 +1,55 @@
 """User constraints: `tp * ep <= 16`, `not (fp8 == 'hybrid' and micro_batch_size == 1)`, `schedule in ['1f1b', 'zbv']`.
 
-The text is read by our own tokenizer and recursive descent into vectorised predicates; nothing is ever `eval`ed.
+The language is a subset of Python's expressions: Python's own parser reads the text, and a list of allowed nodes turns
+the tree into vectorised predicates. Nothing is ever `eval`ed.
 
     condition = and/or/not of comparisons; comparisons chain (1 < tp <= 8); `in [...]` and `not in [...]`
     numbers   = + - * / // % and brackets over axes, derived columns (dp, edp, microbatches, ...) and literals
     words     = quoted names compared with an axis of words: schedule, fp8, recompute, sharding, ...
-    switches  = deepep, loss_fusion, ... stand alone, or compare with true and false
+    switches  = axes that are true or false stand alone, or compare with true and false
+    modules   = 'layernorm' in recompute: whether that module is recomputed
+    facts     = has_experts, is_tied, ...: switches of the model
 """
 
+import ast
 import difflib
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from primus_search.candidates import DEFAULTS, Bools, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
-from primus_search.candidates import recompute_word as word_of_recompute
+from primus_search.candidates import Bools
 from primus_search.errors import ScheduleError
+from primus_search.knobs import KNOB, WORDED, Kind
 from primus_search.schedule import algorithm
-from primus_search.space.context import DERIVED, Cells, Job
+from primus_search.space.context import DERIVED, FACTS, Cells, GridJob
 from primus_search.space.rules import Rule
-from primus_search.space.tokens import ConstraintError, Token, tokens
 from primus_search.space.types import AXES, Constraint
 
-__all__ = ["ConstraintError", "Predicate", "as_rule", "parse"]
-
+MAX_LENGTH = 2000
+"""A constraint longer than this is a mistake (or an attack), not a constraint."""
 MAX_DEPTH = 64
+"""Levels of brackets and operators inside each other."""
 
 Sort = Literal["number", "switch", "words", "literal"]
-Evaluate = Callable[[Job, Cells], Any]
+Evaluate = Callable[[GridJob, Cells], Any]
+NAMES = (*AXES, *DERIVED, *FACTS)
+MODULES = frozenset(name for name, knob in KNOB.items() if knob.kind is Kind.MODULES)
 
-WORD_AXES = ("schedule", "fp8", "recompute", "recompute_method", "sharding", "grouped_gemm", "pipeline_layout")
-SWITCHES = tuple(name for name, default in DEFAULTS.items() if isinstance(default, bool))
-NAMES = (*AXES, *DERIVED)
+
+class ConstraintError(ValueError):
+    """A constraint that cannot be read: what is wrong, and at which character (from 1)."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(f"{message} (at character {position + 1})")
+        self.message, self.position = message, position
+
+    def __reduce__(self) -> tuple[type["ConstraintError"], tuple[str, int]]:
+        return (type(self), (self.message, self.position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,196 +60,190 @@ class Predicate:
     names: tuple[str, ...]
     evaluate: Evaluate
 
-    def __call__(self, job: Job, cells: Cells) -> Bools:
+    def __call__(self, job: GridJob, cells: Cells) -> Bools:
         mask: Bools = np.broadcast_to(np.asarray(self.evaluate(job, cells), dtype=np.bool_), (len(cells),))
         return mask
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A parsed sub-expression: what sort of value, how to compute it, where it starts.
+    """A sub-expression: what sort of value, how to compute it, from where to where it stands.
 
     `word` is the text of a quoted literal, or the axis of a column of words.
     """
 
     sort: Sort
     evaluate: Evaluate
-    position: int
+    start: int
+    end: int
     word: str = ""
 
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Predicate:
     """The predicate of a constraint. Raises ConstraintError with the position and, for a name, the nearest known."""
-    parser = _Parser(text)
-    value = parser.condition()
-    parser.expect_end()
-    return Predicate(text=text, names=tuple(dict.fromkeys(parser.names)), evaluate=parser.truth(value).evaluate)
+    reader = _Reader(text)
+    condition = reader.condition(_tree(text), 0)
+    return Predicate(text=text, names=tuple(dict.fromkeys(reader.names)), evaluate=condition.evaluate)
 
 
-def as_rule(constraint: Constraint, job: Job) -> Rule:
+def as_rule(constraint: Constraint, job: GridJob) -> Rule:
     """A user constraint as one more legality rule, named by its text."""
     predicate = parse(constraint.text)
     return Rule(name=constraint.text, reads=predicate.names, keeps=predicate, reason="a constraint of the space")
 
 
-class _Parser:
+def _tree(text: str) -> ast.expr:
+    """The expression, with the positions of the text."""
+    if len(text) > MAX_LENGTH:
+        raise ConstraintError(f"a constraint has at most {MAX_LENGTH} characters, this one has {len(text)}", MAX_LENGTH)
+    if "#" in text:
+        raise ConstraintError("cannot read '#'", text.index("#"))
+    line = re.sub(r"\s", " ", text)
+    indent = len(line) - len(line.lstrip())
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(line[indent:], mode="eval").body
+    except SyntaxError as error:
+        raise _unreadable(line, indent + error.offset - 1 if error.offset else len(line), error.msg) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ConstraintError(f"cannot be read: {error}", 0) from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr):
+            node.col_offset, node.end_col_offset = (
+                indent + len(line[indent:].encode()[:at].decode()) for at in (node.col_offset, node.end_col_offset or 0)
+            )
+    return tree
+
+
+def _unreadable(line: str, position: int, message: str) -> ConstraintError:
+    """What Python's parser says, or what it stumbled over where it only says `invalid syntax`."""
+    position = min(position, len(line))
+    found = re.match(r"\w+|.", line[position:])
+    if message == "invalid syntax":
+        message = f"cannot read {found.group()!r}" if found else "ends where a name or a number should follow"
+        message += "; did you mean '=='?" if found and found.group() == "=" else ""
+    return ConstraintError(message, position)
+
+
+class _Reader:
+    """Turns the nodes of a tree into values; `names` collects the columns it reads."""
+
     def __init__(self, text: str) -> None:
-        self.tokens, self.at, self.depth = tokens(text), 0, 0
+        self.text = text
         self.names: list[str] = []
 
-    # --- reading ---------------------------------------------------------------------------------------------------
+    def value(self, node: ast.expr, depth: int) -> _Value:
+        """What a node stands for; raises ConstraintError for a node that constraints do not have."""
+        if depth > MAX_DEPTH:
+            raise ConstraintError(f"nests deeper than {MAX_DEPTH}", node.col_offset)
+        match node:
+            case ast.BoolOp():
+                operation = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+                parts = [self.condition(one, depth + 1) for one in node.values]
+                return reduce(lambda left, right: _both(operation, left, right, "switch"), parts)
+            case ast.UnaryOp(op=ast.Not()):
+                return _not(self.condition(node.operand, depth + 1), node.col_offset)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
+                sign, number = -1.0 if isinstance(node.op, ast.USub) else 1.0, self.number(node.operand, depth + 1)
+                evaluate = number.evaluate
+                return _Value("number", lambda job, c: sign * evaluate(job, c), node.col_offset, number.end)
+            case ast.BinOp() if type(node.op) in _ARITHMETIC:
+                left, right = self.number(node.left, depth + 1), self.number(node.right, depth + 1)
+                return _both(_ARITHMETIC[type(node.op)], left, right, "number")
+            case ast.Compare():
+                return self.comparison(node, depth)
+            case ast.Name():
+                return self.name(node)
+            case ast.Constant(value=bool() | int() | float() | str() as value):
+                return _constant(node, value)
+        raise ConstraintError(
+            f"cannot use {self.text[node.col_offset : node.end_col_offset]!r}; a constraint has names, numbers, quoted "
+            "words, + - * / // %, comparisons, in, and, or, not",
+            node.col_offset,
+        )
 
-    @property
-    def token(self) -> Token:
-        return self.tokens[self.at]
-
-    def next(self) -> Token:
-        token = self.token
-        self.at += 1
-        return token
-
-    def accept(self, *texts: str) -> Token | None:
-        is_one = self.token.text in texts and self.token.kind in ("sign", "name")
-        return self.next() if is_one else None
-
-    def expect(self, text: str) -> None:
-        if self.accept(text) is None:
-            raise ConstraintError(f"expected {text!r}, found {self.token.text or 'the end'!r}", self.token.position)
-
-    def expect_end(self) -> None:
-        if self.token.kind != "end":
-            raise ConstraintError(f"expected an operator, found {self.token.text!r}", self.token.position)
-
-    # --- conditions ------------------------------------------------------------------------------------------------
-
-    def condition(self) -> _Value:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ConstraintError(f"brackets nest deeper than {MAX_DEPTH}", self.token.position)
-        value = self.conjunction()
-        while self.accept("or"):
-            value = _both(np.logical_or, self.truth(value), self.truth(self.conjunction()), "switch")
-        self.depth -= 1
-        return value
-
-    def conjunction(self) -> _Value:
-        value = self.negation()
-        while self.accept("and"):
-            value = _both(np.logical_and, self.truth(value), self.truth(self.negation()), "switch")
-        return value
-
-    def negation(self) -> _Value:
-        flips, start = 0, self.token.position
-        while self.accept("not"):
-            flips += 1
-        value = self.comparison()
-        if not flips:
-            return value
-        truth = self.truth(value)
-        if flips % 2 == 0:
-            return truth
-        return _Value("switch", lambda job, c: np.logical_not(truth.evaluate(job, c)), start)
-
-    def comparison(self) -> _Value:
-        left = self.sum()
-        result: _Value | None = None
-        while True:
-            sign = self.accept("<", "<=", ">", ">=", "==", "!=")
-            if sign is not None:
-                right = self.sum()
-                step = _compared(sign, left, right)
-            elif self.token.text in ("in", "not") and self.token.kind == "name":
-                step, right = self.membership(left), left
-            else:
-                return left if result is None else result
-            result = step if result is None else _both(np.logical_and, result, step, "switch")
-            left = right
-
-    def membership(self, left: _Value) -> _Value:
-        is_negated = self.accept("not") is not None
-        self.expect("in")
-        bracket = self.accept("[", "(")
-        if bracket is None:
-            raise ConstraintError("`in` needs a list: [1, 2, 4]", self.token.position)
-        closing = "]" if bracket.text == "[" else ")"
-        equal = Token("sign", "==", bracket.position)
-        found = _compared(equal, left, self.sum())
-        while self.accept(",") and self.token.text != closing:
-            found = _both(np.logical_or, found, _compared(equal, left, self.sum()), "switch")
-        self.expect(closing)
-        if not is_negated:
-            return found
-        return _Value("switch", lambda job, c: np.logical_not(found.evaluate(job, c)), left.position)
-
-    def truth(self, value: _Value) -> _Value:
+    def condition(self, node: ast.expr, depth: int) -> _Value:
+        """A value that is true or false."""
+        value = self.value(node, depth)
         if value.sort != "switch":
-            raise ConstraintError("a condition compares something: write for example `tp <= 8`", value.position)
+            raise ConstraintError("a condition compares something: write for example `tp <= 8`", value.start)
         return value
 
-    # --- numbers ---------------------------------------------------------------------------------------------------
-
-    def sum(self) -> _Value:
-        value = self.product()
-        while sign := self.accept("+", "-"):
-            value = _both(_ARITHMETIC[sign.text], _number(value), _number(self.product()), "number")
+    def number(self, node: ast.expr, depth: int) -> _Value:
+        """A value to calculate with."""
+        value = self.value(node, depth)
+        if value.sort != "number":
+            raise ConstraintError("arithmetic needs numbers on both sides", value.start)
         return value
 
-    def product(self) -> _Value:
-        value = self.factor()
-        while sign := self.accept("*", "/", "//", "%"):
-            value = _both(_ARITHMETIC[sign.text], _number(value), _number(self.factor()), "number")
-        return value
+    def comparison(self, node: ast.Compare, depth: int) -> _Value:
+        """Every pair of neighbours in a chain of comparisons."""
+        left, steps = self.value(node.left, depth + 1), []
+        for sign, operand in zip(node.ops, node.comparators, strict=True):
+            if isinstance(sign, ast.In | ast.NotIn):
+                right, found = left, self.membership(left, operand, depth + 1)
+                steps.append(_not(found, left.start) if isinstance(sign, ast.NotIn) else found)
+            else:
+                right = self.value(operand, depth + 1)
+                steps.append(self.compared(type(sign), left, right))
+            left = right
+        return reduce(lambda one, other: _both(np.logical_and, one, other, "switch"), steps)
 
-    def factor(self) -> _Value:
-        start, signs, minus = self.token.position, 0, 0
-        while sign := self.accept("-", "+"):
-            signs += 1
-            minus += sign.text == "-"
-        value = self.atom()
-        if not signs:
-            return value
-        number = _number(value)
-        factor = -1.0 if minus % 2 else 1.0
-        return _Value("number", lambda job, c: factor * number.evaluate(job, c), start)
+    def membership(self, left: _Value, operand: ast.expr, depth: int) -> _Value:
+        """Whether a value is one of a list, or a module one of those recomputed."""
+        if left.sort == "literal" and isinstance(operand, ast.Name) and operand.id in MODULES:
+            return _has_module(self.name(operand), left)
+        if not isinstance(operand, ast.List | ast.Tuple) or not operand.elts:
+            raise ConstraintError("`in` needs a list: [1, 2, 4]", operand.col_offset)
+        equal = [self.compared(ast.Eq, left, self.value(one, depth)) for one in operand.elts]
+        return reduce(lambda one, other: _both(np.logical_or, one, other, "switch"), equal)
 
-    def atom(self) -> _Value:
-        token = self.next()
-        if token.kind == "number":
-            return _constant("number", float(token.text.replace("_", "")), token.position)
-        if token.kind == "word":
-            return _Value("literal", lambda job, c: token.text, token.position, token.text)
-        if token.text == "(":
-            value = self.condition()
-            self.expect(")")
-            return value
-        if token.kind == "name":
-            return self.name(token)
-        raise ConstraintError(f"expected a name or a number, found {token.text or 'the end'!r}", token.position)
+    def compared(self, sign: type[ast.cmpop], left: _Value, right: _Value) -> _Value:
+        """Two values of the same sort compared, or an axis of words with a quoted word."""
+        sorts = {left.sort, right.sort}
+        position = left.end + len(re.match(r"[\s)]*", self.text[left.end :]).group())  # type: ignore[union-attr]
+        only_equal = "switches" if sorts == {"switch"} else "words" if sorts == {"words", "literal"} else ""
+        if only_equal and sign not in (ast.Eq, ast.NotEq):
+            raise ConstraintError(f"{only_equal} compare with == and != only", position)
+        if sorts == {"words", "literal"}:
+            words, literal = (left, right) if left.sort == "words" else (right, left)
+            same = _word_is(words, literal)
+            return same if sign is ast.Eq else _not(same, words.start)
+        if sorts not in ({"switch"}, {"number"}):
+            sides = " and ".join(_SORT_WORDS[s] for s in (left.sort, right.sort))
+            raise ConstraintError(f"cannot compare {sides}", position)
+        if sign not in _COMPARE:
+            raise ConstraintError("numbers compare with < <= > >= == != and in", position)
+        return _both(_COMPARE[sign], left, right, "switch")
 
-    def name(self, token: Token) -> _Value:
-        name = token.text
+    def name(self, node: ast.Name) -> _Value:
+        """An axis, a derived column, true or false."""
+        name = node.id
         if name.lower() in ("true", "false"):
-            return _constant("switch", name.lower() == "true", token.position)
+            return _constant(node, name.lower() == "true")
         if name not in NAMES:
             close = difflib.get_close_matches(name, NAMES, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ConstraintError(f"unknown name {name!r}; {hint}known: {', '.join(NAMES)}", token.position)
+            raise ConstraintError(f"unknown name {name!r}; {hint}known: {', '.join(NAMES)}", node.col_offset)
+        start, end = node.col_offset, node.end_col_offset or 0
+        if name in FACTS:
+            return _Value("switch", lambda job, c: FACTS[name](job.model), start, end)
         self.names.append(name)
-        if name in WORD_AXES:
-            return _Value("words", lambda job, c: c.ints(name), token.position, name)
-        if name in SWITCHES:
-            return _Value("switch", lambda job, c: c[name].astype(np.bool_), token.position)
-        return _Value("number", lambda job, c: c[name].astype(np.float64), token.position)
+        if name in WORDED:
+            return _Value("words", lambda job, c: c.ints(name), start, end, name)
+        if name in KNOB and KNOB[name].kind is Kind.SWITCH:
+            return _Value("switch", lambda job, c: c[name].astype(np.bool_), start, end)
+        return _Value("number", lambda job, c: c[name].astype(np.float64), start, end)
 
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
 }
 
 
@@ -249,44 +257,14 @@ def _quiet(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return run
 
 
-_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "/": _quiet(np.divide),
-    "//": _quiet(np.floor_divide),
-    "%": _quiet(np.mod),
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: _quiet(np.divide),
+    ast.FloorDiv: _quiet(np.floor_divide),
+    ast.Mod: _quiet(np.mod),
 }
-
-
-def _constant(sort: Sort, value: float | bool, position: int) -> _Value:
-    return _Value(sort, lambda job, c: value, position)
-
-
-def _both(operation: Callable[[Any, Any], Any], left: _Value, right: _Value, sort: Sort) -> _Value:
-    return _Value(sort, lambda job, c: operation(left.evaluate(job, c), right.evaluate(job, c)), left.position)
-
-
-def _number(value: _Value) -> _Value:
-    if value.sort != "number":
-        raise ConstraintError("arithmetic needs numbers on both sides", value.position)
-    return value
-
-
-def _compared(sign: Token, left: _Value, right: _Value) -> _Value:
-    sorts = {left.sort, right.sort}
-    if sorts == {"words", "literal"}:
-        words, literal = (left, right) if left.sort == "words" else (right, left)
-        return _word_is(sign, words, literal)
-    if sorts == {"switch"}:
-        if sign.text not in ("==", "!="):
-            raise ConstraintError("switches compare with == and != only", sign.position)
-    elif sorts != {"number"}:
-        sides = " and ".join(_SORT_WORDS[s] for s in (left.sort, right.sort))
-        raise ConstraintError(f"cannot compare {sides}", sign.position)
-    return _both(_COMPARE[sign.text], left, right, "switch")
-
-
 _SORT_WORDS: dict[Sort, str] = {
     "number": "a number",
     "switch": "a condition",
@@ -295,63 +273,54 @@ _SORT_WORDS: dict[Sort, str] = {
 }
 
 
-def _word_is(sign: Token, words: _Value, literal: _Value) -> _Value:
-    if sign.text not in ("==", "!="):
-        raise ConstraintError("words compare with == and != only", sign.position)
-    axis, wanted = words.word, _known_word(words.word, literal)
-    is_negated = sign.text == "!="
-
-    def evaluate(job: Job, cells: Cells) -> NDArray[np.bool_]:
-        codes = cells.ints(axis)
-        distinct, inverse = np.unique(codes, return_inverse=True)
-        same = np.array([_word_of(job, axis, int(code)) == wanted for code in distinct], dtype=np.bool_)
-        return np.asarray(same[inverse] != is_negated)
-
-    return _Value("switch", evaluate, words.position)
+def _constant(node: ast.expr, value: bool | int | float | str) -> _Value:
+    start, end = node.col_offset, node.end_col_offset or 0
+    if isinstance(value, str):
+        return _Value("literal", lambda job, c: value, start, end, value)
+    if isinstance(value, bool):
+        return _Value("switch", lambda job, c: value, start, end)
+    number = float(str(value))  # of digits without end: inf
+    return _Value("number", lambda job, c: number, start, end)
 
 
-def _known_word(axis: str, literal: _Value) -> str:
-    """The literal as columns spell it; raises for a word the axis cannot have."""
+def _not(value: _Value, start: int) -> _Value:
+    return _Value("switch", lambda job, c: np.logical_not(value.evaluate(job, c)), start, value.end)
+
+
+def _both(operation: Callable[[Any, Any], Any], left: _Value, right: _Value, sort: Sort) -> _Value:
+    return _Value(sort, lambda job, c: operation(left.evaluate(job, c), right.evaluate(job, c)), left.start, right.end)
+
+
+def _word_is(words: _Value, literal: _Value) -> _Value:
+    """Rows whose axis has the value of a word."""
+    axis, codes = words.word, _codes_of(KNOB[words.word].kind, words.word, literal)
+    return _Value("switch", lambda job, c: np.isin(c.ints(axis), codes(job)), words.start, literal.end)
+
+
+def _has_module(column: _Value, module: _Value) -> _Value:
+    """Rows whose axis of modules has one of them."""
+    flag = _codes_of(Kind.MODULES, column.word, module)
+    has = lambda job, c: (c.ints(column.word) & flag(job)[0]) != 0  # noqa: E731
+    return _Value("switch", has, module.start, column.end)
+
+
+def _codes_of(kind: Kind, axis: str, literal: _Value) -> Callable[[GridJob], list[int]]:
+    """The codes that a word stands for in the columns of a job; raises for a word the axis cannot have."""
     word = literal.word
-    if axis == "pipeline_layout":
-        return word
-    if axis == "schedule":
+    if kind is Kind.LAYOUT:
+        return lambda job: [code for code, layout in enumerate(job.layouts) if str(layout) == word]
+    if kind is Kind.SCHEDULE:
         try:
-            return algorithm(word).name
+            name = algorithm(word).name
         except ScheduleError as error:
-            raise ConstraintError(str(error), literal.position) from error
-    word = word.lower()
-    known = _VOCABULARY[axis]
-    if word in known or (axis == "recompute" and set(word.split("+")) <= set(known)):
-        return word
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise ConstraintError(f"{axis} is never {word!r}; {hint}known: {', '.join(known)}", literal.position)
-
-
-_VOCABULARY: dict[str, tuple[str, ...]] = {
-    "fp8": tuple(v.name.lower() for v in Fp8),
-    "recompute": tuple(word_of_recompute(v) for v in Recompute.__members__.values()),
-    "recompute_method": tuple(v.name.lower() for v in RecomputeMethod),
-    "sharding": tuple(v.name.lower() for v in Sharding),
-    "grouped_gemm": tuple(v.name.lower() for v in GroupedGemm),
-}
-
-
-def _word_of(job: Job, axis: str, code: int) -> str:
-    match axis:
-        case "schedule":
-            return job.schedules[code]
-        case "pipeline_layout":
-            return str(job.layouts[code])
-        case "recompute":
-            return word_of_recompute(code)
-        case "fp8":
-            return Fp8(code).name.lower()
-        case "recompute_method":
-            return RecomputeMethod(code).name.lower()
-        case "sharding":
-            return Sharding(code).name.lower()
-        case "grouped_gemm":
-            return GroupedGemm(code).name.lower()
-    raise KeyError(axis)
+            raise ConstraintError(str(error), literal.start) from error
+        return lambda job: [code for code, schedule in enumerate(job.schedules) if schedule == name]
+    try:
+        code = KNOB[axis].code(word)
+    except KeyError as error:
+        known = list(dict.fromkeys(KNOB[axis].word(value) for value in KNOB[axis].members.values()))
+        close = difflib.get_close_matches(word.lower(), known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        message = f"{axis} is never {word.lower()!r}; {hint}known: {', '.join(known)}"
+        raise ConstraintError(message, literal.start) from error
+    return lambda job: [code]

@@ -1,6 +1,6 @@
 """What legality rules see: the job, and columns of axis values for some cells of the grid."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints, degrees
-from primus_search.cluster import Cluster
+from primus_search.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints
+from primus_search.framework import ANY_FRAMEWORK, Framework
+from primus_search.job import Job
 from primus_search.layout import EVEN, Layout, StageLayers, layout_string, stage_layers
 from primus_search.model import Model
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis
-from primus_search.workload import Workload
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
 
@@ -29,6 +29,18 @@ DERIVED: Mapping[str, tuple[str, ...]] = {
 }
 """Columns that follow from axes, and from which."""
 
+FACTS: Mapping[str, Callable[[Model], bool]] = {
+    "has_experts": lambda model: model.is_moe,
+    "has_latent_attention": lambda model: model.latent is not None,
+    "has_mtp": lambda model: model.num_mtp_layers > 0,
+    "has_bias": lambda model: model.has_linear_bias,
+    "has_qkv_bias": lambda model: model.has_qkv_bias,
+    "has_layernorm": lambda model: model.norm == "layernorm",
+    "has_sinks": lambda model: model.has_attention_sinks,
+    "is_tied": lambda model: model.is_tied,
+}
+"""What conditions may say of the model, by name."""
+
 
 def reads(names: tuple[str, ...]) -> frozenset[str]:
     """The axes behind a tuple of column names, derived columns resolved."""
@@ -36,13 +48,11 @@ def reads(names: tuple[str, ...]) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One model on one cluster with one workload, and the values of every axis; what rules may look up."""
+class GridJob(Job):
+    """A job with its framework and the values of every axis: what rules may look up."""
 
-    model: Model
-    cluster: Cluster
-    workload: Workload
     axes: tuple[Axis, ...]
+    framework: Framework = ANY_FRAMEWORK
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:
@@ -122,7 +132,9 @@ class Cells:
     Axes not expanded yet take their neutral default, which can only make a row more legal, never less.
     """
 
-    def __init__(self, job: Job, values: Mapping[str, Column], codes: Mapping[str, NDArray[Any]], length: int) -> None:
+    def __init__(
+        self, job: GridJob, values: Mapping[str, Column], codes: Mapping[str, NDArray[Any]], length: int
+    ) -> None:
         self.job, self.values, self.codes, self.length = job, values, codes, length
         self._degrees: Degrees | None = None
 
@@ -153,9 +165,7 @@ class Cells:
             table = Candidates.table(**known)
             if len(table) != self.length:
                 table = table.take(np.zeros(self.length, dtype=np.int64))
-            self._degrees = degrees(
-                table, world=self.job.cluster.world, global_batch_size=self.job.workload.global_batch_size
-            )
+            self._degrees = self.job.degrees(table)
         return self._degrees
 
     def _derived(self, name: str) -> Column:

@@ -20,48 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import Bools, Candidates, Ints
+from primus_search.knobs import KNOBS
 from primus_search.space.constraints import as_rule
-from primus_search.space.context import Cells, Column, Job, reads
+from primus_search.space.context import Cells, Column, GridJob, reads
+from primus_search.space.framework_rules import conditionals_of, rules_of
 from primus_search.space.grid import Block, densified, idle_name, legal_block
-from primus_search.space.rules import CONDITIONALS, RULES, Rule
-from primus_search.space.types import AXES, ClusterChoice, Space
+from primus_search.space.rules import Rule
+from primus_search.space.types import ClusterChoice, Space
 
-OUTER: tuple[str, ...] = (
-    "pp",
-    "vpp",
-    "schedule",
-    "pipeline_layout",
-    "micro_batch_size",
-    "tp",
-    "sequence_parallel",
-    "cp",
-    "ep",
-    "etp",
-)
+OUTER: tuple[str, ...] = tuple(knob.name for knob in KNOBS if knob.is_outer)
 """Slowest first. Candidates that share a pipeline are neighbours: a task meets few orders, and simulates each for many
 rows at once."""
 
-INNER: tuple[str, ...] = (
-    "fp8",
-    "recompute",
-    "recompute_num_layers",
-    "recompute_method",
-    "offload_layers",
-    "sharding",
-    "shard_group",
-    "deepep",
-    "grouped_gemm",
-    "sync_free_stage",
-    "loss_fusion",
-    "overlap_grad_reduce",
-)
-assert sorted(OUTER + INNER) == sorted(AXES)
+INNER: tuple[str, ...] = tuple(knob.name for knob in KNOBS if not knob.is_outer)
 
 CROSS_LIMIT = 20_000_000  # cells one rule between the floors may be tabulated on; above, it filters rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class GridRows:
     """Legal candidates before their columns are built: outer cell, inner row and number of each.
 
     `removed` counts rows that late rules took out of the range.
@@ -75,9 +52,11 @@ class Lines:
     def __len__(self) -> int:
         return len(self.indices)
 
-    def take(self, rows: Bools | Ints) -> "Lines":
+    def take(self, rows: Bools | Ints) -> "GridRows":
         """The lines a mask or an index selects."""
-        return Lines(cells=self.cells[rows], inner=self.inner[rows], indices=self.indices[rows], removed=self.removed)
+        return GridRows(
+            cells=self.cells[rows], inner=self.inner[rows], indices=self.indices[rows], removed=self.removed
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +78,19 @@ class Enumerator:
     """
 
     def __init__(self, space: Space, choice: ClusterChoice | None = None) -> None:
-        cluster = (choice or space.clusters[0]).cluster
-        self.job = Job(model=space.model, cluster=cluster, workload=space.workload, axes=space.axes)
-        rules = (*RULES, *(as_rule(constraint, self.job) for constraint in space.constraints))
+        choice = choice or space.clusters[0]
+        self.job = GridJob(
+            model=space.model,
+            cluster=choice.cluster,
+            workload=space.workload,
+            axes=space.axes,
+            framework=choice.framework,
+        )
+        rules = (*rules_of(choice.framework), *(as_rule(constraint, self.job) for constraint in space.constraints))
+        self._conditionals = conditionals_of(choice.framework)
         self.reasons = {rule.name: rule.reason for rule in rules} | {
-            idle_name(c.axis): f"{c.axis} has no effect there; one row stands for all (doubles)" for c in CONDITIONALS
+            idle_name(c.axis): f"{c.axis} has no effect there; one row stands for all (doubles)"
+            for c in self._conditionals
         }
         self.raw_size = prod(self.job.sizes.values())
         self.removed: dict[str, int] = {}
@@ -115,8 +102,8 @@ class Enumerator:
         inner_rules = [r for r in rules if reads(r.reads) and reads(r.reads) <= inner_names]
         between = [r for r in rules if reads(r.reads) & outer_names and reads(r.reads) & inner_names]
         raw_inner = prod(self.job.sizes[name] for name in INNER)
-        self._outer = legal_block(self.job, OUTER, outer_rules, CONDITIONALS, raw_inner, self.removed)
-        self._inner = legal_block(self.job, INNER, inner_rules, CONDITIONALS, self._outer.length, self.removed)
+        self._outer = legal_block(self.job, OUTER, outer_rules, self._conditionals, raw_inner, self.removed)
+        self._inner = legal_block(self.job, INNER, inner_rules, self._conditionals, self._outer.length, self.removed)
         self._classify(between)
 
     def _classify(self, between: Sequence[Rule]) -> None:
@@ -194,21 +181,21 @@ class Enumerator:
         """The candidates with these numbers, in this order; numbers must come from a chunk."""
         return self.table(self._located(np.asarray(indices, dtype=np.int64)))
 
-    def lines(self, start: int, stop: int) -> Lines:
+    def lines(self, start: int, stop: int) -> GridRows:
         """As `chunk`, without building columns."""
         start, stop = max(start, 0), min(stop, self.size)
         if start >= stop:
-            return Lines(cells=_NONE, inner=_NONE, indices=_NONE, removed={})
+            return GridRows(cells=_NONE, inner=_NONE, indices=_NONE, removed={})
         first = int(np.searchsorted(self.starts, start, side="right")) - 1
         last = int(np.searchsorted(self.starts, stop, side="left"))
         edges = np.clip(self.starts[first : last + 1], start, stop)
         return self._filtered(self._placed(np.repeat(np.arange(first, last), np.diff(edges)), np.arange(start, stop)))
 
-    def lines_at(self, indices: Ints) -> Lines:
+    def lines_at(self, indices: Ints) -> GridRows:
         """The lines with these numbers, less those that late rules take out."""
         return self._filtered(self._located(np.asarray(indices, dtype=np.int64)))
 
-    def table(self, lines: Lines) -> Candidates:
+    def table(self, lines: GridRows) -> Candidates:
         """The columns of some lines."""
         columns: dict[str, Column] = {name: self._outer.values[name].take(lines.cells) for name in OUTER}
         columns |= {name: self._inner.values[name].take(lines.inner) for name in INNER}
@@ -259,9 +246,9 @@ class Enumerator:
 
     def pairs(self, cells: Ints, inner: Ints) -> Candidates:
         """The columns of outer cells with inner combinations, legal together or not."""
-        return self.table(Lines(cells=cells, inner=inner, indices=cells, removed={}))
+        return self.table(GridRows(cells=cells, inner=inner, indices=cells, removed={}))
 
-    def _filtered(self, lines: Lines) -> Lines:
+    def _filtered(self, lines: GridRows) -> GridRows:
         removed: dict[str, int] = {}
         for rule in self._late:
             keep: Bools = rule.keeps(self.job, self._row_cells(lines))
@@ -269,21 +256,21 @@ class Enumerator:
             if dropped:
                 removed[rule.name] = dropped
                 lines = lines.take(keep)
-        return Lines(cells=lines.cells, inner=lines.inner, indices=lines.indices, removed=removed)
+        return GridRows(cells=lines.cells, inner=lines.inner, indices=lines.indices, removed=removed)
 
-    def _row_cells(self, lines: Lines) -> Cells:
+    def _row_cells(self, lines: GridRows) -> Cells:
         values = {name: self._outer.values[name][lines.cells] for name in OUTER}
         values |= {name: self._inner.values[name][lines.inner] for name in INNER}
         codes = {name: self._outer.codes[name][lines.cells] for name in OUTER}
         codes |= {name: self._inner.codes[name][lines.inner] for name in INNER}
         return Cells(self.job, values, codes, len(lines))
 
-    def _located(self, indices: Ints) -> Lines:
+    def _located(self, indices: Ints) -> GridRows:
         return self._placed(np.searchsorted(self.starts, indices, side="right") - 1, indices)
 
-    def _placed(self, cells: Ints, indices: Ints) -> Lines:
+    def _placed(self, cells: Ints, indices: Ints) -> GridRows:
         inner = self._rows_of_classes[self._offset_of_cell[cells] + (indices - self.starts[cells])]
-        return Lines(cells=cells, inner=inner, indices=indices, removed={})
+        return GridRows(cells=cells, inner=inner, indices=indices, removed={})
 
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Ints
-from primus_search.space.context import Cells, Column, Job, reads
+from primus_search.candidates import DEFAULTS, Ints
+from primus_search.space.context import Cells, Column, GridJob, reads
 from primus_search.space.rules import Conditional, Rule
 
 
@@ -35,7 +35,7 @@ class Block:
         length = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
         return Block(axes=self.axes, values=values, codes=codes, idents=idents, length=length)
 
-    def cells(self, job: Job) -> Cells:
+    def cells(self, job: GridJob) -> Cells:
         """The cells as rules see them."""
         return Cells(job, self.values, self.codes, self.length)
 
@@ -44,7 +44,7 @@ EMPTY = Block(axes=(), values={}, codes={}, idents={}, length=1)
 
 
 def legal_block(
-    job: Job,
+    job: GridJob,
     axes: Sequence[str],
     rules: Sequence[Rule],
     conditionals: Sequence[Conditional],
@@ -65,13 +65,13 @@ def legal_block(
                 block = _idle_once(job, block, conditional, behind, removed)
         for rule in rules:
             wanted = reads(rule.reads)
-            is_due = axis in wanted and (wanted <= known or rule.is_monotone)
+            is_due = axis in wanted and wanted <= known
             if is_due or (position == 0 and not wanted):
                 block = _kept(job, block, rule, behind, removed)
     return block
 
 
-def _expanded(job: Job, block: Block, axis: str) -> Block:
+def _expanded(job: GridJob, block: Block, axis: str) -> Block:
     """Every cell with every value of one more axis, the new axis fastest."""
     new, size = job.column_values(axis), job.sizes[axis]
     values: dict[str, Any] = {name: np.repeat(column, size) for name, column in block.values.items()}
@@ -83,10 +83,10 @@ def _expanded(job: Job, block: Block, axis: str) -> Block:
     return Block(axes=(*block.axes, axis), values=values, codes=codes, idents=idents, length=block.length * size)
 
 
-def _idle_once(job: Job, block: Block, conditional: Conditional, behind: int, removed: dict[str, int]) -> Block:
+def _idle_once(job: GridJob, block: Block, conditional: Conditional, behind: int, removed: dict[str, int]) -> Block:
     axis = conditional.axis
     active = conditional.is_active(job, block.cells(job))
-    block.values[axis] = np.where(active, block.values[axis], conditional.neutral)
+    block.values[axis] = np.where(active, block.values[axis], DEFAULTS[conditional.axis])
     block.idents[axis] = np.where(active, block.idents[axis], job.sizes[axis]).astype(np.int16)
     return _masked(block, active | (block.codes[axis] == 0), idle_name(axis), behind, removed)
 
@@ -96,7 +96,7 @@ def idle_name(axis: str) -> str:
     return f"{axis}_idle"
 
 
-def _kept(job: Job, block: Block, rule: Rule, behind: int, removed: dict[str, int]) -> Block:
+def _kept(job: GridJob, block: Block, rule: Rule, behind: int, removed: dict[str, int]) -> Block:
     return _masked(block, rule.keeps(job, block.cells(job)), rule.name, behind, removed)
 
 

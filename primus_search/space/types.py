@@ -9,6 +9,8 @@ from typing import Literal, Self
 
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.cluster import Cluster
+from primus_search.framework import ANY_FRAMEWORK, Framework
+from primus_search.job import Job
 from primus_search.layout import Layout
 from primus_search.model import Model
 from primus_search.workload import Workload
@@ -29,8 +31,8 @@ Device = Literal["auto", "off", "trace", "cpu", "cuda"]
 class Axis:
     """One knob and the values to try, in the order they were given; duplicates dropped.
 
-    `recompute_num_layers`, `recompute_method`, `shard_group`, `grouped_gemm` and `sequence_parallel` only matter
-    under another knob's value (see `space.rules.CONDITIONALS`); elsewhere their column holds the neutral value.
+    Some axes only matter under another knob's value (see `space.rules.CONDITIONALS`); elsewhere their column holds the
+    default.
     """
 
     name: str
@@ -94,10 +96,13 @@ class BenchmarkSettings:
 class ClusterChoice:
     """One cluster to plan for, and what distinguishes it: `(("nodes", 32), ("hardware.nic_GBps", 100.0))`.
 
+    framework               what starts the job there      is_framework_assumed  neither space nor flag named it
     price_per_gpu_hour_USD  0 when the hardware file gives no price
     """
 
     cluster: Cluster
+    framework: Framework = ANY_FRAMEWORK
+    is_framework_assumed: bool = False
     labels: tuple[tuple[str, int | float | str], ...] = ()
     price_per_gpu_hour_USD: float = 0.0  # noqa: N815 - USD is the unit
 
@@ -145,6 +150,20 @@ class Space:
     def cluster(self) -> Cluster:
         """The first (usually the only) cluster."""
         return self.clusters[0].cluster
+
+    @property
+    def job(self) -> Job:
+        """What is projected on the first cluster."""
+        return self.job_on(self.cluster)
+
+    def job_on(self, cluster: Cluster) -> Job:
+        """What is projected on one of the clusters."""
+        return Job(self.model, cluster, self.workload)
+
+    @property
+    def framework(self) -> Framework:
+        """What starts jobs on the first (usually the only) cluster."""
+        return self.clusters[0].framework
 
     def axis(self, name: str) -> Axis:
         """The axis of that name."""

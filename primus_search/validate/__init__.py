@@ -1,19 +1,6 @@
-"""Compare projections with measured runs: read a table of runs, project each, score the errors per group."""
+"""Compare projections with measured runs: project the records of a table, score the errors per group."""
 
-from primus_search.validate.cases import Case, Skipped, build_case
-from primus_search.validate.rows import Run, read_runs
-from primus_search.validate.run import Outcome, validate_file, validate_runs
 from primus_search.validate.score import Score, score
+from primus_search.validate.score_runs import ScoredRun, Validation, project_runs, summary, validate_runs
 
-__all__ = [
-    "Case",
-    "Outcome",
-    "Run",
-    "Score",
-    "Skipped",
-    "build_case",
-    "read_runs",
-    "score",
-    "validate_file",
-    "validate_runs",
-]
+__all__ = ["Score", "ScoredRun", "Validation", "project_runs", "score", "summary", "validate_runs"]

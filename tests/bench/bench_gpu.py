@@ -20,6 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+from primus_search.job import Job
+from primus_search.stack import with_numbers
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama3.1_8b", "mixtral_8x7b", "deepseek_v2_lite")
 STACK = "torch_eager"
@@ -111,12 +114,12 @@ def device_slug(name: str) -> str:
 
 def hardware_for(slug: str) -> str:
     """The hardware file all parts of whose name begin a word of the device's, the longest; empty if there is none."""
-    from primus_search.declare.places import Kind, names
+    from primus_search.declare.search_path import FileKind, names
 
     words = slug.split("-")
     known = [
         name
-        for name in names(Kind.HARDWARE)
+        for name in names(FileKind.HARDWARE)
         if all(any(word.startswith(part) for word in words) for part in name.split("_"))
     ]
     return max(known, key=len) if known else ""
@@ -124,12 +127,12 @@ def hardware_for(slug: str) -> str:
 
 def hardware_like(info, memory_bytes: float) -> str:
     """The hardware file of that architecture whose memory is the nearest, for devices that do not say their name."""
-    from primus_search.declare.hardware import load_hardware
-    from primus_search.declare.places import Kind, names
-    from primus_search.measure.device import is_architecture_of
+    from primus_search.declare.hardware_files import load_hardware
+    from primus_search.declare.search_path import FileKind, names
+    from primus_search.measure.device.device_info import is_architecture_of
 
     away = {}
-    for name in names(Kind.HARDWARE):
+    for name in names(FileKind.HARDWARE):
         acc = load_hardware(name).accelerator
         if is_architecture_of(info, acc.arch, acc.name):
             away[name] = abs(memory_bytes / acc.hbm_bytes - 1.0)
@@ -142,14 +145,14 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
 
     Writes the hardware file with the laws and the table beside the sweep.
     """
+    from primus_search.calibrate.hardware_fit import calibrate_hardware
     from primus_search.calibrate.points import read_points
     from primus_search.calibrate.provenance import with_fitted, with_tables
-    from primus_search.calibrate.run import calibrate_hardware
-    from primus_search.cost.optimizer import bytes_per_param
-    from primus_search.declare.hardware import load_hardware, load_stack
-    from primus_search.declare.tables import read_tables
-    from primus_search.measure.isolate import Verdict, isolated
-    from primus_search.measure.streams import SIZES, memory_law, rates
+    from primus_search.cost.parts.optimizer import bytes_per_param
+    from primus_search.declare.hardware_files import load_hardware, load_stack
+    from primus_search.declare.sourced.kernel_tables import read_tables
+    from primus_search.measure.modules.streams import SIZES, memory_law, rates
+    from primus_search.measure.processes.isolate import ProcessVerdict, isolated
 
     loaded = load_hardware(hardware)
     accelerator = loaded.accelerator
@@ -161,8 +164,8 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
         text = with_fitted(loaded.path.read_text(encoding="utf-8"), calibration, date, str(loaded.path))
         table.with_suffix(".yaml").write_text(with_tables(text, table.name), encoding="utf-8")
     payload = {"device": kind, "sweep": scale.sweep, "budget_s": scale.stream_s}
-    streams = isolated("primus_search.measure.streams:measure_streams", payload, limit_s=LIMIT_S)
-    if streams.verdict is Verdict.DONE:
+    streams = isolated("primus_search.measure.modules.streams:measure_streams", payload, limit_s=LIMIT_S)
+    if streams.verdict is ProcessVerdict.DONE:
         rate = rates(SIZES[scale.sweep], streams.value, bytes_per_param(load_stack(STACK)))
         law = memory_law(rate, accelerator.hbm_bytes_per_s, streams.value["small_kernel_s"])
         accelerator = replace(accelerator, memory=law)
@@ -189,7 +192,7 @@ def stage_facts(stage) -> dict:
 def one_device(hardware: str, accelerator):
     """A cluster of one device."""
     from primus_search.cluster import Cluster
-    from primus_search.declare.hardware import load_hardware, load_stack, on_fewer_gpus
+    from primus_search.declare.hardware_files import load_hardware, load_stack, on_fewer_gpus
 
     network = on_fewer_gpus(load_hardware(hardware).network, 1)
     return Cluster(accelerator=accelerator, network=network, stack=load_stack(STACK), num_nodes=1)
@@ -198,11 +201,11 @@ def one_device(hardware: str, accelerator):
 def that_fit(model, cluster, workload, c):
     """As many first layers of the model as one device trains, at most MOST_LAYERS; at least one."""
     from primus_search.cost.project import Projector
-    from primus_search.measure.alone import first_layers
+    from primus_search.measure.single_device_training import first_layers
 
     for count in range(MOST_LAYERS, 1, -1):
         part = first_layers(model, count)
-        memory = Projector(part, cluster, workload).project(c).memory
+        memory = Projector(Job(part, cluster, workload)).project(c).memory
         if memory.total[0] <= MEMORY_SHARE * cluster.accelerator.hbm_bytes:
             return part
     return first_layers(model, 1)
@@ -210,8 +213,8 @@ def that_fit(model, cluster, workload, c):
 
 def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evidence: Evidence) -> bool:
     """Layers of one model at one precision, alone on the device, against their projection; whether all were."""
-    from primus_search.cost.layer import layer_operations
-    from primus_search.cost.work import tally
+    from primus_search.cost.parts.layer import layer_operations
+    from primus_search.cost.parts.operations import tally
 
     model = bencher.model
     if not bencher.measure(c, [0], scale.layer_s):
@@ -220,7 +223,7 @@ def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evid
         return False
     for piece, layer in zip(bencher.pieces_of(c, 0), model.kinds, strict=False):
         measured = bencher.used[piece.piece, piece.shape]
-        operations = layer_operations(model, layer, workload, cluster.accelerator, cluster.stack, c)
+        operations = layer_operations(Job(model, cluster, workload), layer, c)
         work = tally(operations, acc=cluster.accelerator, stack=cluster.stack, rows=1)
         row = {"name": f"{model.name} {'moe' if layer.is_moe else 'dense'} {label}"}
         row |= {"measured_s": sum(measured.seconds.values()), "projected_s": float(work.seconds.sum())}
@@ -234,25 +237,25 @@ def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evid
 def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -> None:
     """Training steps of the model on the device, against their projection with laws and with measured layers."""
     from primus_search.cost.project import Projector
-    from primus_search.measure.clocks import Watch
-    from primus_search.measure.isolate import Verdict, isolated
+    from primus_search.measure.device.clocks import Watch
+    from primus_search.measure.processes.isolate import ProcessVerdict, isolated
 
     model = bencher.model
     payload = {"piece": bencher.pieces_of(c, 0)[0].to_json(), "device": kind}
     payload |= {"microbatches": MICROBATCHES, "steps": STEPS, "warmup": WARMUP}
     with Watch() if kind == "cuda" else nullcontext() as watch:
-        outcome = isolated("primus_search.measure.alone:train_alone", payload, limit_s=LIMIT_S)
-    if outcome.verdict is not Verdict.DONE:
+        outcome = isolated("primus_search.measure.single_device_training:train_alone", payload, limit_s=LIMIT_S)
+    if outcome.verdict is not ProcessVerdict.DONE:
         evidence.missing.append(f"step of {model.name}: {outcome.verdict.value}: {outcome.cause}")
         return
     found = outcome.value
-    plain = Projector(model, cluster, workload).project(c)
-    composed = Projector(model, cluster, workload, measured=bencher.layers(c, [0])).project(c)
+    plain = Projector(Job(model, cluster, workload)).project(c)
+    composed = Projector(Job(model, cluster, workload), measured=bencher.layers(c, [0])).project(c)
     row = {"name": f"{model.name}, {model.num_layers} layers", "trained_s": found["step_s"]}
     row |= {"projected_s": float(plain.step.total[0]), "composed_s": float(composed.step.total[0])}
-    # The activation is several kernels to the clock, but keeps what the fused one keeps (measure/fused.py).
-    keeps = replace(cluster, stack=replace(cluster.stack, has_fused_activation=True))
-    row |= {"projected_bytes": float(Projector(model, keeps, workload).project(c).memory.allocated[0])}
+    # The activation is several kernels to the clock, but keeps what the fused one keeps (fused_operations.py).
+    keeps = replace(cluster, stack=with_numbers(cluster.stack, {"has_fused_activation": True}))
+    row |= {"projected_bytes": float(Projector(Job(model, keeps, workload)).project(c).memory.allocated[0])}
     row |= {name: found[name] for name in ("allocated_bytes", "reserved_bytes", "spread_s", "notes")}
     row |= {"clocks": watch.text, "notes": [*found["notes"], *watch.warnings]} if watch is not None else {}
     evidence.steps.append(row)
@@ -261,9 +264,9 @@ def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -
 def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, cache, evidence: Evidence):
     """Layers and steps of every model, one at a time; yields its name after each."""
     from primus_search.candidates import Candidates, Fp8
-    from primus_search.measure.bencher import Bencher
-    from primus_search.measure.device import describe
-    from primus_search.measure.preflight import preflight
+    from primus_search.measure.candidate_bench import Bencher
+    from primus_search.measure.device.device_info import describe
+    from primus_search.measure.device.preflight import preflight
     from primus_search.workload import Workload
 
     cluster = one_device(hardware, accelerator)
@@ -282,10 +285,10 @@ def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, 
 
 def run(options, kind: str, models) -> int:
     """The sweep, the fit, layers and steps, and the report, on a device of that kind."""
-    from primus_search.declare.hardware import load_hardware
-    from primus_search.measure.cache import MeasurementCache
-    from primus_search.measure.device import describe, memory_bytes
-    from primus_search.measure.device_table import measure_device
+    from primus_search.declare.hardware_files import load_hardware
+    from primus_search.measure.device.device_info import describe, memory_bytes
+    from primus_search.measure.device.device_table import measure_device
+    from primus_search.measure.measurement_cache import MeasurementCache
 
     deadline = time.monotonic() + 60.0 * options.minutes
     info, scale = describe(kind), SCALES[options.sweep]
@@ -347,7 +350,7 @@ def main(arguments=None) -> int:
     if not torch.cuda.is_available():
         print(f"no CUDA or ROCm device on this machine: nothing measured{unseen(torch.__version__)}")
         return 0
-    from primus_search.declare.models import load_model
+    from primus_search.declare.model_files import load_model
 
     return run(options, "cuda", [load_model(name) for name in options.models.split(",")])
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from primus_search.cost.project import Projector
-from primus_search.declare.space import load_space
+from primus_search.declare.space_file import load_space
 from primus_search.space import Enumerator
 
 CHUNK = 65_536
@@ -30,7 +30,7 @@ def main(space_name: str, nodes: int) -> None:
     enumerator = Enumerator(space)
 
     def projector() -> Projector:
-        return Projector(space.model, space.cluster, space.workload)
+        return Projector(space.job)
 
     starts = [i * max(enumerator.size // CHUNKS, 1) for i in range(CHUNKS)]
     tables = [enumerator.chunk(start, start + CHUNK).candidates for start in starts]

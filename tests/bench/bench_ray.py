@@ -19,7 +19,8 @@ from pathlib import Path
 import ray
 
 from primus_search.declare import load_space
-from primus_search.search import Options, SearchResult, engine_ray, run_search
+from primus_search.exploration import Options, SearchResult, run_search
+from primus_search.exploration.engines import ray_engine
 from primus_search.space import Space
 
 SPACE, OVERRIDES = "stress_1e9", ("space.offload_layers=0",)
@@ -37,7 +38,7 @@ class Spent:
     result: SearchResult
 
 
-class Watched(engine_ray.RayCluster):
+class Watched(ray_engine.RayCluster):
     """An engine that notes what its workers took before they end."""
 
     workers_s: tuple[float, ...] = ()
@@ -50,7 +51,7 @@ class Watched(engine_ray.RayCluster):
 def on_ray(space: Space, workers: int) -> Spent:
     """One search on a private cluster of this many workers."""
     began = time.perf_counter()
-    engine_ray.start(workers)
+    ray_engine.start(workers)
     ready, driver = time.perf_counter(), time.process_time()
     result = run_search(space, Options(engine="ray", workers=workers))
     spent = Spent(
@@ -102,7 +103,7 @@ def main() -> None:
     asked = parser.parse_args()
     chosen = OVERRIDES if not asked.space else ()
     space = load_space(asked.space or SPACE, overrides=[*chosen, *asked.set, 'benchmark.device="off"'])
-    engine_ray.RayCluster = Watched  # type: ignore[misc]
+    ray_engine.RayCluster = Watched  # type: ignore[misc]
     run_search(load_space("tiny_host"), Options(workers=1))  # compiles
     print(
         f"{'engine':16s} {'start':>7s} {'wall s':>8s} {'driver':>8s} {'busiest':>8s} {'workers':>8s}"

@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 
 from primus_search.declare import load_space
-from primus_search.search.collect import Budget, Tick
-from primus_search.search.evaluate import CHUNK_ROWS, Funnel, Task
-from primus_search.search.findings import Findings
-from primus_search.search.leaders import leaders
-from primus_search.search.sampler_check import hypervolume_share, regret
-from primus_search.search.samplers import run_sampler
-from primus_search.search.shortlist import Shortlist
+from primus_search.exploration.exhaustive.collect import Budget, Tick
+from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
+from primus_search.exploration.exhaustive.leaders import leaders
+from primus_search.exploration.exhaustive.shortlist import Shortlist
+from primus_search.exploration.findings import Findings
+from primus_search.exploration.sampled.sampler_check import hypervolume_share, regret
+from primus_search.exploration.sampled.samplers import run_sampler
 
 SPACES = ("llama3.1_405b_h100", "mixtral_8x22b", "deepseek_v2_mi355x")
 METHODS = ("tpe", "nsga2")

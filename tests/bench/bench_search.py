@@ -43,15 +43,15 @@ def rates(space_name: str) -> None:
 
     from primus_search.cost.project import Projector
     from primus_search.declare import load_space
+    from primus_search.exploration.exhaustive.bounds_and_steps import Sieve
     from primus_search.schedule import warm_up as load_compiled_schedules
-    from primus_search.search.sieve import Sieve
     from primus_search.space import Enumerator
 
     space = load_space(space_name)
     enumerator = Enumerator(space)
 
     def projector() -> Projector:
-        return Projector(space.model, space.cluster, space.workload)
+        return Projector(space.job)
 
     starts = np.linspace(0, enumerator.size - CHUNK, CHUNKS).astype(int).tolist()
     spread_out = enumerator.table(

@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from primus_search.cli import app
 from primus_search.errors import InputError
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.measure import revalidate as measuring
-from primus_search.search.saved import SavedRun
-from tests.end_to_end.small_runs import make_run
+from tests.support.small_runs import make_run
 
 SPACE = """
 model: tiny

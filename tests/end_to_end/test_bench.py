@@ -6,7 +6,7 @@ import json
 from typer.testing import CliRunner
 
 from primus_search.cli import app
-from tests.end_to_end.small_runs import make_run
+from tests.support.small_runs import make_run
 
 AXES = {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": 1, "schedule": "1f1b", "sharding": "distributed_optimizer"}
 

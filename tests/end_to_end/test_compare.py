@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from primus_search.analysis.run_comparison import compare, hypervolume
 from primus_search.cli import app
-from primus_search.report.compare import compare, hypervolume
-from primus_search.search.saved import SavedRun
-from tests.end_to_end.small_runs import AXES, make_run
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from tests.support.small_runs import AXES, make_run
 
 Maker = Callable[..., SavedRun]
 
@@ -43,7 +43,7 @@ def test_a_run_is_like_itself(usual: SavedRun) -> None:
     ("changes", "input_name", "group"),
     [
         ({"space": AXES | {"hardware.link_GBps": 20}}, "cluster.network.link_bytes_per_s", "network"),
-        ({"space": AXES | {"stack.gemm_efficiency": 0.7}}, "cluster.stack.gemm_efficiency", "stack"),
+        ({"space": AXES | {"stack.gemm_efficiency": 0.7}}, "cluster.stack.efficiencies.gemm_efficiency", "stack"),
         ({"workload": {"seq_length": 2048, "global_batch_size": 64}}, "workload.seq_length", "workload"),
         ({"nodes": 4}, "cluster.num_nodes", "nodes"),
         ({"hardware": "mi300x"}, "cluster.accelerator.hbm_bytes", "accelerator"),

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.search.deal import WorkerLost
-from primus_search.search.engine import Processes
-from primus_search.search.evaluate import Funnel, Task
-from primus_search.search.findings import Findings
-from primus_search.search.plan import look, plan_tasks
-from primus_search.search.shortlist import Cut, Shortlist
-from tests.end_to_end.kills import TASK_ROWS, write_space
+from primus_search.exploration.engines.local_engine import Processes
+from primus_search.exploration.engines.task_assignment import WorkerLost
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
+from primus_search.exploration.exhaustive.task_plan import look, plan_tasks
+from primus_search.exploration.findings import Findings
+from tests.support.kills import TASK_ROWS, write_space
 
 
 def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:

@@ -9,22 +9,23 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.explanation import Explained, explain
+from primus_search.analysis.what_if import what_if
+from primus_search.analysis.why_not import parse_asked, why_not
 from primus_search.candidates import Candidates
 from primus_search.cli import app
-from primus_search.cost.detail import TRAFFIC_PARTS
-from primus_search.cost.result import Step
+from primus_search.cost.breakdown import TRAFFIC_PARTS
+from primus_search.cost.projection import Step
+from primus_search.declare.framework_files import load_framework
 from primus_search.errors import InputError
-from primus_search.export import FORMATS, write_launch
-from primus_search.export.job import Job
-from primus_search.report.ablation import OFF_VALUES
-from primus_search.report.explain import Explained, explain
-from primus_search.report.what_if import what_if
-from primus_search.report.why_not import parse_asked, why_not
-from primus_search.search import Options, run_search
-from primus_search.search.saved import SavedRun
-from primus_search.search.trials import Judge, Values, values_of, word
+from primus_search.exploration import Options, run_search
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.trials import Judge, Values, values_of, word
+from primus_search.export import launch_files
+from primus_search.export.job import LaunchJob
+from primus_search.knobs import KNOB
 from primus_search.space import Axis, Enumerator
-from tests.end_to_end.small_runs import make_run
+from tests.support.small_runs import make_run
 
 DENSE: dict[str, Any] = {
     "model": "tiny",
@@ -94,9 +95,9 @@ def test_what_a_knob_gives_re_tuned_is_what_a_search_without_it_finds(experts: S
     e = explain(experts, 1)
     found = {one.knob: one for one in e.ablations}
     if knob not in found:
-        assert e.base[knob] == OFF_VALUES[knob]
+        assert e.base[knob] == KNOB[knob].off
         return
-    off = OFF_VALUES[knob]
+    off = KNOB[knob].off
     assert off in e.space.axis(knob).values, "the space of this test offers every knob's off"
     axes = tuple(Axis(name=a.name, values=(off,)) if a.name == knob else a for a in e.space.axes)
     without = run_search(replace(e.space, axes=axes), Options(keep=1, workers=1)).best.best_tokens_per_s_per_gpu
@@ -148,7 +149,7 @@ def test_a_legal_row_and_a_row_the_enumerator_lists_are_the_same_thing(experts: 
 
 
 def _table(values: Values) -> Candidates:
-    from primus_search.search.trials import table_of
+    from primus_search.exploration.trials import table_of
 
     return table_of([values])
 
@@ -201,19 +202,24 @@ def test_why_not_says_what_would_make_it_fit(tmp_path: Path) -> None:
         assert not {"recompute", "micro_batch_size"} & {part.split("=")[0] for part in text.split(", ")}
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_why_not_understands_the_launch_file_of_another_rank(experts: SavedRun, name: str, tmp_path: Path) -> None:
-    e, other, path = explain(experts, 1), explain(experts, 7), tmp_path / "launch"
-    job = Job(candidate=other.one, model=e.space.model, cluster=other.choice.cluster, workload=e.space.workload)
-    path.write_text(write_launch(job, name).text)
-    asked = parse_asked(f"@{path}", e.base)
+def test_why_not_understands_the_launch_file_of_another_rank(experts: SavedRun, tmp_path: Path) -> None:
+    e, other, path = explain(experts, 1), explain(experts, 7), tmp_path / "primus.yaml"
+    job = LaunchJob(
+        candidate=other.one,
+        model=e.space.model,
+        cluster=other.choice.cluster,
+        workload=e.space.workload,
+        framework=load_framework("primus"),
+    )
+    path.write_text(launch_files(job).texts["primus.yaml"])
+    asked = parse_asked(f"@{path}", e.base, e.judge)
     assert set(asked) == {axis for axis in e.base if e.base[axis] != other.base[axis]}
     answer = why_not(e.judge, e.base, asked)
     assert answer.alone.figures is not None and not answer.alone.followed
     rate = other.row["tokens_per_s_per_gpu"]
     assert answer.alone.figures.tokens_per_s_per_gpu == pytest.approx(rate, rel=1e-9)
     with pytest.raises(InputError, match="has the very configuration"):
-        parse_asked(f"@{path}", other.base)
+        parse_asked(f"@{path}", other.base, e.judge)
 
 
 def test_what_cannot_be_asked_is_said_in_one_go(experts: SavedRun) -> None:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search import ranking_of, searched, space_of
 
+from primus_search.analysis.kept_rows import Kept
 from primus_search.errors import InputError
+from primus_search.exploration import Options, RunFolder, StoreError, run_search
+from primus_search.exploration.exhaustive import evaluate as evaluation
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.run_folder import journal as journals
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report
-from primus_search.report.kept import Kept
-from primus_search.search import Options, RunFolder, StoreError, run_search
-from primus_search.search import evaluate as evaluation
-from primus_search.search import journal as journals
-from primus_search.search.evaluate import Funnel, Task
-from primus_search.search.saved import SavedRun
 from primus_search.space import Space
+from tests.end_to_end.test_search import ranking_of, searched, space_of
 
 ROWS = 500
 KEEP = 200
@@ -26,8 +26,8 @@ KEEP = 200
 
 @pytest.fixture(autouse=True)
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("evaluate", "plan"):
-        monkeypatch.setattr(f"primus_search.search.{module}.CHUNK_ROWS", ROWS)
+    for module in ("evaluate", "task_plan"):
+        monkeypatch.setattr(f"primus_search.exploration.exhaustive.{module}.CHUNK_ROWS", ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_a_run_continues_with_another_number_of_workers(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The length of a task depends on the workers; a journal's ranges must keep their meaning."""
-    monkeypatch.setattr("primus_search.search.plan.TASKS_PER_WORKER", 3)
+    monkeypatch.setattr("primus_search.exploration.exhaustive.task_plan.TASKS_PER_WORKER", 3)
     done = interrupted(space_of(1), tmp_path, 2, monkeypatch)
     assert len(done) == 2
     searched(space_of(1), tmp_path, workers=2, resume=True)
@@ -91,7 +91,7 @@ def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget ends with the task that spends it."""
-    monkeypatch.setattr("primus_search.search.plan.TASKS_PER_WORKER", 1000)
+    monkeypatch.setattr("primus_search.exploration.exhaustive.task_plan.TASKS_PER_WORKER", 1000)
     space = space_of(1)
     limited = replace(space, search=replace(space.search, method="exhaustive", budget_candidates=3 * ROWS))
     result = searched(limited, tmp_path, workers=1)
@@ -135,7 +135,7 @@ def test_a_journal_of_another_search_is_kept_and_refused(tmp_path: Path, monkeyp
 def test_a_journal_of_other_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What its tasks are and what their figures mean is the code's matter."""
     interrupted(space_of(1), tmp_path, 3, monkeypatch)
-    monkeypatch.setattr("primus_search.search.store.fingerprint_of", lambda folder: "another")
+    monkeypatch.setattr("primus_search.exploration.run_folder.folder.fingerprint_of", lambda folder: "another")
     with pytest.raises(InputError, match=r"\(source files [0-9a-f]{16}, now another changed\)"):
         searched(space_of(1), tmp_path, workers=1, resume=True, keep=KEEP)
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import kills
 import pytest
-from kills import Run, kill_at, moments, write_space
+
+from tests.support import kills
+from tests.support.kills import Run, kill_at, moments, write_space
 
 MOMENTS = 20
 FEW = 1
@@ -95,7 +96,7 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    from primus_search.search.engine_ray import join
+    from primus_search.exploration.engines.ray_engine import join
 
     with pytest.MonkeyPatch.context() as patch:
         for name in kills.MARKS:

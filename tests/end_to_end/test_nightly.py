@@ -150,16 +150,16 @@ def removed(folder: Path) -> dict[str, int]:
 
 def test_a_slowed_kernel_model_is_caught_and_named(other_night: Path) -> None:
     lines = "\n_before = gemm_s\n\n\ndef gemm_s(*args, **kwargs):\n    return 1.1 * _before(*args, **kwargs)\n"
-    done = changed_package(other_night, "cost/gemm.py", lines)
+    done = changed_package(other_night, "cost/laws/gemm.py", lines)
     assert done.returncode == 1, done.stdout + done.stderr
     report = found(other_night)
     assert "tokens_per_s" in failed(report)
     code = next(cause for cause in report["causes"] if cause["kind"] == "code")
-    assert "cost/gemm.py" in code["what"].split(", ")
+    assert "cost/laws/gemm.py" in code["what"].split(", ")
     assert code["effects"]["tokens_per_s"] < -0.02
     largest = re.search(r"moved: step.mlp \+([0-9.]+)%", code["note"])
     assert largest and 8 < float(largest[1]) <= 10, "GEMMs but for the activation between them, slower by a tenth"
-    assert "FAILED" in done.stdout and "cost/gemm.py" in done.stdout
+    assert "FAILED" in done.stdout and "cost/laws/gemm.py" in done.stdout
 
 
 def test_a_baseline_needs_a_reason_and_keeps_all_of_them(other_night: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.search import Options, SearchResult, run_search
-from primus_search.search.revalidation import revalidated
+from primus_search.exploration import Options, SearchResult, run_search
+from primus_search.exploration.revalidation import revalidated
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +49,8 @@ def test_the_benchmark_runs_on_the_node_that_offers_the_device(
 
 
 def test_without_such_a_node_it_does_not_run_there_and_says_so(cluster: Any) -> None:
+    from primus_search.exploration.engines.ray_device import revalidated_on_cluster
     from primus_search.measure.revalidate import Benchmark
-    from primus_search.search.engine_ray_device import revalidated_on_cluster
 
     def never(how: Benchmark) -> Any:
         raise AssertionError("ran on a node that has no such device")

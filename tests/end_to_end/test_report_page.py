@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.export import write_launch
-from primus_search.export.job import Job
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.export import launch_files
+from primus_search.export.job import LaunchJob
 from primus_search.report.html import page, write_report
 from primus_search.report.html_data import _packed, content
-from primus_search.search.saved import SavedRun
-from tests.end_to_end.browser import CHROMIUM, DRIVER, MISSING, Browser, browser
-from tests.end_to_end.small_runs import make_run
+from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, browser
+from tests.support.small_runs import make_run
 
 NASTY = "<script>alert(1)</script>"
 in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
@@ -126,17 +126,20 @@ def test_candidates_are_pinned_from_table_and_plot(run: Path, chromium: Browser)
 def test_a_launch_file_is_copied_whole(run: Path, chromium: Browser) -> None:
     chromium.open((run / "report.html").as_uri())
     chromium.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    chromium.run("document.querySelector('[data-format=megatron]').click(); document.getElementById('copy').click()")
+    chromium.run(
+        "document.querySelector('[data-format=\"primus.yaml\"]').click(); document.getElementById('copy').click()"
+    )
     chromium.wait("new Promise(done => setTimeout(done, 300))")
     assert chromium.run("return document.getElementById('copied').textContent") == "Copied."
     saved = SavedRun.open(run)
-    job = Job(
+    job = LaunchJob(
         candidate=saved.candidate(1),
         model=saved.space.model,
         cluster=saved.cluster(1).cluster,
         workload=saved.space.workload,
+        framework=saved.cluster(1).framework,
     )
-    assert chromium.wait("navigator.clipboard.readText()") == write_launch(job, "megatron").text
+    assert chromium.wait("navigator.clipboard.readText()") == launch_files(job).texts["primus.yaml"]
 
 
 @in_browser

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_search import ranking_of, searched, space_of
 
 from primus_search.declare import make_space
 from primus_search.errors import NothingFits
-from primus_search.search import Options, run_search
-from primus_search.search.collect import Budget
-from primus_search.search.evaluate import Funnel, Task
-from primus_search.search.look import Looker
-from primus_search.search.sampler_check import hypervolume_share, regret
-from primus_search.search.samplers import run_sampler
-from primus_search.search.shortlist import OPEN, Shortlist
+from primus_search.exploration import Options, run_search
+from primus_search.exploration.exhaustive.collect import Budget
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import OPEN, Shortlist
+from primus_search.exploration.sampled.sampler_check import hypervolume_share, regret
+from primus_search.exploration.sampled.samplers import run_sampler
+from primus_search.exploration.sampled.screening import Looker
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER, OUTER
 from primus_search.space.nearest import Nearest
+from tests.end_to_end.test_search import ranking_of, searched, space_of
 
 METHODS = ("tpe", "nsga2", "nsga3", "qmc", "random")
 
@@ -138,7 +138,7 @@ def test_auto_samples_what_exceeds_the_budget_of_candidates_and_stays_below_it()
 
 def test_a_budget_of_seconds_ends_a_sampled_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10_000))
-    monkeypatch.setattr("primus_search.search.samplers.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("primus_search.exploration.sampled.samplers.time.monotonic", lambda: float(next(clock)))
     result = run_search(sampled(space_of(2), budget_seconds=3.0, budget_evaluations=1000), Options(workers=1))
     assert not result.is_complete and len(result.ranking)
     assert result.notes[-1] == "the budget of seconds ran out: these are the best candidates found so far"

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.explanation import explain
+from primus_search.analysis.pipelines import RunPipeline
 from primus_search.cli import app
 from primus_search.errors import InputError
-from primus_search.report.explain import explain
-from primus_search.report.pipelines import RunPipeline
-from primus_search.search.saved import SavedRun
-from tests.end_to_end.small_runs import AXES, make_run
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from tests.support.small_runs import AXES, make_run
 
 
 @pytest.fixture(scope="module")

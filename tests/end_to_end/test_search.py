@@ -15,10 +15,10 @@ import yaml
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
 from primus_search.errors import InputError, NothingFits
-from primus_search.search import Options, RunFolder, SearchResult, run_search
-from primus_search.search import evaluate as evaluation
-from primus_search.search.evaluate import MEMORY_IGNORES
-from primus_search.search.shortlist import without_noise
+from primus_search.exploration import Options, RunFolder, SearchResult, run_search
+from primus_search.exploration.exhaustive import evaluate as evaluation
+from primus_search.exploration.exhaustive.evaluate import MEMORY_IGNORES
+from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.space import Enumerator, Space
 
 SMALL = {"sync_free_stage": [0, 1], "loss_fusion": True, "etp": 1, "cp": [1, 2], "micro_batch_size": [1, 2]}
@@ -41,7 +41,7 @@ def space_of(seed: int = 0, **changes: Any) -> Space:
 def brute_force(space: Space) -> tuple[list[int], list[int]]:
     """Numbers of all fitting rows by step time, and of the frontier by memory: one table, no pruning."""
     everything = Enumerator(space).chunk(0, 10**9)
-    projector = Projector(space.model, space.cluster, space.workload, memory_margin=space.search.memory_margin)
+    projector = Projector(space.job, memory_margin=space.search.memory_margin)
     projection = projector.project(everything.candidates)
     step, memory = without_noise(projection.step.total), without_noise(projection.memory.total)
     fitting = [int(i) for i in np.flatnonzero(projection.fits)]
@@ -72,7 +72,7 @@ def test_memory_ignores_what_the_funnel_thinks_it_ignores() -> None:
     for seed in range(4):
         space = space_of(seed)
         table = Enumerator(space).chunk(0, 3000).candidates
-        projector = Projector(space.model, space.cluster, space.workload)
+        projector = Projector(space.job)
         usual = projector.memory_bytes(table)
         for name in MEMORY_IGNORES:
             column = table.columns()[name]
@@ -83,9 +83,9 @@ def test_memory_ignores_what_the_funnel_thinks_it_ignores() -> None:
 def test_a_row_costs_the_same_alone_as_in_a_table_up_to_the_order_of_additions() -> None:
     space = space_of(1)
     table = Enumerator(space).chunk(0, 4000).candidates
-    projector = Projector(space.model, space.cluster, space.workload)
+    projector = Projector(space.job)
     whole = projector.project(table)
-    fresh = Projector(space.model, space.cluster, space.workload)
+    fresh = Projector(space.job)
     for i in random.Random(0).sample(range(len(table)), 25):
         alone = fresh.project(table.take(slice(i, i + 1)))
         assert alone.step.total[0] == pytest.approx(whole.step.total[i], rel=1e-13)
@@ -112,7 +112,7 @@ def test_any_number_of_processes_and_any_chunk_give_the_same_files(
     space = space_of(1)
     searched(space, tmp_path / "one", workers=1)
     monkeypatch.setattr(evaluation, "CHUNK_ROWS", 700)
-    monkeypatch.setattr("primus_search.search.plan.CHUNK_ROWS", 700)
+    monkeypatch.setattr("primus_search.exploration.exhaustive.task_plan.CHUNK_ROWS", 700)
     searched(space, tmp_path / "two", workers=2)
     assert ranking_of(tmp_path / "one") == ranking_of(tmp_path / "two")
 

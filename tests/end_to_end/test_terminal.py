@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory import fit_verdict
-from primus_search.cost.uncertainty import TIE
-from primus_search.report.words import between, chance
-from primus_search.search.saved import SavedRun
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.labels import between, chance
 
 ROOT = Path(__file__).parents[2]
 NARROW = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none"]

@@ -13,8 +13,9 @@ import pytest
 from scipy.special import ndtri
 
 from primus_search.cost.memory.fit import FITS
-from primus_search.validate.run import Row, validate_file
+from primus_search.lab.published import validated
 from primus_search.validate.score import duplicate_weights
+from primus_search.validate.score_runs import ScoredRun
 
 DATA = Path(__file__).parent / "data"
 # Reserved memory of the first iteration, before the optimizer state exists: not the peak (see its notes).
@@ -22,12 +23,12 @@ NOT_A_PEAK = {"amd2-007"}
 
 
 @lru_cache(maxsize=1)
-def rows() -> tuple[list[Row], list[Row]]:
+def rows() -> tuple[list[ScoredRun], list[ScoredRun]]:
     """Runs that ran, and configurations that ran out of memory."""
     ran, out = [], []
     for name in ("measured_memory.csv", "oom_runs.csv", "unseen_runs.csv"):
-        found = validate_file(DATA / name)
-        ran += [row for row in (*found.rows, *found.memory_only) if row.case.run.id not in NOT_A_PEAK]
+        found = validated(DATA / name)
+        ran += [row for row in (*found.rows, *found.memory_only) if row.run.id not in NOT_A_PEAK]
         out += list(found.ran_out)
     return ran, out
 
@@ -35,9 +36,9 @@ def rows() -> tuple[list[Row], list[Row]]:
 @pytest.mark.parametrize("said", [0.75, 0.9, 0.95, 0.99])
 def test_as_many_run_as_are_said_to(said: float) -> None:
     with_peak = [row for row in rows()[0] if row.memory is not None]
-    weights = duplicate_weights(row.case.duplicate_key for row in with_peak)
+    weights = duplicate_weights(row.run.duplicate_key for row in with_peak)
     projected, measured = np.array([row.memory for row in with_peak if row.memory is not None]).T
-    spread = np.array([row.case.cluster.accelerator.footprint.spread for row in with_peak])
+    spread = np.array([row.run.cluster.accelerator.footprint.spread for row in with_peak])
     ran = measured <= projected * np.exp(spread * ndtri(said))
     share = float((weights * ran).sum() / weights.sum())
     # One standard error of a share of some 67 distinct configurations, twice over, or half of what is left to 1.
@@ -48,7 +49,7 @@ def test_as_many_run_as_are_said_to(said: float) -> None:
 
 def test_of_those_said_to_fit_every_one_ran_and_of_those_at_risk_not_all_did() -> None:
     ran, out = rows()
-    assert [row.case.run.id for row in out if row.verdict == FITS] == []
+    assert [row.run.id for row in out if row.verdict == FITS] == []
     assert sum(row.verdict == FITS for row in ran) >= 0.95 * len(ran)
     doubtful = [row for row in (*ran, *out) if 0.05 < row.fit_probability < 0.9]
     share = sum(row in ran for row in doubtful) / len(doubtful)

@@ -15,13 +15,13 @@ import pytest
 from primus_search.candidates import Candidates
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import fit_probability, project_memory
-from primus_search.cost.result import Memory
-from primus_search.declare.hardware import load_hardware, load_stack
+from primus_search.cost.projection import Memory
+from primus_search.declare.hardware_files import load_hardware, load_stack
+from primus_search.job import Job
+from primus_search.lab.published import measured_table
 from primus_search.layout import BALANCED
+from primus_search.measured_run import MeasuredRun
 from primus_search.model import MixtureOfExperts, Model
-from primus_search.validate.cases import Case, build_case
-from primus_search.validate.rows import read_runs
-from primus_search.validate.run import memory_view
 from primus_search.workload import Workload
 
 DATA = Path(__file__).parent / "data" / "measured_memory.csv"
@@ -39,41 +39,40 @@ NOT_A_PEAK = {"amd2-007"}
 
 
 @lru_cache(maxsize=1)
-def measured() -> tuple[tuple[Case, Memory, float], ...]:
+def measured() -> tuple[tuple[MeasuredRun, Memory, float], ...]:
     """Case, projection and signed relative error of every row."""
     rows = []
-    for run in read_runs(DATA):
-        case = build_case(run)
-        memory = project_memory(case.model, case.cluster, case.workload, case.candidates)
-        view, unit = memory_view(run)
-        predicted = {"allocated": memory.allocated, "reserved": memory.reserved, "driver": memory.driver}[view]
-        rows.append((case, memory, float(predicted[0]) / ((run.number("peak_mem_gb") or 0.0) * unit) - 1.0))
+    table = measured_table(DATA)
+    assert not table.skipped
+    for case in table.runs:
+        memory = project_memory(case.job, case.candidates)
+        views = {"allocated": memory.allocated, "reserved": memory.reserved, "driver": memory.driver}
+        predicted = views[case.measured.peak_kind]
+        rows.append((case, memory, float(predicted[0]) / case.measured.peak_bytes - 1.0))
     return tuple(rows)
 
 
 @pytest.mark.parametrize("prefix", TOLERANCES)
 def test_every_row_is_within_what_its_source_allows(prefix: str) -> None:
     errors = {
-        case.run.id: error
-        for case, _, error in measured()
-        if case.run.id.startswith(prefix) and case.run.id not in NOT_A_PEAK
+        case.id: error for case, _, error in measured() if case.id.startswith(prefix) and case.id not in NOT_A_PEAK
     }
     assert errors
     assert {name: error for name, error in errors.items() if abs(error) > TOLERANCES[prefix]} == {}
 
 
 def test_median_p90_and_bias_over_all_distinct_configurations() -> None:
-    errors = np.array([error for case, _, error in measured() if case.run.id not in NOT_A_PEAK])
+    errors = np.array([error for case, _, error in measured() if case.id not in NOT_A_PEAK])
     assert np.median(np.abs(errors)) <= 0.04
     assert np.quantile(np.abs(errors), 0.9) <= 0.10
     assert abs(np.median(errors)) <= 0.03
 
 
 def test_runs_that_ran_are_said_to_fit() -> None:
-    refused = [case.run.id for case, memory, _ in measured() if memory.total[0] > case.cluster.accelerator.hbm_bytes]
+    refused = [case.id for case, memory, _ in measured() if memory.total[0] > case.cluster.accelerator.hbm_bytes]
     assert refused == []
     doubtful = [
-        case.run.id for case, memory, _ in measured() if fit_probability(memory, case.cluster.accelerator)[0] < 0.05
+        case.id for case, memory, _ in measured() if fit_probability(memory, case.cluster.accelerator)[0] < 0.05
     ]
     assert doubtful == []
 
@@ -81,8 +80,8 @@ def test_runs_that_ran_are_said_to_fit() -> None:
 def test_the_micro_batch_sweep_of_deepseek_v2_lite_rises_as_measured() -> None:
     # AMD-AGI/Primus examples/moe_package figure 6, MI355X: 28.05 %, 34.50 %, 47.46 %, 75.76 % of 287.98 GiB at
     # micro-batch 1, 2, 4, 8; then 12 with fused loss, with DeepEP, and 14 with everything.
-    sweep = [(case, memory) for case, memory, _ in measured() if case.run.id.startswith("primus-0")]
-    predicted = {case.run.id: float(memory.driver[0]) / (287.98 * 2**30) for case, memory in sweep}
+    sweep = [(case, memory) for case, memory, _ in measured() if case.id.startswith("primus-0")]
+    predicted = {case.id: float(memory.driver[0]) / (287.98 * 2**30) for case, memory in sweep}
     published = {"primus-001": 0.2805, "primus-002": 0.3450, "primus-003": 0.4746, "primus-004": 0.7576}
     for name, share in published.items():
         assert predicted[name] == pytest.approx(share, rel=0.04)
@@ -95,9 +94,9 @@ def test_allocator_slack_of_megatron_runs_is_near_what_torch_reports() -> None:
     # SimuMax prints both: max_memory_reserved - max_memory_allocated, 0.8 to 11.7 GiB.
     pairs = []
     for case, memory, _ in measured():
-        found = re.search(r"reserved ([\d.]+) GiB", case.run.word("notes"))
-        if case.run.id.startswith("sm-") and found:
-            peak = case.run.number("peak_mem_gb") or 0.0
+        found = re.search(r"reserved ([\d.]+) GiB", case.provenance.notes)
+        if case.id.startswith("sm-") and found:
+            peak = case.measured.peak_bytes / 2**30
             pairs.append((float(memory.reserved[0]) / 2**30, float(found.group(1)), peak))
     predicted, reserved, _ = np.array(pairs).T
     assert len(pairs) >= 15
@@ -134,7 +133,7 @@ def test_schedules_of_qwen3_235b_need_what_they_were_seen_to_need_and_one_runs_o
         schedules=names,
         layouts=(BALANCED,),
     )
-    m = project_memory(model, cluster, Workload(seq_length=4096, global_batch_size=256), c)
+    m = project_memory(Job(model, cluster, Workload(seq_length=4096, global_batch_size=256)), c)
     gib = m.driver / 2**30
     assert gib[:7] == pytest.approx(list(seen.values()), rel=0.085)
     assert gib[[0, 5, 6]] == pytest.approx([261.58, 287.13, 278.82], rel=0.02)

@@ -1,7 +1,7 @@
 """Projections against training runs measured by others (tests/oracle/data/README.md).
 
-Tolerances are the accuracy this project promises (docs/fidelity.md), not what happens to come out today. The error with
-a run's source and model left out of every fit is in docs/fidelity.md; here the shipped numbers are judged.
+Tolerances are the accuracy this project promises (docs/dev/fidelity_log.md), not what happens to come out today. The
+error with a run's source and model left out of every fit is in docs/fidelity.md; here the shipped numbers are judged.
 """
 
 import csv
@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.validate import Outcome, validate_file
-from primus_search.validate.run import Row, summary
+from primus_search.lab.published import validated
+from primus_search.validate import Validation
 from primus_search.validate.score import quantile
+from primus_search.validate.score_runs import ScoredRun, summary
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
 UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"
@@ -27,16 +28,16 @@ FEW = 4.0
 
 
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
-    return validate_file(DATA)
+def outcome() -> Validation:
+    return validated(DATA)
 
 
-def test_every_complete_run_is_projected(outcome: Outcome) -> None:
-    odd = {run.id: reason for run, reason in outcome.skipped if run.is_complete}
+def test_every_complete_run_is_projected(outcome: Validation) -> None:
+    odd = {one.id: one.reason for one in outcome.skipped if one.reason != "marked incomplete"}
     assert odd == {}
 
 
-def test_errors_stay_inside_what_is_promised(outcome: Outcome) -> None:
+def test_errors_stay_inside_what_is_promised(outcome: Validation) -> None:
     figures = summary(outcome)
     assert figures["median_abs_error"] <= MEDIAN
     assert figures["p90_abs_error"] <= P90
@@ -44,8 +45,8 @@ def test_errors_stay_inside_what_is_promised(outcome: Outcome) -> None:
     assert figures["kendall"] >= KENDALL
 
 
-def test_no_gpu_family_is_left_behind(outcome: Outcome) -> None:
-    gpus = np.array([row.case.run.word("gpu") for row in outcome.rows])
+def test_no_gpu_family_is_left_behind(outcome: Validation) -> None:
+    gpus = np.array([row.run.gpu for row in outcome.rows])
     errors, weights = np.abs(outcome.errors), outcome.weights
     medians = {
         gpu: quantile(errors[gpus == gpu], weights[gpus == gpu], 0.5)
@@ -55,15 +56,15 @@ def test_no_gpu_family_is_left_behind(outcome: Outcome) -> None:
     assert {gpu: m for gpu, m in medians.items() if m > GPU_MEDIAN} == {}
 
 
-def test_fp8_gains_are_realistic_and_have_the_measured_sign(outcome: Outcome) -> None:
+def test_fp8_gains_are_realistic_and_have_the_measured_sign(outcome: Validation) -> None:
     """NVIDIA's H100 pairs that differ in nothing but precision; measured 1.22 to 1.68 (dgxc-benchmarking v25.02)."""
     pairs: dict[tuple[object, ...], dict[str, tuple[float, float]]] = {}
     for row in outcome.rows:
-        run = row.case.run
+        run = row.run
         if not run.id.startswith("dgxc"):
             continue
-        key = (run.word("source"), run.word("model"), run.number("gpus"), run.number("tp"), run.number("mbs"))
-        pairs.setdefault(key, {})[run.word("precision")] = (row.predicted, row.case.tokens_per_s_per_gpu)
+        key = (*run.group, run.cluster.world, run.candidates.tp[0], run.candidates.micro_batch_size[0])
+        pairs.setdefault(key, {})[run.precision] = (row.predicted, row.run.tokens_per_s_per_gpu)
     both = [pair for pair in pairs.values() if {"bf16", "fp8-delayed"} <= set(pair)]
     assert len(both) > 20
     for pair in both:
@@ -87,47 +88,43 @@ HALF_HIDDEN = {("tt-020", "tt-024")}
 
 
 @pytest.mark.parametrize("knob", KNOBS)
-def test_a_single_knob_moves_the_rate_the_way_it_was_measured(outcome: Outcome, knob: str) -> None:
+def test_a_single_knob_moves_the_rate_the_way_it_was_measured(outcome: Validation, knob: str) -> None:
     """Every pair of runs whose rows differ in that knob only, and by more than identical runs do."""
     with DATA.open(newline="") as file:
         raw = {row["id"]: row for row in csv.DictReader(file)}
     same = [c for c in raw["tt-001"] if c not in KNOBS[knob] | RESULTS]
-    alike: dict[tuple[str, ...], list[Row]] = {}
+    alike: dict[tuple[str, ...], list[ScoredRun]] = {}
     for row in outcome.rows:
-        alike.setdefault(tuple(raw[row.case.run.id][column] for column in same), []).append(row)
+        alike.setdefault(tuple(raw[row.run.id][column] for column in same), []).append(row)
     pairs = [
         (a, b)
         for rows in alike.values()
         for a, b in combinations(rows, 2)
-        if all(raw[a.case.run.id][column] != raw[b.case.run.id][column] for column in KNOBS[knob])
+        if all(raw[a.run.id][column] != raw[b.run.id][column] for column in KNOBS[knob])
     ]
-    measured = {
-        (a.case.run.id, b.case.run.id): b.case.tokens_per_s_per_gpu / a.case.tokens_per_s_per_gpu for a, b in pairs
-    }
+    measured = {(a.run.id, b.run.id): b.run.tokens_per_s_per_gpu / a.run.tokens_per_s_per_gpu for a, b in pairs}
     clear = {ids for ids, ratio in measured.items() if abs(np.log(ratio)) > CLEAR}
     wrong = {
-        (a.case.run.id, b.case.run.id)
-        for a, b in pairs
-        if (b.predicted > a.predicted) != (measured[a.case.run.id, b.case.run.id] > 1.0)
+        (a.run.id, b.run.id) for a, b in pairs if (b.predicted > a.predicted) != (measured[a.run.id, b.run.id] > 1.0)
     }
     assert len(clear) >= 4
     assert wrong & clear <= HALF_HIDDEN
 
 
-def test_recompute_costs_what_was_measured_within_noise(outcome: Outcome) -> None:
+def test_recompute_costs_what_was_measured_within_noise(outcome: Validation) -> None:
     """Full against selective recompute of the same runs (Korthikanti et al. 2022): 29 to 32 % of throughput."""
-    by_id = {row.case.run.id: row for row in outcome.rows}
+    by_id = {row.run.id: row for row in outcome.rows}
     for full, selective in (("kor-001", "kor-002"), ("kor-003", "kor-004"), ("kor-007", "kor-008")):
         predicted = by_id[selective].predicted / by_id[full].predicted
-        measured = by_id[selective].case.tokens_per_s_per_gpu / by_id[full].case.tokens_per_s_per_gpu
+        measured = by_id[selective].run.tokens_per_s_per_gpu / by_id[full].run.tokens_per_s_per_gpu
         assert predicted == pytest.approx(measured, rel=0.05)
 
 
 def test_runs_no_fit_has_seen_are_met_as_well() -> None:
-    """What is promised for unseen runs; GPT-OSS keeps the whole table's tail above its 22 %, see docs/fidelity.md."""
-    outcome = validate_file(UNSEEN)
+    """Promise for held-out runs; GPT-OSS keeps the whole table's tail above its 22 % (docs/dev/fidelity_log.md)."""
+    outcome = validated(UNSEEN)
     assert not outcome.skipped
     assert summary(outcome)["median_abs_error"] <= UNSEEN_MEDIAN
     errors = np.abs(outcome.errors)
-    dense = np.array([not row.case.model.is_moe for row in outcome.rows])
+    dense = np.array([not row.run.model.is_moe for row in outcome.rows])
     assert quantile(errors[dense], outcome.weights[dense], 0.9) <= UNSEEN_P90

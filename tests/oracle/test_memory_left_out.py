@@ -9,25 +9,26 @@ from pathlib import Path
 
 import numpy as np
 
-from primus_search.validate.run import Row, memory_view, validate_file
+from primus_search.lab.published import validated
 from primus_search.validate.score import duplicate_weights, score
+from primus_search.validate.score_runs import ScoredRun
 
 DATA = Path(__file__).parent / "data"
 # Reserved memory of the first iteration, before the optimizer state exists: not the peak (see its notes).
 NOT_A_PEAK = {"amd2-007"}
 
-FITTED: tuple[Callable[[Row], bool], ...] = (
-    lambda row: row.case.cluster.accelerator.name == "MI355X" and memory_view(row.case.run)[0] == "driver",
-    lambda row: row.case.cluster.stack.name == "megatron_deepspeed",
+FITTED: tuple[Callable[[ScoredRun], bool], ...] = (
+    lambda row: row.run.cluster.accelerator.name == "MI355X" and row.run.measured.peak_kind == "driver",
+    lambda row: row.run.cluster.stack.name == "megatron_deepspeed",
 )
 
 
-def rows_with_a_peak() -> list[Row]:
-    found: list[Row] = []
+def rows_with_a_peak() -> list[ScoredRun]:
+    found: list[ScoredRun] = []
     for name in ("measured_memory.csv", "oom_runs.csv"):
-        outcome = validate_file(DATA / name)
+        outcome = validated(DATA / name)
         found += [row for row in (*outcome.rows, *outcome.memory_only) if row.memory is not None]
-    return [row for row in found if row.case.run.id not in NOT_A_PEAK]
+    return [row for row in found if row.run.id not in NOT_A_PEAK]
 
 
 def shift_bytes(projected: np.ndarray, measured: np.ndarray, weights: np.ndarray) -> float:
@@ -40,8 +41,8 @@ def shift_bytes(projected: np.ndarray, measured: np.ndarray, weights: np.ndarray
 def test_peaks_of_runs_whose_source_and_model_took_no_part_in_a_fit() -> None:
     rows = rows_with_a_peak()
     projected, measured = np.array([row.memory for row in rows if row.memory is not None]).T
-    weights = duplicate_weights(row.case.duplicate_key for row in rows)
-    groups = [row.case.group for row in rows]
+    weights = duplicate_weights(row.run.duplicate_key for row in rows)
+    groups = [row.run.group for row in rows]
     left_out = projected.copy()
     for belongs in FITTED:
         mine = np.array([belongs(row) for row in rows])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.cost.collectives import (
+from primus_search.cost.laws.collectives import (
     Group,
     all_gather_s,
     all_reduce_s,
@@ -18,8 +18,8 @@ from primus_search.cost.collectives import (
     dispatch_s,
     reduce_scatter_s,
 )
-from primus_search.cost.expert_parallel import distinct_destinations
-from primus_search.declare.hardware import load_hardware
+from primus_search.cost.traffic.expert_parallel import distinct_destinations
+from primus_search.declare.hardware_files import load_hardware
 from primus_search.units import GB
 
 POINTS = list(csv.DictReader((Path(__file__).parent / "data" / "network_points.csv").open()))

@@ -1,8 +1,9 @@
 """Parameter counts of the presets against what the publishers of these models say.
 
 Exact totals are the element counts of the released safetensors files (the "model size" of each Hugging Face page
-before rounding); the others are the publishers' own rounded figures, whose convention for active parameters differs:
-Mistral and Qwen count the token embedding, DeepSeek, Moonshot and OpenAI do not.
+before rounding), without biases of routing, which are buffers; the others are the publishers' own rounded figures,
+whose convention for active parameters differs: Mistral and Qwen count the token embedding, DeepSeek, Moonshot and
+OpenAI do not.
 """
 
 import math
@@ -29,10 +30,10 @@ RELEASED_WEIGHTS = {
     "mixtral_8x22b": 140_620_634_112,
     "deepseek_v2_lite": 15_706_484_224,
     "deepseek_v2": 235_741_434_880,
-    "deepseek_v3": 671_026_419_200,
+    "deepseek_v3": 671_026_404_352,
     "gpt_oss_20b": 20_914_757_184,
     "gpt_oss_120b": 116_829_156_672,
-    "kimi_k2": 1_026_408_232_448,
+    "kimi_k2": 1_026_408_209_408,
 }
 # preset -> (total, active, digits after the point of the active figure), in 10^9 parameters, as published.
 PUBLISHED_BILLIONS = {

@@ -9,17 +9,18 @@ from functools import lru_cache
 from pathlib import Path
 
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
-from primus_search.validate.run import Outcome, Row, memory_summary, validate_file
+from primus_search.lab.published import validated
+from primus_search.validate.score_runs import ScoredRun, Validation, memory_summary
 
 DATA = Path(__file__).parent / "data" / "oom_runs.csv"
 
 
 @lru_cache(maxsize=1)
-def outcome() -> Outcome:
-    return validate_file(DATA)
+def outcome() -> Validation:
+    return validated(DATA)
 
 
-def ran() -> tuple[Row, ...]:
+def ran() -> tuple[ScoredRun, ...]:
     return (*outcome().rows, *outcome().memory_only)
 
 
@@ -29,11 +30,11 @@ def test_every_row_is_projected() -> None:
 
 
 def test_nothing_that_ran_out_of_memory_is_said_to_fit() -> None:
-    assert [row.case.run.id for row in outcome().ran_out if row.verdict == FITS] == []
+    assert [row.run.id for row in outcome().ran_out if row.verdict == FITS] == []
 
 
 def test_nothing_that_ran_is_said_to_run_out() -> None:
-    assert [row.case.run.id for row in ran() if row.verdict == OUT_OF_MEMORY] == []
+    assert [row.run.id for row in ran() if row.verdict == OUT_OF_MEMORY] == []
 
 
 def test_peaks_of_these_runs_are_met_as_those_of_the_others() -> None:
@@ -46,7 +47,7 @@ def test_peaks_of_these_runs_are_met_as_those_of_the_others() -> None:
 
 def test_the_micro_batch_at_which_deepseek_v3_16b_runs_out_on_b200() -> None:
     # pytorch/torchtitan pull request 1993: 6 sequences of 4096 ran, 4 of 6144 took 88 %; 8 of 4096, 4 of 8192 did not.
-    verdicts = {row.case.run.id: row.verdict for row in (*ran(), *outcome().ran_out) if "tt1993" in row.case.run.id}
+    verdicts = {row.run.id: row.verdict for row in (*ran(), *outcome().ran_out) if "tt1993" in row.run.id}
     assert verdicts == {
         "tt1993-1": FITS, "tt1993-5": FITS,
         "tt1993-2": OUT_OF_MEMORY, "tt1993-3": OUT_OF_MEMORY, "tt1993-4": OUT_OF_MEMORY,

@@ -10,13 +10,13 @@ from primus_search.candidates import Candidates, Recompute, Sharding
 from primus_search.cost.memory import share
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.price import element_scale
-from primus_search.declare.hardware import load_stack
-from primus_search.declare.models import load_model
-from primus_search.measure.shard import Shard
+from primus_search.declare.hardware_files import load_stack
+from primus_search.declare.model_files import load_model
+from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace_sharded import Sharded, trace_sharded
 from primus_search.model import Model
 from primus_search.workload import Workload
-from tests.unit.test_memory_formulas import LITE, LLAMA_70B
+from tests.cost.test_memory_formulas import LITE, LLAMA_70B
 
 TITAN = Sharded(ranks=64, expert_ranks=64)
 LARGEST = ("llama3.1_405b", "deepseek_v3")

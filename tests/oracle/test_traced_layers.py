@@ -13,11 +13,11 @@ import torch
 
 from primus_search.candidates import Candidates, Fp8, Recompute
 from primus_search.cost.memory import layer_activations, share
-from primus_search.declare.hardware import load_stack
-from primus_search.declare.models import load_model
-from primus_search.declare.places import Kind, names
-from primus_search.measure.layers import Embedding, Head
-from primus_search.measure.shard import Shard
+from primus_search.declare.hardware_files import load_stack
+from primus_search.declare.model_files import load_model
+from primus_search.declare.presets import presets
+from primus_search.measure.modules.layers import Embedding, OutputHead, without_module
+from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import TracedLayer, trace_layer, trace_module
 from primus_search.model import Model
 from primus_search.workload import Workload
@@ -49,7 +49,7 @@ def test_projected_activations_and_flops_are_those_torch_counts(name, words, kno
     model = load_model(name)
     c = Candidates.table(**{knob: value for knob, value in knobs.items() if knob != "ep" or model.is_moe})
     s = share(model, WORKLOAD, STACK, c, 64)
-    shard = Shard.of(c, 0, WORKLOAD).as_kept_by(model, STACK, deepep=False)
+    shard = Shard.of(c, 0, WORKLOAD).as_kept_by(model, STACK, has_fused_dispatch=False)
     for kind in model.kinds:
         traced = trace_layer(model, shard, kind)
         kept = layer_activations(model, STACK, kind, s, WORKLOAD.seq_length).kept
@@ -81,7 +81,7 @@ def traced_head(model: Model, shard: Shard) -> TracedLayer:
     """Final norm, output projection and loss."""
     hidden = (shard.micro_batch_size, shard.resident_seq, model.hidden)
     return trace_module(
-        lambda: Head(model, shard), lambda: (torch.empty(hidden, requires_grad=True), tokens(shard)), shard
+        lambda: OutputHead(model, shard), lambda: (torch.empty(hidden, requires_grad=True), tokens(shard)), shard
     )
 
 
@@ -102,7 +102,7 @@ def test_the_embedding_keeps_token_numbers_only():
     assert traced_embedding(model, Shard(micro_batch_size=1, seq_length=4096)).activation_bytes == 4096 * 8
 
 
-PRESETS = tuple(names(Kind.MODEL))
+PRESETS = tuple(name for name, preset in presets().items() if not without_module(preset.model))
 LARGEST = ("deepseek_v3", "gpt_oss_120b", "nemotron4_340b")
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from primus_search.accelerator import Footprint
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import project_memory
-from primus_search.declare.hardware import load_hardware, load_stack
-from primus_search.measure.truth.space import WORKLOAD, legal
+from primus_search.declare.hardware_files import load_hardware, load_stack
+from primus_search.job import Job
+from primus_search.lab.truth.case_space import WORKLOAD, legal
 
 TRUTH = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
 
@@ -29,7 +30,7 @@ def errors() -> dict[str, float]:
             continue
         row = trained[case.name]
         host = replace(hardware.accelerator, hbm_bytes=1e12, footprint=Footprint(context_bytes=row["baseline_bytes"]))
-        memory = project_memory(case.model, replace(cluster, accelerator=host), WORKLOAD, case.row)
+        memory = project_memory(Job(case.model, replace(cluster, accelerator=host), WORKLOAD), case.row)
         found[case.name] = float(memory.total[0]) / row["trained_bytes"] - 1.0
     assert len(found) == len(trained)
     return found

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primus_search.candidates import Floats
-from primus_search.cost.collectives import (
+from primus_search.cost.laws.collectives import (
     Group,
     all_gather_s,
     all_reduce_s,
@@ -17,8 +17,8 @@ from primus_search.cost.collectives import (
     reduce_scatter_s,
     send_s,
 )
-from primus_search.cost.expert_parallel import distinct_destinations
-from primus_search.declare.hardware import load_hardware
+from primus_search.cost.traffic.expert_parallel import distinct_destinations
+from primus_search.declare.hardware_files import load_hardware
 from primus_search.network import Network
 
 

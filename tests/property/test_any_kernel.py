@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Fp8, GroupedGemm
-from primus_search.cost.attention import attention_s
-from primus_search.cost.gemm import GemmPass, gemm_s
-from primus_search.cost.grouped_gemm import grouped_gemm_s
-from primus_search.cost.memory_bound import Stream, stream_s
-from primus_search.declare.hardware import load_hardware
-from primus_search.declare.places import Kind, names
+from primus_search.cost.laws.attention import attention_s
+from primus_search.cost.laws.expert_products import expert_products_s
+from primus_search.cost.laws.gemm import GemmPass, gemm_s
+from primus_search.cost.laws.memory_bound import Stream, stream_s
+from primus_search.declare.hardware_files import load_hardware
+from primus_search.declare.search_path import FileKind, names
 
-DEVICES = [load_hardware(name).accelerator for name in names(Kind.HARDWARE)]
+DEVICES = [load_hardware(name).accelerator for name in names(FileKind.HARDWARE)]
 SIZES = st.integers(1, 131_072)
 RECIPES = st.sampled_from(list(Fp8))
 PASSES = st.sampled_from(list(GemmPass))
@@ -49,7 +49,7 @@ def test_a_product_never_beats_the_peak_nor_the_memory(
 def test_experts_never_beat_the_peak(
     acc: Accelerator, rows: int, n: int, k: int, groups: int, code: Fp8, gemm_pass: GemmPass
 ) -> None:
-    seconds = grouped_gemm_s(acc, rows, groups, n, k, code, GroupedGemm.TURBO, gemm_pass)
+    seconds = expert_products_s(acc, rows, groups, n, k, code, GroupedGemm.TURBO, gemm_pass)
     assert seconds >= 2.0 * rows * n * k * groups / peak_flops_per_s(acc, code)
 
 

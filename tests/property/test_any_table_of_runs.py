@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from primus_search.errors import InputError
-from primus_search.validate import validate_file
-from primus_search.validate.rows import NUMBERS, WORDS
-from primus_search.validate.run import summary
+from primus_search.lab.published import validated
+from primus_search.lab.published.run_table import NUMBERS, WORDS
+from primus_search.validate.score_runs import summary
 
 DATA = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
 with DATA.open(newline="", encoding="utf-8") as file:
@@ -52,12 +52,12 @@ def answered(content: bytes) -> None:
         path = Path(folder) / "runs.csv"
         path.write_bytes(content)
         try:
-            outcome = validate_file(path)
+            outcome = validated(path)
         except InputError as refusal:
             assert refusal.problems and all(problem.where == str(path) for problem in refusal.problems)
             return
     figures = summary(outcome)
-    assert all(reason.strip() for _, reason in outcome.skipped)
+    assert all(one.reason.strip() for one in outcome.skipped)
     for row in outcome.rows:
         assert math.isfinite(row.predicted) and row.predicted > 0.0
         assert math.isfinite(float(row.projection.memory.total[0]))

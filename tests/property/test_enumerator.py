@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primus_search.candidates import Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.candidates import CudaGraph, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
 from primus_search.declare import make_space
 from primus_search.layout import BALANCED, EVEN, Layout, layout_string
 from primus_search.space import AXES, Axis, Constraint, Enumerator, Space
@@ -35,6 +35,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "sync_free_stage": (0, 1, 2, 3),
     "loss_fusion": (True, False),
     "overlap_grad_reduce": (True, False),
+    "exchange_overlap": (False, True),
+    "cuda_graph": tuple(CudaGraph),
 }
 ROWS_OF_GRID = 20_000
 
@@ -44,7 +46,9 @@ def random_space(seed: int) -> Space:
     rng = random.Random(seed)
     model = rng.choice(["tiny", "tiny_moe"])
     data = {"model": model, "hardware": rng.choice(["mi355x", "h100", "a100_80"]), "nodes": rng.choice([1, 2, 4])}
-    space = make_space(data | {"workload": {"seq_length": 256, "global_batch_size": rng.choice([16, 48, 64])}})
+    space = make_space(
+        data | {"framework": "any", "workload": {"seq_length": 256, "global_batch_size": rng.choice([16, 48, 64])}}
+    )
     base = {name: choices[0] for name, choices in CHOICES.items()} | {"sharding": Sharding.DISTRIBUTED_OPTIMIZER}
     axes, rows = {name: [base[name]] for name in AXES}, 1
     for name in rng.sample(AXES, len(AXES)):
@@ -135,9 +139,22 @@ def _recompute_is_legal(space: Space, r: dict[str, Any]) -> bool:
 
 def _experts_are_legal(space: Space, r: dict[str, Any]) -> bool:
     has_traffic = space.model.is_moe and r["ep"] > 1
-    if (r["deepep"] or r["sync_free_stage"]) and not has_traffic:
+    if (r["deepep"] or r["sync_free_stage"] or r["exchange_overlap"]) and not has_traffic:
+        return False
+    if r["exchange_overlap"] and (r["recompute"] == Recompute.FULL or (r["pp"] > 1 and r["schedule"] != "interleaved")):
+        return False
+    if not _graph_is_legal(space, r):
         return False
     return r["sync_free_stage"] < 2 or (r["deepep"] and r["grouped_gemm"] == GroupedGemm.TURBO)
+
+
+def _graph_is_legal(space: Space, r: dict[str, Any]) -> bool:
+    graph, is_sharded = r["cuda_graph"], r["sharding"] >= Sharding.ZERO2
+    if graph == CudaGraph.NONE:
+        return True
+    if graph == CudaGraph.FULL:
+        return not is_sharded and (not space.model.is_moe or bool(r["deepep"]))
+    return space.model.is_moe and not is_sharded and r["recompute"] != Recompute.FULL and not r["offload_layers"]
 
 
 def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: int) -> bool:
@@ -258,7 +275,7 @@ def test_a_constraint_over_very_many_combinations_filters_rows_instead(monkeypat
 
 def test_a_grid_of_ten_thousand_million_rows_costs_what_its_legal_rows_cost() -> None:
     data = {"model": "mixtral_8x22b", "hardware": "mi355x", "nodes": 32}
-    space = make_space(data | {"workload": {"seq_length": 8192, "global_batch_size": 1024}})
+    space = make_space(data | {"framework": "any", "workload": {"seq_length": 8192, "global_batch_size": 1024}})
     wide = {"recompute_num_layers": tuple(range(32)), "offload_layers": (0, 1, 2, 3)}
     axes = tuple(Axis(name=a.name, values=wide.get(a.name, a.values)) for a in space.axes)
     enumerator = Enumerator(

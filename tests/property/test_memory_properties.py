@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from primus_search.candidates import Candidates, Fp8, Recompute, Sharding
 from primus_search.cost.memory import MemoryTable, memory_by_rank, project_memory
 from primus_search.cost.memory.live import held, telling_microbatches
+from primus_search.job import Job
 from primus_search.layout import BALANCED
 from primus_search.workload import Workload
-from tests.unit.test_memory_formulas import FLASH, LITE, LLAMA_70B, cluster
+from tests.cost.test_memory_formulas import FLASH, LITE, LLAMA_70B, cluster
 
 STACK = replace(FLASH, memory=replace(FLASH.memory, activation_share=0.2, caches_dummy_gradients=True))
 CLUSTER = cluster(16, STACK)
@@ -45,7 +46,7 @@ def candidates(draw: st.DrawFn) -> dict[str, object]:
 
 
 def total(model_name: str, row: dict[str, object], **changed: object) -> np.ndarray:
-    return project_memory(MODELS[model_name], CLUSTER, WORK, Candidates.table(**{**row, **changed})).total
+    return project_memory(Job(MODELS[model_name], CLUSTER, WORK), Candidates.table(**{**row, **changed})).total
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -53,7 +54,7 @@ def total(model_name: str, row: dict[str, object], **changed: object) -> np.ndar
 @given(row=candidates())
 def test_each_stage_of_zero_needs_no_more_state(model: str, row: dict[str, object]) -> None:
     stages = [int(Sharding.NONE), int(Sharding.DISTRIBUTED_OPTIMIZER), int(Sharding.ZERO2), int(Sharding.FSDP2)]
-    m = project_memory(MODELS[model], CLUSTER, WORK, Candidates.table(**{**row, "sharding": stages}))
+    m = project_memory(Job(MODELS[model], CLUSTER, WORK), Candidates.table(**{**row, "sharding": stages}))
     assert (np.diff(m.weights + m.gradients + m.optimizer) <= 1e-3).all()
     assert (np.diff(m.total[:3]) <= 1e-3).all()
 
@@ -89,11 +90,11 @@ def test_a_larger_micro_batch_or_an_unfused_loss_never_needs_less(model: str, ro
 @given(row=candidates())
 def test_parts_add_up_and_the_worst_rank_is_the_worst_rank(model: str, row: dict[str, object]) -> None:
     c = Candidates.table(**row)
-    m = project_memory(MODELS[model], CLUSTER, WORK, c)
+    m = project_memory(Job(MODELS[model], CLUSTER, WORK), c)
     parts = [m.__getattribute__(f.name) for f in fields(m)]
     assert all((part >= 0).all() for part in parts)
     assert np.sum(parts) == pytest.approx(m.total[0], rel=1e-12)
-    ranks = memory_by_rank(MODELS[model], CLUSTER, WORK, c)
+    ranks = memory_by_rank(Job(MODELS[model], CLUSTER, WORK), c)
     assert len(ranks.total) == row["pp"]
     assert ranks.total.max() == pytest.approx(m.total[0], rel=1e-9)
 
@@ -103,14 +104,14 @@ def test_parts_add_up_and_the_worst_rank_is_the_worst_rank(model: str, row: dict
 @given(rows=st.lists(candidates(), min_size=2, max_size=6))
 def test_a_row_needs_the_same_alone_as_in_a_table(model: str, rows: list[dict[str, object]]) -> None:
     names = sorted({name for row in rows for name in row["schedules"]})
-    shared = MemoryTable(MODELS[model], CLUSTER, WORK)
+    shared = MemoryTable(Job(MODELS[model], CLUSTER, WORK))
     columns = {key: [row[key] for row in rows] for key in rows[0] if key not in ("schedules", "layouts")}
     columns["schedule"] = [names.index(row["schedules"][0]) for row in rows]
     whole = Candidates.table(schedules=tuple(names), layouts=(BALANCED,), **columns)
     together = shared.total(whole)
     again = shared.total(whole)
     parts = shared.memory(whole).total
-    alone = [MemoryTable(MODELS[model], CLUSTER, WORK).total(Candidates.table(**row))[0] for row in rows]
+    alone = [MemoryTable(Job(MODELS[model], CLUSTER, WORK)).total(Candidates.table(**row))[0] for row in rows]
     assert together.tolist() == again.tolist() == alone
     assert parts == pytest.approx(together, rel=1e-12)
 

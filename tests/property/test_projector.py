@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from primus_search.candidates import Candidates, Fp8, Recompute, Sharding, degrees
 from primus_search.cost.project import Projector
-from primus_search.declare.hardware import load_cluster
-from primus_search.declare.models import load_model
+from primus_search.declare.hardware_files import load_cluster
+from primus_search.declare.model_files import load_model
+from primus_search.job import Job
 from primus_search.layout import BALANCED
 from primus_search.workload import Workload
 
@@ -53,7 +54,7 @@ def candidates(draw: st.DrawFn) -> Candidates:
 def test_rows_do_not_see_each_other_parts_are_not_negative_and_the_bound_holds(
     c: Candidates, model: str, cluster: str
 ) -> None:
-    projector = Projector(MODELS[model], CLUSTERS[cluster], WORKLOAD)
+    projector = Projector(Job(MODELS[model], CLUSTERS[cluster], WORKLOAD))
     bound = projector.bound(c)
     step = projector.step(c)
     assert np.all(np.isfinite(step.total))
@@ -61,7 +62,7 @@ def test_rows_do_not_see_each_other_parts_are_not_negative_and_the_bound_holds(
     for f in fields(step):
         assert np.all(step.__getattribute__(f.name) >= -1e-9 * step.total), f.name
     for i in range(len(c)):
-        alone = Projector(MODELS[model], CLUSTERS[cluster], WORKLOAD).step(c.take([i]))
+        alone = Projector(Job(MODELS[model], CLUSTERS[cluster], WORKLOAD)).step(c.take([i]))
         for f in fields(step):
             assert alone.__getattribute__(f.name)[0] == step.__getattribute__(f.name)[i], f.name
 
@@ -69,8 +70,8 @@ def test_rows_do_not_see_each_other_parts_are_not_negative_and_the_bound_holds(
 @given(candidates(), st.sampled_from(sorted(MODELS)))
 @settings(max_examples=15, deadline=None)
 def test_a_table_costs_the_same_in_one_piece_and_in_two(c: Candidates, model: str) -> None:
-    whole = Projector(MODELS[model], CLUSTERS["h100"], WORKLOAD).step(c).total
-    kept = Projector(MODELS[model], CLUSTERS["h100"], WORKLOAD)
+    whole = Projector(Job(MODELS[model], CLUSTERS["h100"], WORKLOAD)).step(c).total
+    kept = Projector(Job(MODELS[model], CLUSTERS["h100"], WORKLOAD))
     half = len(c) // 2
     pieces = [kept.step(c.take(slice(0, half))).total, kept.step(c.take(slice(half, len(c)))).total]
     assert np.array_equal(np.concatenate(pieces), whole)
@@ -79,6 +80,6 @@ def test_a_table_costs_the_same_in_one_piece_and_in_two(c: Candidates, model: st
 @given(candidates(), st.sampled_from(sorted(MODELS)))
 @settings(max_examples=15, deadline=None)
 def test_computing_every_row_by_itself_changes_nothing(c: Candidates, model: str) -> None:
-    shared = Projector(MODELS[model], CLUSTERS["h100"], WORKLOAD).step(c).total
-    single = Projector(MODELS[model], CLUSTERS["h100"], WORKLOAD, shares_rows=False).step(c).total
+    shared = Projector(Job(MODELS[model], CLUSTERS["h100"], WORKLOAD)).step(c).total
+    single = Projector(Job(MODELS[model], CLUSTERS["h100"], WORKLOAD), shares_rows=False).step(c).total
     assert np.allclose(shared, single, rtol=1e-12)

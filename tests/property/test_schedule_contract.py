@@ -9,7 +9,7 @@ from primus_search.errors import ScheduleError
 from primus_search.schedule import (
     CostColumns,
     Costs,
-    Kind,
+    PassKind,
     Placement,
     algorithm,
     build,
@@ -83,7 +83,7 @@ def keeps_the_contract(name: str, shape: tuple[int, int, int], given_costs: Cost
 def each_pass_once(table) -> None:  # type: ignore[no-untyped-def]
     seen = np.zeros((3, len(table.rank_of_stage), table.microbatches_per_copy), dtype=int)
     for kind, stage, micro in zip(table.kind, table.stage, table.micro_batch, strict=True):
-        for done in {Kind.BW: (1, 2)}.get(kind, (kind,)):
+        for done in {PassKind.BW: (1, 2)}.get(kind, (kind,)):
             seen[done, stage, micro] += 1
     assert (seen == 1).all()
 
@@ -94,7 +94,7 @@ def inputs_come_first(table, run, given_costs: Costs) -> None:  # type: ignore[n
     hop = given_costs.per_stage(table.placement, table.stages, table.virtual_stages).comm
     start, end = {}, {}
     for i, (kind, stage, micro) in enumerate(zip(table.kind, table.stage, table.micro_batch, strict=True)):
-        for done in {Kind.BW: (1, 2)}.get(kind, (kind,)):
+        for done in {PassKind.BW: (1, 2)}.get(kind, (kind,)):
             start[done, stage, micro], end[done, stage, micro] = run.start[i], run.end[i]
     for rank in range(table.stages):
         rows = slice(table.offsets[rank], table.offsets[rank + 1])
@@ -111,7 +111,7 @@ def inputs_come_first(table, run, given_costs: Costs) -> None:  # type: ignore[n
 
 
 def peaks(table) -> np.ndarray:  # type: ignore[no-untyped-def]
-    change = np.select([table.kind == Kind.F, table.kind == Kind.B], [1.0, 0.0], -1.0) / table.virtual_stages
+    change = np.select([table.kind == PassKind.F, table.kind == PassKind.B], [1.0, 0.0], -1.0) / table.virtual_stages
     bounds = zip(table.offsets[:-1], table.offsets[1:], strict=True)
     return np.array([np.cumsum(change[low:high]).max() for low, high in bounds])
 
@@ -196,7 +196,7 @@ def test_a_shape_is_servable_exactly_where_there_is_an_order(name: str) -> None:
 
 
 def test_periods_are_really_skipped() -> None:
-    from primus_search.schedule.periods import find
+    from primus_search.schedule.simulation.periods import find
 
     for name in ("1f1b", "interleaved", "zb-h1", "dualpipev"):
         table = build(name, stages=4, microbatches=64, virtual_stages=chunks(name, 2))

@@ -4,15 +4,23 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.search.findings import Findings, Miss
-from primus_search.search.shortlist import OPEN, Collector, Cut, Rows, Shortlist, fastest, frontier
+from primus_search.exploration.exhaustive.shortlist import (
+    OPEN,
+    Collector,
+    Cut,
+    Shortlist,
+    ShortlistRows,
+    fastest,
+    frontier,
+)
+from primus_search.exploration.findings import Findings, Miss
 
 figures = st.integers(1, 6).map(float)  # few values, so that ties are common
 tables = st.lists(st.tuples(figures, figures), max_size=40)
 
 
-def rows_of(pairs: list[tuple[float, float]], numbers: list[int] | None = None) -> Rows:
-    return Rows(
+def rows_of(pairs: list[tuple[float, float]], numbers: list[int] | None = None) -> ShortlistRows:
+    return ShortlistRows(
         indices=np.array(range(len(pairs)) if numbers is None else numbers, dtype=np.int64),
         step_s=np.array([step for step, _ in pairs], dtype=np.float64),
         memory_bytes=np.array([memory for _, memory in pairs], dtype=np.float64),

@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Floats, Sharding
-from primus_search.cost.memory import MemoryTable, table
+from primus_search.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.cost.memory import MemoryTable
 from primus_search.cost.pipeline import hop_facts
+from primus_search.cost.project import Projector
 from primus_search.cost.replicas import replica_terms
-from primus_search.cost.stage import COMPUTE_IGNORES, pieces
-from primus_search.cost.terms import HOP_READS, LAYER_READS, REPLICA_READS
+from primus_search.cost.stage import pieces, scope_of
+from primus_search.cost.terms import HOP_READS, LAYER_READS, REPLICA_READS, SHAPE_READS, Terms
 from primus_search.declare import make_space
+from primus_search.knobs import Enters, reading
 from primus_search.space import AXES, Enumerator
 
 MODELS = ("llama3.1_8b", "deepseek_v2_lite", "qwen3_30b_a3b")
@@ -48,20 +50,25 @@ def changed(c: Candidates, name: str, enumerator: Enumerator) -> Candidates:
 @pytest.mark.parametrize("model", MODELS)
 def test_terms_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
     enumerator, c = candidates(model)
-    space = enumerator.job
-    parts = (space.model, space.cluster, space.workload)
+    job = enumerator.job
     # Weights are sharded over the replicas of a job without pipeline: a rule, so that pp need not tell layers apart.
     alone = c.take((c.sharding < Sharding.FSDP2) | (c.pp == 1))
 
     def layer(rows: Candidates) -> Floats:
-        p = pieces(*parts, rows, shares_rows=False)
+        p = pieces(job, rows, shares_rows=False)
         return np.concatenate([p.pass_s.ravel(), p.part_s.ravel(), p.recompute_s.ravel()])
+
+    def shape(rows: Candidates) -> Floats:
+        terms = Terms(job, None, shares_rows=True)
+        found = [terms.shape_list[number] for number in terms.shapes.codes(rows).tolist()]
+        return np.concatenate([part.ravel() for one in found for part in (one.counts, one.recomputed, one.is_far)])
 
     terms: list[tuple[frozenset[str], Candidates, Callable[[Candidates], Floats]]] = [
         (LAYER_READS | {"pp"}, c, layer),
         (LAYER_READS, alone.take(alone.sharding < Sharding.FSDP2), layer),
-        (HOP_READS, c, lambda rows: hop_facts(*parts, rows)),
-        (REPLICA_READS, c, lambda rows: replica_terms(*parts, rows, None)),
+        (SHAPE_READS, c, shape),
+        (HOP_READS, c, lambda rows: hop_facts(job, rows)),
+        (REPLICA_READS, c, lambda rows: replica_terms(job, rows, None)),
     ]
     for read, rows, term in terms:
         usual = term(rows)
@@ -72,23 +79,54 @@ def test_terms_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_kernels_and_layer_traffic_ignore_what_they_are_shared_across(model: str) -> None:
     enumerator, c = candidates(model)
-    parts = (enumerator.job.model, enumerator.job.cluster, enumerator.job.workload)
-    shared, alone = pieces(*parts, c), pieces(*parts, c, shares_rows=False)
+    job = enumerator.job
+    shared, alone = pieces(job, c), pieces(job, c, shares_rows=False)
     for name in ("pass_s", "part_s", "recompute_s"):
         assert np.array_equal(shared.__getattribute__(name), alone.__getattribute__(name)), name
-    assert not COMPUTE_IGNORES & {"tp", "cp", "ep", "etp", "micro_batch_size", "fp8"}
+    assert reading(Enters.INSIDE) >= {"tp", "cp", "ep", "etp", "micro_batch_size", "fp8"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_piece_depends_on_knobs_of_its_scope(model: str) -> None:
+    enumerator, c = candidates(model)
+    job = enumerator.job
+    usual = pieces(job, c, shares_rows=False)
+    for name in set(AXES) - {"pp"}:  # shards of gathered weights depend on dp, which pp decides
+        other = pieces(job, changed(c, name, enumerator), shares_rows=False)
+        for number, (piece, was) in enumerate(zip(other.pieces, usual.pieces, strict=True)):
+            if name not in reading(Enters.LAYER, scope_of(job.model, number)):
+                assert np.array_equal(piece.pass_s, was.pass_s), (name, number)
+                assert np.array_equal(piece.part_s, was.part_s), (name, number)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_memory_keys_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
     enumerator, c = candidates(model)
     job = enumerator.job
-    keys = MemoryTable(job.model, job.cluster, job.workload)
+    keys = MemoryTable(job)
+
+    def moments(rows: Candidates) -> Ints:
+        codes = keys.moments.codes(rows)
+        return keys.pipelines.number.data[codes]
+
     for read, codes in (
-        (table.STATE_READS, keys.state_codes),
-        (table.BATCH_READS, keys.batch_codes),
-        (table.PIPELINE_READS | {"tp", "cp", "micro_batch_size"}, keys.pipeline_codes),
+        (keys.states.reads, keys.states.codes),
+        (keys.batches.reads, keys.batches.codes),
+        (keys.moments.reads | {"tp", "cp", "micro_batch_size"}, moments),
     ):
         usual = codes(c)
         for name in set(AXES) - read:
             assert np.array_equal(codes(changed(c, name, enumerator)), usual), name
+
+
+def test_a_memo_forgets_with_the_memos_it_builds_on() -> None:
+    enumerator, c = candidates("llama3.1_8b")
+    projector = Projector(enumerator.job)
+    before = projector.project(c)
+    terms = projector.terms
+    assert terms.pipelines.size and terms.pipelines.generation == 0
+    terms.layers.forget()
+    projector.refresh()
+    assert terms.layers.size == terms.pipelines.size == 0 and terms.pipelines.generation == 1
+    assert terms.hops.size  # nothing that hops read was dropped
+    assert np.array_equal(projector.project(c).step.total, before.step.total)

@@ -1,7 +1,6 @@
 """What every communication term promises for any table: rows are independent, finite, and degrees of one are free."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,17 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_search.candidates import Candidates, Sharding
-from primus_search.cost.context_parallel import context_parallel
-from primus_search.cost.data_parallel import data_parallel
-from primus_search.cost.expert_parallel import expert_parallel
-from primus_search.cost.sharding import sharded_layer
-from primus_search.cost.tensor_parallel import tensor_parallel
-from primus_search.cost.traffic import Comm
-from primus_search.declare.hardware import load_hardware
+from primus_search.cluster import Cluster
+from primus_search.cost.traffic.comm_table import Comm
+from primus_search.cost.traffic.context_parallel import context_parallel
+from primus_search.cost.traffic.data_parallel import data_parallel
+from primus_search.cost.traffic.expert_parallel import expert_parallel
+from primus_search.cost.traffic.sharding import sharded_layer
+from primus_search.cost.traffic.tensor_parallel import tensor_parallel
+from primus_search.declare.hardware_files import load_hardware
+from primus_search.job import Job
 from primus_search.model import LayerKind, MixtureOfExperts, Model
 from primus_search.network import Network
-from primus_search.stack import Stack
+from primus_search.stack import Stack, with_numbers
 from primus_search.workload import Workload
+from tests.support.plain_stack import plain_stack
 
 MODEL = Model(
     name="any",
@@ -33,27 +35,28 @@ MODEL = Model(
     moe=MixtureOfExperts(num_experts=64, top_k=4, expert_ffn_hidden=512, shared_ffn_hidden=512),
 )
 WORKLOAD = Workload(seq_length=4096, global_batch_size=1024)
-STACK = Stack(
-    name="any",
-    attention_kernel="flash3",
+STACK = plain_stack(
+    "flash3",
     tensor_overlap=0.3,
     tensor_async_overlap=0.8,
     expert_overlap=0.5,
-    comm_contention=0.1,
     shared_expert_overlap=True,
 )
+HARDWARE = load_hardware("h100")
 NETWORKS = [load_hardware(name).network for name in ("h100", "gb200", "mi355x")]
 POWERS = st.sampled_from([1, 2, 4, 8, 16, 64])
 COMPUTE_S = 1e-3
 
 
+def job(network: Network, stack: Stack = STACK) -> Job:
+    cluster = Cluster(accelerator=HARDWARE.accelerator, network=network, stack=stack, num_nodes=32)
+    return Job(MODEL, cluster, WORKLOAD)
+
+
 def tensor(network: Network, c: Candidates) -> list[Comm]:
     got = tensor_parallel(
-        MODEL,
+        job(network),
         LayerKind(True, 0),
-        WORKLOAD,
-        network,
-        STACK,
         c,
         forward_s=COMPUTE_S,
         input_grad_s=COMPUTE_S,
@@ -63,8 +66,8 @@ def tensor(network: Network, c: Candidates) -> list[Comm]:
 
 
 def context(network: Network, c: Candidates, comm: str = "p2p") -> list[Comm]:
-    stack = replace(STACK, cp_comm=comm)
-    got = context_parallel(MODEL, WORKLOAD, network, stack, c, forward_s=COMPUTE_S, backward_s=2 * COMPUTE_S)
+    stack = with_numbers(STACK, {"cp_comm": comm})
+    got = context_parallel(job(network, stack), c, forward_s=COMPUTE_S, backward_s=2 * COMPUTE_S)
     return [got.forward, got.backward]
 
 
@@ -74,10 +77,7 @@ def context_all_to_all(network: Network, c: Candidates) -> list[Comm]:
 
 def experts(network: Network, c: Candidates) -> list[Comm]:
     got = expert_parallel(
-        MODEL,
-        WORKLOAD,
-        network,
-        STACK,
+        job(network),
         c,
         shared_expert_s=COMPUTE_S,
         shared_expert_backward_s=COMPUTE_S,

@@ -8,11 +8,12 @@ table        all of it over chunks of candidates                 project      th
 fit          does it fit, and how surely
 """
 
-from primus_search.cost.memory.activations import LayerActivations, Saved, layer_activations, saved_tensors
+from primus_search.cost.memory.activations import LayerActivations, layer_activations, saved_tensors
+from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.fit import fit_probability, fit_verdict
-from primus_search.cost.memory.project import memory_by_rank, project_memory
+from primus_search.cost.memory.rank_memory import memory_by_rank, project_memory
+from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import Share, share
-from primus_search.cost.memory.table import MemoryTable
 
 __all__ = [
     "LayerActivations",

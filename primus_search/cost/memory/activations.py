@@ -10,14 +10,17 @@ heads, d head size, F inner size of an MLP, 2 bytes per BF16 element.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from primus_search.candidates import Bools, Floats, Recompute
-from primus_search.cost.factor import in_order
+from primus_search.cost.memo import in_order
+from primus_search.cost.memory.mixer_memory import mixer_outputs, mixer_tensors
+from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
-from primus_search.model import LayerKind, Model
+from primus_search.cost.parts.mixer_operations import is_plain_attention
+from primus_search.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer
 from primus_search.stack import Stack
 
 INPUTS: dict[str, tuple[str, ...]] = {
@@ -41,16 +44,6 @@ clamped, up plus one. pytorch/torchtitan models/gpt_oss/model/moe.py, swiglu."""
 
 UNFUSED = "unfused"
 """The attention kernel that stores its scores."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Saved:
-    """One tensor kept from forward to backward. `weight_input`: a weight gradient needs it."""
-
-    name: str
-    bytes: Floats
-    dropped_by: Recompute = Recompute.NONE
-    weight_input: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,12 +81,45 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
 
 def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
     """Every tensor one layer of that kind saves, in the order it is made."""
-    tensors = residual_stream(model, stack, kind, s)
-    tensors += latent_attention(model, stack, s) if model.latent else grouped_query_attention(model, stack, s)
-    tensors += core_attention(model, stack, kind, s, seq_length)
+    own, streams, blocks = _own_mixer(kind), model.hyper_streams, model.num_blocks(kind)
+    absent = ABSENT[isinstance(kind.mixer, NoMixer), isinstance(kind.feed_forward, NoFeedForward)]
+    model, kind, s = seen(model, kind, s)
+    tensors = [tensor for tensor in residual_stream(model, stack, kind, s) if tensor.name not in absent]
+    if streams:
+        stream = BF16_BYTES * s.split_tokens * model.hidden
+        tensors.append(Saved(name="residual streams of hyper-connections", bytes=blocks * streams * stream))
+    if own is not None:
+        tensors += mixer_tensors(own, model.hidden, s, linear_input_bytes(stack, s))
+    else:
+        tensors += latent_attention(model, stack, s) if model.latent else grouped_query_attention(model, stack, s)
+        tensors += core_attention(model, stack, kind, s, seq_length)
+    if "MLP norm output" in absent:
+        return tensors
     if not kind.is_moe:
         return tensors + mlp(model, stack, s, model.ffn_hidden, "mlp", Recompute.MLP)
     return tensors + experts(model, stack, s)
+
+
+ABSENT: dict[tuple[bool, bool], tuple[str, ...]] = {
+    (False, False): (),
+    (True, False): ("layer input", "attention norm output"),
+    (False, True): ("attention residual", "MLP norm output"),
+    (True, True): ("layer input", "attention norm output", "attention residual", "MLP norm output"),
+}
+"""Tensors of the residual stream that a layer without a mixer, or without a feed-forward, does not have."""
+
+
+def seen(model: Model, kind: LayerKind, s: Share) -> tuple[Model, LayerKind, Share]:
+    """The model, kind and share as the attention and feed-forward of layers of that kind have them."""
+    view = model.layer_view(kind)
+    if view is model:
+        return model, kind, s
+    return view, view.layers[0], replace(s, kv_heads=np.maximum(view.num_kv_heads / s.tp, 1.0))
+
+
+def _own_mixer(kind: LayerKind) -> Mixer | None:
+    """The mixer of a layer that the model's attention fields cannot say."""
+    return None if kind.mixer is None or is_plain_attention(kind.mixer) else kind.mixer
 
 
 def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> list[Saved]:
@@ -114,12 +140,12 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     attention_out = out + np.where(is_cast & (model.latent is not None), out, 0.0)
     mlp_out = out
     if kind.is_moe:
-        has_shared = model.moe is not None and model.moe.shared_ffn_hidden > 0
+        has_shared = model.beside_experts_hidden > 0
         mlp_out = BF16_BYTES * stream + np.where(is_cast & has_shared, out, 0.0)
-    if stack.memory.recomputes_norms and stack.has_fused_norm:
+    if stack.memory.recomputes_norms and stack.kernels.has_fused_norm:
         attention_out, mlp_out = 0.0 * attention_out, 0.0 * mlp_out
-    mask = MASK_BYTES * stream * (1.0 if stack.has_dropout else 0.0)
-    is_eager = model.norm == "rmsnorm" and not stack.has_fused_norm
+    mask = MASK_BYTES * stream * (1.0 if stack.kernels.has_dropout else 0.0)
+    is_eager = model.norm == "rmsnorm" and not stack.kernels.has_fused_norm
     norm_input = (FP32_BYTES + BF16_BYTES if is_eager else BF16_BYTES) * stream
     tensors = [
         Saved(name="layer input", bytes=norm_input),
@@ -184,14 +210,14 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
     heads = model.num_heads / s.tp
     out = s.tokens * heads * model.v_head_dim
     copy = np.where(linear_input_bytes(stack, s) < BF16_BYTES, FP8_BYTES, 0.0) * out
-    exchanged = np.where((s.cp > 1) & (stack.cp_comm == "a2a"), BF16_BYTES * out, 0.0)
+    exchanged = np.where((s.cp > 1) & (stack.communication.cp_comm == "a2a"), BF16_BYTES * out, 0.0)
     tensors = [
         Saved(name="attention output", bytes=BF16_BYTES * out, weight_input=True),
         Saved(name="attention output in FP8", bytes=copy),
         Saved(name="attention output before its all-to-all", bytes=exchanged),
     ]
-    if stack.attention_kernel == UNFUSED:
-        per_score = stack.memory.score_bytes + ((MASK_BYTES + BF16_BYTES) if stack.has_dropout else 0.0)
+    if stack.kernels.attention_kernel == UNFUSED:
+        per_score = stack.memory.score_bytes + ((MASK_BYTES + BF16_BYTES) if stack.kernels.has_dropout else 0.0)
         scores = s.tokens * heads * float(seq_length)
         return [*tensors, Saved(name="scores", bytes=per_score * scores, dropped_by=Recompute.CORE_ATTENTION)]
     return [
@@ -209,7 +235,7 @@ def mlp(model: Model, stack: Stack, s: Share, inner: float, name: str, dropped_b
         Saved(name=f"{name} activated", bytes=linear_input_bytes(stack, s) * width, dropped_by=dropped_by,
               weight_input=True),
     ]  # fmt: skip
-    if model.is_gated and not stack.has_fused_activation:
+    if model.is_gated and not stack.kernels.has_fused_activation:
         tensors.append(Saved(name=f"{name} gate activated", bytes=BF16_BYTES * width, dropped_by=dropped_by))
     return tensors
 
@@ -224,21 +250,24 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
     assert moe is not None
     low = linear_input_bytes(stack, s)
     inner = s.routed_rows * moe.expert_ffn_hidden / s.etp
-    copies = np.where(s.deepep, stack.memory.deepep_expert_copies, stack.memory.expert_copies)
+    copies = np.where(s.has_fused_dispatch, stack.memory.deepep_expert_copies, stack.memory.expert_copies)
     router = s.split_tokens * moe.num_experts * (FP32_BYTES + FP32_BYTES + MASK_BYTES)
     tensors = [
         Saved(name="router", bytes=router + FP32_BYTES * s.routed_rows),
-        Saved(name="expert input", bytes=low * s.routed_rows * model.hidden, weight_input=True),
-        Saved(name="permuted copies", bytes=BF16_BYTES * copies * s.sent_rows * model.hidden),
+        Saved(name="expert input", bytes=low * s.routed_rows * model.expert_hidden, weight_input=True),
+        Saved(name="permuted copies", bytes=BF16_BYTES * copies * s.sent_rows * model.expert_hidden),
         Saved(name="expert inner", bytes=BF16_BYTES * (model.num_mlp_matrices - 1) * inner),
         Saved(name="expert activated", bytes=low * inner, dropped_by=Recompute.MOE_ACTIVATION, weight_input=True),
     ]
-    if model.is_gated and not stack.has_fused_activation:
+    if model.is_gated and not stack.kernels.has_fused_activation:
         steps = 1.0 + (CLAMPED_STEPS if model.activation_clamp else 0.0)
         width = BF16_BYTES * steps * inner
         tensors.append(Saved(name="expert activation, step by step", bytes=width, dropped_by=Recompute.MOE_ACTIVATION))
-    if moe.shared_ffn_hidden:
-        tensors += mlp(model, stack, s, moe.shared_ffn_hidden, "shared experts", Recompute.NONE)
+    if moe.latent_hidden:
+        latents = s.tokens / s.tp * moe.latent_hidden
+        tensors.append(Saved(name="latents of experts", bytes=2.0 * BF16_BYTES * latents, weight_input=True))
+    if model.beside_experts_hidden:
+        tensors += mlp(model, stack, s, model.beside_experts_hidden, "shared experts", Recompute.NONE)
     return tensors
 
 
@@ -249,8 +278,14 @@ def linear_input_bytes(stack: Stack, s: Share) -> Floats:
 
 def output_gradients(model: Model, kind: LayerKind, s: Share) -> Floats:
     """Gradients of the outputs of all linears of a layer, which a put-off weight gradient waits with."""
+    own = _own_mixer(kind)
+    model, kind, s = seen(model, kind, s)
     down = s.split_tokens + s.routed_rows if kind.is_moe else s.split_tokens
     stream = (s.split_tokens + down) * model.hidden
+    if kind.is_moe and model.expert_hidden != model.hidden:
+        stream = 2.0 * s.split_tokens * model.hidden + s.routed_rows * model.expert_hidden
+    if own is not None:
+        return BF16_BYTES * (stream + mixer_outputs(own, model.hidden, s) + _mlp_inner(model, kind, s))
     if model.latent is not None:
         a = model.latent
         per_head = a.qk_head_dim + a.qk_nope_head_dim + a.v_head_dim
@@ -267,10 +302,14 @@ def backward_transients(model: Model, kind: LayerKind, s: Share) -> Floats:
     Gradient of the activation's input and output, of the block's input and output; with sequence parallelism the
     norm output and its gradient exist gathered, over all tokens.
     """
+    own = _own_mixer(kind)
+    model, kind, s = seen(model, kind, s)
     matrices = model.num_mlp_matrices
     inner = _mlp_inner(model, kind, s) * matrices / (matrices - 1)
     rows = s.routed_rows + s.split_tokens if kind.is_moe else s.split_tokens
     gathered = np.where(s.split_tokens < s.tokens, 2.0 * s.tokens * model.hidden, 0.0)
+    if own is not None:
+        inner = np.maximum(inner, 2.0 * mixer_outputs(own, model.hidden, s))
     return BF16_BYTES * (inner + 2.0 * rows * model.hidden + gathered)
 
 
@@ -281,7 +320,7 @@ def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:
         return matrices * s.tokens * model.ffn_hidden / s.tp
     assert model.moe is not None
     routed = s.routed_rows * model.moe.expert_ffn_hidden / s.etp
-    return matrices * (routed + s.tokens * model.moe.shared_ffn_hidden / s.tp)
+    return matrices * (routed + s.tokens * model.beside_experts_hidden / s.tp)
 
 
 def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> Floats:
@@ -296,16 +335,18 @@ def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> 
     recomputed; torchtitan/models/llama4/infra/parallelize.py (`apply_compile`); torch's
     `compute_intensive_ops` in torchtitan/distributed/activation_checkpoint.py.
     """
+    products = output_gradients(model, kind, s)
+    model, kind, s = seen(model, kind, s)
     stream = BF16_BYTES * s.split_tokens * model.hidden
     if kind.is_moe and stack.memory.hides_expert_layers:
         return stream * np.where(s.split_tokens < s.tokens, 2.0, 1.0)
     heads = model.num_heads / s.tp
     attention = s.tokens * heads * (BF16_BYTES * model.v_head_dim + FP32_BYTES)
-    products = output_gradients(model, kind, s) - _grouped_outputs(model, kind, s)
-    if model.moe is not None and kind.is_moe and not model.moe.shared_ffn_hidden:
+    products = products - _grouped_outputs(model, kind, s)
+    if model.moe is not None and kind.is_moe and not model.beside_experts_hidden:
         products = products - stream
     share = 1.0 if model.has_linear_bias else 0.5
-    exchanged = np.where((s.ep > 1) & kind.is_moe, 2.0 * BF16_BYTES * s.sent_rows * model.hidden, 0.0)
+    exchanged = np.where((s.ep > 1) & kind.is_moe, 2.0 * BF16_BYTES * s.sent_rows * model.expert_hidden, 0.0)
     keeps_experts = np.not_equal(s.recompute & int(Recompute.OP_SAC_EXPERTS), 0)
     grouped = np.where(keeps_experts, _grouped_outputs(model, kind, s), 0.0)
     return stream + attention + share * products + exchanged + grouped
@@ -317,7 +358,7 @@ def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:
         return 0.0
     assert model.moe is not None
     inner = (model.num_mlp_matrices - 1) * model.moe.expert_ffn_hidden / s.etp
-    return BF16_BYTES * s.routed_rows * (model.hidden + inner)
+    return BF16_BYTES * s.routed_rows * (model.expert_hidden + inner)
 
 
 def _is_dropped(tensor: Saved, s: Share) -> Bools:

@@ -28,7 +28,7 @@ def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
 
 def gathered_head_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
     """FSDP while head and loss run: the output matrix in BF16 and one unreduced gradient of it."""
-    alone = shards_weights(s) & (not stack.gathers_ends)
+    alone = shards_weights(s) & (not stack.sharding.gathers_ends)
     return np.where(alone, (BF16_BYTES + stack.memory.shard_gradient_bytes) * params, 0.0)
 
 
@@ -40,7 +40,7 @@ def gathered_ends_bytes(stack: Stack, s: Share, params: Floats, *, has_gradient:
     Source: PyTorch FSDP2, fully_shard: reshard_after_forward of the root module.
     """
     waits = BF16_BYTES + (BF16_BYTES if has_gradient else 0.0)
-    return np.where(shards_weights(s) & stack.gathers_ends, waits * params, 0.0)
+    return np.where(shards_weights(s) & stack.sharding.gathers_ends, waits * params, 0.0)
 
 
 def weight_gradient_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
@@ -51,7 +51,7 @@ def weight_gradient_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
     accumulation a BF16 gradient exists until it is added.
     Source: Transformer Engine pytorch/module/base.py `get_dummy_wgrad`.
     """
-    exists = stack.memory.caches_dummy_gradients or not stack.has_gradient_accumulation_fusion
+    exists = stack.memory.caches_dummy_gradients or not stack.kernels.has_gradient_accumulation_fusion
     return np.where(shards_weights(s), 0.0, BF16_BYTES * params * float(exists))
 
 
@@ -67,9 +67,9 @@ def context_buffer(model: Model, stack: Stack, s: Share) -> Floats:
     else:
         width = 2.0 * s.kv_heads * model.head_dim
     block = BF16_BYTES * s.tokens * width
-    if stack.cp_comm == "all_gather":
+    if stack.communication.cp_comm == "all_gather":
         size = block * s.cp
-    elif stack.cp_comm == "a2a":
+    elif stack.communication.cp_comm == "a2a":
         queries = BF16_BYTES * s.tokens * model.num_heads / s.tp * (model.qk_head_dim + model.v_head_dim)
         size = block + queries
     else:
@@ -88,4 +88,4 @@ def expert_buffer(model: Model, stack: Stack, s: Share) -> Floats:
     top_k = model.moe.top_k if model.moe is not None else 1
     of_group = stack.memory.group_buffer_copies * s.ep * s.sent_rows / top_k
     rows = of_group if stack.memory.group_buffer_copies else stack.memory.deepep_buffer_copies * s.sent_rows
-    return np.where(s.deepep & (s.ep > 1), BF16_BYTES * rows * model.hidden, 0.0)
+    return np.where(s.has_fused_dispatch & (s.ep > 1), BF16_BYTES * rows * model.expert_hidden, 0.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats
-from primus_search.cost.result import Memory
+from primus_search.cost.projection import Memory
 from primus_search.stack import ErrorBand
 
 _ERFC = np.frompyfunc(erfc, 1, 1)
@@ -38,7 +38,7 @@ def fit_probability(
     Valid: residuals of the runs in docs/cost/memory.md; independent errors assumed.
     """
     needed = memory.allocated + memory.context
-    room = accelerator.hbm_bytes * (1.0 - margin)
+    room = accelerator.room_bytes(margin)
     distance = np.log(room / needed)
     spread = np.full_like(distance, accelerator.footprint.spread)
     if error is not None:

@@ -21,7 +21,7 @@ STEADY_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Held:
+class HeldMicrobatches:
     """Moments of all ranks, one rank after the other: those of rank r are first[r] .. first[r + 1].
 
     stages    (ranks, chunks) virtual stages of each rank      live, waiting  (moments, chunks) micro-batches
@@ -53,23 +53,23 @@ def telling_microbatches(schedule: str, pp: int, vpp: int, microbatches: int) ->
 
 
 @lru_cache(maxsize=1 << 12)
-def held(schedule: str, pp: int, vpp: int, microbatches: int) -> Held:
+def held(schedule: str, pp: int, vpp: int, microbatches: int) -> HeldMicrobatches:
     """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
     from primus_search.schedule import order_for
 
     if pp == 1 or (schedule == "1f1b" and vpp == 1):
         ranks = np.arange(pp)
         live = np.minimum(pp - ranks, microbatches).astype(np.float64)
-        return Held(
+        return HeldMicrobatches(
             first=np.arange(pp + 1), stages=ranks[:, None], live=live[:, None], waiting=np.zeros((pp, 1)),
             backward=np.zeros(pp, dtype=np.int64),
         )  # fmt: skip
-    from primus_search.cost.memory.kernels import highest_of_ranks
+    from primus_search.cost.memory.memory_kernels import highest_of_ranks
 
     table = order_for(schedule, pp, microbatches, vpp)
     first, stages, found = highest_of_ranks(table.offsets, table.kind, table.stage, table.rank_of_stage)
     chunks = stages.shape[1]
-    return Held(
+    return HeldMicrobatches(
         first=first, stages=stages, live=found[:, :chunks].astype(np.float64),
         waiting=found[:, chunks:-1].astype(np.float64), backward=found[:, -1].copy(),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from primus_search.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Head:
+class HeadMemory:
     """Bytes of the head on one device.
 
     Per micro-batch from forward to backward: inputs of norm and matrix, kept_logits; from input to weight gradient:
@@ -44,23 +44,23 @@ class Head:
     gathered_input: Floats
 
 
-def head_memory(model: Model, stack: Stack, s: Share) -> Head:
+def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
     """Saved input of the final norm and of the output matrix; logits with upcasts; weight gradient of the matrix."""
     m = stack.memory
     fused, unfused = m.fused_logit_bytes, m.unfused_logit_bytes
     at_worst = np.where(
-        s.loss_fusion,
+        s.has_fused_loss,
         np.where(s.tp > 1, m.split_fused_logit_bytes or fused, fused),
         np.where(s.tp > 1, m.split_logit_bytes or unfused, unfused),
     )
-    kept = np.where(s.loss_fusion, m.element_bytes, FP32_BYTES)
+    kept = np.where(s.has_fused_loss, m.element_bytes, FP32_BYTES)
     num_losses = 1 + model.num_mtp_layers
     logits = s.tokens * model.vocab_size / s.tp * num_losses
     is_whole = m.loss_chunks <= 1.0
     stream = s.split_tokens * model.hidden * num_losses
     whole = np.where(s.split_tokens < s.tokens, BF16_BYTES * s.tokens * model.hidden, 0.0)
     gathered_input = np.where(shards_weights(s), 0.0, whole)
-    return Head(
+    return HeadMemory(
         inputs=BF16_BYTES * 2.0 * stream,
         kept_logits=kept * logits * is_whole,
         waiting_input=BF16_BYTES * stream,

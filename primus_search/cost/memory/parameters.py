@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools, Floats, Sharding
+from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
-from primus_search.model import LayerKind, Model
+from primus_search.model import LayerKind, Model, NoFeedForward
 from primus_search.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class State:
+class ModelState:
     """Bytes of weights, gradients and optimizer state; `count` is parameters on the device before sharding."""
 
     weights: Floats
@@ -27,8 +28,8 @@ class State:
     optimizer: Floats
     count: Floats
 
-    def plus(self, other: "State") -> "State":
-        return State(
+    def plus(self, other: "ModelState") -> "ModelState":
+        return ModelState(
             weights=self.weights + other.weights,
             gradients=self.gradients + other.gradients,
             optimizer=self.optimizer + other.optimizer,
@@ -36,7 +37,7 @@ class State:
         )
 
 
-def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> State:
+def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
     """One decoder layer of that kind on one device."""
     dense = state(stack, s, layer_dense_params(model, kind, s), s.shards)
     if not kind.is_moe:
@@ -44,13 +45,13 @@ def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> State:
     return dense.plus(state(stack, s, layer_expert_params(model, s), s.expert_shards))
 
 
-def embedding_state(model: Model, stack: Stack, s: Share) -> State:
+def embedding_state(model: Model, stack: Stack, s: Share) -> ModelState:
     """Token embedding, split over tp by vocabulary, and a learned position table, not split."""
     positions = model.learned_positions * model.hidden
     return state(stack, s, (model.embedding_params - positions) / s.tp + positions, s.shards, is_linear=False)
 
 
-def mtp_state(model: Model, stack: Stack, s: Share) -> State:
+def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
     """What a multi-token-prediction module has beyond a decoder layer: the 2H x H join and three norms.
 
     Source: DeepSeek-V3 (arXiv:2412.19437) section 2.2; embedding and head are shared with the main model.
@@ -61,9 +62,22 @@ def mtp_state(model: Model, stack: Stack, s: Share) -> State:
 
 def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
     """Parameters of one layer on one device, experts apart."""
-    count = attention_params(model, s) + model.num_norms * model.norm_params
+    if kind.mixer is not None or kind.feed_forward is not None:
+        return _declared_params(model, kind, s)
+    count = attention_params(model, s) + model.num_norms * model.norm_params + model.hyper_params
     if not kind.is_moe:
         return count + model.dense_mlp_params / s.tp
+    return count + model.router_params + model.shared_expert_params / s.tp
+
+
+def _declared_params(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """Parameters on one device of a layer that declares its mixer or its feed-forward, experts apart."""
+    count = mixer_share_params(model.mixer(kind), model.hidden, s)
+    count = count + model.layer_norms(kind) * model.norm_params + model.hyper_params + model.per_layer_params
+    if isinstance(kind.feed_forward, NoFeedForward):
+        return count
+    if not kind.is_moe:
+        return count + model.mlp_params(model.ffn_hidden_of(kind)) / s.tp
     return count + model.router_params + model.shared_expert_params / s.tp
 
 
@@ -88,20 +102,20 @@ def attention_params(model: Model, s: Share) -> Floats:
     return replicated + (model.attention_params - keys_values) / s.tp
 
 
-def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> State:
+def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> ModelState:
     """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three. Under FP8 with weights cast once per step,
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards.
     """
-    optimizer = stack.master_weight_bytes + 2.0 * stack.moment_bytes
+    optimizer = stack.precision.master_weight_bytes + 2.0 * stack.precision.moment_bytes
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + stack.memory.weight_bytes / shards, 0.0)
-    gradient = np.where(shards_weights(s), stack.memory.sharded_gradient_bytes, stack.gradient_bytes)
+    gradient = np.where(shards_weights(s), stack.memory.sharded_gradient_bytes, stack.precision.gradient_bytes)
     is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
     cached_bytes = np.where(is_cached, FP8_BYTES, 0.0)
     held = np.where(shards_weights(s), shards, 1.0)
-    return State(
+    return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, stack.memory.weight_bytes / held) + count * cached_bytes,
         gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
         optimizer=count * optimizer / np.where(s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER, shards, 1.0),
@@ -110,4 +124,4 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
 
 
 def _caches_fp8(stack: Stack, is_linear: bool) -> Bools:
-    return np.asarray(is_linear and stack.caches_fp8_weights and not stack.has_fp8_param_gather)
+    return np.asarray(is_linear and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather)

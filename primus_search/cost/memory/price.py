@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import Floats
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.activations import layer_activations, seen
 from primus_search.cost.memory.logits import head_memory
+from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.parameters import (
-    State,
+    ModelState,
     attention_params,
     embedding_state,
     layer_dense_params,
@@ -19,7 +20,7 @@ from primus_search.cost.memory.parameters import (
     mtp_state,
     state,
 )
-from primus_search.cost.memory.ranks import Units, memory_kinds
+from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
 from primus_search.model import Model
 from primus_search.stack import Stack
@@ -57,7 +58,7 @@ class Prices:
         scale = 1.0 if part in EXPLICIT_PARTS else self.element_scale
         self.columns.append(np.broadcast_to(bytes_per_unit * scale, (self.rows,)))
 
-    def put_state(self, unit: int, bytes_of: State) -> None:
+    def put_state(self, unit: int, bytes_of: ModelState) -> None:
         self.put("weights", unit, bytes_of.weights)
         self.put("gradients", unit, bytes_of.gradients)
         self.put("optimizer", unit, bytes_of.optimizer)
@@ -99,7 +100,9 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     prices.put_state(units.other("mtp"), mtp_state(model, stack, s))
     moe, nothing = model.moe, np.zeros_like(s.tp)
     experts = nothing if moe is None else model.expert_params / s.etp + model.shared_expert_params / s.tp
-    in_flight = {"attention": attention_params(model, s), "mlp": model.dense_mlp_params / s.tp, "experts": experts}
+    mixers = [mixer_share_params(kind.mixer, model.hidden, s) for kind in kinds if kind.mixer is not None]
+    widest = attention_params(model, s) if not mixers else np.maximum.reduce(mixers)
+    in_flight = {"attention": widest, "mlp": model.dense_mlp_params / s.tp, "experts": experts}
     for name, shapes in in_flight.items():
         prices.put("workspace", units.other(f"{name}_present"), buffers.weight_gradient_bytes(stack, s, shapes))
     runs = units.other("head_gathers")
@@ -112,8 +115,9 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
     """What follows from tokens: saved activations, their gradients, recompute, logits, hops."""
     kinds = memory_kinds(model)
     units, prices = Units(len(kinds)), Prices(rows=len(s.tp), element_scale=element_scale(stack))
-    context = buffers.context_buffer(model, stack, s)
     for k, kind in enumerate(kinds):
+        view, _, own = seen(model, kind, s)
+        context = buffers.context_buffer(view, stack, own)
         layer = layer_activations(model, stack, kind, s, workload.seq_length)
         prices.put("activations", units.live(k), layer.kept)
         prices.put("activations", units.waiting(k), layer.waiting)

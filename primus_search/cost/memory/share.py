@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
-from primus_search.cost.routing import busiest_over_mean
+from primus_search.cost.parts.routing import busiest_over_mean
 from primus_search.model import Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -44,8 +44,8 @@ class Share:
     sharding: Ints
     recompute: Ints
     is_fp8: Bools
-    deepep: Bools
-    loss_fusion: Bools
+    has_fused_dispatch: Bools
+    has_fused_loss: Bools
 
 
 def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: int) -> Share:
@@ -55,10 +55,10 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
     sent = np.zeros_like(tokens)
     if model.moe is not None:
         sent = tokens / c.tp * model.moe.top_k
-    has_all = stack.memory.has_room_for_every_row & ~c.deepep
+    has_all = stack.memory.has_room_for_every_row & ~c.has_fused_dispatch
     rows = np.where(has_all, c.ep, busiest_over_mean(workload, c)) * sent
     replicas = d.dp * c.cp
-    group = np.where(c.shard_group > 0, np.minimum(c.shard_group, replicas), replicas)
+    group = c.shard_ranks(replicas)
     return Share(
         tp=_floats(c.tp),
         cp=_floats(c.cp),
@@ -69,7 +69,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         edp=_floats(d.edp),
         tokens=tokens,
         split_tokens=np.where(c.sequence_parallel, tokens / c.tp, tokens),
-        routed_rows=rows * c.etp * stack.expert_padding_factor,
+        routed_rows=rows * c.etp,
         sent_rows=sent,
         kv_heads=np.maximum(model.num_kv_heads / c.tp, 1.0),
         shards=_floats(group),
@@ -77,8 +77,8 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         sharding=c.sharding,
         recompute=c.recompute,
         is_fp8=c.fp8 != Fp8.NONE,
-        deepep=c.deepep,
-        loss_fusion=c.loss_fusion,
+        has_fused_dispatch=c.has_fused_dispatch,
+        has_fused_loss=c.loss_fusion,
     )
 
 
@@ -93,7 +93,9 @@ def keeps_gathered(stack: Stack, s: Share) -> Bools:
     GPT-OSS-20B on 64 GB300 takes 38 GiB more for it: 2 bytes of each of 20.9e9 parameters (LambdaLabsML/torchtitan
     gb300/TUNING_RESULTS.md).
     """
-    updates_shards = stack.master_weight_bytes == 0.0 and stack.memory.weight_bytes > stack.memory.element_bytes
+    updates_shards = (
+        stack.precision.master_weight_bytes == 0.0 and stack.memory.weight_bytes > stack.memory.element_bytes
+    )
     return np.equal(s.sharding, Sharding.ZERO2) & updates_shards
 
 

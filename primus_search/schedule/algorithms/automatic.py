@@ -2,7 +2,7 @@
 
 The zero-bubble paper's ZB-1p and ZB-2p (arXiv:2401.10241, section 3) are the order of least span that its heuristic
 finds within the memory of p and 2p micro-batches per rank, half of an activation released at B; here as published
-(`schedule.zb_heuristic`). ZB-auto goes on searching from there; V-auto is the adaptive schedule of arXiv:2405.15362.
+(`zb_heuristic`). ZB-auto goes on searching from there; V-auto is the adaptive schedule of arXiv:2405.15362.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from itertools import chain
 
 from primus_search.schedule.algorithms.v_shaped import published_zbv
 from primus_search.schedule.algorithms.zero_bubble import warm_ups
-from primus_search.schedule.loop_search import fastest_loop
+from primus_search.schedule.optimise.loop_search import fastest_loop
+from primus_search.schedule.optimise.v_search import fastest_v
+from primus_search.schedule.optimise.zb_heuristic import best_of_the_grid
 from primus_search.schedule.registry import TOLERANCE, Objective, Request, register
-from primus_search.schedule.simulate import peak_activations
+from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Placement, Table
-from primus_search.schedule.v_search import fastest_v
-from primus_search.schedule.zb_heuristic import best_of_the_grid
 
 
 @register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,

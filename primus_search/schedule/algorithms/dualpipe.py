@@ -10,7 +10,7 @@ Where the overlap is credited (`Costs.overlap`) the bubble is (P/2-1)(F&B + B_fu
 import numpy as np
 
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.table import Bools, Ints, Kind, Placement, RankOrder, Table
+from primus_search.schedule.table import Bools, Ints, PassKind, Placement, RankOrder, Table
 
 FORWARD, INPUT_GRADIENT, BOTH_GRADIENTS, WEIGHT_GRADIENT = 0, 2, 4, 6
 """Tokens: add the direction (0 is the one this rank starts, 1 the one that comes back); W has none of its own."""
@@ -84,9 +84,9 @@ def _numbered(tokens: Ints, overlaps: Bools, stages: tuple[int, int]) -> RankOrd
         backward = np.flatnonzero((tokens == INPUT_GRADIENT + direction) | (tokens == BOTH_GRADIENTS + direction))
         for rows in (forward, backward):
             stage[rows], micro[rows] = stages[direction], np.arange(len(rows))
-        kind[forward] = Kind.F
-        kind[backward] = np.where(tokens[backward] == INPUT_GRADIENT + direction, Kind.B, Kind.BW)
+        kind[forward] = PassKind.F
+        kind[backward] = np.where(tokens[backward] == INPUT_GRADIENT + direction, PassKind.B, PassKind.BW)
     split = np.flatnonzero((tokens == B0) | (tokens == B1))
     weight = np.flatnonzero(tokens == WG)
-    kind[weight], stage[weight], micro[weight] = Kind.W, stage[split], micro[split]
+    kind[weight], stage[weight], micro[weight] = PassKind.W, stage[split], micro[split]
     return RankOrder(kind, stage, micro, overlaps)

@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from primus_search.schedule.algorithms.interleaved import balanced, in_groups, runs
-from primus_search.schedule.contest import own_limit
-from primus_search.schedule.loop_search import fastest_loop
+from primus_search.schedule.optimise.loop_search import fastest_loop
+from primus_search.schedule.optimise.portfolio import own_limit
 from primus_search.schedule.registry import TOLERANCE, Request, register
 from primus_search.schedule.table import Placement, Table
 

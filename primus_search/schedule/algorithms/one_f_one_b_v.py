@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from primus_search.schedule.contest import own_limit
+from primus_search.schedule.optimise.portfolio import own_limit
+from primus_search.schedule.optimise.v_search import fastest_v
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.table import Kind, Placement, Table
-from primus_search.schedule.v_search import fastest_v
+from primus_search.schedule.table import PassKind, Placement, Table
 
 
 @register("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", placement=Placement.V,
@@ -22,8 +22,8 @@ def one_f_one_b_v(request: Request) -> Table:
 
 def _fuse(table: Table) -> Table:
     """A table whose W passes take no time, with each one back in its B."""
-    kept = table.kind != Kind.W
-    kind = np.where(table.kind == Kind.B, np.int8(Kind.BW), table.kind)[kept]
+    kept = table.kind != PassKind.W
+    kind = np.where(table.kind == PassKind.B, np.int8(PassKind.BW), table.kind)[kept]
     sizes = np.add.reduceat(kept.astype(np.int64), table.offsets[:-1])
     return replace(
         table,

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.contest import own_limit
-from primus_search.schedule.kernels import BW, F
+from primus_search.schedule.optimise.portfolio import own_limit
+from primus_search.schedule.optimise.v_search import fastest_v
 from primus_search.schedule.registry import Request, register
+from primus_search.schedule.simulation.pass_kernels import BW, F
 from primus_search.schedule.table import Placement, Table
-from primus_search.schedule.v_search import fastest_v
 
 
 @register("zbv", summary="V placement, zero bubble, memory of 1F1B", placement=Placement.V, virtual_stages=(2,),

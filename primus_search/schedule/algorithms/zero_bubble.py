@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.schedule.contest import own_limit
-from primus_search.schedule.loop_search import fastest_loop
+from primus_search.schedule.optimise.loop_search import fastest_loop
+from primus_search.schedule.optimise.portfolio import own_limit
 from primus_search.schedule.patterns import warm_steady_cool
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Placement, Table

@@ -1,0 +1,1 @@
+"""What a finished run says of its candidates: explanations, comparisons, what else could be tried."""

@@ -1,0 +1,215 @@
+"""Everything `primus-search explain` says about one candidate of a run, as data; `explain_text` prints it.
+
+Each part is a question a person asks: what is it (configuration), where does the time go (step, traffic, bubble), where
+the memory (per pipeline rank), what does each knob give (ablation), how sharp is the optimum (sensitivity), what would
+make it faster (advice), why not something else, what if the machine were another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from primus_search.analysis.ablation import Ablation, ablations
+from primus_search.analysis.advice import Advice, advice
+from primus_search.analysis.kept_rows import Kept
+from primus_search.analysis.sensitivity import Neighbour, steps
+from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
+from primus_search.cost.confidence.coverage import Covered, coverage
+from primus_search.cost.confidence.evidence import kernel_evidence, sentence
+from primus_search.cost.confidence.uncertainty import Confidence, confidence
+from primus_search.cost.memory import memory_by_rank
+from primus_search.cost.projection import Memory, Projection
+from primus_search.declare.sourced.range_files import load_ranges
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
+from primus_search.layout import Layout
+from primus_search.schedule import Timeline
+from primus_search.space import ClusterChoice, Space
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One candidate of a run; its parts are worked out when they are asked for."""
+
+    run: SavedRun
+    rank: int
+
+    @cached_property
+    def one(self) -> Candidates:
+        return self.run.candidate(self.rank)
+
+    @cached_property
+    def row(self) -> Mapping[str, Any]:
+        """The row of ranking.csv."""
+        return self.run.row(self.rank)
+
+    @cached_property
+    def space(self) -> Space:
+        return self.run.space
+
+    @cached_property
+    def choice(self) -> ClusterChoice:
+        return self.run.cluster(self.rank)
+
+    @cached_property
+    def judge(self) -> Judge:
+        return Judge(self.space, self.choice)
+
+    @cached_property
+    def projection(self) -> Projection:
+        return self.judge.projector.project(self.one)
+
+    @cached_property
+    def confidence(self) -> Confidence:
+        """Interval and probability of fitting of this candidate alone."""
+        return confidence(self.space.model, self.choice.cluster, self.one.fp8, self.projection)
+
+    @cached_property
+    def coverage(self) -> tuple[Covered, ...]:
+        """Which parts of its projection rest on measured ranges."""
+        space, cluster = self.space, self.choice.cluster
+        return coverage(space.job_on(cluster), self.one, self.figures.memory_bytes, load_ranges())
+
+    @cached_property
+    def measured_kernels(self) -> str:
+        """What share of its kernels lies in the device's measured table; empty without a table."""
+        return sentence(kernel_evidence(self.space.job_on(self.choice.cluster), self.one))
+
+    @cached_property
+    def base(self) -> Values:
+        return values_of(self.one)
+
+    @cached_property
+    def figures(self) -> Figures:
+        return figures_of(self.projection, 0)
+
+    @cached_property
+    def stages(self) -> Stages:
+        return stages_of(self.space.job_on(self.choice.cluster), self.one)
+
+    @cached_property
+    def busiest(self) -> int:
+        """The pipeline rank whose compute the step's parts show."""
+        return busiest_rank(self.stages, self.one)
+
+    @cached_property
+    def traffic(self) -> list[Sent]:
+        space = self.space
+        return traffic(space.job_on(self.choice.cluster), self.one, self.stages, self.projection)
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """When every pass runs; None without a pipeline."""
+        return timeline(self.stages, self.one, self.figures.microbatches)
+
+    @cached_property
+    def memory_by_rank(self) -> Memory:
+        """Columns over pipeline ranks."""
+        return memory_by_rank(self.space.job_on(self.choice.cluster), self.one)
+
+    @cached_property
+    def kept(self) -> Kept:
+        number = self.space.clusters.index(self.choice)
+        return Kept.open(self.run.path, number, is_exact=bool(self.run.facts["exact"]))
+
+    @cached_property
+    def ablations(self) -> list[Ablation]:
+        return ablations(self.judge, self.base, self.figures, self.kept)
+
+    @cached_property
+    def steps(self) -> list[Neighbour]:
+        return steps(self.judge, self.base, self.figures)
+
+    @cached_property
+    def advice(self) -> list[Advice]:
+        return advice(self.judge, self.base, self.figures)
+
+
+def explain(run: SavedRun, rank: int) -> Explained:
+    """The candidate of that rank, from 1. Raises `InputError` where the run or the rank cannot be used."""
+    found = Explained(run, rank)
+    run.cluster(rank)  # asked first: what cannot be used is said before anything is worked out
+    return found
+
+
+def as_data(e: Explained) -> dict[str, Any]:
+    """Everything as plain data: what `--json` prints."""
+    memory = e.memory_by_rank
+    ranks = range(len(memory.weights))
+    return {
+        "run": str(e.run.path),
+        "rank": e.rank,
+        "space": e.space.name,
+        "model": e.space.model.name,
+        "cluster": dict(e.choice.labels) | {"nodes": e.choice.cluster.num_nodes, "gpus": e.choice.cluster.world},
+        "configuration": {name: e.row[name] for name in COLUMN_NAMES}
+        | {"dp": e.figures.dp, "microbatches": e.figures.microbatches},
+        "tokens_per_s_per_gpu": e.figures.tokens_per_s_per_gpu,
+        "tokens_per_s_per_gpu_low": float(e.confidence.low[0]),
+        "tokens_per_s_per_gpu_high": float(e.confidence.high[0]),
+        "interval_runs": int(e.confidence.runs[0]),
+        "ties_with_best": e.row["ties_with_best"],
+        "fit_probability": float(e.confidence.fits[0]),
+        "coverage": [plain(part) for part in e.coverage],
+        "measured_kernels": e.measured_kernels,
+        "time_evidence": e.row.get("time_evidence"),
+        "memory_evidence": e.row.get("memory_evidence"),
+        "mfu": e.figures.mfu,
+        "bubble_ratio": e.figures.bubble_ratio,
+        "step": {**e.figures.step, "total_s": e.figures.step_s},
+        "busiest_pipeline_rank": e.busiest,
+        "stages": stage_rows(e.stages),
+        "traffic": [plain(sent) for sent in e.traffic],
+        "memory": {**e.figures.memory, "total_bytes": e.figures.memory_bytes},
+        "headroom_bytes": e.figures.headroom_bytes,
+        "memory_by_rank": [
+            {f.name: float(memory.__getattribute__(f.name)[r]) for f in fields(memory)}
+            | {"total_bytes": float(memory.total[r])}
+            for r in ranks
+        ],
+        "ablation": [plain(one) for one in e.ablations],
+        "sensitivity": [plain(one) for one in e.steps],
+        "advice": [plain(one) for one in e.advice],
+    }
+
+
+def stage_rows(s: Stages) -> list[dict[str, Any]]:
+    """One row per virtual stage: where it lives, what it holds, seconds of one micro-batch."""
+    return [
+        {
+            "stage": i,
+            "pipeline_rank": int(s.rank[i]),
+            "layers": int(s.layers[i]),
+            "forward_s": float(s.forward_s[i]),
+            "recompute_s": float(s.recompute_s[i]),
+            "input_grad_s": float(s.input_grad_s[i]),
+            "weight_grad_s": float(s.weight_grad_s[i]),
+        }
+        for i in range(len(s.counts))
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as mappings, arrays as lists, layouts as words: what JSON knows."""
+    if isinstance(value, Trial):
+        return {
+            "changes": dict(value.changes),
+            "followed": list(value.followed),
+            "broken": [{"rule": one.rule, "reason": one.reason} for one in value.broken],
+            "legal": value.is_legal,
+            "fits": value.fits,
+            "figures": plain(value.figures),
+        }
+    if isinstance(value, Layout):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(value.__getattribute__(f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value

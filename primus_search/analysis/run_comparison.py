@@ -1,0 +1,207 @@
+"""Two runs side by side: which inputs differ, what the winner and the frontier did, and which input moved the number.
+
+The attribution starts at A's winner under A's inputs and puts in B's inputs one group after the other (model, workload,
+accelerator, network, stack, nodes); each step is a projection, so the steps add up to the whole difference. What is
+left between A's winner and B's winner, both under B's inputs, is the choice of another configuration.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.cluster import Cluster
+from primus_search.errors import InputError
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.trials import Judge, Values, values_of, word
+from primus_search.space import Axis, ClusterChoice, Space
+from primus_search.units import GB
+
+HIDDEN = frozenset({"source", "name"})
+"""Fields whose change changes no figure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One input that differs: where, and both values."""
+
+    what: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedFigure:
+    """What one group of inputs did to A's winner: tokens/s/GPU before and after; None where it is not legal then."""
+
+    group: str
+    before: float
+    after: float | None
+
+    @property
+    def change(self) -> float | None:
+        """Relative change of tokens/s/GPU."""
+        return None if self.after is None else self.after / self.before - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What changed and why.
+
+    figures       name -> (A, B) of the winners, and of the frontiers
+    winner        axes in which the winners differ: name -> (A, B)
+    moved         the attribution, in order; empty with `unexplained` where a run's inputs are gone
+    recorded      A's winner as A recorded it, and as it is projected today; differs when code or data changed since
+    """
+
+    a: str
+    b: str
+    inputs: tuple[Difference, ...]
+    figures: Mapping[str, tuple[float, float]]
+    winner: Mapping[str, tuple[Any, Any]]
+    moved: tuple[MovedFigure, ...]
+    recorded: tuple[float, float] | None
+    unexplained: str
+
+
+def compare(a: SavedRun, b: SavedRun) -> Comparison:
+    """Compare two finished runs. Raises `InputError` where one of them cannot be read at all."""
+    inputs = list(_facts(a, b))
+    moved: list[MovedFigure] = []
+    recorded, unexplained = None, ""
+    try:
+        inputs += _spaces(a.space, a.cluster(1), b.space, b.cluster(1))
+        moved, today = _attribution(a, b)
+        recorded = (float(a.ranking[0]["tokens_per_s_per_gpu"]), today)
+    except InputError as error:
+        unexplained = f"cannot attribute the difference: {error}"
+    best_a, best_b = a.ranking[0], b.ranking[0]
+    return Comparison(
+        a=str(a.path),
+        b=str(b.path),
+        inputs=tuple(inputs),
+        figures=_figures(a, b),
+        winner={n: (best_a[n], best_b[n]) for n in COLUMN_NAMES if best_a[n] != best_b[n]},
+        moved=tuple(moved),
+        recorded=recorded,
+        unexplained=unexplained,
+    )
+
+
+SHOWN = ("tokens_per_s_per_gpu", "tokens_per_s", "step_s", "memory_bytes", "headroom_bytes", "bubble_ratio", "mfu")
+
+
+def _figures(a: SavedRun, b: SavedRun) -> dict[str, tuple[float, float]]:
+    found = {name: (float(a.ranking[0][name]), float(b.ranking[0][name])) for name in SHOWN}
+    least_speed, most_memory = _corner([*a.frontier, *b.frontier])
+    volumes = [hypervolume(run.frontier, least_speed, most_memory) for run in (a, b)]
+    counts = {name: (float(a.facts[name]), float(b.facts[name])) for name in ("raw", "legal", "feasible")}
+    return found | {"frontier_hypervolume": (volumes[0], volumes[1])} | counts
+
+
+def _corner(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """The corner no frontier row is worse than: no throughput, the most memory of either frontier."""
+    return 0.0, max((row["memory_bytes"] for row in rows), default=0.0)
+
+
+def hypervolume(rows: Sequence[Mapping[str, Any]], least_speed: float, most_memory: float) -> float:
+    """Area that a frontier dominates, in (tokens/s/GPU) x GB: faster and smaller is more.
+
+    Formula: rows by rising memory; each adds (most_memory - memory) * (speed - best speed so far).
+    """
+    area, best = 0.0, least_speed
+    for row in sorted(rows, key=lambda row: (row["memory_bytes"], -row["tokens_per_s_per_gpu"])):
+        gain = row["tokens_per_s_per_gpu"] - best
+        if gain > 0 and row["memory_bytes"] <= most_memory:
+            area += gain * (most_memory - row["memory_bytes"])
+            best = row["tokens_per_s_per_gpu"]
+    return area / GB
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def _facts(a: SavedRun, b: SavedRun) -> Iterator[Difference]:
+    """What the run files say of themselves: versions, method, hashes."""
+    for name in ("space", "source", "space_sha256", "method", "exact", "seed", "engine"):
+        if a.facts.get(name) != b.facts.get(name):
+            yield Difference(what=name, a=a.facts.get(name), b=b.facts.get(name))
+    both = {**a.facts["versions"], **b.facts["versions"]}
+    for package in both:
+        left, right = a.facts["versions"].get(package), b.facts["versions"].get(package)
+        if left != right:
+            yield Difference(what=f"version of {package}", a=left, b=right)
+
+
+def _spaces(a: Space, on_a: ClusterChoice, b: Space, on_b: ClusterChoice) -> Iterator[Difference]:
+    """Every input that a figure depends on, leaf by leaf."""
+    yield from _leaves("model", a.model, b.model)
+    yield from _leaves("workload", a.workload, b.workload)
+    yield from _leaves("cluster", on_a.cluster, on_b.cluster)
+    yield from _leaves("search", a.search, b.search)
+    for left, right in zip(a.axes, b.axes, strict=True):
+        if left.values != right.values:
+            yield Difference(what=f"axis {left.name}", a=_words(left), b=_words(right))
+    rules = [[constraint.text for constraint in space.constraints] for space in (a, b)]
+    if rules[0] != rules[1]:
+        yield Difference(what="constraints", a=rules[0], b=rules[1])
+
+
+def _words(axis: Axis) -> list[Any]:
+    return [word(axis.name, value) for value in axis.values]
+
+
+def _leaves(path: str, a: Any, b: Any) -> Iterator[Difference]:
+    if is_dataclass(a) and not isinstance(a, type) and type(a) is type(b):
+        for f in fields(a):
+            if f.name not in HIDDEN:
+                yield from _leaves(f"{path}.{f.name}", getattr(a, f.name), getattr(b, f.name))
+    elif isinstance(a, Mapping) and isinstance(b, Mapping):
+        for key in {**a, **b}:
+            yield from _leaves(f"{path}.{key}", a.get(key), b.get(key))
+    elif a != b:
+        yield Difference(what=path, a=_plain(a), b=_plain(b))
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+# --- attribution -----------------------------------------------------------------------------------------------------
+
+Group = Callable[[Space, Cluster], tuple[Space, Cluster]]
+
+
+def _attribution(a: SavedRun, b: SavedRun) -> tuple[list[MovedFigure], float]:
+    """Steps from A's winner under A's inputs to B's winner under B's; and A's winner as it is projected today."""
+    space, cluster = a.space, a.cluster(1).cluster
+    other, machine = b.space, b.cluster(1).cluster
+    winner, best = values_of(a.candidate(1)), values_of(b.candidate(1))
+    today = here = _speed(space, cluster, winner) or 0.0
+    moved: list[MovedFigure] = []
+    groups: tuple[tuple[str, bool, Group], ...] = (
+        ("model", space.model != other.model, lambda s, c: (replace(s, model=other.model), c)),
+        ("workload", space.workload != other.workload, lambda s, c: (replace(s, workload=other.workload), c)),
+        ("accelerator", cluster.accelerator != machine.accelerator,
+         lambda s, c: (s, replace(c, accelerator=machine.accelerator))),
+        ("network", cluster.network != machine.network, lambda s, c: (s, replace(c, network=machine.network))),
+        ("stack", cluster.stack != machine.stack, lambda s, c: (s, replace(c, stack=machine.stack))),
+        ("nodes", cluster.num_nodes != machine.num_nodes, lambda s, c: (s, replace(c, num_nodes=machine.num_nodes))),
+    )  # fmt: skip
+    for name, differs, change in groups:
+        if differs:
+            space, cluster = change(space, cluster)
+            after = _speed(space, cluster, winner)
+            moved.append(MovedFigure(group=name, before=here, after=after))
+            here = after or here
+    if winner != best:
+        after = _speed(other, machine, best)
+        moved.append(MovedFigure(group="another configuration wins", before=here, after=after))
+    return moved, today
+
+
+def _speed(space: Space, cluster: Cluster, values: Values) -> float | None:
+    """tokens/s/GPU of one configuration; None where the rules forbid it there."""
+    # Constraints and memory margins say what may be chosen, not how fast it is.
+    judge = Judge(replace(space, constraints=()), ClusterChoice(cluster=cluster))
+    return None if judge.broken(values) else judge.project([values])[0].tokens_per_s_per_gpu

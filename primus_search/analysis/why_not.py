@@ -1,0 +1,157 @@
+"""Why not this other configuration: what forbids it, what it misses to fit, or how far behind it is and in what.
+
+Two answers. The candidate with just these axes changed; and the best that the space holds with these values, everything
+else free: a fair chance for the idea.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from primus_search.candidates import Ints
+from primus_search.declare.axes import AXIS, Reader, Word
+from primus_search.declare.source import Document, did_you_mean, parse
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.remedies import single_changes
+from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
+from primus_search.export.experiments import read_experiment
+from primus_search.export.megatron_arguments import canonical
+from primus_search.layout import Layout
+from primus_search.space import Axis, AxisValue, Enumerator, Space
+
+MOST_ROWS = 2_000_000
+"""Rows of the narrowed space that are looked through; beyond that only the first so many."""
+CHUNK = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """The best row of the space with the values asked for.
+
+    rows      legal rows with these values     is_whole  False where only the first `MOST_ROWS` were looked at
+    fitting   of these, rows that fit          best      fastest that fits; else the one that misses least
+    removed   rows each rule took out of the narrowed grid, most first, with its reason
+    """
+
+    rows: int
+    fitting: int
+    is_whole: bool
+    best: Values | None
+    figures: Figures | None
+    removed: tuple[tuple[str, int, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """The answer. `would_fit`: single further changes after which the plain change fits, where it does not."""
+
+    asked: Mapping[str, AxisValue]
+    alone: Trial
+    chance: Chance
+    would_fit: tuple[str, ...]
+
+
+def parse_asked(text: str, base: Values, judge: Judge | None = None) -> dict[str, AxisValue]:
+    """`tp=4,pp=2` as axes with typed values; commas inside brackets and braces belong to the value.
+
+    `@FILE` stands for what a launch file has otherwise than `base`. Raises `InputError` with every part that cannot be
+    read, and for an axis that is given several values.
+    """
+    if text.startswith("@"):
+        differing = _of_file(Path(text.removeprefix("@")), base, judge)
+        if not differing:
+            raise InputError([Problem(f"--why-not {text}", "has the very configuration it would be compared with")])
+        return differing
+    where = f"--why-not {text}"
+    asked: dict[str, AxisValue] = {}
+    problems: list[Problem] = []
+    for part in _parts(text):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not value:
+            problems.append(Problem(where, f"'{part}' is no axis=value; write them with commas: tp=4,pp=2"))
+        elif name not in AXIS:
+            what = f"unknown axis '{name}'{did_you_mean(name, AXIS)} - allowed: {', '.join(AXIS)}"
+            problems.append(Problem(where, what))
+        else:
+            raw = parse(value, where).data
+            reader = Reader(Document(where, {"space": {name: raw}}))
+            items = {name: reader.axis(AXIS[name], raw, ("space", name)), **reader.implied}
+            problems += reader.problems
+            asked |= {axis: found[0] for axis, found in items.items() if found and not isinstance(found[0], Word)}
+            if not reader.problems and any(len(found) != 1 or isinstance(found[0], Word) for found in items.values()):
+                problems.append(Problem(where, f"{name} needs one value, not '{value}'"))
+    if problems:
+        raise InputError(problems)
+    return asked
+
+
+def _of_file(path: Path, base: Values, judge: Judge | None) -> dict[str, AxisValue]:
+    """What an experiment has otherwise than a candidate; layouts that deal the layers alike are one."""
+    world = judge.choice.cluster.world if judge else 0
+    model = judge.space.model if judge else None
+    there = values_of(read_experiment(path, world, model).candidate)
+    layout, stages = base["pipeline_layout"], int(base["pp"]) * int(base["vpp"])  # type: ignore[arg-type]
+    assert isinstance(layout, Layout)
+    plain = dict(base) | {"pipeline_layout": canonical(layout, model, stages)}
+    return {name: value for name, value in there.items() if value != plain[name]}
+
+
+def _parts(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for at, character in enumerate(text):
+        depth += (character in "[{(") - (character in "]})")
+        if character == "," and depth == 0 and "=" in text[at:]:
+            parts.append(text[start:at].strip())
+            start = at + 1
+    return [*parts, text[start:].strip()]
+
+
+def why_not(judge: Judge, base: Values, asked: Mapping[str, AxisValue]) -> WhyNot:
+    """The answer for a candidate and the axes asked for."""
+    alone = judge.try_out(base, asked)
+    would_fit = (
+        tuple(single_changes(judge, alone.values, keep=frozenset(asked))) if alone.is_legal and not alone.fits else ()
+    )
+    axes = tuple(Axis(name=a.name, values=(asked[a.name],)) if a.name in asked else a for a in judge.space.axes)
+    return WhyNot(asked=asked, alone=alone, chance=_chance(judge, replace(judge.space, axes=axes)), would_fit=would_fit)
+
+
+def _chance(judge: Judge, narrowed: Space) -> Chance:
+    enumerator = Enumerator(narrowed.on(judge.choice))
+    seen, fitting = min(enumerator.size, MOST_ROWS), 0
+    best, figures = None, None
+    room = judge.projector.job.room_bytes(judge.projector.memory_margin)
+    for start in range(0, seen, CHUNK):
+        candidates = enumerator.chunk(start, min(start + CHUNK, seen)).candidates
+        memory = judge.projector.memory_bytes(candidates)
+        fits = memory <= room
+        fitting += int(np.count_nonzero(fits))
+        rows: Ints = np.flatnonzero(fits).astype(np.int64) if fits.any() else np.argsort(memory)[:1].astype(np.int64)
+        if not len(rows) or (figures is not None and figures.fits and not fits.any()):
+            continue
+        if figures is not None and figures.fits:
+            bound = judge.projector.bound(candidates.take(rows))
+            rows = rows[bound <= figures.step_s]
+            if not len(rows):
+                continue
+        projection = judge.projector.project(candidates.take(rows))
+        top = int(projection.step.total.argmin())
+        found = figures_of(projection, top)
+        if figures is None or _rank(found) < _rank(figures):
+            best, figures = values_of(candidates, int(rows[top])), found
+    removed = sorted(enumerator.removed.items(), key=lambda item: -item[1])
+    return Chance(
+        rows=enumerator.size,
+        fitting=fitting,
+        is_whole=seen == enumerator.size,
+        best=best,
+        figures=figures,
+        removed=tuple((name, count, enumerator.reasons[name]) for name, count in removed),
+    )
+
+
+def _rank(figures: Figures) -> tuple[bool, float]:
+    """Fitting rows by time, the others by the bytes they miss."""
+    return (not figures.fits, figures.step_s if figures.fits else -figures.headroom_bytes)

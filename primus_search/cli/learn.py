@@ -1,0 +1,143 @@
+"""`primus-search learn FILES`: own training runs in, a stack file of the site's own software out."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.learn.reading import LogReading
+    from primus_search.learn.run_files import Readings
+    from primus_search.learn.site_stack import SiteStack
+
+
+def learn(
+    files: Annotated[
+        list[Path], typer.Argument(help="Training logs, TensorBoard event files, run folders, tables of runs.")
+    ],
+    name: Annotated[str, typer.Option("--as", help="Name of the site's own stack file.")] = "site",
+    into: Annotated[
+        Path | None, typer.Option("--into", help="Folder to write to; default: sites/ of your configuration folder.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="Read the files as this log format instead of recognising it.")
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option("--hardware", help="The GPU of the runs, by hardware file, where logs do not print it."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="The model of the runs, by preset or file, where logs do not print it."),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="Start from this stack file alone, not from all shipped ones.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what was read; fit and write nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Learn the stack of your own software and cluster from its training logs."""
+    from primus_search.lab.published import measured_table
+    from primus_search.learn.run_files import read_files
+
+    readings = read_files(files, framework, measured_table)
+    if dry_run:
+        _print_readings(readings, as_json)
+        return
+    from primus_search.cli.output.written_files import must_be_folder
+    from primus_search.declare.search_path import sites
+    from primus_search.learn.logged_run import SaidBeside
+    from primus_search.learn.site_files import learn_from
+
+    folder = into if into is not None else sites()
+    site = learn_from(readings, name, SaidBeside(hardware=hardware, model=model), base=base, folder=folder)
+    must_be_folder(folder, "--into")
+    written = _write(site, folder, name)
+    if as_json:
+        typer.echo(json.dumps(_figures(site, readings, written), indent=2))
+    else:
+        _print_readings(readings, as_json)
+        _print_site(site, written)
+
+
+def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
+    from primus_search.cli.output.written_files import write
+    from primus_search.learn.site_files import runs_path, stack_path, write_runs
+    from primus_search.learn.site_stack import stack_yaml
+
+    stack, runs = stack_path(folder, name), runs_path(folder, name)
+    write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")
+    write_runs(site.runs, runs)
+    return {"stack": str(stack), "runs": str(runs)}
+
+
+def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -> dict[str, object]:
+    bands = {key: {"low": band.low, "high": band.high} for key, band in site.stack.errors.items()}
+    return {
+        **_readings(readings),
+        "used": len(site.runs),
+        "chosen": site.chosen.name,
+        "hypotheses": dict(site.leading),
+        "bands": bands,
+        "written": written,
+    }
+
+
+def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
+    typer.echo(f"learned from {len(site.runs)} runs; stands on {site.chosen.name}")
+    for hypothesis, weight in site.leading:
+        typer.echo(f"  {weight:>6.1%}  {hypothesis}")
+    for family, band in site.stack.errors.items():
+        typer.echo(f"  90 % of {family}: {band.low:.2f} to {band.high:.2f} of the projection")
+    typer.echo(f"written: {written['stack']}, {written['runs']}")
+    typer.echo(f"use it: primus-search run SPACE --stack {written['stack']}")
+
+
+def _all(readings: "Readings") -> list["LogReading"]:
+    from primus_search.learn.run_files import reading_of
+
+    return [*readings.runs, *(reading_of(run) for run in readings.measured)]
+
+
+def _readings(readings: "Readings") -> dict[str, object]:
+    runs = [run.as_json() for run in _all(readings)]
+    refused = [{"file": problem.where, "reason": problem.what} for problem in readings.refused]
+    return {"runs": runs, "refused": refused}
+
+
+def _print_readings(readings: "Readings", as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_readings(readings), indent=2))
+        return
+    for run in _all(readings):
+        _print_run(run)
+    for problem in readings.refused:
+        typer.echo(f"refused: {problem}", err=True)
+
+
+def _print_run(run: "LogReading") -> None:
+    """One run in a few lines: what it is, what was measured, what is assumed."""
+    sizes = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
+    plain = run.as_json()
+    typer.echo(f"{run.source}: {run.framework}" + (f" on {run.device}" if run.device else ""))
+    typer.echo("  " + ", ".join(f"{size} {_word(plain[size])}" for size in sizes))
+    if run.step_s is not None:
+        rate = run.tokens_per_s_per_gpu
+        typer.echo(
+            f"  step {run.step_s:.4g} s over {run.steps} log lines, spread {run.noise or 0.0:.1%}"
+            + (f"; {rate:,.0f} tokens/s/GPU" if rate else "")
+        )
+    if run.peak_memory_bytes is not None:
+        typer.echo(f"  peak memory {run.peak_memory_bytes / 2**30:.2f} GiB ({run.memory_kind})")
+    if run.died is not None:
+        typer.echo(f"  ended early: {run.died}")
+    for field, assumption in run.assumed.items():
+        typer.echo(f"  assumed {field} = {assumption.value}: {assumption.because}")
+    for note in run.not_modelled:
+        typer.echo(f"  not modelled: {note}")
+
+
+def _word(value: object) -> str:
+    return "?" if value is None else str(value)

@@ -1,0 +1,91 @@
+"""`primus-search next RUN`: which configurations of a run to measure next."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.measured_run import MeasuredRun
+
+
+def next(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Runs that are known: NAME.runs.parquet of `learn`, or a table.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations.")] = 3,
+    budget: Annotated[
+        float, typer.Option("--budget-gpu-hours", min=0.0, help="GPU hours of all trials together; 0: no limit.")
+    ] = 0.0,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write a launch file per configuration here.")] = None,
+    format_name: Annotated[
+        str, typer.Option("--format", help="Whose launch files; default: the run's framework.")
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
+    import numpy as np
+
+    from primus_search.candidates import joined
+    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.job import Job
+    from primus_search.learn.next_runs import MOST_ROWS, next_runs
+
+    saved = SavedRun.open(run)
+    cluster = saved.cluster(1)
+    ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster][:MOST_ROWS]
+    advice = next_runs(
+        Job(saved.space.model, cluster.cluster, saved.space.workload),
+        joined([saved.candidate(rank) for rank in ranks]),
+        np.array([float(saved.row(rank)["step_s"]) for rank in ranks]),
+        _known(runs),
+        framework=framework,
+        count=count,
+        budget_gpu_hours=budget or math.inf,
+        seed=seed,
+    )
+    picks = [
+        {
+            "rank": ranks[pick.row],
+            "candidate": saved.candidate(ranks[pick.row]).row(0),
+            "gpu_hours": pick.gpu_hours,
+            "expected_regret_after": pick.regret,
+        }
+        for pick in advice.picks
+    ]
+    chosen = [ranks[pick.row] for pick in advice.picks]
+    files = _launch(saved, chosen, format_name, out) if out is not None and chosen else []
+    if as_json:
+        typer.echo(json.dumps({"expected_regret": advice.regret, "picks": picks, "files": files}, indent=2))
+        return
+    typer.echo(f"expected regret of the choice now: {advice.regret:.1%}")
+    for pick in picks:
+        typer.echo(
+            f"run rank {pick['rank']}: {pick['gpu_hours']:.2f} GPU hours, expected regret after it "
+            f"{pick['expected_regret_after']:.1%}"
+        )
+    for file in files:
+        typer.echo(f"launch file: {file}")
+
+
+def _known(path: Path | None) -> "tuple[MeasuredRun, ...]":
+    if path is None:
+        return ()
+    from primus_search.lab.published import measured_table
+
+    return measured_table(path).runs
+
+
+def _launch(saved: Any, ranks: list[int], format_name: str, folder: Path) -> list[str]:
+    """Launch files of the picks, written as `export` writes them."""
+    from primus_search.export.ranks import chosen_rows, files_of, write_all
+
+    files = files_of(saved, chosen_rows(saved, ",".join(map(str, ranks)), None), format_name)
+    return [str(path) for path in write_all(folder, files)]

@@ -1,0 +1,1 @@
+"""What commands write: files, tables, progress, standard streams."""

@@ -1,0 +1,294 @@
+"""One candidate under the magnifying glass: virtual stages, traffic of the busiest rank, when every pass runs.
+
+The same pieces that `Projector` sums for tables are laid out here for a single row, so that a report can show what a
+step is made of. Exposed seconds of the traffic table add up to the communication parts of `Step`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.share import share
+from primus_search.cost.parts.layer import BF16_BYTES, layer_operations, shapes
+from primus_search.cost.parts.operations import Part, Pass, tally
+from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
+from primus_search.cost.projection import Projection
+from primus_search.cost.stage import piece_counts, pieces
+from primus_search.cost.traffic.comm_table import Comm
+from primus_search.cost.traffic.data_parallel import data_parallel
+from primus_search.cost.traffic.layer_traffic import end_traffic_s, layer_traffic, sharded_ends, sharded_traffic
+from primus_search.errors import ScheduleError
+from primus_search.job import Job
+from primus_search.layout import stage_layers
+from primus_search.model import LayerKind
+from primus_search.schedule import Costs, Timeline, algorithm, order_for, simulate
+from primus_search.schedule.table import rank_of_stage
+
+TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm")
+"""Parts of `Step` whose seconds are the exposed traffic of layers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stages:
+    """Seconds of one micro-batch in every virtual stage, host time of passes and blocking sends not included.
+
+    rank, layers     pipeline rank and decoder layers of each virtual stage
+    hop_s            (stages - 1,) to the next stage; 0 inside a rank     held_share  of a hop that blocks the sender
+    pass_s           host time per pass of a pipeline
+    """
+
+    rank: Ints
+    layers: Floats
+    forward_s: Floats
+    input_grad_s: Floats
+    weight_grad_s: Floats
+    recompute_s: Floats
+    counts: Floats
+    hop_s: Floats
+    held_share: float
+    pass_s: float
+
+    @property
+    def work_s(self) -> Floats:
+        """Seconds of one micro-batch, all passes."""
+        total: Floats = self.forward_s + self.input_grad_s + self.weight_grad_s + self.recompute_s
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """One kind of traffic of the busiest pipeline rank over a whole step.
+
+    part           of `Step` that holds what is exposed; hops between stages are inside the bubble
+    message_bytes  of one collective          count  collectives per step
+    seconds        of all of them             exposed_s  what the critical path sees
+    """
+
+    operation: str
+    part: str
+    message_bytes: float
+    count: float
+    seconds: float
+    exposed_s: float
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds that compute hides."""
+        return self.seconds - self.exposed_s
+
+
+def stages_of(job: Job, one: Candidates) -> Stages:
+    """The virtual stages of a table of one candidate."""
+    row = one.row(0)
+    pp, vpp, schedule = int(row["pp"]), int(row["vpp"]), str(row["schedule"])
+    dealt = stage_layers(job.model, pp * vpp, one.layouts[int(one.pipeline_layout[0])])
+    if dealt is None:
+        raise ScheduleError(f"layout {row['pipeline_layout']} does not deal the layers to {pp * vpp} stages")
+    is_block = one.recompute_method[0] == RecomputeMethod.BLOCK and one.recompute[0] & Recompute.FULL
+    counts, recomputed = piece_counts(dealt, int(one.recompute_num_layers[0]) if is_block else 0)
+    p = pieces(job, one)
+    by_pass = counts @ p.pass_s[:, :, 0]
+    ranks = np.zeros(1, dtype=np.int64)
+    hop_s = np.zeros(pp * vpp - 1)
+    hops = hop_facts(job, one)[0]
+    if pp > 1:
+        ranks = rank_of_stage(algorithm(schedule).placement, pp, vpp)[: pp * vpp].astype(np.int64)
+        crosses = ranks[:-1] != ranks[1:]
+        hop_s = crosses * np.where(far_hops(job.cluster, schedule, pp, vpp), hops[FAR_S], hops[NEAR_S])
+    return Stages(
+        rank=ranks,
+        layers=dealt.layers,
+        forward_s=by_pass[:, Pass.FORWARD],
+        input_grad_s=by_pass[:, Pass.INPUT_GRAD],
+        weight_grad_s=by_pass[:, Pass.WEIGHT_GRAD],
+        recompute_s=recomputed @ p.recompute_s[:, 0],
+        counts=counts,
+        hop_s=hop_s,
+        held_share=float(hops[BLOCKING]),
+        pass_s=float(hops[PASS_S]) if pp > 1 else 0.0,
+    )
+
+
+def timeline(s: Stages, one: Candidates, microbatches: int) -> Timeline | None:
+    """When every pass of the step runs, at true stage costs; None without a pipeline."""
+    row = one.row(0)
+    if row["pp"] == 1:
+        return None
+    return simulate(order_for(str(row["schedule"]), int(row["pp"]), microbatches, int(row["vpp"])), pipeline_costs(s))
+
+
+def pipeline_costs(s: Stages) -> Costs:
+    """Seconds of every virtual stage and hop as a pipeline order meets them: host time and blocking sends included."""
+    held = s.held_share * s.hop_s
+    return Costs(
+        forward=s.forward_s + s.pass_s + np.append(held, 0.0),
+        backward=s.input_grad_s + s.recompute_s + s.pass_s + np.append(0.0, held),
+        weight=s.weight_grad_s,
+        comm=s.hop_s - held,
+    )
+
+
+def busiest_rank(s: Stages, one: Candidates) -> int:
+    """The pipeline rank with most work, whose parts `Step` shows."""
+    pp, vpp = int(one.pp[0]), int(one.vpp[0])
+    if pp == 1:
+        return 0
+    held = s.held_share * s.hop_s
+    work = s.work_s + 2.0 * s.pass_s + np.append(held, 0.0) + np.append(0.0, held)
+    return int(np.bincount(_ranks(one), weights=np.tile(work, len(_ranks(one)) // (pp * vpp)), minlength=pp).argmax())
+
+
+def _ranks(one: Candidates) -> Ints:
+    """Pipeline rank of every virtual stage, of both copies where a schedule holds the model twice."""
+    row = one.row(0)
+    if row["pp"] == 1:
+        return np.zeros(1, dtype=np.int64)
+    ranks: Ints = rank_of_stage(algorithm(row["schedule"]).placement, row["pp"], row["vpp"]).astype(np.int64)
+    return ranks
+
+
+def traffic(job: Job, one: Candidates, s: Stages, projection: Projection) -> list[Sent]:
+    """Every kind of traffic of the busiest rank over one step, in the order of `Step`."""
+    model = job.model
+    m = int(projection.microbatches[0])
+    rank, ranks = busiest_rank(s, one), _ranks(one)
+    copies = len(ranks) // len(s.counts)
+    mine = np.tile(s.counts, (copies, 1))[ranks == rank].sum(axis=0) / copies
+    sent: dict[tuple[str, str], Sent] = {}
+    for kind, layers in zip(model.kinds, mine, strict=False):
+        if layers:
+            for part, comm in _layer(kind, job, one):
+                _add(sent, part, comm, layers * m)
+    ends_s = float(end_traffic_s(job, one)[0]) * 2.0
+    num_ends = float(mine[len(model.kinds) :].sum())
+    if ends_s and num_ends:
+        tokens = float(shapes(job, one).tokens[0])
+        _put(
+            sent, "embedding and head", "tensor_comm", tokens * model.hidden * BF16_BYTES, 2 * num_ends * m,
+            ends_s * num_ends * m, ends_s * num_ends * m,
+        )  # fmt: skip
+    ends = sharded_ends(job, one) or ()
+    for end, number in zip(ends, mine[len(model.kinds) :], strict=False):
+        for comm in (end.forward, end.backward):
+            _add(sent, Part.SHARD_COMM.name.lower(), comm, float(number) * m)
+    _add_hops(sent, job, one, s, rank, m)
+    _add_gradients(sent, job, one, s, projection)
+    return list(sent.values())
+
+
+def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]:
+    """Traffic of one layer and micro-batch, as `layer_comm.add_traffic` adds it."""
+    work = tally(layer_operations(job, kind, one), acc=job.accelerator, stack=job.stack, rows=1)
+    found: list[tuple[str, Comm]] = []
+    for part, which, comm in layer_traffic(work, kind, job, one):
+        work.seconds[which, part] += comm.exposed_s
+        found.append((part.name.lower(), comm))
+    sharded = sharded_traffic(work, kind, job, one)
+    if sharded is not None:
+        name = Part.SHARD_COMM.name.lower()
+        found += [(name, sharded.forward), (name, sharded.backward)]
+    return found
+
+
+def _add(sent: dict[tuple[str, str], Sent], part: str, comm: Comm, times: float) -> None:
+    if comm.seconds[0] > 0:
+        _put(
+            sent, comm.operation, part, float(comm.message_bytes[0]), float(comm.count[0]) * times,
+            float(comm.seconds[0]) * times, float(comm.exposed_s[0]) * times,
+        )  # fmt: skip
+
+
+def _put(
+    sent: dict[tuple[str, str], Sent],
+    operation: str,
+    part: str,
+    message_bytes: float,
+    count: float,
+    seconds: float,
+    exposed_s: float,
+) -> None:
+    """One more row, or more of a row that is there; kinds of layers that send alike share one."""
+    known = sent.get((operation, part))
+    if known is not None:
+        count, seconds, exposed_s = known.count + count, known.seconds + seconds, known.exposed_s + exposed_s
+    sent[operation, part] = Sent(
+        operation=operation, part=part, message_bytes=message_bytes, count=count, seconds=seconds, exposed_s=exposed_s
+    )
+
+
+def _add_hops(
+    sent: dict[tuple[str, str], Sent],
+    job: Job,
+    one: Candidates,
+    s: Stages,
+    rank: int,
+    microbatches: int,
+) -> None:
+    """Hops that leave the rank forward, and their gradients backward; what they expose is part of the bubble."""
+    ranks = _ranks(one)[: len(s.counts)]
+    leaves = (ranks[:-1] == rank) | (ranks[1:] == rank)
+    seconds = float(s.hop_s[leaves].sum()) * microbatches
+    if seconds:
+        tokens = float(shapes(job, one).split_tokens[0])
+        count = float(np.count_nonzero(s.hop_s[leaves])) * microbatches
+        message = tokens * job.model.hidden * BF16_BYTES
+        _put(sent, "pipeline hops", "bubble", message, count, seconds, s.held_share * seconds)
+
+
+def _add_gradients(
+    sent: dict[tuple[str, str], Sent],
+    job: Job,
+    one: Candidates,
+    s: Stages,
+    projection: Projection,
+) -> None:
+    """Gradients and gathered weights; their exposed seconds share out what `Step.gradient_comm` says."""
+    cluster = job.cluster
+    d = job.degrees(one)
+    dense, expert = _params(job, one, s)
+    mine = _ranks(one)[: len(s.counts)] == busiest_rank(s, one)
+    window_b = (s.input_grad_s + s.weight_grad_s + s.recompute_s)[mine].sum()
+    found = data_parallel(
+        cluster.network,
+        cluster.stack,
+        one,
+        dp=d.dp,
+        edp=d.edp,
+        dense_params=np.array([dense]),
+        expert_params=np.array([expert]),
+        backward_s=np.array([window_b]),
+        forward_s=np.array([s.forward_s[mine].sum()]),
+    )
+    rows = [found.dense_gradients, found.expert_gradients, found.dense_weights, found.expert_weights]
+    total = sum(float(row.exposed_s[0]) for row in rows)
+    scale = float(projection.step.gradient_comm[0]) / total if total > 0 else 0.0
+    for row in rows:
+        if row.seconds[0] > 0:
+            exposed = float(row.exposed_s[0]) * scale
+            _put(
+                sent, row.operation, "gradient_comm", float(row.message_bytes[0]), float(row.count[0]),
+                float(row.seconds[0]), exposed,
+            )  # fmt: skip
+
+
+def _params(job: Job, one: Candidates, s: Stages) -> tuple[float, float]:
+    """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
+    model, cluster = job.model, job.cluster
+    held = share(model, job.workload, cluster.stack, one, cluster.world)
+    dense_of = np.array([float(np.ravel(layer_dense_params(model, kind, held))[0]) for kind in model.kinds])
+    expert_of = np.array(
+        [float(np.ravel(layer_expert_params(model, held))[0]) if kind.is_moe else 0.0 for kind in model.kinds]
+    )
+    kinds, tp = len(model.kinds), int(one.tp[0])
+    has_matrix = 0.0 if model.is_tied and one.pp[0] == 1 else 1.0
+    last = model.kinds.index(model.layers[-1])
+    layers, ends = s.counts[:, :kinds], s.counts[:, kinds:]
+    dense = layers @ dense_of + (ends[:, 0] * model.embedding_params + ends[:, 1] * has_matrix * model.head_params) / tp
+    dense = dense + ends[:, 2] * (dense_of[last] + 2.0 * model.hidden**2 / tp)
+    expert = layers @ expert_of + ends[:, 2] * expert_of[last]
+    ranks, pp = _ranks(one)[: len(s.counts)], int(one.pp[0])
+    by_rank = [np.bincount(ranks, weights=column, minlength=pp) for column in (dense, expert)]
+    heaviest = int((by_rank[0] + by_rank[1]).argmax())
+    return float(by_rank[0][heaviest]), float(by_rank[1][heaviest])

@@ -1,0 +1,1 @@
+"""How far a projection can be trusted: coverage, evidence, error bands."""

@@ -1,0 +1,222 @@
+"""What of a projection rests on measured ranges and what is extrapolated, part by part.
+
+A part is calibrated where the sizes this candidate asks of it lie among the sizes measured on this device, or within a
+factor of two of them (`ranges`): kernels by shape and precision, collectives by ranks and nodes, memory by peak, the
+stack by device, model family, precision, GPUs and sequence. Of GEMMs `ENOUGH` of the FLOPs have to. Everything else is
+the same law beyond its measurements, or a sibling's numbers: not wrong, but nobody looked.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Fp8
+from primus_search.cost.memory.activations import UNFUSED
+from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
+from primus_search.cost.parts.layer import attention_family, layer_operations
+from primus_search.cost.parts.mixer_operations import is_plain_attention
+from primus_search.cost.parts.operations import GroupedLinear, LinearOp
+from primus_search.job import Job
+from primus_search.kernel_table import GROUPED
+from primus_search.measured_ranges import Range, Ranges
+from primus_search.model import NoMixer
+from primus_search.units import GB
+
+ENOUGH = 0.9
+"""Share of a part's FLOPs that has to lie inside measured ranges for the part to count as calibrated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """One part of a projection; `why` names the range it rests on, or what lies outside of which."""
+
+    part: str
+    is_calibrated: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Sizes one law is asked for, how much they weigh, and what they are called."""
+
+    kind: str
+    sizes: tuple[float, ...]
+    names: tuple[str, ...]
+    weight: float = 1.0
+
+
+def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> tuple[Covered, ...]:
+    """The parts of the projection of a table of one candidate, in the order a reader asks."""
+    cluster = job.cluster
+    device = ranges.get(cluster.accelerator.name, {})
+    name = cluster.accelerator.name
+
+    def judged(part: str, asked: Sequence[_Asked]) -> list[Covered]:
+        return [_judge(part, asked, device.get, name)] if asked else []
+
+    family = "moe" if job.model.is_moe else "dense"
+    peak = _Asked(kind=f"memory/{family}", sizes=(memory_bytes / GB,), names=("GB",))
+    found = judged("GEMM", _products(job, one))
+    found += judged("attention", _attention(job, one))
+    found += judged("mixers", _mixers(job))
+    found += judged("grouped GEMM", _grouped(job, one))
+    found += judged("collectives", _collectives(job, one))
+    found += judged("memory", [peak])
+    found.append(_stack(job, one, ranges))
+    return tuple(found)
+
+
+def in_words(parts: Sequence[Covered]) -> str:
+    """One sentence: what is calibrated, and what is not with the reason."""
+    known = ", ".join(part.part for part in parts if part.is_calibrated) or "nothing"
+    beyond = "; ".join(f"{part.part} ({part.why})" for part in parts if not part.is_calibrated)
+    return f"calibrated: {known}. Extrapolated: {beyond or 'nothing'}."
+
+
+def _judge(part: str, asked: Sequence[_Asked], range_of: Callable[[str], Range | None], device: str) -> Covered:
+    """Whether enough of what is asked lies inside; else the heaviest that does not, and why."""
+    inside, total, worst = 0.0, 0.0, ("", -1.0)
+    points = 0
+    for one in asked:
+        known = range_of(one.kind)
+        beyond = None if known is None else known.outside(one.sizes)
+        total += one.weight
+        if known is not None and beyond is None:
+            inside += one.weight
+            points = max(points, known.points)
+        elif one.weight > worst[1]:
+            worst = (_reason(one, known, beyond, device), one.weight)
+    if inside >= ENOUGH * total:
+        return Covered(part=part, is_calibrated=True, why=f"{points} points of {device}")
+    return Covered(part=part, is_calibrated=False, why=worst[0])
+
+
+def _reason(asked: _Asked, known: Range | None, beyond: int | None, device: str) -> str:
+    if known is None or beyond is None:
+        return f"no {_spoken(asked.kind)} measured on {device}"
+    low, high = known.low[beyond], known.high[beyond]
+    return f"{_number(asked.sizes[beyond])} {asked.names[beyond]}, measured {_number(low)} to {_number(high)}"
+
+
+def _spoken(kind: str) -> str:
+    law, _, which = kind.partition("/")
+    words = {"gemm": "GEMM", GROUPED: "grouped GEMM", "memory": "peak memory"}.get(law, law)
+    if law == "mixer":
+        return which
+    if law in ("collectives", "dispatch"):
+        return f"{words} {'across nodes' if which == 'across' else 'inside a node'}"
+    recipe = {"bf16": "BF16", "hybrid": "FP8", "moe": "MoE"}.get(which, which)
+    return f"{recipe} {words}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10.0 else f"{value:.3g}"
+
+
+# --- what a candidate asks for ---------------------------------------------------------------------------------------
+
+
+def _recipe(code: int) -> str:
+    return "bf16" if code == Fp8.NONE else Fp8(code).name.lower()
+
+
+def _at(value: object) -> float:
+    return float(np.ravel(np.asarray(value, np.float64))[0])
+
+
+def _products(job: Job, one: Candidates) -> list[_Asked]:
+    """Dense products of one layer of each kind, weighted by the layers there are, of the head and of MTP."""
+    model = job.model
+    weighted = [(model.layers.count(kind), o) for kind in model.kinds for o in layer_operations(job, kind, one)]
+    weighted += [(1, o) for o in head_operations(job, one)]
+    weighted += [(1, o) for o in mtp_operations(job, one)]
+    found = []
+    for layers, o in weighted:
+        if isinstance(o, LinearOp):
+            m, n, k = (_at(size) for size in (o.m, o.n, o.k))
+            if m * n * k > 0.0:
+                kind = f"gemm/{_recipe(int(_at(o.precision)))}"
+                found.append(
+                    _Asked(kind=kind, sizes=(m, n, k), names=("rows", "columns", "deep"), weight=layers * m * n * k)
+                )
+    return found
+
+
+def _mixers(job: Job) -> list[_Asked]:
+    """Mixers whose kernels no table has: scans, linear, sparse and gated attention, weighted by their layers."""
+    model = job.model
+    return [
+        _Asked(kind=f"mixer/{kind.mixer.name}", sizes=(), names=(), weight=float(model.layers.count(kind)))
+        for kind in model.kinds
+        if kind.mixer is not None and not isinstance(kind.mixer, NoMixer) and not is_plain_attention(kind.mixer)
+    ]
+
+
+def _attention(job: Job, one: Candidates) -> list[_Asked]:
+    family = attention_family(job.accelerator, job.stack, job.model)
+    kind = f"attention/{UNFUSED if family == UNFUSED else family}"
+    sizes = (job.workload.seq_length / _at(one.cp), float(job.model.qk_head_dim))
+    return [_Asked(kind=kind, sizes=sizes, names=("queries", "per head"))]
+
+
+def _grouped(job: Job, one: Candidates) -> list[_Asked]:
+    found = []
+    for kind in job.model.kinds:
+        for o in layer_operations(job, kind, one):
+            if isinstance(o, GroupedLinear):
+                rows, n, k = (_at(size) for size in (o.rows, o.n, o.k))
+                recipe = _recipe(int(_at(o.precision)))
+                found.append(
+                    _Asked(
+                        kind=f"{GROUPED}/{recipe}",
+                        sizes=(rows, n, k),
+                        names=("rows per expert", "columns", "deep"),
+                        weight=rows * n * k * _at(o.groups),
+                    )
+                )
+    return found
+
+
+def _collectives(job: Job, one: Candidates) -> list[_Asked]:
+    """Every group of ranks that exchanges data, by its ranks inside a domain or the nodes it spans."""
+    cluster = job.cluster
+    d = job.degrees(one)
+    tp, cp, ep = int(one.tp[0]), int(one.cp[0]), int(one.ep[0])
+    replicas = int(d.dp[0]) * cp
+    groups = [("collectives", tp, 1), ("collectives", cp, tp), ("collectives", replicas, tp)]
+    if job.model.is_moe:
+        groups.append(("dispatch" if bool(one.has_fused_dispatch[0]) else "collectives", ep, int(one.etp[0])))
+    found = []
+    for law, size, stride in groups:
+        if size > 1:
+            is_inside = size * stride <= cluster.network.domain_size
+            nodes = -(-size * stride // cluster.network.gpus_per_node)
+            kind = f"{law}/{'inside' if is_inside else 'across'}"
+            found.append(
+                _Asked(
+                    kind=kind, sizes=(float(size if is_inside else nodes),), names=("ranks" if is_inside else "nodes",)
+                )
+            )
+    return found
+
+
+def _stack(job: Job, one: Candidates, ranges: Ranges) -> Covered:
+    """Whether the stack was fitted to such runs: on this device, of this family and precision, as many GPUs."""
+    model, cluster = job.model, job.cluster
+    stack, device = cluster.stack.name, cluster.accelerator.name
+    family = "moe" if model.is_moe else "dense"
+    is_low = int(one.fp8[0]) != Fp8.NONE
+    kinds = ranges.get(stack, {})
+    known = kinds.get(f"{device}/{family}/{'low' if is_low else 'bf16'}")
+    what = f"{'MoE' if model.is_moe else family} runs on {device}"
+    if known is None:
+        is_near = f"{device}/{family}/{'bf16' if is_low else 'low'}" in kinds
+        precision = (" in low precision" if is_low else " in BF16") if is_near else ""
+        return Covered(part="stack", is_calibrated=False, why=f"{stack} was never fitted to {what}{precision}")
+    sizes = (float(cluster.world), float(job.workload.seq_length))
+    beyond = known.outside(sizes)
+    if beyond is None:
+        return Covered(part="stack", is_calibrated=True, why=f"{stack} fitted to {known.points} {what}")
+    asked = _Asked(kind="", sizes=sizes, names=("GPUs", "tokens per sequence"))
+    return Covered(part="stack", is_calibrated=False, why=_reason(asked, known, beyond, device))

@@ -1,0 +1,135 @@
+"""How far off a projected rate may be: the band in which nine of ten left-out runs of the same stack and regime lay.
+
+    low = projected * band.low,  high = projected * band.high
+
+Bands come from the stack's YAML (`errors:`), where `primus_search.calibrate` wrote the quantiles of measured over
+projected of runs whose source and model took no part in the fit: one per regime (dense or MoE, architecture, precision)
+that the stack was seen in, and a wider one per family for other regimes. A stack that had to be assumed, or that nobody
+ran on such a model, has the still wider bands of runs projected with a stack that is not theirs. Where a stack has
+none, `UNKNOWN` says so honestly.
+Two candidates whose rates differ by less than the noise between identical runs are a tie, whatever the ranking says.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Fp8, Ints
+from primus_search.cluster import Cluster
+from primus_search.cost.memory.fit import fit_probability
+from primus_search.cost.projection import Projection
+from primus_search.model import Model
+from primus_search.stack import ErrorBand, Stack
+
+UNKNOWN = ErrorBand(low=0.7, high=1.3, runs=0.0)
+"""Band of a regime without runs: the 90th percentile error of the best public tools (docs/dev/fidelity_log.md)."""
+
+TIE = 0.04
+"""Relative difference below which two runs cannot be told apart: eight repeats of one job on MI355X spread 3.7 %, the
+same MLPerf job 5 % across servers (AMD-AGI/Primus logs; MLPerf Training v5.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """90 % interval of a rate and the number of runs like it that it rests on, per candidate."""
+
+    low: Floats
+    high: Floats
+    runs: Floats
+
+
+UNKNOWN_MEMORY = ErrorBand(low=0.75, high=1.35, runs=0.0)
+"""Band of peaks: public tools project 24 to 48 % too little of unmodelled software (docs/dev/fidelity_log.md)."""
+
+MEMORY = "memory"
+"""Errors of peaks by a site's own runs (`learn`)."""
+
+ASSUMED = "assumed_"
+"""Before the name of a family: errors where this stack was assumed and another one ran."""
+
+
+PRECISIONS = {Fp8.NONE: "bf16", Fp8.NVFP4: "fp4"}
+"""Precisions that errors are told apart by; what is not named here is fp8."""
+
+
+def regime(model: Model, cluster: Cluster, fp8: int) -> str:
+    """What errors are told apart by beside the stack: `moe/sm100/fp8`."""
+    family = "moe" if model.is_moe else "dense"
+    return f"{family}/{cluster.accelerator.arch}/{PRECISIONS.get(Fp8(fp8), 'fp8')}"
+
+
+def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
+    """The error band of a candidate's regime on a cluster's stack, or the next wider one that there is."""
+    family, errors = "moe" if model.is_moe else "dense", cluster.stack.errors
+    known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
+    return next((errors[name] for name in (*known, ASSUMED + family) if name in errors), UNKNOWN)
+
+
+def is_doubtful(stack: Stack, model: Model) -> bool:
+    """Whether nobody named the stack, or neither peaks of it nor runs with such a model were ever seen."""
+    family = "moe" if model.is_moe else "dense"
+    runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == family)
+    return stack.is_assumed or (runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
+
+
+NAMED = 0.5
+"""Of the doubt about memory of software nobody named, what is left when it is: its file says what it keeps. Fourteen
+peaks of such stacks in `unseen_runs_4.csv` are 0.82 to 1.24 of what is projected (docs/memory.md)."""
+
+
+def memory_error(stack: Stack, model: Model) -> ErrorBand | None:
+    """Where measured / projected peaks lie on a stack that is doubtful; None for one that was named and seen."""
+    if MEMORY in stack.errors:
+        return stack.errors[MEMORY]
+    if not is_doubtful(stack, model):
+        return None
+    found = stack.errors.get(ASSUMED + "memory", UNKNOWN_MEMORY)
+    return found if stack.is_assumed else replace(found, low=found.low**NAMED, high=found.high**NAMED)
+
+
+def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interval:
+    """The 90 % interval of a projected rate (tokens/s, tokens/s/GPU, MFU); fp8: the candidates' recipes."""
+    values = np.asarray(rate, np.float64)
+    codes = np.broadcast_to(fp8, values.shape)
+    low, high, runs = np.empty_like(values), np.empty_like(values), np.empty_like(values)
+    for code in np.unique(codes).tolist():
+        rows, found = codes == code, band(cluster, model, code)
+        low[rows], high[rows], runs[rows] = values[rows] * found.low, values[rows] * found.high, found.runs
+    return Interval(low=low, high=high, runs=runs)
+
+
+def ties_with_best(rate: Floats) -> Bools:
+    """Which candidates cannot be told from the fastest one by running both once."""
+    values = np.asarray(rate, np.float64)
+    tied: Bools = values >= values.max(initial=0.0) * (1.0 - TIE)
+    return tied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """How far a table of projections may be trusted, per candidate.
+
+    low, high        90 % interval of tokens/s/GPU
+    runs             runs of the stack in its regime, left out of the fit, that the interval rests on
+    fits             probability that the candidate runs in device memory
+    ties_with_best   it cannot be told from the fastest of the table by running both once
+    """
+
+    low: Floats
+    high: Floats
+    runs: Floats
+    fits: Floats
+    ties_with_best: Bools
+
+
+def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Confidence:
+    """What may be said of every row beside its figures."""
+    rate = p.tokens_per_s_per_gpu
+    found = interval(cluster, model, fp8, rate)
+    return Confidence(
+        low=found.low,
+        high=found.high,
+        runs=found.runs,
+        fits=fit_probability(p.memory, cluster.accelerator, error=memory_error(cluster.stack, model)),
+        ties_with_best=ties_with_best(rate),
+    )

@@ -1,0 +1,1 @@
+"""Kernel and collective laws: seconds of one operation on one device or group."""

@@ -1,0 +1,232 @@
+"""What each pipeline rank holds at its worst moments, in units: layers of each kind, micro-batches times layers, ...
+
+Memory of a rank at a moment is a sum of products, units times bytes per unit. The units follow from schedule, layout
+and recompute (this module); the bytes from degrees, precision and micro-batch (`parameters`, `activations`, ...). All
+bytes are at least 0, so a moment whose units another moment equals or exceeds everywhere can never be the worst: it
+is dropped here, once per pipeline shape, and a handful of moments per shape remain however many stages there are.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import RecomputeMethod
+from primus_search.cost.memory import live
+from primus_search.errors import ScheduleError
+from primus_search.layout import Layout, StageLayers, stage_layers
+from primus_search.model import LayerKind, Model
+
+Floats = NDArray[np.float64]
+
+
+STATE_UNITS = (
+    "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present", "head_gathers",
+)  # fmt: skip
+BATCH_UNITS = ("inputs", "head_live", "head_waiting", "head_runs", "head_present", "hop")
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Columns of a moment, by name: first what parameters price, then what a micro-batch prices.
+
+    layers(k)   layers of a kind on the rank           live(k)     micro-batches times layers kept for backward
+    gathers(k)  1 while a layer of the kind runs       waiting(k)  likewise between input and weight gradient
+    working(k)  the same, for what its tokens need     again(k)    layers brought back by full recompute
+    embedding, head, final_norm, mtp   number on the rank
+    attention_present, ...             1 where the rank has such weights at all
+    inputs      micro-batches times layer inputs kept by full recompute
+    head_live   micro-batches whose head ran forward and not backward; once layers of its stage run backward, the head
+                has released theirs
+    head_waiting  micro-batches between input and weight gradient of the head
+    head_runs, head_gathers  1 while head and loss run backward; head_present  1 on the head's rank
+    hop         1 where the pipeline has more than one stage
+    Kinds are dense and MoE: an attention window does not change what is stored.
+    """
+
+    kinds: int
+
+    @property
+    def state_width(self) -> int:
+        return 2 * self.kinds + len(STATE_UNITS)
+
+    @property
+    def width(self) -> int:
+        return self.state_width + 4 * self.kinds + len(BATCH_UNITS)
+
+    def layers(self, k: int) -> int:
+        return k
+
+    def gathers(self, k: int) -> int:
+        return self.kinds + k
+
+    def live(self, k: int) -> int:
+        return self.state_width + k
+
+    def waiting(self, k: int) -> int:
+        return self.state_width + self.kinds + k
+
+    def working(self, k: int) -> int:
+        return self.state_width + 2 * self.kinds + k
+
+    def again(self, k: int) -> int:
+        return self.state_width + 3 * self.kinds + k
+
+    def other(self, name: str) -> int:
+        if name in STATE_UNITS:
+            return 2 * self.kinds + STATE_UNITS.index(name)
+        return self.state_width + 4 * self.kinds + BATCH_UNITS.index(name)
+
+
+def memory_kinds(model: Model) -> tuple[LayerKind, ...]:
+    """The layer kinds that differ in memory, in order of first appearance; the reach of attention does not."""
+    return tuple({_memory_key(kind): kind for kind in reversed(model.kinds)}.values())[::-1]
+
+
+def _memory_key(kind: LayerKind) -> tuple[object, ...]:
+    return kind.is_moe, kind.mixer, kind.feed_forward
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How layers and micro-batches pass over the ranks: what decides units, but for the layers that are relieved."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    microbatches: int
+    layout: Layout
+
+
+ALL_LAYERS = 1 << 30
+"""More layers than any stage has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Relief:
+    """Layers that do not keep their activations, one setting per entry; columns of (settings,).
+
+    again    layers of every stage that are recomputed as a whole, its first ones; ALL_LAYERS where that is all of them
+    group    layers recomputed together, 0 = none      offload  layers after those whose activations leave the device
+    """
+
+    again: NDArray[np.int64]
+    group: NDArray[np.int64]
+    offload: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, is_full: NDArray[np.bool_], method: NDArray[np.int64], num_layers: NDArray[np.int64],
+           offload: NDArray[np.int64]) -> "Relief":  # fmt: skip
+        """UNIFORM recomputes every layer, `num_layers` at a time (0 or 1: one by one), and keeps one input per group;
+        BLOCK recomputes the first `num_layers` (0: all) one by one. Megatron: --recompute-method,
+        --recompute-num-layers. Offloaded layers, the first of the kept ones, leave the device.
+        """
+        is_uniform = method == int(RecomputeMethod.UNIFORM)
+        again = np.where(is_uniform | (num_layers == 0), ALL_LAYERS, num_layers)
+        group = np.where(is_uniform, np.maximum(num_layers, 1), 1)
+        return cls(again=np.where(is_full, again, 0), group=np.where(is_full, group, 0), offload=offload)
+
+    def take(self, rows: NDArray[np.int64]) -> "Relief":
+        """Some of the settings."""
+        return Relief(again=self.again[rows], group=self.group[rows], offload=self.offload[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """Worst moments of all ranks, setting after setting: those of setting i are first[i] .. first[i + 1].
+
+    first  (settings + 1,)      rank  (moments,)       units  (moments, units)
+    """
+
+    first: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    units: Floats
+
+
+def rank_moments(model: Model, pipeline: Pipeline, relief: Relief) -> Moments:
+    """Moments of every rank that no other of the same rank exceeds. Raises `ScheduleError` for impossible shapes."""
+    return _moments(model, pipeline, relief, across=False)
+
+
+def worst_moments(model: Model, pipeline: Pipeline, relief: Relief) -> Moments:
+    """The moments that could be the worst of the whole pipeline: no other equals or exceeds them everywhere."""
+    return _moments(model, pipeline, relief, across=True)
+
+
+def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) -> Moments:
+    from primus_search.cost.memory.memory_kernels import uncovered_of_each
+
+    layers = _stage_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
+    held = live.held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
+    decoder = layers.layers.astype(np.int64)
+    first, rank, units = uncovered_of_each(
+        held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
+        decoder, decoder + layers.mtp.astype(np.int64), _layers_before(model), layers.has_head > 0.0,
+        _resident(model, pipeline), _columns(model), relief.again, relief.group, relief.offload, across,
+    )  # fmt: skip
+    return Moments(first=first, rank=rank, units=units)
+
+
+@lru_cache(maxsize=64)
+def _columns(model: Model) -> NDArray[np.int64]:
+    """Columns that `uncovered` writes, in its order."""
+    columns = Units(len(memory_kinds(model)))
+    return np.array(
+        [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
+        + [columns.other(name) for name in ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")]
+    )
+
+
+def _stage_layers(model: Model, stages: int, layout: Layout) -> StageLayers:
+    layers = stage_layers(model, stages, layout)
+    if layers is None:
+        raise ScheduleError(f"layout {layout} does not deal {model.num_layers} layers to {stages} virtual stages")
+    return layers
+
+
+def _of_first(model: Model, layers: StageLayers, count: NDArray[np.int64]) -> Floats:
+    """(stages, kinds) layers of each kind among the first so many of every stage, MTP modules last."""
+    decoder, before = layers.layers.astype(np.int64), _layers_before(model)
+    begin = np.cumsum(decoder) - decoder
+    is_last_kind = before[-1] - before[-2]
+    own = before[begin + np.minimum(count, decoder)] - before[begin]
+    found: Floats = own + np.maximum(count - decoder, 0)[:, None] * is_last_kind
+    return found
+
+
+@lru_cache(maxsize=64)
+def _kind_of_layers(model: Model) -> NDArray[np.int64]:
+    """Number of the memory kind of every decoder layer."""
+    index = {_memory_key(kind): k for k, kind in enumerate(memory_kinds(model))}
+    return np.array([index[_memory_key(kind)] for kind in model.layers])
+
+
+@lru_cache(maxsize=64)
+def _layers_before(model: Model) -> Floats:
+    """(layers + 1, kinds) layers of each kind before every layer, and of all layers."""
+    of_kind = np.eye(len(memory_kinds(model)))[_kind_of_layers(model)]
+    return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum(of_kind, axis=0)])
+
+
+def _resident(model: Model, pipeline: Pipeline) -> Floats:
+    """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
+    pp, vpp = pipeline.pp, pipeline.vpp
+    columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, pipeline.layout)
+    stages = live.held(pipeline.schedule, pp, vpp, pipeline.microbatches).stages % len(layers.layers)
+    rows = np.zeros((len(stages), columns.width))
+    every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)
+    rows[:, : columns.kinds] = every
+    has_embedding, has_head = layers.has_embedding[stages].sum(axis=1), layers.has_head[stages].sum(axis=1)
+    is_shared = model.is_tied & (has_embedding > 0)
+    rows[:, columns.other("embedding")] = has_embedding
+    rows[:, columns.other("head")] = np.where(is_shared, 0.0, has_head)
+    rows[:, columns.other("final_norm")] = has_head
+    rows[:, columns.other("mtp")] = layers.mtp[stages].sum(axis=1)
+    moe = np.array([kind.is_moe for kind in memory_kinds(model)])
+    rows[:, columns.other("attention_present")] = every.sum(axis=1) > 0
+    rows[:, columns.other("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
+    rows[:, columns.other("experts_present")] = every[:, moe].sum(axis=1) > 0
+    rows[:, columns.other("head_present")] = has_head > 0
+    rows[:, columns.other("hop")] = float(pp > 1)
+    return rows

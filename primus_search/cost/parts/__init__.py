@@ -1,0 +1,1 @@
+"""Operations of each part of a model: layer, embedding, head, routing, optimizer."""

@@ -1,0 +1,96 @@
+"""What the first and the last stage run besides layers: embedding, output head with its loss, and MTP modules."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.cost.laws.memory_bound import Stream
+from primus_search.cost.parts.layer import BF16_BYTES, FP32_BYTES, layer_operations, shapes
+from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic
+from primus_search.job import Job
+
+# Passes over the logits, in bytes per logit. Fused: read BF16 logits for maximum and sum, read again and write the
+# gradient in place. Unfused: cast to FP32, subtract the maximum, exponentiate, sum, divide, gather, and a gradient
+# that is scaled, masked and cast back, each one reading and writing FP32.
+LOSS_BYTES = {True: (2 * BF16_BYTES, 2 * BF16_BYTES), False: (BF16_BYTES + 9 * FP32_BYTES, 5 * FP32_BYTES + BF16_BYTES)}
+LOSS_KERNELS = {True: (3.0, 2.0), False: (10.0, 6.0)}
+
+
+def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
+    """Look-up of a row per token, and in backward the gradient of the whole table, whose other rows are zeros.
+
+    Formula, bytes per micro-batch: tokens * H * (2 read + 2 read + 2 written) to add rows to the gradient, and for each
+        of the V H / tp elements 2 to fill it with zeros, 2 to read it and 2 * main gradient to add it there: no
+        epilogue of a product does that. FP32 main gradients: 12 bytes per element whatever the tokens.
+    Source: torch aten/native/cuda/Embedding.cu (embedding_dense_backward); NVIDIA/Megatron-LM
+        core/distributed/distributed_data_parallel.py (`main_grad.add_(grad)` where no product added it).
+    Valid: Megatron. FSDP copies the table to the buffer it scatters instead of adding it, about as many bytes.
+    """
+    model = job.model
+    s = shapes(job, c)
+    elements = s.tokens * model.hidden
+    table = model.vocab_size * model.hidden / c.tp
+    return [
+        Traffic(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.ELEMENTWISE,
+            forward_bytes=elements * 2 * BF16_BYTES,
+            backward_bytes=elements * 3 * BF16_BYTES,
+            forward_kernels=3.0,
+            backward_kernels=2.0,
+            kind=Stream.PERMUTE,
+            backward_kind=Stream.PERMUTE,
+        ),
+        Traffic(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.ELEMENTWISE,
+            forward_bytes=0.0,
+            backward_bytes=table * (2 * BF16_BYTES + 2 * job.stack.precision.gradient_bytes),
+            backward_kernels=2.0,
+        ),
+    ]
+
+
+def head_operations(job: Job, c: Candidates) -> list[Operation]:
+    """Final norm, output matrix (always BF16, split over the vocabulary by tp) and the loss, fused or not."""
+    model = job.model
+    s = shapes(job, c)
+    vocabulary = model.vocab_size / c.tp
+    logits = s.tokens * vocabulary
+    fused, apart = LOSS_BYTES[True], LOSS_BYTES[False]
+    fused_k, apart_k = LOSS_KERNELS[True], LOSS_KERNELS[False]
+    return [
+        LinearOp(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.LINEAR,
+            m=s.tokens,
+            n=vocabulary,
+            k=float(model.hidden),
+            precision=Fp8.NONE,
+        ),
+        Traffic(
+            part=Part.EMBEDDING_AND_HEAD,
+            module=Module.ELEMENTWISE,
+            forward_bytes=logits * np.where(c.loss_fusion, fused[0], apart[0]),
+            backward_bytes=logits * np.where(c.loss_fusion, fused[1], apart[1]),
+            forward_kernels=np.where(c.loss_fusion, fused_k[0], apart_k[0]),
+            backward_kernels=np.where(c.loss_fusion, fused_k[1], apart_k[1]),
+            kind=Stream.SOFTMAX,
+            backward_kind=Stream.SOFTMAX,
+        ),
+    ]
+
+
+def mtp_operations(job: Job, c: Candidates) -> Sequence[Operation]:
+    """One multi-token-prediction module: the 2H x H join, a layer of the last kind, and the head once more."""
+    model = job.model
+    if not model.num_mtp_layers:
+        return ()
+    s = shapes(job, c)
+    hidden: Floats = np.full(len(c), float(model.hidden))
+    join = LinearOp(
+        part=Part.MLP, module=Module.LINEAR, m=s.tokens, n=hidden / c.tp, k=2.0 * model.hidden, precision=Fp8.NONE
+    )
+    layer = layer_operations(job, model.layers[-1], c)
+    return [join, *layer, *head_operations(job, c)]

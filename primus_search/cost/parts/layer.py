@@ -1,0 +1,459 @@
+"""What one transformer layer runs on one device, per micro-batch: the list of its kernels at their true shapes.
+
+Shapes (t tokens of a micro-batch on a context-parallel rank, u tokens where sequence parallelism splits them by tp):
+QKV (t, (A + 2G) d / tp, H), output (t, H, A d / tp), gate and up in one product (t, 2F / tp, H), down (t, H, F / tp).
+Tensor parallelism therefore narrows N or K, never the tokens. Keys and values are replicated where tp > G.
+Context parallelism splits tokens with the zigzag balance, so each rank owns 1/cp of the causal pairs.
+Bytes of memory-bound steps count every read and write of the kernels the stack has; see docs/cost/layer.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Bools, Candidates, CudaGraph, Floats, Fp8
+from primus_search.cost.laws.attention import UNFUSED, attention_s
+from primus_search.cost.laws.expert_products import expert_precision
+from primus_search.cost.laws.memory_bound import Stream
+from primus_search.cost.parts.mixer_operations import (
+    hyper_operations,
+    is_plain_attention,
+    latent_expert_operations,
+    mixer_operations,
+)
+from primus_search.cost.parts.operations import (
+    Call,
+    GroupedLinear,
+    LinearOp,
+    Module,
+    Operation,
+    Part,
+    Producer,
+    Traffic,
+)
+from primus_search.cost.parts.routing import busiest_over_mean, router_operations
+from primus_search.cost.traffic.tensor_parallel import num_split_blocks
+from primus_search.job import Job
+from primus_search.model import LayerKind, Model, NoFeedForward
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+BF16_BYTES, FP32_BYTES = 2.0, 4.0
+
+# Reads and writes of one element per kernel, forward and backward. A fused norm reads and writes once, and backward
+# reads input and gradient and writes one; eager code runs one kernel per arithmetic step, in FP32 where the norm is.
+_NORM = {True: (2.0, 3.0, 1, 2), False: (8.0, 14.0, 6, 9)}
+_RESIDUAL = {True: (3.0, 3.0, 1, 1), False: (6.0, 5.0, 2, 2)}
+_GATED = {True: (3.0, 5.0, 1, 1), False: (5.0, 9.0, 2, 4)}
+_PLAIN = {True: (2.0, 3.0, 1, 1), False: (5.0, 6.0, 2, 2)}
+_ROPE = {True: (2.0, 2.0, 1, 1), False: (8.0, 8.0, 6, 6)}
+_COPY_PASSES = 2.0
+DROPOUT_BYTES = 1.0 + 2.0
+
+# Expert biases and clamps that no kernel fuses, in Megatron-Core 0.16.1. TEGroupedMLP._apply_bias adds the bias of the
+# down projection expert by expert, times the routing weight, in FP32, and joins the pieces: bytes of an element of the
+# output forward (split 0, product 4 + 4, sum 2 + 4 + 4, cast 4 + 2, join 2 + 2) and backward (casts, both gradients of
+# the product, reductions over rows, join); kernels per expert and per call. weighted_bias_quick_geglu_impl clamps gate
+# and up one by one and joins them before the fused kernel: bytes of an inner element of both halves together.
+_EXPERT_BIAS_BYTES, _EXPERT_BIAS_KERNELS = (28.0, 40.0), ((2.0, 2.0), (5.0, 3.0))
+_CLAMP_BYTES, _CLAMP_KERNELS = (16.0, 24.0), (3.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Sizes one device sees, per candidate. tokens t; split_tokens u; expert_rows per local expert."""
+
+    tokens: Floats
+    split_tokens: Floats
+    expert_tokens: Floats
+    expert_rows: Floats
+    local_experts: Floats
+
+    @property
+    def split_share(self) -> Floats:
+        """Share of a micro-batch's tokens that a rank has outside the matrices."""
+        share: Floats = self.split_tokens / self.tokens
+        return share
+
+
+def shapes(job: Job, c: Candidates) -> Shapes:
+    """Tokens and expert rows of one micro-batch on one device."""
+    model, workload, stack = job.model, job.workload, job.stack
+    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
+    split = np.where(c.sequence_parallel, tokens / c.tp, tokens)
+    per_rank = tokens / c.tp
+    if model.moe is None:
+        nothing = np.zeros_like(tokens)
+        return Shapes(
+            tokens=tokens, split_tokens=split, expert_tokens=nothing, expert_rows=nothing, local_experts=nothing
+        )
+    routed = per_rank * c.ep * c.etp * model.moe.top_k / model.moe.num_experts
+    return Shapes(
+        tokens=tokens,
+        split_tokens=split,
+        expert_tokens=per_rank * (c.etp if stack.experts.gathers_before_experts else 1),
+        expert_rows=routed * busiest_over_mean(workload, c),
+        local_experts=model.moe.num_experts / c.ep,
+    )
+
+
+def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation]:
+    """Every kernel of one layer of that kind, collectives apart."""
+    blocks, mixer = job.model.num_blocks(kind), kind.mixer
+    has_feed_forward = not isinstance(kind.feed_forward, NoFeedForward)
+    s, streams = shapes(job, c), job.model.hyper_streams
+    copies = gathered_copies(job.model, kind, job.stack, c, s)
+    job, kind = job.layer(kind)
+    model, stack = job.model, job.stack
+    ops = [*norm_operations(model, stack, s, blocks), *copies]
+    if mixer is not None and not is_plain_attention(mixer):
+        ops += mixer_operations(job, mixer, kind.window, c, s)
+    else:
+        ops += latent_projections(model, stack, c, s) if model.latent else projections(model, stack, c, s)
+        ops.append(core_attention(job, kind, c))
+    if streams:
+        ops += hyper_operations(model, c, s, streams)
+    if not has_feed_forward:
+        return ops
+    if kind.is_moe:
+        return ops + expert_operations(model, job.workload, stack, c, s)
+    return ops + mlp_operations(model, stack, c, s, model.ffn_hidden, Part.MLP)
+
+
+def norm_operations(model: Model, stack: Stack, s: Shapes, blocks: int = 2) -> list[Operation]:
+    """Norms over the hidden size and residual additions of a layer with so many blocks on the residual stream."""
+    elements = s.split_tokens * model.hidden * BF16_BYTES
+    forward, backward, forward_kernels, backward_kernels = _NORM[stack.kernels.has_fused_norm]
+    add_forward, add_backward, add_fk, add_bk = _RESIDUAL[stack.kernels.has_fused_residual]
+    dropout = s.split_tokens * model.hidden * DROPOUT_BYTES * (1.0 if stack.kernels.has_dropout else 0.0)
+    norms = Traffic(
+        part=Part.NORMS,
+        module=Module.NORM,
+        forward_bytes=model.num_norms * forward * elements,
+        backward_bytes=model.num_norms * backward * elements,
+        forward_kernels=model.num_norms * forward_kernels,
+        backward_kernels=model.num_norms * backward_kernels,
+        kind=Stream.NORM,
+        backward_kind=Stream.NORM_BACKWARD,
+    )
+    residuals = Traffic(
+        part=Part.NORMS,
+        module=Module.ELEMENTWISE,
+        forward_bytes=blocks * (add_forward * elements + dropout),
+        backward_bytes=blocks * (add_backward * elements + dropout),
+        forward_kernels=blocks * add_fk,
+        backward_kernels=blocks * add_bk,
+    )
+    return [norms, residuals]
+
+
+def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Copies that put a gathered sequence in order before a block and parts of one after it, where a stack needs them.
+
+    Source: "we can accelerate Sequence Parallel by folding (and unfolding) the batch dimension and the sequence
+    dimension" (pytorch/torchtitan models/llama3/infra/parallelize.py): torch gathers along the first dimension, then
+    splits and joins along the second. Compiled code does so in the kernel that comes next.
+    """
+    if not stack.communication.copies_gathered:
+        return []
+    copied = np.where(c.sequence_parallel & (c.tp > 1), 2.0 * s.tokens * model.hidden * BF16_BYTES, 0.0)
+    count = 2.0 * num_split_blocks(model, kind)
+    return [
+        Traffic(
+            part=Part.TENSOR_COMM,
+            module=Module.COMM,
+            forward_bytes=count * copied,
+            backward_bytes=count * copied,
+            forward_kernels=count,
+            backward_kernels=count,
+        )
+    ]
+
+
+def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:
+    """Key/value heads of one tensor-parallel rank; at least one, so they are replicated where tp is larger."""
+    heads: Floats = np.maximum(model.num_kv_heads / c.tp, 1.0)
+    return heads
+
+
+def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Fused QKV, rotary embedding and the output projection of multi-head or grouped-query attention."""
+    q_out = model.num_heads * model.head_dim / c.tp
+    kv_out = kv_heads_per_rank(model, c) * model.head_dim
+    ops: list[Operation] = [
+        LinearOp(
+            part=Part.ATTENTION,
+            module=Module.LINEAR,
+            m=s.tokens,
+            n=q_out + 2 * kv_out,
+            k=model.hidden,
+            precision=c.fp8,
+            producer=Producer.NORM,
+            input_share=s.split_share,
+        ),
+        LinearOp(
+            part=Part.ATTENTION,
+            module=Module.LINEAR,
+            m=s.tokens,
+            n=model.hidden,
+            k=q_out,
+            precision=c.fp8,
+            gradient_share=s.split_share,
+        ),
+    ]
+    if not model.learned_positions:
+        ops.append(_rope(stack, s.tokens * (q_out + kv_out)))
+    if model.has_qk_norm:
+        ops.append(_small_norm(stack, s.tokens * (q_out + kv_out)))
+    return ops
+
+
+def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """The low-rank projections of multi-head latent attention; down-projections are not split by tensor parallelism.
+
+    Queries and keys are then assembled from their rotary and plain halves: one copy each.
+    """
+    a = model.latent
+    assert a is not None
+    q_out, v_out = model.num_heads * a.qk_head_dim / c.tp, model.num_heads * a.v_head_dim / c.tp
+    kv_out = model.num_heads * (a.qk_nope_head_dim + a.v_head_dim) / c.tp
+
+    def linear(
+        m: Floats,
+        n: Floats | float,
+        k: Floats | float,
+        module: Module = Module.LINEAR,
+        producer: Producer = Producer.NORM,
+        input_share: ArrayLike = 1.0,
+        gradient_share: ArrayLike = 1.0,
+    ) -> LinearOp:
+        return LinearOp(
+            part=Part.ATTENTION,
+            module=module,
+            m=m,
+            n=n,
+            k=k,
+            precision=c.fp8,
+            producer=producer,
+            input_share=input_share,
+            gradient_share=gradient_share,
+        )
+
+    ops: list[Operation] = []
+    if a.q_lora_rank:
+        ops.append(linear(s.split_tokens, a.q_lora_rank, model.hidden))
+        ops.append(_small_norm(stack, s.split_tokens * a.q_lora_rank))
+        ops.append(linear(s.tokens, q_out, a.q_lora_rank, Module.MLA_UP, input_share=s.split_share))
+    else:
+        ops.append(linear(s.tokens, q_out, model.hidden, input_share=s.split_share))
+    ops += [
+        linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden, producer=Producer.OTHER),
+        _small_norm(stack, s.split_tokens * a.kv_lora_rank),
+        linear(s.tokens, kv_out, a.kv_lora_rank, Module.MLA_UP, input_share=s.split_share),
+        linear(s.tokens, model.hidden, v_out, producer=Producer.OTHER, gradient_share=s.split_share),
+        _latent_rope(stack, s.tokens * 2.0 * q_out, a.qk_rope_head_dim / a.qk_head_dim),
+    ]
+    return ops
+
+
+def _rope(stack: Stack, elements: Floats) -> Traffic:
+    return _normed(_ROPE[stack.kernels.has_fused_rope], elements, Part.ATTENTION, Module.MLA_UP)
+
+
+def _latent_rope(stack: Stack, elements: Floats, rotated: float) -> Traffic:
+    """Rotation of a share of every head; without a kernel for it a copy joins the rotated and the plain part."""
+    if stack.kernels.has_fused_latent_rope:
+        return _rope(stack, elements)
+    forward, backward, forward_kernels, backward_kernels = _ROPE[False]
+    passes = (rotated * forward + _COPY_PASSES, rotated * backward + _COPY_PASSES)
+    return _normed((*passes, forward_kernels + 2, backward_kernels + 2), elements, Part.ATTENTION, Module.MLA_UP)
+
+
+def _small_norm(stack: Stack, elements: Floats) -> Traffic:
+    return _normed(_NORM[stack.kernels.has_fused_norm], elements, Part.NORMS, Module.NORM)
+
+
+def _normed(passes: tuple[float, float, int, int], elements: Floats, part: Part, module: Module) -> Traffic:
+    """A step along the rows of a BF16 tensor: reads and writes of an element and kernels, forward and backward."""
+    forward, backward, forward_kernels, backward_kernels = passes
+    return Traffic(
+        part=part,
+        module=module,
+        forward_bytes=forward * elements * BF16_BYTES,
+        backward_bytes=backward * elements * BF16_BYTES,
+        forward_kernels=forward_kernels,
+        backward_kernels=backward_kernels,
+        kind=Stream.NORM,
+        backward_kind=Stream.NORM_BACKWARD,
+    )
+
+
+def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
+    """Scores, softmax and values. Every rank owns 1/cp of the causal pairs: q = seq/cp queries, (seq + q)/2 keys,
+    the last of them under the mask, which is seq^2 / (2 cp) pairs.
+
+    A kernel that stores its scores works on the full square whatever the mask. Packed documents are sequences of their
+    own: as many more, as much shorter.
+    """
+    model, workload, stack, acc = job.model, job.workload, job.stack, job.accelerator
+    seq = float(workload.seq_length) if attention_family(acc, stack, model) == UNFUSED else workload.attended_length
+    kernel = attention_family(acc, stack, model)
+    is_unfused = kernel == UNFUSED
+    queries = seq / c.cp
+    times = attention_s(
+        acc,
+        kernel,
+        batch=c.micro_batch_size * (workload.seq_length / seq),
+        heads=model.num_heads / c.tp,
+        kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
+        seq_q=queries,
+        seq_kv=seq if is_unfused else 0.5 * (seq + queries),
+        qk_dim=model.qk_head_dim,
+        v_dim=model.v_head_dim,
+        window=kind.window,
+        causal=True,
+    )
+    rate = stack.efficiencies.attention_efficiency * acc.training_rate
+    return Call(
+        part=Part.ATTENTION,
+        module=Module.CORE,
+        forward_s=times.forward_s / rate,
+        backward_s=times.backward_s / rate,
+        forward_kernels=6.0 if is_unfused else 1.0,
+        backward_kernels=9.0 if is_unfused else 3.0,
+    )
+
+
+def attention_family(acc: Accelerator, stack: Stack, model: Model) -> str:
+    """The kernel family a stack uses on a device: its own, or the device's first where it has no such family."""
+    wanted = stack.kernels.attention_kernel
+    if model.latent is not None and wanted != UNFUSED:
+        wanted = stack.kernels.latent_attention_kernel or wanted
+    if wanted == UNFUSED or wanted in acc.attention.kernels:
+        return wanted
+    return next(iter(acc.attention.kernels))
+
+
+def mlp_operations(
+    model: Model, stack: Stack, c: Candidates, s: Shapes, ffn_hidden: float, part: Part
+) -> list[Operation]:
+    """A dense MLP (or all shared experts as one) split by tensor parallelism."""
+    inner = ffn_hidden / c.tp
+    gates = model.num_mlp_matrices - 1
+    module = Module.MLP
+    return [
+        LinearOp(
+            part=part,
+            module=module,
+            m=s.tokens,
+            n=gates * inner,
+            k=model.hidden,
+            precision=c.fp8,
+            producer=Producer.NORM,
+            input_share=s.split_share,
+        ),
+        _activation(model, stack, s.tokens * inner, part, Module.ACTIVATION),
+        LinearOp(
+            part=part,
+            module=module,
+            m=s.tokens,
+            n=model.hidden,
+            k=inner,
+            precision=c.fp8,
+            producer=Producer.ACTIVATION,
+            gradient_share=s.split_share,
+        ),
+    ]
+
+
+def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module: Module) -> Traffic:
+    table = _GATED if model.is_gated else _PLAIN
+    forward, backward, forward_kernels, backward_kernels = table[stack.kernels.has_fused_activation]
+    return Traffic(
+        part=part,
+        module=module,
+        forward_bytes=forward * elements * BF16_BYTES,
+        backward_bytes=backward * elements * BF16_BYTES,
+        forward_kernels=forward_kernels,
+        backward_kernels=backward_kernels,
+    )
+
+
+def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+    """Router, permutation, local experts and shared experts of a MoE layer."""
+    moe = model.moe
+    assert moe is not None
+    inner = moe.expert_ffn_hidden / c.etp
+    gates = model.num_mlp_matrices - 1
+    routed = s.expert_rows * s.local_experts
+
+    is_joined = _joins_experts(model, stack, c)
+
+    def grouped(n: Floats, k: Floats, producer: Producer, consumer: Producer) -> GroupedLinear:
+        return GroupedLinear(
+            part=Part.EXPERTS,
+            module=Module.EXPERTS,
+            rows=s.expert_rows,
+            groups=s.local_experts,
+            n=n,
+            k=k,
+            precision=c.fp8,
+            mode=c.grouped_gemm,
+            producer=producer,
+            consumer=consumer,
+            is_joined=is_joined,
+        )
+
+    ops = router_operations(model, workload, stack, c, expert_tokens=s.expert_tokens, routed_rows=routed)
+    ops += [
+        grouped(gates * inner, np.full_like(inner, float(model.expert_hidden)), Producer.OTHER, Producer.ACTIVATION),
+        _activation(model, stack, np.where(is_joined, 0.0, routed * inner), Part.EXPERTS, Module.EXPERT_ACTIVATION),
+        grouped(np.full_like(inner, float(model.expert_hidden)), inner, Producer.ACTIVATION, Producer.OTHER),
+    ]
+    if model.has_linear_bias:
+        ops.append(_expert_bias(routed * model.expert_hidden, s.local_experts))
+    if model.activation_clamp:
+        ops.append(_clamp(np.where(is_joined, 0.0, routed * inner)))
+    if moe.latent_hidden:
+        ops += latent_expert_operations(model, c, s)
+    if model.beside_experts_hidden:
+        ops += mlp_operations(model, stack, c, s, model.beside_experts_hidden, Part.MLP)
+    return ops
+
+
+def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
+    """Where the experts' products write activation and casts themselves: gated MXFP8 experts whose token counts stay
+    on the device, as a graph of the whole step needs them (NVIDIA-NeMo/Megatron-Bridge#3983 and #4249).
+
+    Clamps are part of it (TransformerEngine pytorch/ops/_common.py, fuse_grouped_mlp_ops: ScaledClampedQGeGLU), the
+    bias of the down projection, times the routing weight, is taken as added outside (docs/cost/grouped_gemm.md).
+    """
+    is_on = stack.experts.has_fused_graphed_experts and model.is_gated
+    is_graphed = c.graph_scope(stack.host.cuda_graph) == CudaGraph.FULL
+    joins: Bools = (expert_precision(c.fp8, c.grouped_gemm) == Fp8.MXFP8) & is_graphed & is_on
+    return joins
+
+
+def _expert_bias(elements: Floats, local_experts: Floats) -> Traffic:
+    (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
+    return Traffic(
+        part=Part.EXPERTS,
+        module=Module.EXPERTS,
+        forward_bytes=_EXPERT_BIAS_BYTES[0] * elements,
+        backward_bytes=_EXPERT_BIAS_BYTES[1] * elements,
+        forward_kernels=forward_each * local_experts + forward_once,
+        backward_kernels=backward_each * local_experts + backward_once,
+    )
+
+
+def _clamp(elements: Floats) -> Traffic:
+    return Traffic(
+        part=Part.EXPERTS,
+        module=Module.EXPERT_ACTIVATION,
+        forward_bytes=_CLAMP_BYTES[0] * elements,
+        backward_bytes=_CLAMP_BYTES[1] * elements,
+        forward_kernels=_CLAMP_KERNELS[0],
+        backward_kernels=_CLAMP_KERNELS[1],
+    )

@@ -1,0 +1,314 @@
+"""Kernels of mixers other than plain attention: state-space models, linear attention, sparse and gated attention.
+
+Products follow from the mixer's own list of projections. What mixes tokens is one call per mixer with two bounds, the
+FLOPs of its chunked algorithm at a share of the device's peak and the bytes it has to move; the larger one counts.
+None of these kernels is in the tables of measured kernels, so a projection names them as extrapolated (`coverage`).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.cost.laws.attention import UNFUSED, attention_s
+from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
+from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Producer, Traffic
+from primus_search.job import Job
+from primus_search.model import (
+    Attention,
+    CompressedAttention,
+    GatedDeltaNet,
+    Indexer,
+    KimiDeltaAttention,
+    LatentMixer,
+    LightningAttention,
+    Mamba2,
+    Mixer,
+    Model,
+    NoMixer,
+    ShortConvolution,
+    Split,
+)
+from primus_search.model.mixer import attended_tokens
+
+if TYPE_CHECKING:
+    from primus_search.cost.parts.layer import Shapes
+
+BF16_BYTES, FP32_BYTES = 2.0, 4.0
+
+CHUNKED_BACKWARD = 3.0
+"""Backward over forward of a chunked scan: two gradients of every product, and the states made again."""
+
+CONVOLUTION_PASSES = (2.0, 4.0)
+"""Reads and writes of an element of a depthwise convolution with its activation: forward, backward (input, gradient,
+input gradient, and the weight gradient's second read)."""
+
+
+def is_plain_attention(mixer: Mixer) -> bool:
+    """Whether a mixer is attention whose sizes say all of its cost: no gate, no indexer, keys and values of its own."""
+    if isinstance(mixer, LatentMixer):
+        return mixer.indexer is None and not mixer.has_output_gate
+    if not isinstance(mixer, Attention):
+        return False
+    has_more = mixer.has_output_gate or mixer.has_shared_kv or mixer.reuses_kv or mixer.indexer is not None
+    return not has_more and mixer.value_dim == mixer.head_dim
+
+
+def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Shapes") -> list[Operation]:
+    """Every kernel of one mixer: its products, convolution, gates and norms, and the mixing itself."""
+    if isinstance(mixer, NoMixer):
+        return []
+    return [*_products(job.model.hidden, mixer, c, s), *_vectors(mixer, c, s), *_core(job, mixer, window, c)]
+
+
+def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
+    """The projections as linears; those of one group and input are one product."""
+    merged: dict[tuple[str, int, Split], Floats] = {}
+    for p in mixer.projections(hidden):
+        ranks = np.minimum(c.tp, p.limit) if p.limit else np.asarray(c.tp)
+        columns = p.copies * p.n / (ranks if p.split is Split.COLUMN else 1.0) * np.ones(len(c))
+        key = (p.group, p.k, p.split)
+        merged[key] = merged.get(key, np.zeros(len(c))) + columns
+    made: list[Operation] = []
+    for (_, k, split), n in merged.items():
+        is_row = split is Split.ROW
+        made.append(
+            LinearOp(
+                part=Part.ATTENTION,
+                module=Module.LINEAR,
+                m=s.split_tokens if split is Split.WHOLE else s.tokens,
+                n=n,
+                k=k / c.tp if is_row else float(k),
+                precision=c.fp8,
+                producer=Producer.NORM if k == hidden and not is_row else Producer.OTHER,
+                input_share=s.split_share if split is Split.COLUMN and k == hidden else 1.0,
+                gradient_share=s.split_share if is_row else 1.0,
+            )
+        )
+    return made
+
+
+def _vectors(mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
+    """Streams over inner vectors: convolution, rotation and norms of queries and keys, norm and gate of the output."""
+    convolved, rotated, gated = _stream_widths(mixer)
+    rows = s.tokens / c.tp
+    forward, backward = CONVOLUTION_PASSES
+    found: list[Operation] = []
+    if convolved:
+        found.append(_stream(rows * convolved, forward, backward, Stream.ELEMENTWISE))
+    if rotated:
+        found.append(_stream(rows * rotated, 2.0, 2.0, Stream.NORM))
+    if gated:
+        found.append(_stream(rows * gated, 3.0, 5.0, Stream.NORM))
+    return found
+
+
+def _stream(elements: Floats, forward: float, backward: float, kind: Stream) -> Traffic:
+    return Traffic(
+        part=Part.ATTENTION,
+        module=Module.ELEMENTWISE,
+        forward_bytes=forward * elements * BF16_BYTES,
+        backward_bytes=backward * elements * BF16_BYTES,
+        kind=kind,
+        backward_kind=kind,
+    )
+
+
+def _stream_widths(mixer: Mixer) -> tuple[int, int, int]:
+    """Elements per token of all ranks together: convolved, rotated or normalised, and normalised behind a gate."""
+    match mixer:
+        case Mamba2():
+            return mixer.conv_channels, 0, mixer.inner
+        case GatedDeltaNet():
+            return 2 * mixer.key_out + mixer.value_out, 2 * mixer.key_out, mixer.value_out
+        case KimiDeltaAttention():
+            return 2 * mixer.inner + mixer.value_out, 3 * mixer.inner, mixer.value_out
+        case LightningAttention():
+            return 0, 3 * mixer.inner, mixer.inner
+        case Attention():
+            heads = mixer.num_heads + (0 if mixer.reuses_kv else mixer.num_kv_heads)
+            turned = heads * mixer.head_dim * (1 if mixer.qk_norm == "none" else 2)
+            return 0, turned, mixer.num_heads * mixer.value_dim if mixer.has_output_gate else 0
+        case LatentMixer():
+            gate = mixer.num_heads * mixer.latent.v_head_dim if mixer.has_output_gate else 0
+            return 0, 4 * mixer.num_heads * mixer.latent.qk_head_dim, gate
+        case CompressedAttention():
+            return 0, 2 * mixer.num_heads * mixer.head_dim, 0
+        case _:
+            return 0, 0, 0
+
+
+def _core(job: Job, mixer: Mixer, window: int, c: Candidates) -> list[Operation]:
+    """The mixing itself."""
+    match mixer:
+        case ShortConvolution():
+            rows = c.micro_batch_size * (job.workload.seq_length / c.cp)
+            return [_stream(rows * job.model.hidden / c.tp, 2.0 * CONVOLUTION_PASSES[0], 2.0 * CONVOLUTION_PASSES[1],
+                            Stream.ELEMENTWISE)]  # fmt: skip
+        case Attention():
+            sizes = (mixer.num_heads, mixer.num_kv_heads, mixer.head_dim, mixer.value_dim)
+            return _attention(job, c, *sizes, window or mixer.window or mixer.chunk, mixer.indexer)
+        case LatentMixer() if mixer.indexer is not None:
+            # Selected keys differ from query to query and not from head to head, so latents are attended to themselves.
+            wide = mixer.latent.kv_lora_rank + mixer.latent.qk_rope_head_dim
+            return _attention(job, c, mixer.num_heads, 1, wide, mixer.latent.kv_lora_rank, 0, mixer.indexer)
+        case LatentMixer():
+            a = mixer.latent
+            return _attention(job, c, mixer.num_heads, mixer.num_heads, a.qk_head_dim, a.v_head_dim, 0, None)
+        case CompressedAttention():
+            reach = mixer.window + round(mixer.entries(job.workload.seq_length))
+            found = _attention(job, c, mixer.num_heads, 1, mixer.head_dim, mixer.head_dim, reach, None)
+            if mixer.is_indexed:
+                entries = attended_tokens(job.workload.seq_length // mixer.ratio, 0)
+                found.append(_index_call(job, c, 2.0 * mixer.index_heads * mixer.index_dim * entries))
+            return found
+        case _:
+            return [_chunked(job, mixer, c)]
+
+
+def _attention(
+    job: Job, c: Candidates, heads: int, kv_heads: int, qk_dim: int, v_dim: int, window: int, indexer: Indexer | None
+) -> list[Operation]:
+    """Fused attention of these sizes; with an indexer on the keys it selects, after its scores of all keys."""
+    from primus_search.cost.parts.layer import attention_family
+
+    acc, stack = job.accelerator, job.stack
+    kernel = attention_family(acc, stack, job.model)
+    seq = float(job.workload.seq_length) if kernel == UNFUSED else job.workload.attended_length
+    queries = seq / c.cp
+    is_sparse = indexer is not None and indexer.top_k < seq
+    times = attention_s(
+        acc,
+        kernel,
+        batch=c.micro_batch_size * (job.workload.seq_length / seq),
+        heads=heads / c.tp,
+        kv_heads=np.maximum(kv_heads / c.tp, 1.0),
+        seq_q=queries,
+        seq_kv=seq if kernel == UNFUSED else 0.5 * (seq + queries),
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        window=indexer.top_k if indexer is not None and is_sparse else window,
+        causal=True,
+    )
+    rate = (
+        stack.efficiencies.attention_efficiency
+        * acc.training_rate
+        * (stack.efficiencies.sparse_attention_efficiency if is_sparse else 1.0)
+    )
+    calls: list[Operation] = [
+        Call(
+            part=Part.ATTENTION,
+            module=Module.CORE,
+            forward_s=times.forward_s / rate,
+            backward_s=times.backward_s / rate,
+            backward_kernels=3.0,
+        )
+    ]
+    if indexer is not None and indexer.has_own:
+        calls.append(_index_call(job, c, indexer.scoring_flops(job.workload.seq_length)))
+    return calls
+
+
+def _index_call(job: Job, c: Candidates, flops_per_token: float) -> Call:
+    """Scores of an indexer and the selection: replicated over tp, backward as forward (the indexer's own loss)."""
+    tokens = c.micro_batch_size * (job.workload.seq_length / c.cp)
+    rate = (
+        job.accelerator.bf16_peak_flops_per_s
+        * job.stack.efficiencies.indexer_efficiency
+        * job.accelerator.training_rate
+    )
+    seconds = tokens * flops_per_token / rate
+    return Call(
+        part=Part.ATTENTION, module=Module.CORE, forward_s=seconds, backward_s=2.0 * seconds,
+        forward_kernels=2.0, backward_kernels=2.0,
+    )  # fmt: skip
+
+
+def _chunked(job: Job, mixer: Mixer, c: Candidates) -> Call:
+    """A scan in chunks: FLOPs at their share of peak, or queries, keys, values, output and states at full bandwidth."""
+    acc, stack = job.accelerator, job.stack
+    tokens = c.micro_batch_size * (job.workload.seq_length / c.cp) / c.tp
+    flops = tokens * mixer.mixing_flops(job.workload.seq_length)
+    moved = tokens * (BF16_BYTES * _scanned_width(mixer) + 2.0 * FP32_BYTES * state_elements(mixer) / _chunk(mixer))
+    bytes_s = moved / (bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) * stack.efficiencies.memory_efficiency)
+    compute_s = flops / (acc.bf16_peak_flops_per_s * stack.efficiencies.scan_efficiency * acc.training_rate)
+    forward_s = np.maximum(compute_s, bytes_s)
+    return Call(
+        part=Part.ATTENTION,
+        module=Module.ELEMENTWISE,
+        forward_s=forward_s,
+        backward_s=CHUNKED_BACKWARD * forward_s,
+        forward_kernels=5.0,
+        backward_kernels=8.0,
+    )
+
+
+def state_elements(mixer: Mixer) -> int:
+    """Numbers in the state of one sequence, all heads; 0 for a mixer without one."""
+    match mixer:
+        case Mamba2():
+            return mixer.inner * mixer.state_dim
+        case GatedDeltaNet():
+            return mixer.num_value_heads * mixer.key_dim * mixer.value_dim
+        case KimiDeltaAttention():
+            return mixer.value_out * mixer.head_dim
+        case LightningAttention():
+            return mixer.inner * mixer.head_dim
+        case _:
+            return 0
+
+
+def _chunk(mixer: Mixer) -> int:
+    match mixer:
+        case Mamba2() | GatedDeltaNet() | KimiDeltaAttention():
+            return mixer.chunk
+        case LightningAttention():
+            return mixer.block
+        case _:
+            return 1
+
+
+def _scanned_width(mixer: Mixer) -> int:
+    """Elements per token that a scan reads and writes."""
+    match mixer:
+        case Mamba2():
+            return mixer.conv_channels + mixer.inner
+        case GatedDeltaNet():
+            return 2 * mixer.key_out + 2 * mixer.value_out
+        case KimiDeltaAttention():
+            return 3 * mixer.inner + 2 * mixer.value_out
+        case LightningAttention():
+            return 4 * mixer.inner
+        case _:
+            return 0
+
+
+def latent_expert_operations(model: Model, c: Candidates, s: "Shapes") -> list[Operation]:
+    """Projections into the latent space of routed experts and out of it, on each rank's own tokens."""
+    assert model.moe is not None
+    latent, hidden, own = float(model.moe.latent_hidden), float(model.hidden), s.tokens / c.tp
+
+    def linear(n: float, k: float) -> LinearOp:
+        return LinearOp(part=Part.EXPERTS, module=Module.ROUTER, m=own, n=n, k=k, precision=Fp8.NONE)
+
+    return [linear(latent, hidden), linear(hidden, latent)]
+
+
+def hyper_operations(model: Model, c: Candidates, s: "Shapes", streams: int) -> list[Operation]:
+    """Hyper-connections of a layer: per block the mixing weights from all streams, one read and one write of them."""
+    rows = s.split_tokens
+    wide = float(streams * model.hidden)
+    mixing = LinearOp(
+        part=Part.NORMS, module=Module.ELEMENTWISE, m=2.0 * rows, n=float(2 * streams + streams**2), k=wide
+    )
+    moved = Traffic(
+        part=Part.NORMS,
+        module=Module.ELEMENTWISE,
+        forward_bytes=2.0 * rows * wide * BF16_BYTES * 3.0,
+        backward_bytes=2.0 * rows * wide * BF16_BYTES * 5.0,
+        forward_kernels=4.0,
+        backward_kernels=6.0,
+        kind=Stream.NORM,
+        backward_kind=Stream.NORM_BACKWARD,
+    )
+    return [mixing, moved]

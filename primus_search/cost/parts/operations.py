@@ -1,0 +1,358 @@
+"""The kernels a piece of the model runs, as a list of operations, and the seconds they take.
+
+A layer is written down as what it launches (`layer.py`): linear layers, grouped linear layers, streams of bytes
+and calls of known time. Here the list becomes seconds per pass and part, kernels per pass (for launch overhead), and
+forward seconds per module (for recompute). One list serves time, the `explain` table and the tests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Floats, Fp8, GroupedGemm, Ints
+from primus_search.cost.laws.expert_products import expert_precision, expert_products_s, with_experts_of
+from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
+from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
+from primus_search.cost.memo import distinct, in_order
+from primus_search.stack import Stack
+
+
+class Pass(IntEnum):
+    """When an operation runs: forward, input gradient or weight gradient."""
+
+    FORWARD = 0
+    INPUT_GRAD = 1
+    WEIGHT_GRAD = 2
+
+
+class Part(IntEnum):
+    """What the seconds of a stage are spent on; the names of `cost.projection.Step`."""
+
+    ATTENTION = 0
+    MLP = 1
+    EXPERTS = 2
+    ROUTING = 3
+    NORMS = 4
+    EMBEDDING_AND_HEAD = 5
+    RECOMPUTE = 6
+    LAUNCH = 7
+    TENSOR_COMM = 8
+    CONTEXT_COMM = 9
+    EXPERT_COMM = 10
+    SHARD_COMM = 11
+
+
+class Module(IntEnum):
+    """What a recompute setting names: the piece of a layer an operation belongs to."""
+
+    LINEAR = 0  # attention projections other than the MLA up-projections
+    MLA_UP = 1
+    CORE = 2  # scores, softmax, values
+    NORM = 3
+    MLP = 4
+    ACTIVATION = 5
+    EXPERTS = 6
+    EXPERT_ACTIVATION = 7
+    ROUTER = 8
+    ELEMENTWISE = 9
+    COMM = 10
+    EXPERT_COMM = 11
+
+
+class Producer(IntEnum):
+    """What wrote the input of a product; it may take part in the cast to low precision."""
+
+    OTHER = 0
+    NORM = 1
+    ACTIVATION = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearOp:
+    """y = x W on m tokens: forward, both gradients, the casts of a low-precision recipe, gradient accumulation.
+
+    input_share     share of x that this rank has before sequence parallelism gathers it
+    gradient_share  likewise of the gradient of y
+    """
+
+    part: Part
+    module: Module
+    m: ArrayLike
+    n: ArrayLike
+    k: ArrayLike
+    precision: ArrayLike = Fp8.NONE
+    producer: Producer = Producer.OTHER
+    input_share: ArrayLike = 1.0
+    gradient_share: ArrayLike = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedLinear:
+    """The same for `groups` experts with `rows` tokens each.
+
+    is_joined  1 where all experts are one kernel that writes the activation between two products and its casts, too
+    consumer   what reads the product: the activation then writes the gradient of it
+    """
+
+    part: Part
+    module: Module
+    rows: ArrayLike
+    groups: ArrayLike
+    n: ArrayLike
+    k: ArrayLike
+    precision: ArrayLike
+    mode: ArrayLike
+    producer: Producer = Producer.OTHER
+    consumer: Producer = Producer.OTHER
+    is_joined: ArrayLike = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A memory-bound step: bytes read and written, forward and backward, in so many kernels each."""
+
+    part: Part
+    module: Module
+    forward_bytes: ArrayLike
+    backward_bytes: ArrayLike
+    forward_kernels: ArrayLike = 1.0
+    backward_kernels: ArrayLike = 1.0
+    kind: Stream = Stream.ELEMENTWISE
+    backward_kind: Stream = Stream.ELEMENTWISE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Something whose seconds another term knows: attention, a collective, a synchronisation with the host."""
+
+    part: Part
+    module: Module
+    forward_s: ArrayLike
+    backward_s: ArrayLike
+    forward_kernels: float = 1.0
+    backward_kernels: float = 1.0
+
+
+Operation = LinearOp | GroupedLinear | Traffic | Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Work:
+    """Seconds of a piece of the model, per candidate.
+
+    seconds         (passes, parts, rows)
+    forward_module_s (modules, rows) forward seconds by module, what recompute repeats
+    core_backward_s (rows) backward seconds of attention's core
+    kernels         (passes, rows) launches
+    """
+
+    seconds: Floats
+    forward_module_s: Floats
+    core_backward_s: Floats
+    kernels: Floats
+
+    def pass_s(self, which: Pass) -> Floats:
+        """Seconds of one pass, all parts."""
+        return in_order(self.seconds[which])
+
+    def take(self, rows: Ints) -> "Work":
+        """The work of some candidates, repeated where a row is."""
+        return Work(
+            seconds=self.seconds.take(rows, axis=2),
+            forward_module_s=self.forward_module_s.take(rows, axis=1),
+            core_backward_s=self.core_backward_s.take(rows),
+            kernels=self.kernels.take(rows, axis=1),
+        )
+
+
+def tally(
+    operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int, shares_rows: bool = False
+) -> Work:
+    """Seconds and kernels of a list of operations for `rows` candidates.
+
+    shares_rows  price equal products once; not where numbers of device or stack are columns of their own
+    """
+    work = Work(
+        seconds=np.zeros((len(Pass), len(Part), rows)),
+        forward_module_s=np.zeros((len(Module), rows)),
+        core_backward_s=np.zeros(rows),
+        kernels=np.zeros((len(Pass), rows)),
+    )
+    _linears(work, [o for o in operations if isinstance(o, LinearOp)], acc, stack, shares_rows)
+    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack, shares_rows)
+    _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
+    for o in operations:
+        if isinstance(o, Call):
+            _add(work, o.part, o.module, Pass.FORWARD, np.asarray(o.forward_s), o.forward_kernels)
+            _add(work, o.part, o.module, Pass.INPUT_GRAD, np.asarray(o.backward_s), o.backward_kernels)
+    return work
+
+
+def _add(work: Work, part: Part, module: Module, which: Pass, seconds: Floats, kernels: ArrayLike) -> None:
+    work.seconds[which, part] += seconds
+    work.kernels[which] += np.asarray(kernels) * (seconds > 0)
+    if which is Pass.FORWARD:
+        work.forward_module_s[module] += seconds
+    elif module is Module.CORE:
+        work.core_backward_s[:] += seconds
+
+
+def _stack(values: Sequence[ArrayLike], rows: int) -> Floats:
+    out = np.empty((len(values), rows))
+    for row, value in zip(out, values, strict=True):
+        row[:] = value
+    return out
+
+
+def _once(price: Callable[..., Sequence[Floats]], columns: Sequence[Floats], shares_rows: bool) -> Sequence[Floats]:
+    """`price` of columns of one shape, asked once per distinct combination where rows may share."""
+    if not shares_rows:
+        return price(*columns)
+    flat = [column.reshape(-1) for column in columns]
+    number, first = distinct([column.view(np.int64) for column in flat])
+    priced = price(*(column[first] for column in flat))
+    return [one[number].reshape(columns[0].shape) for one in priced]
+
+
+def _linears(work: Work, ops: list[LinearOp], acc: Accelerator, stack: Stack, shares_rows: bool) -> None:
+    if not ops:
+        return
+    rows = work.kernels.shape[1]
+    facts = ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops], [o.precision for o in ops],
+             [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack))  # fmt: skip
+    columns = [_stack(column, rows) for column in facts]
+    forward, input_grad, weight_grad, input_kernels, gradient_kernels = _once(
+        lambda *distinct: _linear_s(acc, stack, *distinct), columns, shares_rows
+    )
+    for i, o in enumerate(ops):
+        _add(work, o.part, o.module, Pass.FORWARD, forward[i], 1.0 + input_kernels[i])
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, input_grad[i], 1.0 + gradient_kernels[i])
+        _add(work, o.part, o.module, Pass.WEIGHT_GRAD, weight_grad[i], 1.0)
+
+
+def _linear_s(
+    acc: Accelerator, stack: Stack, m: Floats, n: Floats, k: Floats, precision: Floats, input_share: Floats,
+    gradient_share: Floats, is_fused: Floats,
+) -> Sequence[Floats]:  # fmt: skip
+    """Seconds of forward, input gradient and weight gradient of linears, and kernels that cast input and gradient.
+
+    is_fused  1 where the kernel that writes the input takes part in its cast
+    Casts run as measured: the stack's `memory_efficiency` is of kernels that frameworks write themselves.
+    """
+    code = precision.astype(np.int64)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / (stack.efficiencies.fp8_efficiency * acc.gemm.fp8_library_factor))
+    slower = slower / (stack.efficiencies.gemm_efficiency * acc.training_rate)
+    forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
+    input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
+    weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
+    weight_grad = _accumulated(weight_grad, n * k * (m > 0), acc, stack)
+    is_cast_before = GATHERS_LOW[code] & stack.precision.has_fp8_tensor_gather
+    input_share, gradient_share = (np.where(is_cast_before, s, 1.0) for s in (input_share, gradient_share))
+    cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, is_fused > 0.0)
+    cast_gradient, gradient_kernels = operand_cast_s(acc, m * n, gradient_share, code, np.False_)
+    cast_weight = 0.0 if stack.precision.caches_fp8_weights else quantize_s(acc, n * k, code)
+    forward = forward + cast_input + cast_weight
+    input_grad = input_grad + cast_gradient
+    return forward, input_grad, weight_grad, input_kernels, gradient_kernels
+
+
+def _casts_with(ops: Sequence[LinearOp | GroupedLinear], stack: Stack) -> list[bool]:
+    """Whether the kernel that writes the input of each product takes part in its cast."""
+    helps = {
+        Producer.OTHER: False,
+        Producer.NORM: stack.kernels.has_fused_fp8_cast,
+        Producer.ACTIVATION: stack.kernels.has_fused_activation_cast,
+    }
+    return [helps[o.producer] for o in ops]
+
+
+def _accumulated(weight_grad: Floats, elements: Floats, acc: Accelerator, stack: Stack) -> Floats:
+    """Weight-gradient seconds with accumulation into the main gradient.
+
+    Fused: the GEMM's epilogue reads and writes the main gradient, under the GEMM while there is compute to hide it.
+    Else one more kernel reads the BF16 product and reads and writes the main gradient.
+    """
+    rate = bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) * stack.efficiencies.memory_efficiency
+    main_s = elements * 2.0 * stack.precision.gradient_bytes / rate
+    if stack.kernels.has_gradient_accumulation_fusion:
+        return np.maximum(weight_grad, main_s)
+    return weight_grad + main_s + elements * 2.0 / rate
+
+
+def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack, shares_rows: bool) -> None:
+    if not ops:
+        return
+    rows = work.kernels.shape[1]
+    facts = ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
+             [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack), [o.is_joined for o in ops],
+             [o.producer is Producer.ACTIVATION for o in ops],
+             [o.consumer is Producer.ACTIVATION for o in ops])  # fmt: skip
+    columns = [_stack(column, rows) for column in facts]
+    found = _once(lambda *distinct: _grouped_linear_s(acc, stack, GroupedLinears(*distinct)), columns, shares_rows)
+    seconds, kernels = found[: len(Pass)], found[len(Pass) :]
+    for i, o in enumerate(ops):
+        for p in Pass:
+            _add(work, o.part, o.module, p, seconds[p][i], kernels[p][i])
+
+
+class GroupedLinears(NamedTuple):
+    """Columns of grouped linears, one entry per linear and row.
+
+    follows, leads  1 where the activation wrote the input, or writes the gradient of the output
+    """
+
+    tokens: Floats
+    groups: Floats
+    n: Floats
+    k: Floats
+    precision: Floats
+    mode: Floats
+    is_fused: Floats
+    is_joined: Floats
+    follows: Floats
+    leads: Floats
+
+
+def _grouped_linear_s(acc: Accelerator, stack: Stack, linears: GroupedLinears) -> Sequence[Floats]:
+    """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each."""
+    tokens, groups, n, k, precision, mode, is_fused, is_joined, follows, leads = linears
+    code = expert_precision(precision, mode)
+    acc = with_experts_of(acc, stack)
+    slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.efficiencies.fp8_efficiency)
+    slower = slower / (stack.efficiencies.grouped_gemm_efficiency * acc.training_rate)
+    forward, input_grad, weight_grad = (
+        expert_products_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass
+    )
+    weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), acc, stack)
+    cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, is_fused > 0.0)
+    cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
+    # One product reads a weight in each direction, so each casts it for itself where nothing keeps the cast.
+    cast_weight = (
+        0.0 if stack.precision.caches_fp8_weights else quantize_s(acc, groups * n * k * (tokens > 0), code, 1.0)
+    )
+    casts_input, casts_gradient = 1.0 - is_joined * follows, 1.0 - is_joined * leads
+    cast_input, input_kernels = casts_input * cast_input, casts_input * input_kernels
+    cast_gradient, gradient_kernels = casts_gradient * cast_gradient, casts_gradient * gradient_kernels
+    one_by_one = ((mode == GroupedGemm.LEGACY) | stack.experts.has_product_per_expert) & (is_joined == 0.0)
+    launches = np.where(one_by_one, groups, 1.0)
+    kernels = (launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches)
+    return forward + cast_input + cast_weight, input_grad + cast_gradient + cast_weight, weight_grad, *kernels
+
+
+def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:
+    latency_s = acc.memory.latency_s
+
+    def kernels_s(moved: ArrayLike, kernels: ArrayLike, kind: Stream) -> Floats:
+        return stream_s(acc, moved, kind) + (np.asarray(moved) > 0) * (np.asarray(kernels) - 1.0) * latency_s
+
+    for o in ops:
+        forward = kernels_s(o.forward_bytes, o.forward_kernels, o.kind)
+        backward = kernels_s(o.backward_bytes, o.backward_kernels, o.backward_kind)
+        rate = 1.0 if o.kind is Stream.GATHER else stack.efficiencies.memory_efficiency
+        _add(work, o.part, o.module, Pass.FORWARD, forward / rate, o.forward_kernels)
+        _add(work, o.part, o.module, Pass.INPUT_GRAD, backward / rate, o.backward_kernels)

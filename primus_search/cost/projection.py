@@ -1,0 +1,175 @@
+"""What the cost model says of a table of candidates: named parts whose total is a property, so they always sum."""
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Ints
+from primus_search.cost.memo import in_order
+from primus_search.units import GB
+
+
+class Verdict(IntEnum):
+    """Why a row is feasible or not."""
+
+    FITS = 0
+    HBM = 1  # the worst pipeline rank needs more than the device has, less the margin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on the worst pipeline rank at the worst moment of the step, per candidate, by what holds them.
+
+    weights, gradients, optimizer  as sharded, in the number formats the framework keeps
+    activations          what waits for backward, over all micro-batches in flight on the rank
+    recompute_workspace  what one recomputed layer (or group of layers) brings back while its backward runs
+    logits               logits, their upcasts and gradients while head and loss run
+    workspace            gradients of activations and of weights in flight, gathered sequences, GEMM workspaces
+    expert_buffers       DeepEP communication buffers
+    collective_buffers   gathered weights and unreduced gradients of FSDP, pipeline and context-parallel buffers
+    allocator_slack      reserved by the caching allocator but not allocated at the worst moment
+    context              device context, communicators: what the driver sees and the allocator does not
+
+    Three views that published figures mix up: `allocated` (torch max_memory_allocated), `reserved`
+    (max_memory_reserved) and `driver` (what rocm-smi or nvidia-smi show), which is the total and what has to fit.
+    """
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    activations: Floats
+    recompute_workspace: Floats
+    logits: Floats
+    workspace: Floats
+    expert_buffers: Floats
+    collective_buffers: Floats
+    context: Floats
+    allocator_slack: Floats
+
+    @property
+    def total(self) -> Floats:
+        return _sum(self)
+
+    @property
+    def reserved(self) -> Floats:
+        """What the framework's allocator has taken from the driver (torch max_memory_reserved)."""
+        return self.total - self.context
+
+    @property
+    def allocated(self) -> Floats:
+        """What tensors occupy at the worst moment (torch max_memory_allocated)."""
+        return self.reserved - self.allocator_slack
+
+    @property
+    def driver(self) -> Floats:
+        """What the driver reports in use: everything."""
+        return self.total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Seconds of one optimizer step on the critical path, per candidate, by what takes them.
+
+    Compute parts are those of the busiest pipeline rank over all micro-batches; `bubble` is the rest of the exact
+    pipeline makespan, hops between stages included. Communication parts count only what no compute hides.
+    `overhead` is the stack's fixed time per step; `stragglers` is what waiting for the slowest of many nodes adds.
+    """
+
+    attention: Floats
+    mlp: Floats
+    experts: Floats
+    routing: Floats
+    norms: Floats
+    embedding_and_head: Floats
+    recompute: Floats
+    launch: Floats
+    tensor_comm: Floats
+    context_comm: Floats
+    expert_comm: Floats
+    shard_comm: Floats
+    bubble: Floats
+    gradient_comm: Floats
+    optimizer: Floats
+    overhead: Floats
+    stragglers: Floats
+
+    @property
+    def total(self) -> Floats:
+        return _sum(self)
+
+
+def _sum(parts: Memory | Step) -> Floats:
+    return in_order(parts.__getattribute__(f.name) for f in fields(parts))
+
+
+PER_ROW = ("verdict", "headroom_bytes", "microbatches", "dp")
+"""Columns of a projection beside those of memory and step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Memory and step of every candidate, and whether it fits. A row that does not fit is still a row.
+
+    microbatches   per pipeline and step           world             devices
+    tokens_per_step, flops_per_token, peak_flops_per_s  scalars that turn seconds into rates
+    """
+
+    memory: Memory
+    step: Step
+    verdict: Ints
+    headroom_bytes: Floats
+    microbatches: Ints
+    dp: Ints
+    world: int
+    tokens_per_step: float
+    flops_per_token: float
+    peak_flops_per_s: float
+
+    def take(self, rows: Ints) -> "Projection":
+        """The projection of these rows, in their order."""
+        memory = {f.name: self.memory.__getattribute__(f.name)[rows] for f in fields(Memory)}
+        step = {f.name: self.step.__getattribute__(f.name)[rows] for f in fields(Step)}
+        columns = {name: self.__getattribute__(name)[rows] for name in PER_ROW}
+        return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
+
+    def plus(self, other: "Projection") -> "Projection":
+        """The rows of both, one after the other; scalars are those of the first."""
+
+        def both(first: object, second: object, name: str) -> Any:
+            return np.concatenate([first.__getattribute__(name), second.__getattribute__(name)])
+
+        memory = {f.name: both(self.memory, other.memory, f.name) for f in fields(Memory)}
+        step = {f.name: both(self.step, other.step, f.name) for f in fields(Step)}
+        columns = {name: both(self, other, name) for name in PER_ROW}
+        return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
+
+    @property
+    def fits(self) -> Bools:
+        fitting: Bools = self.verdict == Verdict.FITS
+        return fitting
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        return self.tokens_per_step / self.step.total
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Floats:
+        return self.tokens_per_s / self.world
+
+    @property
+    def mfu(self) -> Floats:
+        """Model FLOPs (causal, no recompute) over the BF16 dense peak, whatever the precision of the candidate."""
+        return self.tokens_per_s_per_gpu * self.flops_per_token / self.peak_flops_per_s
+
+    @property
+    def bubble_ratio(self) -> Floats:
+        """Pipeline bubble over pipeline makespan (the step without optimizer and exposed gradient traffic)."""
+        after = self.step.optimizer + self.step.gradient_comm + self.step.overhead + self.step.stragglers
+        pipeline = self.step.total - after
+        return self.step.bubble / pipeline
+
+    @property
+    def memory_GB(self) -> Floats:  # noqa: N802 - GB is the unit
+        return self.memory.total / GB

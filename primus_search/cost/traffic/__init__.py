@@ -1,0 +1,1 @@
+"""Traffic between devices: tensor, context, expert and data parallelism, sharding."""

@@ -1,0 +1,129 @@
+"""Context-parallel traffic of one layer: keys and values travel so that every query meets every earlier token.
+
+Tokens are dealt in the zigzag order (rank r holds slices r and 2c-1-r), so each rank owns 1/c of the causal pairs and
+each ring step the same work. Three ways to exchange, chosen by the stack:
+
+    p2p         a ring: at each of c-1 steps a rank passes on the keys and values it just used
+    a2a         (Ulysses) before attention tokens are exchanged for heads, and back afterwards
+    all_gather  everyone gathers all keys and values first; backward scatters their gradients
+
+Source: ring attention, Liu et al. 2023 (arXiv:2310.01889); DeepSpeed-Ulysses, Jacobs et al. 2023 (arXiv:2309.14509);
+all-gather: Llama 3, arXiv:2407.21783 section 3.3.2. Sizes as in TransformerEngine's context-parallel attention.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.job import Job
+from primus_search.model import Model
+from primus_search.workload import Workload
+
+BF16_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextParallel:
+    """Traffic of one layer and micro-batch."""
+
+    forward: Comm
+    backward: Comm
+
+
+def context_parallel(
+    job: Job,
+    c: Candidates,
+    *,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+) -> ContextParallel:
+    """Context-parallel traffic of one layer, given the seconds of its core attention (already 1/cp of the pairs).
+
+    Formula: ring, per step, message kv = local tokens * (K and V of the rank's heads) * 2 bytes
+        forward    (c-1) steps of kv;  backward (c-1) steps of kv and c steps of its gradient
+        exposed    per step max(0, send - overlap * attention / c), since only one step's compute hides a step's send
+    """
+    stack = job.stack
+    if stack.communication.cp_comm == "p2p":
+        return _ring(job, c, forward_s, backward_s)
+    if stack.communication.cp_comm == "a2a":
+        return _heads_for_tokens(job, c)
+    return _gather(job, c)
+
+
+def key_value_bytes(model: Model, workload: Workload, c: Candidates) -> Floats:
+    """Bytes of the keys and values one rank holds of a micro-batch (its tokens, its heads)."""
+    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
+    heads = model.num_heads / c.tp if model.latent else np.maximum(model.num_kv_heads / c.tp, 1.0)
+    return tokens * heads * (model.qk_head_dim + model.v_head_dim) * BF16_BYTES
+
+
+def _group(c: Candidates) -> Group:
+    return Group(c.cp, c.tp)
+
+
+def _ring(
+    job: Job,
+    c: Candidates,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+) -> ContextParallel:
+    network, stack = job.network, job.stack
+    kv = key_value_bytes(job.model, job.workload, c)
+    steps = c.cp - 1.0
+    one = send_s(network, kv, _group(c)) / stack.efficiencies.network_efficiency
+    two = send_s(network, 2.0 * kv, _group(c)) / stack.efficiencies.network_efficiency
+    forward_left = exposed_s(
+        one,
+        np.asarray(forward_s) / c.cp,
+        overlap=stack.communication.context_overlap,
+    )
+    backward_left = exposed_s(
+        two,
+        np.asarray(backward_s) / c.cp,
+        overlap=stack.communication.context_overlap,
+    )
+    return ContextParallel(
+        forward=comm("context-parallel ring forward", kv, steps, steps * one, steps * forward_left),
+        backward=comm(
+            "context-parallel ring backward",
+            2.0 * kv,
+            c.cp * (c.cp > 1),
+            steps * two + one,
+            steps * backward_left + one,
+        ),
+    )
+
+
+def _heads_for_tokens(job: Job, c: Candidates) -> ContextParallel:
+    """Queries, keys, values and output each cross once per direction; nothing to hide behind, attention waits."""
+    model, workload = job.model, job.workload
+    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
+    query = tokens * model.num_heads / c.tp * BF16_BYTES
+    key_value = key_value_bytes(model, workload, c)
+    sizes = (query * model.qk_head_dim, key_value, query * model.v_head_dim)
+    total = sizes[0] + sizes[1] + sizes[2]
+    seconds = sum((all_to_all_s(job.network, size, _group(c)) for size in sizes), start=np.zeros_like(total))
+    seconds = seconds / job.stack.efficiencies.network_efficiency
+    count = 4 * (c.cp > 1)
+    return ContextParallel(
+        forward=comm("context-parallel all-to-all forward", total / 4.0, count, seconds),
+        backward=comm("context-parallel all-to-all backward", total / 4.0, count, seconds),
+    )
+
+
+def _gather(job: Job, c: Candidates) -> ContextParallel:
+    """Keys and values of all ranks before attention; again in backward, whose gradients are then scattered."""
+    network, stack = job.network, job.stack
+    whole = key_value_bytes(job.model, job.workload, c) * c.cp
+    gather = all_gather_s(network, whole, _group(c)) / stack.efficiencies.network_efficiency
+    scatter = reduce_scatter_s(network, whole, _group(c)) / stack.efficiencies.network_efficiency
+    is_split = c.cp > 1
+    return ContextParallel(
+        forward=comm("context-parallel gather forward", whole, 1 * is_split, gather),
+        backward=comm("context-parallel gather backward", whole, 2 * is_split, gather + scatter),
+    )

@@ -1,0 +1,124 @@
+"""Gradient and weight traffic between replicas, once per step: what is reduced, what is gathered, what backward hides.
+
+Dense parameters are replicated over dp * cp ranks (context-parallel ranks hold the same weights), experts over edp;
+the two go over different groups and add up. Without a distributed optimizer gradients are all-reduced; with it (and
+with ZeRO-2) each rank receives the sum of its shard only and gathers updated weights after the optimizer.
+FSDP and HSDP exchange per layer: see `sharding`.
+
+Frameworks send gradients in buckets as backward produces them, so all but the last bucket can hide behind the backward
+of the last micro-batch; weights are gathered in buckets too, and hide behind the next forward but for the first.
+
+Source: Megatron-LM core/distributed (DistributedDataParallel, bucket size max(40e6, 1e6 * dp) parameters);
+Rajbhandari et al. 2020 (arXiv:1910.02054) for the volumes of ZeRO-1 and -2.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding
+from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.network import Network
+from primus_search.stack import Stack
+
+BF16_BYTES, FP8_BYTES = 2.0, 1.0
+
+Collective = Callable[[Network, Floats, Group], Floats]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """Traffic of one step. gradients: reduction; weights: gather of what the optimizer updated, where it is sharded."""
+
+    dense_gradients: Comm
+    expert_gradients: Comm
+    dense_weights: Comm
+    expert_weights: Comm
+
+    @property
+    def exposed_s(self) -> Floats:
+        """Seconds of the step's critical path."""
+        gradients = self.dense_gradients.exposed_s + self.expert_gradients.exposed_s
+        return gradients + self.dense_weights.exposed_s + self.expert_weights.exposed_s
+
+
+def data_parallel(
+    network: Network,
+    stack: Stack,
+    c: Candidates,
+    *,
+    dp: Ints,
+    edp: Ints,
+    dense_params: Floats,
+    expert_params: Floats,
+    backward_s: Floats | float,
+    forward_s: Floats | float,
+) -> DataParallel:
+    """Gradient traffic of one step for the parameters one rank holds, given the compute it may hide behind.
+
+    dense_params, expert_params  of one rank after tensor, expert and pipeline parallelism
+    backward_s, forward_s        of one micro-batch on that rank: the last backward and the next first forward
+
+    Optimizer state sharded inside groups of ranks only: gradients are all-reduced over all replicas,
+    weights gathered inside the group.
+
+    Formula: exposed = max(total - overlap * min(total, compute), one bucket) where the candidate overlaps, else the
+    total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
+    """
+    is_sharded = (c.sharding == Sharding.DISTRIBUTED_OPTIMIZER) | (c.sharding == Sharding.ZERO2)
+    replicates = is_sharded | (c.sharding == Sharding.NONE)
+    weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
+    dense, experts = Group(dp * c.cp, c.tp), Group(edp, c.etp * c.ep)
+    shard = c.shard_ranks(dp * c.cp)
+    scatters = is_sharded & (shard == dp * c.cp)
+    reduced = [
+        _reduce(network, stack, group, params * replicates, scatters)
+        for group, params in ((dense, dense_params), (experts, expert_params))
+    ]
+    gathered = [
+        _buckets(network, stack, all_gather_s, group, params * is_sharded, weight_bytes)
+        for group, params in ((Group(shard, c.tp), dense_params), (experts, expert_params))
+    ]
+    overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
+    gather_overlap = np.where(c.overlap_grad_reduce, stack.sharding.param_gather_overlap, 0.0)
+    backward_left = np.maximum(backward_s - overlap * reduced[0].seconds, 0.0)
+    forward_left = np.maximum(forward_s - gather_overlap * gathered[0].seconds, 0.0)
+    return DataParallel(
+        dense_gradients=_row("dense gradients", stack, reduced[0], backward_s, overlap),
+        expert_gradients=_row("expert gradients", stack, reduced[1], backward_left, overlap),
+        dense_weights=_row("dense weights", stack, gathered[0], forward_s, gather_overlap),
+        expert_weights=_row("expert weights", stack, gathered[1], forward_left, gather_overlap),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buckets:
+    message_bytes: Floats
+    count: Floats
+    seconds: Floats
+
+
+def _buckets(
+    network: Network, stack: Stack, collective: Collective, group: Group, params: Floats, element_bytes: Floats | float
+) -> _Buckets:
+    """All parameters in equal buckets of at most the stack's bucket size, one collective each."""
+    count = np.maximum(np.ceil(params / stack.sharding.gradient_bucket_params), 1.0)
+    message = params / count * element_bytes
+    seconds = (message > 0) * count * collective(network, message, group) / stack.efficiencies.network_efficiency
+    return _Buckets(message_bytes=message, count=count * (seconds > 0), seconds=seconds)
+
+
+def _reduce(network: Network, stack: Stack, group: Group, params: Floats, is_sharded: Bools) -> _Buckets:
+    def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
+        scattered = reduce_scatter_s(network, message_bytes, members)
+        return np.where(is_sharded, scattered, all_reduce_s(network, message_bytes, members))
+
+    return _buckets(network, stack, reduce_s, group, params, stack.precision.gradient_comm_bytes)
+
+
+def _row(operation: str, stack: Stack, sent: _Buckets, compute_s: Floats | float, overlap: Floats) -> Comm:
+    left = exposed_s(sent.seconds, compute_s, overlap=overlap)
+    last = sent.seconds / np.maximum(sent.count, 1.0)
+    return comm(operation, sent.message_bytes, sent.count, sent.seconds, np.maximum(left, last))

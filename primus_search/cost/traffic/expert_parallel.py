@@ -1,0 +1,155 @@
+"""Expert-parallel traffic of one MoE layer: tokens go to their experts (dispatch) and come back (combine).
+
+    all-to-all   every routed copy of a token travels: tokens * top-k rows
+    DeepEP       a token travels once to each node and once to each rank that needs it, however many of its experts
+                 are there; between nodes over the NICs, then over the fast links (DeepEP, MORI, HybridEP kernels)
+
+Where an expert itself is split (etp > 1), its ranks gather the tokens they received and scatter the results; or they
+gather tokens before they route them, all dispatch the same, and scatter sums of tokens (`gathers_before_experts`).
+Backward mirrors forward: the gradient of a combine is dispatched, and the other way round.
+
+What the sync-free stages save on the device and the host (router, permutation, waits for token counts) is in
+`cost/parts/layer.py`; here is only what crosses a link.
+
+Source: DeepEP README (github.com/deepseek-ai/DeepEP) for what travels; Megatron-LM core/transformer/moe
+token_dispatcher.py for the order of exchanges; MoE parallel folding, arXiv:2504.14960, for the groups.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Fp8, Ints
+from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.job import Job
+from primus_search.model import MixtureOfExperts
+from primus_search.network import Network
+from primus_search.stack import Stack
+
+BF16_BYTES, FP8_BYTES = 2.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertParallel:
+    """Traffic of one MoE layer and micro-batch."""
+
+    forward: Comm
+    backward: Comm
+
+
+def expert_parallel(
+    job: Job,
+    c: Candidates,
+    *,
+    shared_expert_s: Floats | float = 0.0,
+    shared_expert_backward_s: Floats | float = 0.0,
+    forward_s: Floats | float = 0.0,
+    backward_s: Floats | float = 0.0,
+) -> ExpertParallel:
+    """Dispatch and combine of one MoE layer, given seconds of compute they may hide behind.
+
+    shared_expert_s  compute of the shared experts, which runs beside the traffic where the stack can
+    forward_s        the rest of the layer's compute, which hides traffic of another batch (`expert_overlap`)
+
+    Formula: rows = tokens / (cp tp) * top-k (all-to-all), or distinct destinations (DeepEP); bytes = rows * H * dtype
+        seconds * routing imbalance: the exchange ends when the busiest rank has all its tokens
+        exposed = comm - shared - overlap * min(comm - shared, compute): a second of compute hides one second once
+    """
+    model, workload, network, stack = job.model, job.workload, job.network, job.stack
+    moe = model.moe
+    if moe is None:
+        nothing = np.zeros(np.shape(c.ep))
+        empty = comm("expert-parallel", 0.0, 0.0, nothing)
+        return ExpertParallel(forward=empty, backward=empty)
+    own = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
+    tokens = own * c.etp if stack.experts.gathers_before_experts else own
+    row = model.expert_hidden * BF16_BYTES
+    out_row = model.expert_hidden * np.where(
+        (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_dispatch, FP8_BYTES, BF16_BYTES
+    )
+    in_turn = workload.experts_in_turn
+    ragged = stack.experts.ragged_exchange_share
+    dispatch = exchange_s(network, moe, tokens, out_row, c, in_turn=in_turn, ragged_share=ragged)
+    combine = exchange_s(network, moe, tokens, row, c, in_turn=in_turn, ragged_share=ragged)
+    rows = own * c.etp * (1 if stack.experts.gathers_before_experts else moe.top_k)
+    inside = split_expert_s(network, rows * row, c)
+    scale = workload.routing_imbalance / stack.efficiencies.network_efficiency
+    overlap = exchange_overlap_share(stack, c)
+    exposed = partial(_exposed_s, stack, overlap)
+    there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
+    count = 2 * (c.ep > 1) + 2 * (c.etp > 1)
+    message = tokens * moe.top_k * row
+    return ExpertParallel(
+        forward=comm("dispatch and combine forward", message, count, there, exposed(there, shared_expert_s, forward_s)),
+        backward=comm(
+            "dispatch and combine backward",
+            message,
+            count,
+            back,
+            exposed(back, shared_expert_backward_s, backward_s),
+        ),
+    )
+
+
+def _exposed_s(
+    stack: Stack, overlap: Floats, comm_s: Floats, shared_s: Floats | float, compute_s: Floats | float
+) -> Floats:
+    shared = 1.0 if stack.experts.shared_expert_overlap else 0.0
+    left = exposed_s(comm_s, shared_s, overlap=shared)
+    return exposed_s(left, compute_s, overlap=overlap)
+
+
+def exchange_overlap_share(stack: Stack, c: Candidates) -> Floats:
+    """Share of dispatch and combine that batch-level overlap hides: the stack's own, or that of the switch."""
+    return np.where(c.exchange_overlap, stack.experts.batch_expert_overlap, stack.experts.expert_overlap)
+
+
+def exchange_s(
+    network: Network,
+    moe: MixtureOfExperts,
+    tokens: Floats,
+    row_bytes: Floats | float,
+    c: Candidates,
+    *,
+    in_turn: bool = False,
+    ragged_share: Floats | float = 1.0,
+) -> Floats:
+    """Seconds of one dispatch or combine of `tokens` tokens per rank, `row_bytes` each, balanced routing.
+
+    ragged_share  `ExpertLayers.ragged_exchange_share`, of an all-to-all that leaves a domain
+    """
+    group = Group(c.ep, c.etp)
+    is_far = np.asarray(c.ep * c.etp) > network.domain_size
+    plain = all_to_all_s(network, tokens * moe.top_k * row_bytes, group) / np.where(is_far, ragged_share, 1.0)
+    fused = dispatch_s(
+        network,
+        tokens * row_bytes,
+        group,
+        destinations=lambda parts: distinct_destinations(moe.num_experts, moe.top_k, parts, in_turn=in_turn),
+    )
+    return np.where(c.has_fused_dispatch, fused, plain)
+
+
+def split_expert_s(network: Network, gathered_bytes: Floats, c: Candidates) -> Floats:
+    """Seconds to gather what the ranks of a split expert work on, and to scatter their results."""
+    group = Group(c.etp, np.ones_like(c.etp))
+    return all_gather_s(network, gathered_bytes, group) + reduce_scatter_s(network, gathered_bytes, group)
+
+
+def distinct_destinations(num_experts: int, top_k: int, parts: Ints | Floats, *, in_turn: bool = False) -> Floats:
+    """Mean number of the `parts` equal shares of the experts that a token with `top_k` different experts needs.
+
+    Formula: parts * (1 - C(E - E/parts, K) / C(E, K)), the product written out; experts are chosen evenly and without
+    replacement. Group-limited routing (DeepSeek-V3) reaches fewer nodes and is not modelled.
+    in_turn: max(1, K * parts/E), experts dealt in turn as token * K + k modulo E (`Workload.experts_in_turn`).
+    """
+    parts = np.asarray(parts, dtype=np.float64)
+    if in_turn:
+        return np.maximum(top_k * parts / num_experts, 1.0)
+    share = num_experts / parts
+    miss = np.ones_like(parts)
+    for drawn in range(top_k):
+        miss = miss * np.maximum(num_experts - share - drawn, 0.0) / (num_experts - drawn)
+    return parts * (1.0 - miss)

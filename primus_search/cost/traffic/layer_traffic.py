@@ -1,0 +1,142 @@
+"""Adds to a layer's work the traffic that its own compute does not hide; and gives the ends theirs.
+
+The terms themselves are one per file (`tensor_parallel`, `context_parallel`, `expert_parallel`, `sharding`); here they
+meet the compute they may hide behind. A second of compute hides one second of traffic once: tensor-parallel traffic
+has the GEMMs, ring attention the core of attention, dispatch the shared experts and the rest of the layer, weight
+gathers the whole layer.
+"""
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Sharding
+from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.share import share
+from primus_search.cost.parts.layer import BF16_BYTES, shapes
+from primus_search.cost.parts.operations import Module, Part, Pass, Work
+from primus_search.cost.parts.recomputed_work import recompute_s
+from primus_search.cost.traffic.comm_table import Comm
+from primus_search.cost.traffic.expert_parallel import expert_parallel
+from primus_search.cost.traffic.sharding import ShardedLayer, kept_shard, sharded_layer
+from primus_search.cost.traffic.state_passing import mixer_context
+from primus_search.cost.traffic.tensor_parallel import tensor_parallel
+from primus_search.job import Job
+from primus_search.model import LayerKind
+
+
+def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, Pass, Comm]]:
+    """Every kind of traffic of one layer and micro-batch, with what the layer's compute leaves exposed of it."""
+    rows: list[tuple[Part, Pass, Comm]] = []
+    if np.any(c.tp > 1):
+        rows += _tensor(work, kind, job, c)
+    if np.any(c.cp > 1):
+        context = mixer_context(
+            job,
+            kind,
+            c,
+            forward_s=work.forward_module_s[Module.CORE],
+            backward_s=work.core_backward_s,
+        )
+        rows += [(Part.CONTEXT_COMM, Pass.FORWARD, context.forward)]
+        rows += [(Part.CONTEXT_COMM, Pass.INPUT_GRAD, context.backward)]
+    if kind.is_moe and np.any(c.ep * c.etp > 1):
+        rows += _expert(work, job, c)
+    return rows
+
+
+def _tensor(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, Pass, Comm]]:
+    gemms_s = work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP]
+    tensor = tensor_parallel(
+        job,
+        kind,
+        c,
+        forward_s=gemms_s,
+        input_grad_s=gemms_s,
+        weight_grad_s=gemms_s,
+    )
+    return [(Part.TENSOR_COMM, Pass.FORWARD, tensor.forward), (Part.TENSOR_COMM, Pass.INPUT_GRAD, tensor.backward)]
+
+
+def _expert(work: Work, job: Job, c: Candidates) -> list[tuple[Part, Pass, Comm]]:
+    shared_s = work.forward_module_s[Module.MLP]
+    expert = expert_parallel(
+        job,
+        c,
+        shared_expert_s=shared_s,
+        shared_expert_backward_s=2.0 * shared_s,
+        forward_s=work.pass_s(Pass.FORWARD),
+        backward_s=work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD),
+    )
+    return [(Part.EXPERT_COMM, Pass.FORWARD, expert.forward), (Part.EXPERT_COMM, Pass.INPUT_GRAD, expert.backward)]
+
+
+def add_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Work:
+    """The layer's work with its exposed traffic, sharded weights apart; recompute of a layer repeats the forward."""
+    for part, which, traffic in layer_traffic(work, kind, job, c):
+        work.seconds[which, part] += traffic.exposed_s
+        if which is Pass.FORWARD:
+            module = Module.EXPERT_COMM if part is Part.EXPERT_COMM else Module.COMM
+            work.forward_module_s[module] += traffic.exposed_s
+    return work
+
+
+def add_sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Work:
+    """The layer's work with what shows of the exchange of sharded weights, behind all its compute and traffic."""
+    sharded = sharded_traffic(work, kind, job, c)
+    if sharded is not None:
+        work.seconds[Pass.FORWARD, Part.SHARD_COMM] += sharded.forward.exposed_s
+        work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += sharded.backward.exposed_s
+    return work
+
+
+def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> ShardedLayer | None:
+    """Weight gathers and gradient scatters of one layer behind all its compute; None where no row shards weights."""
+    model, cluster, workload = job.model, job.cluster, job.workload
+    if not np.any(c.sharding >= Sharding.FSDP2):
+        return None
+    s = share(model, workload, cluster.stack, c, cluster.world)
+    d = job.degrees(c)
+    backward_s = work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD)
+    backward_s = backward_s + recompute_s(work.forward_module_s, c.recompute)
+    return sharded_layer(
+        cluster.network,
+        cluster.stack,
+        c,
+        dp=d.dp,
+        edp=d.edp,
+        dense_params=layer_dense_params(model, kind, s),
+        expert_params=layer_expert_params(model, s) if kind.is_moe else 0.0,
+        forward_s=work.pass_s(Pass.FORWARD),
+        backward_s=backward_s,
+    )
+
+
+def sharded_ends(job: Job, c: Candidates) -> tuple[ShardedLayer, ShardedLayer] | None:
+    """Weight gathers and gradient scatters of embedding and head; None where the stack or no row shards them.
+
+    FSDP2's root module holds both: gathered before the first layer and kept until its gradients are scattered, with
+    nothing to hide behind (torch/distributed/fsdp/_fully_shard: the root does not reshard after forward).
+    """
+    model, cluster = job.model, job.cluster
+    if not cluster.stack.sharding.gathers_ends or not np.any(c.sharding >= Sharding.FSDP2):
+        return None
+    d = job.degrees(c)
+    embedding, head = (
+        kept_shard(cluster.network, cluster.stack, c, dp=d.dp, params=params / c.tp)
+        for params in (model.embedding_params, model.head_params)
+    )
+    return embedding, head
+
+
+def end_traffic_s(job: Job, c: Candidates) -> Floats:
+    """Seconds of one collective of the residual stream over tensor parallel ranks: scatter of embedded tokens, gather
+    before the head, and their mirror images in backward."""
+    cluster = job.cluster
+    if not np.any(c.tp > 1):
+        return np.zeros(len(c))
+    s = shapes(job, c)
+    group = Group(c.tp, np.ones_like(c.tp))
+    message = s.tokens * job.model.hidden * BF16_BYTES
+    gather = all_gather_s(cluster.network, message, group)
+    scatter = reduce_scatter_s(cluster.network, message, group)
+    return np.maximum(gather, scatter) / cluster.stack.efficiencies.network_efficiency

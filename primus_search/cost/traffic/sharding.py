@@ -1,0 +1,119 @@
+"""Traffic of sharded weights, layer by layer: FSDP, HSDP and ZeRO-3 gather a layer before use and scatter gradients.
+
+Per layer and micro-batch: all-gather of weights before forward, again before backward (they were freed), and a
+reduce-scatter of gradients after backward. The next layer's gather runs beside this layer's compute, so what shows is,
+layer by layer, what compute cannot cover; the first gather of a step, with nothing before it to hide behind, is one
+layer's of many and left out. HSDP shards inside groups of ranks and all-reduces
+the gradient shards across them.
+
+Source: Zhao et al. 2023 (arXiv:2304.11277) sections 3-4 for the order and the prefetch; torch FSDP2
+(torch/distributed/fsdp/_fully_shard) for what is gathered when. Experts are sharded over their own replicas, in
+messages of their own; where those are the replicas of the dense weights, a layer is one group and one message.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats, Fp8, Ints, Sharding
+from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.network import Network
+from primus_search.stack import Stack
+
+BF16_BYTES, FP8_BYTES = 2.0, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedLayer:
+    """Traffic of one layer and micro-batch.
+
+    forward       gather of the weights;  backward  gather again, scatter (and, HSDP, all-reduce) of gradients
+    """
+
+    forward: Comm
+    backward: Comm
+
+
+def sharded_layer(
+    network: Network,
+    stack: Stack,
+    c: Candidates,
+    *,
+    dp: Ints,
+    edp: Ints,
+    dense_params: Floats | float,
+    expert_params: Floats | float,
+    forward_s: Floats | float,
+    backward_s: Floats | float,
+) -> ShardedLayer:
+    """FSDP traffic of one layer per micro-batch, given the compute of the layer it is prefetched behind.
+
+    dense_params, expert_params  of the layer on one rank, after tensor and expert parallelism, before sharding
+    forward_s, backward_s        compute of one layer (a neighbour's, which is alike)
+
+    Formula: forward exposed = AG - overlap * min(AG, forward); backward AG + RS (+ AR) against backward. Zero for rows
+    that do not shard weights.
+    """
+    is_sharded = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+    weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
+    is_one_group = (dp * c.cp == edp) & (c.tp == c.etp * c.ep)
+    joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
+    dense = _exchange(network, stack, c, (dense_params + joined) * is_sharded, weight_bytes, dp * c.cp, c.tp)
+    experts = _exchange(network, stack, c, apart * is_sharded, weight_bytes, edp, c.etp * c.ep)
+    gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
+    both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
+    message = dense.gathered_bytes + experts.gathered_bytes
+    count = is_sharded * ((dense.gather_s > 0) * 1.0 + (experts.gather_s > 0))
+    overlap = stack.sharding.shard_overlap
+    forward_left = exposed_s(gather, forward_s, overlap=overlap)
+    backward_left = exposed_s(both, backward_s, overlap=overlap)
+    return ShardedLayer(
+        forward=comm("sharded weights forward", message, count, gather, forward_left),
+        backward=comm("sharded weights and gradients backward", message, 2.0 * count, both, backward_left),
+    )
+
+
+def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, params: Floats) -> ShardedLayer:
+    """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
+    is_sharded = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+    weight_bytes = np.full(len(params), BF16_BYTES)
+    one = _exchange(network, stack, c, params * is_sharded, weight_bytes, dp * c.cp, c.tp)
+    gather, scatter = (
+        one.gather_s / stack.efficiencies.network_efficiency,
+        one.reduce_s / stack.efficiencies.network_efficiency,
+    )
+    count = (one.gather_s > 0) * 1.0
+    return ShardedLayer(
+        forward=comm("sharded ends forward", one.gathered_bytes, count, gather, gather),
+        backward=comm("sharded ends backward", one.gathered_bytes, count, scatter, scatter),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exchange:
+    gathered_bytes: Floats
+    gather_s: Floats
+    reduce_s: Floats
+
+
+def _exchange(
+    network: Network,
+    stack: Stack,
+    c: Candidates,
+    params: Floats,
+    weight_bytes: Floats,
+    replicas: Ints,
+    stride: Ints,
+) -> _Exchange:
+    """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them."""
+    shard = np.where(c.sharding == Sharding.HSDP, c.shard_ranks(replicas), replicas)
+    inside, across = Group(shard, stride), Group(replicas // shard, stride * shard)
+    gradient = params * stack.precision.gradient_comm_bytes
+    is_there = params > 0
+    return _Exchange(
+        gathered_bytes=params * weight_bytes,
+        gather_s=is_there * all_gather_s(network, params * weight_bytes, inside),
+        reduce_s=is_there
+        * (reduce_scatter_s(network, gradient, inside) + all_reduce_s(network, gradient / shard, across)),
+    )

@@ -1,0 +1,117 @@
+"""Tensor-parallel traffic of one layer: what moves between the ranks that share every matrix of it.
+
+With sequence parallelism activations are split by tokens outside the matrices, so each block gathers its input and
+scatters its output; without it each block all-reduces its output. A dense layer has two such blocks (attention and
+MLP); a MoE layer has attention, and the shared experts where there are any (routed experts: `expert_parallel`).
+
+Backward mirrors forward (the gradient of a gather is a scatter). Frameworks then run one half of it beside a GEMM:
+the scatter of the input gradient beside the weight-gradient GEMM, and, with sequence parallelism, the second gather of
+the input (it was not kept) beside the input-gradient GEMM.
+
+Source: Megatron-LM, Korthikanti et al. 2022 (arXiv:2205.05198) section 4 for the collectives and the second gather;
+the asynchronous halves are in Megatron-LM core/tensor_parallel/layers.py (linear layer with asynchronous
+communication).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.laws.gemm import GATHERS_LOW
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.job import Job
+from primus_search.model import LayerKind, Model, NoFeedForward, NoMixer
+from primus_search.stack import Stack
+
+BF16_BYTES = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorParallel:
+    """Traffic of one layer and micro-batch."""
+
+    forward: Comm
+    backward: Comm
+
+
+def num_split_blocks(model: Model, kind: LayerKind) -> int:
+    """Blocks of a layer whose matrices tensor parallelism splits: its mixer, and a dense MLP or shared experts."""
+    has_mixer = not isinstance(kind.mixer, NoMixer)
+    if isinstance(kind.feed_forward, NoFeedForward):
+        return 1
+    return has_mixer + (not kind.is_moe or model.beside_experts_hidden > 0)
+
+
+def tensor_parallel(
+    job: Job,
+    kind: LayerKind,
+    c: Candidates,
+    *,
+    forward_s: ArrayLike,
+    input_grad_s: ArrayLike,
+    weight_grad_s: ArrayLike,
+) -> TensorParallel:
+    """Tensor-parallel traffic of one layer per micro-batch, given the seconds of GEMMs it may hide behind.
+
+    Formula, per block of `num_split_blocks`, x = tokens * H * 2 bytes, AG x halved where activations travel as FP8:
+        sequence parallel   forward AG + RS;  backward AG + RS + AG, of which RS + AG run beside a GEMM
+        otherwise           forward AR;       backward AR, which runs beside a GEMM
+        hidden forward = tensor_overlap * min(comm, GEMM); hidden backward adds the asynchronous half
+    """
+    model, network, stack = job.model, job.network, job.stack
+    blocks = num_split_blocks(model, kind)
+    group = Group(c.tp, np.ones_like(c.tp))
+    tokens = c.micro_batch_size * (job.workload.seq_length / c.cp)
+    full = tokens * model.hidden * BF16_BYTES
+    gathered = full * np.where(GATHERS_LOW[c.fp8] & stack.precision.has_fp8_tensor_gather, 0.5, 1.0)
+    gather = blocks * all_gather_s(network, gathered, group)
+    scatter = blocks * reduce_scatter_s(network, full, group)
+    reduce = blocks * all_reduce_s(network, full, group)
+    sp = c.sequence_parallel
+    scale = 1.0 / stack.efficiencies.network_efficiency
+    blocking = scale * np.where(sp, gather + scatter, reduce)
+    beside_weight_grad = scale * np.where(sp, scatter, reduce)
+    beside_input_grad = scale * np.where(sp, gather, 0.0)
+    return TensorParallel(
+        forward=comm(
+            "tensor-parallel forward",
+            full,
+            np.where(sp, 2 * blocks, blocks) * (c.tp > 1),
+            blocking,
+            exposed_s(
+                blocking,
+                forward_s,
+                overlap=stack.communication.tensor_overlap,
+            ),
+        ),
+        backward=comm(
+            "tensor-parallel backward",
+            full,
+            np.where(sp, 3 * blocks, blocks) * (c.tp > 1),
+            beside_weight_grad + beside_input_grad + scale * np.where(sp, gather, 0.0),
+            _backward_exposed_s(
+                stack, sp, scale * gather, beside_weight_grad, beside_input_grad, input_grad_s, weight_grad_s
+            ),
+        ),
+    )
+
+
+def _backward_exposed_s(
+    stack: Stack,
+    sp: ArrayLike,
+    gather_s: Floats,
+    beside_weight_grad_s: Floats,
+    beside_input_grad_s: Floats,
+    input_grad_s: ArrayLike,
+    weight_grad_s: ArrayLike,
+) -> Floats:
+    """Seconds of backward traffic on the critical path; each GEMM hides one stream of traffic only."""
+    async_overlap = stack.communication.tensor_async_overlap
+    first = exposed_s(beside_input_grad_s, input_grad_s, overlap=async_overlap)
+    second = exposed_s(beside_weight_grad_s, weight_grad_s, overlap=async_overlap)
+    left = np.maximum(np.asarray(input_grad_s) - async_overlap * beside_input_grad_s, 0.0)
+    blocking = np.where(sp, gather_s, 0.0)
+    return first + second + exposed_s(blocking, left, overlap=stack.communication.tensor_overlap)

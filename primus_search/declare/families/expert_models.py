@@ -1,0 +1,180 @@
+"""Decoders with experts and plain attention: Mixtral, Qwen, GLM-4, Llama 4, GPT-OSS, OLMoE, MiniMax-M2."""
+
+from typing import Any
+
+from primus_search.declare.families.parts import (
+    Values,
+    all_experts,
+    attention,
+    decoder,
+    repeated,
+    routed,
+    sparse_layers,
+    uniform,
+    windows,
+    with_biases,
+)
+from primus_search.declare.families.plain import mistral, olmo2, qwen2, qwen3
+from primus_search.declare.fields import Fields
+from primus_search.model import Indexer, MixtureOfExperts
+
+
+def mixtral(fields: Fields) -> Values:
+    return all_experts(fields, mistral(fields), "num_local_experts", num_experts=8, top_k=2)
+
+
+def qwen_experts(fields: Fields, num_layers: int) -> Values:
+    """Qwen's experts: gated shared ones, and every `decoder_sparse_step`-th layer but for `mlp_only_layers`."""
+    shared = fields.integer("shared_expert_intermediate_size", 0, least=0)
+    experts = MixtureOfExperts(
+        num_experts=fields.integer("num_experts" if fields.has("num_experts") else "num_local_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        expert_ffn_hidden=fields.integer("moe_intermediate_size"),
+        shared_ffn_hidden=shared,
+        has_shared_gate=shared > 0,
+    )
+    step, dense = fields.integer("decoder_sparse_step", 1), fields.items("mlp_only_layers")
+    layers = tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
+    return {"moe": experts, "moe_layers": layers}
+
+
+def qwen2_moe(fields: Fields) -> Values:
+    values = qwen2(fields)
+    if not fields.switch("qkv_bias", True):
+        values["has_qkv_bias"] = False
+    return values | qwen_experts(fields, values["num_layers"])
+
+
+def qwen3_moe(fields: Fields) -> Values:
+    values = qwen3(fields)
+    return values | qwen_experts(fields, values["num_layers"])
+
+
+def glm4_moe(fields: Fields) -> Values:
+    values = decoder(fields) | {"has_qk_norm": fields.switch("use_qk_norm", False)}
+    values = with_biases(fields, values, output=False)
+    return values | routed(fields, values["num_layers"], has_router_bias=True, is_router_bias_buffer=True)
+
+
+def olmoe(fields: Fields) -> Values:
+    return all_experts(fields, olmo2(fields), "num_experts", num_experts=64, top_k=8)
+
+
+def llama4(fields: Fields) -> Values:
+    """Llama 4's text part: attention in chunks but for every fourth layer."""
+    values = decoder(fields)
+    fields.switch("use_qk_norm", True)
+    num_layers, expert_hidden = values["num_layers"], values["ffn_hidden"]
+    step, chunk = fields.integer("interleave_moe_layer_step", 1), fields.integer("attention_chunk_size", 8192)
+    whole = fields.integer("no_rope_layer_interval", 4)
+    fields.anything("no_rope_layers")
+    has_bias = fields.switch("attention_bias", False)
+    values["ffn_hidden"] = fields.integer("intermediate_size_mlp", 16384)
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts", 16),
+        top_k=fields.integer("num_experts_per_tok", 1),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=expert_hidden,
+    )
+    values["moe_layers"] = tuple((layer + 1) % step == 0 for layer in range(num_layers))
+    kinds = [0 if (layer + 1) % whole == 0 else chunk for layer in range(num_layers)]
+    made = (attention(values, chunk=size, has_qkv_bias=has_bias, has_output_bias=has_bias) for size in kinds)
+    return values | {"mixers": repeated(list(made))}
+
+
+def gpt_oss(fields: Fields) -> Values:
+    values = decoder(fields)
+    alternating = (fields.integer("sliding_window", 128), 0)
+    found = windows(fields, values["num_layers"], every=False)
+    values["windows"] = found or tuple(alternating[i % 2] for i in range(values["num_layers"]))
+    fields.switch("attention_bias", True)
+    top_k = "num_experts_per_tok" if fields.has("num_experts_per_tok") else "experts_per_token"
+    fields.integer("experts_per_token", 4)
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts", 128),
+        top_k=fields.integer(top_k, 4),
+        expert_ffn_hidden=values["ffn_hidden"],
+        has_router_bias=True,
+    )
+    values["activation_clamp"] = fields.number("swiglu_limit", 7.0)
+    return values | {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
+
+
+def minimax_m2(fields: Fields) -> Values:
+    """MiniMax-M2: norms of queries and keys over all heads, a bias of the router by rule, several MTP modules."""
+    values = decoder(fields)
+    if any(kind != 1 for kind in fields.items("attn_type_list")):
+        fields.problem("attn_type_list", "layers other than full attention (1) are not modelled for this family")
+    shared = fields.integer("shared_intermediate_size", 0, least=0)
+    has_bias = fields.switch("use_routing_bias", True)
+    fields.word("scoring_func", "")
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        expert_ffn_hidden=values["ffn_hidden"],
+        shared_ffn_hidden=shared,
+        has_router_bias=has_bias,
+        is_router_bias_buffer=True,
+    )
+    has_mtp, modules = fields.switch("use_mtp", False), fields.integer("num_mtp_modules", 0, least=0)
+    depth = fields.integer("mtp_transformer_layers", 1, least=0)
+    values["num_mtp_layers"] = modules * depth if has_mtp else 0
+    values["windows"] = windows(fields, values["num_layers"])
+    if not fields.switch("use_qk_norm", True):
+        return values
+    given = {"per_layer": "all", "per_head": "head"}
+    norm = given.get(fields.word("qk_norm_type", "per_layer"))
+    if norm is None:
+        fields.problem("qk_norm_type", f"is not one of {', '.join(given)}")
+    return uniform(values, qk_norm=norm)
+
+
+def minimax_m3(fields: Fields) -> Values:
+    """MiniMax-M3: experts of one size, dense layers of another, block-sparse attention in the layers with experts."""
+    values = decoder(fields) | {"has_qk_norm": fields.switch("use_qk_norm", True)}
+    expert_hidden = fields.integer("moe_intermediate_size", values["ffn_hidden"])
+    values["ffn_hidden"] = fields.integer("dense_intermediate_size")
+    fields.word("qk_norm_type", "per_head")
+    fields.switch("attention_output_gate", False)
+    fields.word("scoring_func", "")
+    shared = fields.integer("n_shared_experts", 1, least=0) * fields.integer("shared_intermediate_size", expert_hidden)
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_local_experts"),
+        top_k=fields.integer("num_experts_per_tok"),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=shared,
+        has_router_bias=fields.switch("use_routing_bias", True),
+        is_router_bias_buffer=True,
+    )
+    values["activation_clamp"] = fields.number("swiglu_limit", 0.0)
+    values["moe_layers"] = sparse_layers(fields, values["num_layers"])
+    fields.anything("num_nextn_predict_layers")
+    values["num_mtp_layers"] = fields.integer("num_mtp_modules", 0, least=0)
+    sparse = fields.section("sparse_attention_config")
+    return values | _block_sparse(sparse, values)
+
+
+def _block_sparse(sparse: Fields, values: Values) -> Values:
+    """Block-sparse attention where `sparse_attention_freq` says so; the selection is made by small heads."""
+    if not sparse.switch("use_sparse_attention", False):
+        return {}
+    flags = sparse.items("sparse_attention_freq")
+    if len(flags) != values["num_layers"]:
+        sparse.problem(
+            "sparse_attention_freq", f"has {len(flags)} entries; the model has {values['num_layers']} layers"
+        )
+        return {}
+    dim, block = sparse.integer("sparse_index_dim"), sparse.integer("sparse_block_size")
+    for key in ("sparse_disable_index_value", "sparse_score_type", "sparse_init_block", "sparse_local_block"):
+        sparse.anything(key)
+    changes: dict[str, Any] = {"qk_norm": "head" if values["has_qk_norm"] else "none"}
+    indexer = Indexer(
+        num_heads=sparse.integer("sparse_num_index_heads"),
+        head_dim=dim,
+        top_k=sparse.integer("sparse_topk_blocks") * block,
+        block=block,
+        has_weights=False,
+        norm_params=2 * dim,
+    )
+    made = [attention(values, indexer=indexer, **changes) if flag else None for flag in flags]
+    return {"mixers": repeated(made)}

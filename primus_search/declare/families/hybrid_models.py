@@ -1,0 +1,244 @@
+"""Families of attention mixed with state-space or linear layers: Qwen3-Next/3.5, Nemotron-H, Kimi Linear, LFM2 ..."""
+
+from primus_search.declare.families.expert_models import qwen_experts
+from primus_search.declare.families.parts import (
+    Values,
+    all_experts,
+    attention,
+    decoder,
+    groups,
+    latent_sizes,
+    layer_types,
+    repeated,
+    sparse_layers,
+)
+from primus_search.declare.fields import Fields, Located
+from primus_search.model import (
+    FeedForward,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentMixer,
+    LightningAttention,
+    Mamba2,
+    Mixer,
+    MixtureOfExperts,
+    NoFeedForward,
+    NoMixer,
+    ShortConvolution,
+)
+
+
+def qwen3_next(fields: Fields) -> Values:
+    """Qwen3-Next and Qwen3.5 with experts: three Gated DeltaNet layers to one of gated attention."""
+    experts = qwen_experts(fields, fields.integer("num_hidden_layers"))
+    return _gated_delta(fields, experts["moe"].expert_ffn_hidden) | experts
+
+
+def qwen3_5(fields: Fields) -> Values:
+    """Dense Qwen3.5 and Qwen3.6."""
+    return _gated_delta(fields, fields.integer("intermediate_size"))
+
+
+def _gated_delta(fields: Fields, ffn_hidden: int) -> Values:
+    if not fields.has("intermediate_size"):
+        fields.entries = {**fields.entries, "intermediate_size": _given(fields, ffn_hidden)}
+    values = decoder(fields)
+    num_layers = values["num_layers"]
+    fields.switch("attn_output_gate", True)
+    fields.word("output_gate_type", "swish")
+    mtp = fields.integer("mtp_num_hidden_layers", 0, least=0)
+    if fields.switch("mtp_use_dedicated_embeddings", False):
+        fields.problem("mtp_use_dedicated_embeddings", "embeddings of their own for prediction layers are not modelled")
+    has_bias = fields.switch("attention_bias", False)
+    full = attention(values, qk_norm="head", has_output_gate=True, has_qkv_bias=has_bias, has_output_bias=has_bias)
+    linear = GatedDeltaNet(
+        num_key_heads=fields.integer("linear_num_key_heads", 16),
+        num_value_heads=fields.integer("linear_num_value_heads", 32),
+        key_dim=fields.integer("linear_key_head_dim", 128),
+        value_dim=fields.integer("linear_value_head_dim", 128),
+        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
+    )
+    interval = fields.integer("full_attention_interval", 4)
+    kinds: dict[str, Mixer] = {"full_attention": full, "linear_attention": linear}
+    if fields.items("layer_types"):
+        mixers = tuple(kinds[kind] for kind in layer_types(fields, num_layers, tuple(kinds)))
+    else:
+        mixers = tuple(full if (layer + 1) % interval == 0 else linear for layer in range(num_layers))
+    return values | {"mixers": mixers, "num_mtp_layers": mtp, "has_qk_norm": True}
+
+
+def _given(fields: Fields, value: int) -> Located:
+    return Located(value, fields.where)
+
+
+LETTERS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+
+
+def nemotron_h(fields: Fields) -> Values:
+    """Nemotron-H and Nemotron-3: a layer is a Mamba-2 mixer, attention, experts or an MLP, one of them alone."""
+    pattern = fields.word("hybrid_override_pattern", "")
+    words = [LETTERS.get(letter, letter) for letter in pattern] or [str(w) for w in fields.items("layers_block_type")]
+    fields.items("layers_block_type")
+    fields.items("layer_types")
+    for word in words:
+        if word not in LETTERS.values():
+            fields.problem("hybrid_override_pattern", f"{word!r} is no layer - allowed: {', '.join(LETTERS.values())}")
+            words = ["mlp"] * len(words)
+            break
+    if fields.integer("num_hidden_layers", len(words)) != len(words):
+        fields.problem("num_hidden_layers", f"the pattern of layers has {len(words)}")
+    if not fields.has("num_hidden_layers"):
+        fields.entries = {**fields.entries, "num_hidden_layers": _given(fields, len(words))}
+    if not fields.has("head_dim") and fields.has("attention_head_dim"):
+        fields.entries = {**fields.entries, "head_dim": fields.entries["attention_head_dim"]}
+    values = decoder(fields)
+    for key in ("attention_head_dim", "expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type"):
+        fields.anything(key)
+    if fields.switch("mlp_bias", False):
+        fields.problem("mlp_bias", "biases of the MLP are not modelled for this family")
+    has_bias = fields.switch("attention_bias", False)
+    window = fields.integer("sliding_window", 0, least=0)
+    kinds: dict[str, Mixer] = {
+        "mamba": _mamba2(fields),
+        "attention": attention(values, window=window, has_qkv_bias=has_bias, has_output_bias=has_bias),
+    }
+    mixers = tuple(kinds.get(word, NoMixer()) for word in words)
+    ffns: tuple[FeedForward | None, ...] = tuple(None if w in ("moe", "mlp") else NoFeedForward() for w in words)
+    flags = tuple(word == "moe" for word in words)
+    experts = {"moe": _nemotron_experts(fields), "moe_layers": flags} if any(flags) else {}
+    for key in ("moe_intermediate_size", "moe_shared_expert_intermediate_size", "n_routed_experts", "moe_latent_size"):
+        fields.anything(key)
+    mtp = fields.integer("num_nextn_predict_layers", 0, least=0)
+    shape = {"mixers": repeated(mixers), "feed_forwards": ffns, "is_gated": False, "num_mtp_layers": mtp}
+    return values | shape | experts
+
+
+def _mamba2(fields: Fields) -> Mamba2:
+    fields.switch("mamba_proj_bias", False)
+    return Mamba2(
+        num_heads=fields.integer("mamba_num_heads", 128),
+        head_dim=fields.integer("mamba_head_dim", 64),
+        state_dim=fields.integer("ssm_state_size", 128),
+        num_groups=fields.integer("n_groups", 8),
+        conv_kernel=fields.integer("conv_kernel", 4),
+        chunk=fields.integer("chunk_size", 128),
+        has_conv_bias=fields.switch("use_conv_bias", True),
+        has_bias=fields.switch("use_bias", False),
+    )
+
+
+def _nemotron_experts(fields: Fields) -> MixtureOfExperts:
+    return MixtureOfExperts(
+        num_experts=fields.integer("n_routed_experts", 8),
+        top_k=fields.integer("num_experts_per_tok", 2),
+        expert_ffn_hidden=fields.integer("moe_intermediate_size", 7688),
+        shared_ffn_hidden=fields.integer("n_shared_experts", 1, least=0)
+        * fields.integer("moe_shared_expert_intermediate_size", 7688),
+        latent_hidden=fields.integer("moe_latent_size", 0, least=0),
+        has_router_bias=True,
+        is_router_bias_buffer=True,
+        **groups(fields),
+    )
+
+
+def kimi_linear(fields: Fields) -> Values:
+    """Kimi Linear: Kimi delta attention with latent attention in between, and DeepSeek's experts."""
+    values = decoder(fields)
+    num_layers, heads = values["num_layers"], values["num_heads"]
+    latent = latent_sizes(fields)
+    values |= {"latent": latent, "head_dim": latent.qk_nope_head_dim, "num_kv_heads": heads}
+    for key in ("mla_use_nope", "moe_renormalize", "moe_router_activation_func", "use_grouped_topk", "topk_method"):
+        fields.anything(key)
+    linear = fields.section("linear_attn_config")
+    fields.anything("layer_types")
+    full = set(linear.items("full_attn_layers"))
+    if not full:
+        types = [str(kind) for kind in fields.items("layer_types")]
+        full = {i + 1 for i, kind in enumerate(types) if kind == "full_attention"}
+    linear.items("kda_layers")
+    head_dim = linear.integer("head_dim", fields.integer("linear_head_dim", 128))
+    delta = KimiDeltaAttention(
+        num_heads=linear.integer("num_heads", fields.integer("linear_num_heads", heads)),
+        head_dim=head_dim,
+        conv_kernel=linear.integer("short_conv_kernel_size", fields.integer("linear_conv_kernel_dim", 4)),
+        gate_rank=head_dim,
+    )
+    mla = LatentMixer(num_heads=heads, latent=latent, has_bias=fields.switch("attention_bias", False))
+    values["mixers"] = tuple(mla if layer + 1 in full else delta for layer in range(num_layers))
+    expert_hidden = fields.integer("moe_intermediate_size")
+    top_k = "num_experts_per_token" if fields.has("num_experts_per_token") else "num_experts_per_tok"
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_experts"),
+        top_k=fields.integer(top_k),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=fields.integer("num_shared_experts", 1, least=0) * expert_hidden,
+        has_router_bias=True,
+        is_router_bias_buffer=True,
+    )
+    fields.integer("num_expert_group", 1)
+    fields.integer("topk_group", 1)
+    values["moe_layers"] = sparse_layers(fields, num_layers, first=1)
+    values["num_mtp_layers"] = fields.integer("num_nextn_predict_layers", 0, least=0)
+    return values
+
+
+def minimax(fields: Fields) -> Values:
+    """MiniMax-Text-01: lightning attention with softmax attention in between, experts everywhere."""
+    values = all_experts(fields, decoder(fields), "num_local_experts", num_experts=8, top_k=2)
+    num_layers = values["num_layers"]
+    linear = LightningAttention(
+        num_heads=values["num_heads"], head_dim=values["head_dim"], block=fields.integer("block_size", 256)
+    )
+    full = attention(values, window=fields.integer("sliding_window", 0, least=0))
+    kinds: dict[str, Mixer] = {"full_attention": full, "linear_attention": linear}
+    given = fields.items("attn_type_list")
+    if given:
+        words = ["full_attention" if one == 1 else "linear_attention" for one in given]
+    elif fields.items("layer_types"):
+        words = list(layer_types(fields, num_layers, tuple(kinds)))
+    else:
+        words = ["linear_attention" if (layer + 1) % 2 == 0 else "full_attention" for layer in range(num_layers)]
+    return values | {"mixers": tuple(kinds[word] for word in words)}
+
+
+def lfm2(fields: Fields) -> Values:
+    """LFM2: gated short convolutions with attention in between; the MLP's size is adjusted as its module does."""
+    values = _lfm2(fields)
+    inner = fields.integer("block_ff_dim", values["ffn_hidden"])
+    multiple = fields.integer("block_multiple_of", 256)
+    multiplier = fields.number("block_ffn_dim_multiplier", 1.0)
+    if fields.switch("block_auto_adjust_ff_dim", True):
+        inner = int(multiplier * int(2 * inner / 3))
+        inner = multiple * ((inner + multiple - 1) // multiple)
+    return values | {"ffn_hidden": inner}
+
+
+def lfm2_moe(fields: Fields) -> Values:
+    values = _lfm2(fields)
+    num_layers, dense = values["num_layers"], fields.integer("num_dense_layers", 2, least=0)
+    has_bias = fields.switch("use_expert_bias", True)
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_experts", 32),
+        top_k=fields.integer("num_experts_per_tok", 4),
+        expert_ffn_hidden=fields.integer("moe_intermediate_size", 1792),
+        has_router_bias=has_bias,
+        is_router_bias_buffer=True,
+    )
+    return values | {"moe_layers": tuple(layer >= dense for layer in range(num_layers))}
+
+
+def _lfm2(fields: Fields) -> Values:
+    values = decoder(fields, tied=True)
+    num_layers = values["num_layers"]
+    if fields.has("tie_embedding"):
+        values["is_tied"] = fields.switch("tie_embedding", True)
+    convolution = ShortConvolution(kernel=fields.integer("conv_L_cache", 3), has_bias=fields.switch("conv_bias", False))
+    full = attention(values, qk_norm="head")
+    chosen = fields.anything("full_attn_idxs")
+    kinds: dict[str, Mixer] = {"full_attention": full, "conv": convolution}
+    if fields.items("layer_types"):
+        mixers: tuple[Mixer, ...] = tuple(kinds[k] for k in layer_types(fields, num_layers, tuple(kinds)))
+    else:
+        every = range(num_layers) if chosen is None else fields.items("full_attn_idxs")
+        mixers = tuple(full if layer in every else convolution for layer in range(num_layers))
+    return values | {"mixers": mixers, "has_qk_norm": True}

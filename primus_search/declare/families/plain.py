@@ -1,0 +1,180 @@
+"""Dense decoders of the Llama kind, and the older ones with names of their own for everything."""
+
+from primus_search.declare.families.parts import Values, biased, decoder, uniform, windows, with_biases
+from primus_search.declare.fields import Fields
+from primus_search.declare.presets import padded
+
+
+def llama(fields: Fields) -> Values:
+    return with_biases(fields, decoder(fields), output=True, mlp_key="mlp_bias")
+
+
+def tied_llama(fields: Fields) -> Values:
+    """Families whose word embeddings are tied unless said: SmolLM3."""
+    values = with_biases(fields, decoder(fields, tied=True), output=True, mlp_key="mlp_bias")
+    fields.anything("no_rope_layers")
+    fields.anything("no_rope_layer_interval")
+    return values | {"windows": windows(fields, values["num_layers"])}
+
+
+def seed_oss(fields: Fields) -> Values:
+    values = decoder(fields)
+    fields.switch("mlp_bias", False)
+    has_qkv, has_output = fields.switch("attention_bias", True), fields.switch("attention_out_bias", False)
+    if not (has_qkv or has_output):
+        return values
+    return uniform(values, has_qkv_bias=has_qkv, has_output_bias=has_output)
+
+
+def ernie(fields: Fields) -> Values:
+    return decoder(fields, tied=True) | {"has_linear_bias": fields.switch("use_bias", False)}
+
+
+def starcoder2(fields: Fields) -> Values:
+    values = decoder(fields, tied=True) | {"has_linear_bias": fields.switch("use_bias", True)}
+    return values | {"is_gated": False, "norm": "layernorm", "windows": windows(fields, values["num_layers"])}
+
+
+def mistral(fields: Fields) -> Values:
+    values = decoder(fields)
+    return values | {"windows": windows(fields, values["num_layers"])}
+
+
+def qwen2(fields: Fields) -> Values:
+    return _qwen(fields) | {"has_qkv_bias": True}
+
+
+def _qwen(fields: Fields) -> Values:
+    values = decoder(fields)
+    is_used, first = fields.switch("use_sliding_window", False), fields.integer("max_window_layers", 28, least=0)
+    window = fields.integer("sliding_window", 0, least=0)
+    if fields.items("layer_types"):
+        return values | {"windows": windows(fields, values["num_layers"])}
+    if is_used:
+        values["windows"] = tuple(window if layer >= first else 0 for layer in range(values["num_layers"]))
+    return values
+
+
+def mimo(fields: Fields) -> Values:
+    """MiMo-7B: Qwen2's layers, biases of queries, keys and values as said, and a prediction layer."""
+    has_bias = fields.switch("attention_bias", True)
+    fields.switch("use_mrope", False)
+    mtp = fields.integer("num_nextn_predict_layers", 0, least=0)
+    return _qwen(fields) | {"has_qkv_bias": has_bias, "num_mtp_layers": mtp}
+
+
+def qwen3(fields: Fields) -> Values:
+    values = _qwen(fields) | {"has_qk_norm": fields.switch("use_qk_norm", True)}
+    has_bias = fields.switch("attention_bias", False) or fields.switch("qkv_bias", False)
+    return biased(values) if has_bias else values
+
+
+def olmo2(fields: Fields) -> Values:
+    """Norms of queries and keys span all heads; OLMo 3 slides in some layers."""
+    values = decoder(fields)
+    values["windows"] = windows(fields, values["num_layers"], every=False)
+    fields.anything("clip_qkv")
+    has_bias = fields.switch("attention_bias", False)
+    return uniform(values, qk_norm="all", has_qkv_bias=has_bias, has_output_bias=has_bias)
+
+
+def gemma(fields: Fields) -> Values:
+    return with_biases(fields, decoder(fields, tied=True), output=True)
+
+
+def gpt_neox(fields: Fields) -> Values:
+    fields.anything("rotary_pct")
+    has_bias = fields.switch("attention_bias", True)
+    values = decoder(fields) | {"is_gated": False, "norm": "layernorm", "has_linear_bias": True}
+    return values if has_bias else uniform(values)
+
+
+def nemotron(fields: Fields) -> Values:
+    values = with_biases(fields, decoder(fields), output=True, mlp_key="mlp_bias")
+    return values | {"is_gated": False, "norm": "layernorm"}
+
+
+def nemotron_nas(fields: Fields) -> Values:
+    """Llama-Nemotron: every layer of the searched model says its key/value groups and its inner size, or none."""
+    from primus_search.model import Attention, DenseMlp, NoFeedForward, NoMixer
+
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    blocks, vocab_size = fields.items("block_configs"), fields.integer("vocab_size")
+    head_dim = fields.integer("head_dim", max(hidden // heads, 1))
+    fields.switch("attention_bias", False)
+    fields.switch("mlp_bias", False)
+    if len(blocks) != fields.integer("num_hidden_layers"):
+        fields.problem("block_configs", f"has {len(blocks)} entries; num_hidden_layers says another number")
+    mixers, ffns = list[Attention | NoMixer](), list[DenseMlp | NoFeedForward]()
+    for block in blocks:
+        mixer, ffn = block["attention"], block["ffn"]
+        if mixer.get("replace_with_linear") or ffn.get("replace_with_linear") or mixer.get("sparsify"):
+            fields.problem("block_configs", "blocks replaced by a linear layer are not modelled")
+        kv_heads = heads // (mixer.get("n_heads_in_group") or 1)
+        window = mixer.get("window_length") or 0
+        full = Attention(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, window=window)
+        mixers.append(NoMixer() if mixer.get("no_op") else full)
+        inner = int(2 * (ffn.get("ffn_mult") or 0) * hidden / 3)
+        ffns.append(NoFeedForward() if ffn.get("no_op") else DenseMlp(ffn_hidden=-(-inner // 256) * 256))
+    first = next((m for m in mixers if isinstance(m, Attention)), None)
+    widest = max((f.ffn_hidden for f in ffns if isinstance(f, DenseMlp)), default=1)
+    return {
+        "num_layers": len(blocks) or 1,
+        "hidden": hidden,
+        "ffn_hidden": widest,
+        "num_heads": heads,
+        "num_kv_heads": first.num_kv_heads if first else heads,
+        "head_dim": head_dim,
+        "vocab_size": padded(vocab_size),
+        "vocab_padding": padded(vocab_size) - vocab_size,
+        "is_tied": fields.switch("tie_word_embeddings", False),
+        "mixers": mixers,
+        "feed_forwards": ffns,
+    }
+
+
+def gpt2(fields: Fields) -> Values:
+    hidden, heads = fields.integer("n_embd"), fields.integer("n_head")
+    vocab_size = fields.integer("vocab_size")
+    return {
+        "num_layers": fields.integer("n_layer"),
+        "hidden": hidden,
+        "ffn_hidden": fields.integer("n_inner", 4 * hidden),
+        "num_heads": heads,
+        "num_kv_heads": heads,
+        "head_dim": max(hidden // heads, 1),
+        "vocab_size": padded(vocab_size),
+        "vocab_padding": padded(vocab_size) - vocab_size,
+        "is_tied": fields.switch("tie_word_embeddings", True),
+        "is_gated": False,
+        "norm": "layernorm",
+        "has_linear_bias": True,
+        "learned_positions": fields.integer("n_positions", fields.integer("n_ctx", 1024)),
+    }
+
+
+def mpt(fields: Fields) -> Values:
+    hidden, heads = fields.integer("d_model"), fields.integer("n_heads")
+    vocab_size = fields.integer("vocab_size")
+    kinds, ffn = fields.section("attn_config"), fields.section("ffn_config")
+    has_bias = not fields.switch("no_bias", True)
+    kv_heads = {"multiquery_attention": 1, "grouped_query_attention": kinds.integer("kv_n_heads", heads)}
+    has_positions = not (kinds.switch("alibi", False) or kinds.switch("rope", False))
+    inner = int(fields.number("expansion_ratio", 4.0) * hidden)
+    positions = fields.integer("max_seq_len", 2048)
+    return {
+        "num_layers": fields.integer("n_layers"),
+        "hidden": hidden,
+        "ffn_hidden": ffn.integer("ffn_hidden_size", inner),
+        "num_heads": heads,
+        "num_kv_heads": kv_heads.get(kinds.word("attn_type", "multihead_attention"), heads),
+        "head_dim": max(hidden // heads, 1),
+        "vocab_size": padded(vocab_size),
+        "vocab_padding": padded(vocab_size) - vocab_size,
+        "is_tied": fields.switch("tie_word_embeddings", True),
+        "is_gated": False,
+        # MPT's norms have no shift without biases: as many parameters as RMSNorm.
+        "norm": "layernorm" if has_bias else "rmsnorm",
+        "has_linear_bias": has_bias,
+        "learned_positions": positions if has_positions else 0,
+    }

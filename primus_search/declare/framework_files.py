@@ -1,0 +1,157 @@
+"""Framework contracts from `hardware/frameworks/*.yaml`: every entry checked, every problem of a file at once.
+
+load_framework("primus").spellings["tp"].key          # tensor_model_parallel_size
+default_framework("nvidia")                       # Megatron-LM
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from primus_search.candidates import DEFAULTS
+from primus_search.declare.search_path import FileKind, find, names
+from primus_search.declare.source import Document, did_you_mean, read
+from primus_search.errors import InputError, Problem
+from primus_search.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Requirement, Schedule, Spelling
+from primus_search.schedule.registry import names as schedule_names
+from primus_search.space import ConstraintError, parse
+
+DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
+"""What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
+
+_KEYS = (
+    "base", "title", "release", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults", "ignored",
+    "effects",
+)  # fmt: skip
+
+
+def framework_names() -> tuple[str, ...]:
+    """Every framework that has a file, and `any`."""
+    return tuple(names(FileKind.FRAMEWORK))
+
+
+def default_framework(vendor: str) -> Framework:
+    """The framework that is assumed on the devices of a vendor."""
+    return load_framework(DEFAULT_BY_VENDOR.get(vendor.lower(), ANY))
+
+
+def load_framework(text: str, *, beside: Path | None = None, where: str = "framework") -> Framework:
+    """The contract a name or path stands for. Raises `InputError` with every problem of the file."""
+    if text == ANY:
+        return ANY_FRAMEWORK
+    path = find(FileKind.FRAMEWORK, text, beside=beside)
+    if isinstance(path, str):
+        raise InputError([Problem(where, path)])
+    return _loaded(path.resolve(), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _loaded(path: Path, changed: int) -> Framework:
+    document = read(path)
+    return framework_of(document, path.stem, path.parent)
+
+
+def framework_of(document: Document, name: str, beside: Path | None) -> Framework:
+    """The contract a document describes; `base` names one that it extends."""
+    data, problems = document.data, list[Problem]()
+    if not isinstance(data, dict):
+        raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
+    problems += [document.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}") for key in data if key not in _KEYS]
+    base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
+    reader = _Reader(document, problems)
+    found = Framework(
+        name=name,
+        title=str(data.get("title", name)),
+        release=str(data.get("release", base.release)),
+        vendors=tuple(data.get("vendors", base.vendors)),
+        schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
+        spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},
+        requires=(*base.requires, *reader.requirements(data.get("requires", []))),
+        idles=(*base.idles, *reader.idles(data.get("idles", []))),
+        models={**base.models, **data.get("models", {})},
+        defaults={**base.defaults, **data.get("defaults", {})},
+        ignored=(*base.ignored, *map(str, data.get("ignored", []))),
+        effects={**base.effects, **data.get("effects", {})},
+    )
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+class _Reader:
+    """Reads the sections of one document; collects problems."""
+
+    def __init__(self, document: Document, problems: list[Problem]) -> None:
+        self._document, self._problems = document, problems
+
+    def schedules(self, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Schedule]:
+        known = schedule_names()
+        for name in data:
+            if name not in known:
+                self._problems.append(self._document.problem(("schedules", name), "no schedule has that name"))
+        return {
+            name: Schedule(
+                least=int(one.get("least", 1)),
+                most=one.get("most"),
+                is_auto=bool(one.get("auto", True)),
+                keys=dict(one.get("keys", {})),
+                beside=dict(one.get("beside", {})),
+                source=self._source(("schedules", name), one),
+            )
+            for name, one in data.items()
+        }
+
+    def spellings(self, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Spelling]:
+        for name in data:
+            if name not in DEFAULTS:
+                what = f"no axis has that name{did_you_mean(name, DEFAULTS)}"
+                self._problems.append(self._document.problem(("knobs", name), what))
+        return {
+            name: Spelling(
+                key=str(one.get("key", "")),
+                values={str(word): dict(settings) for word, settings in one.get("values", {}).items()},
+                beside={str(word): dict(settings) for word, settings in one.get("beside", {}).items()},
+                reads={str(word): tuple(map(dict, many)) for word, many in one.get("reads", {}).items()},
+                modules=dict(one.get("modules", {})),
+                auto=tuple(one.get("auto", ())),
+                source=self._source(("knobs", name), one),
+            )
+            for name, one in data.items()
+        }
+
+    def requirements(self, data: list[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+        found = []
+        for i, one in enumerate(data):
+            self._condition(("requires", i, "holds"), str(one.get("holds", "")))
+            found.append(
+                Requirement(
+                    name=str(one.get("name", "")),
+                    holds=str(one.get("holds", "")),
+                    reason=str(one.get("reason", "")),
+                    source=self._source(("requires", i), one),
+                )
+            )
+        return tuple(found)
+
+    def idles(self, data: list[Mapping[str, Any]]) -> tuple[Idle, ...]:
+        return tuple(
+            Idle(
+                axis=one["axis"],
+                where=one["where"],
+                words=tuple(one["words"]),
+                source=self._source(("idles", i), one),
+            )
+            for i, one in enumerate(data)
+        )
+
+    def _condition(self, keys: tuple[str | int, ...], text: str) -> None:
+        try:
+            parse(text)
+        except ConstraintError as error:
+            self._problems.append(self._document.problem(keys, f"{text!r}: {error}"))
+
+    def _source(self, keys: tuple[str | int, ...], one: Mapping[str, Any]) -> str:
+        if not one.get("source"):
+            self._problems.append(self._document.problem(keys, "names no source: the framework's file and release"))
+        return str(one.get("source", ""))

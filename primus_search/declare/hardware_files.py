@@ -1,0 +1,255 @@
+"""Hardware files: one accelerator and its network per file, one software stack per file, every number sourced.
+
+A file may extend another one of its kind (`extends: b200`) and gives what differs; see `inheritance`.
+
+`load_cluster("mi355x", nodes=32)` joins an accelerator, its network and a software stack (the file's
+`default_stack` unless another is named). A Primus `hardware_config:` file is accepted in place of a hardware file; see
+`primus_hardware`. `host` is the machine itself: its file is written by the calibration in `measure` and read from the
+cache folder like any other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from primus_search import units
+from primus_search.accelerator import Accelerator
+from primus_search.cluster import Cluster
+from primus_search.declare.search_path import FileKind, find, names
+from primus_search.declare.source import Document, did_you_mean, join_words, read
+from primus_search.declare.sourced import primus_hardware
+from primus_search.declare.sourced.inheritance import EXTENDS, read_with_parents
+from primus_search.declare.sourced.kernel_tables import read_tables
+from primus_search.declare.sourced.records import Reading, Sourced, build
+from primus_search.errors import InputError, Problem
+from primus_search.guards.names import name_problem
+from primus_search.network import Network
+from primus_search.stack import GROUP_OF, GROUPS, Stack
+
+HOST = "host"
+
+BASE = "device"
+"""What a hardware file extends that extends no other one."""
+
+STACK_KINDS = (FileKind.STACK, FileKind.STACK_BASE)
+"""What a stack may extend: another stack, or a base that several share."""
+
+_KEYS = ("name", EXTENDS, "vendor", "accelerator", "network", "price_per_gpu_hour_USD", "default_stack", "tables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One hardware file. `sources` lists every number with its source; `notes` says what was read and not used."""
+
+    name: str
+    accelerator: Accelerator
+    network: Network
+    default_stack: str | None
+    price_per_gpu_hour_usd: float | None
+    sources: tuple[Sourced, ...]
+    notes: tuple[str, ...] = ()
+    path: Path
+
+
+def load_hardware(
+    text: str, *, beside: Path | None = None, host_file: Callable[[], Path] | None = None, where: str | None = None
+) -> Hardware:
+    """The hardware a name or path stands for.
+
+    `where` is the place that named it, for messages; `host_file` measures this machine (or finds the cached result)
+    and returns a hardware file, and is only called for `host`.
+    """
+    if text == HOST:
+        path: Path | str = (host_file or _measured_host)()
+    else:
+        path = find(FileKind.HARDWARE, text, beside=beside)
+    if isinstance(path, str):
+        raise InputError([Problem(where or "hardware", path)])
+    document = read(path)
+    if isinstance(document.data, dict) and "hardware_config" in document.data:
+        return _from_primus(document, path)
+    return _parse(read_with_parents(path, (FileKind.HARDWARE,), names(FileKind.HARDWARE_BASE)[BASE]), path)
+
+
+def load_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> Stack:
+    """The software stack a name or path stands for."""
+    return read_stack(text, beside=beside, where=where)[0]
+
+
+def read_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> tuple[Stack, tuple[Sourced, ...]]:
+    """The software stack and the source of each of its numbers."""
+    path = find(FileKind.STACK, text, beside=beside)
+    if isinstance(path, str):
+        raise InputError([Problem(where or "stack", path)])
+    document = read_with_parents(path, STACK_KINDS)
+    reading = Reading(document)
+    data = document.data
+    if isinstance(data, dict):
+        _check_groups(data, reading)
+        data = {key: value for key, value in data.items() if key != EXTENDS}
+    stack = build(Stack, data, (), reading) if not reading.problems else None
+    if reading.problems:
+        raise InputError(reading.problems)
+    assert isinstance(stack, Stack)
+    return stack, tuple(reading.sources)
+
+
+def _check_groups(data: dict[str, Any], reading: Reading) -> None:
+    """Problems of a stack file as a whole: numbers outside their group, and most numbers missing without `extends`."""
+    for key in data:
+        group = GROUP_OF.get(units.to_base(key, 0.0)[0]) or GROUP_OF.get(key)
+        if group is not None and key not in GROUPS:
+            reading.problem((key,), f"belongs into the group {group}: write it below '{group}:'")
+    if EXTENDS in data or reading.problems:
+        return
+    given = {units.to_base(key, 0.0)[0] for group in GROUPS for key in _keys(data.get(group))}
+    missing = [name for name in GROUP_OF if name not in given]
+    if missing:
+        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+        bases = join_words(list(names(FileKind.STACK_BASE)))
+        what = f"{len(missing)} of {len(GROUP_OF)} numbers and habits are missing ({shown})"
+        reading.problem((), f"{what}: give them, or inherit them with 'extends:' {bases}, or another stack")
+
+
+def _keys(group: Any) -> list[str]:
+    return list(group) if isinstance(group, dict) else []
+
+
+_SHOWN = 4
+
+
+def load_cluster(
+    hardware: str | Hardware, nodes: int, stack: str | Stack | None = None, *, gpus_per_node: int | None = None
+) -> Cluster:
+    """Accelerator, network and stack of `nodes` nodes; the stack defaults to the one the hardware file names."""
+    loaded = load_hardware(hardware) if isinstance(hardware, str) else hardware
+    name = stack if stack is not None else loaded.default_stack
+    is_assumed = stack is None and is_guess(loaded)
+    if name is None:
+        what = "names no default_stack; say which stack to use"
+        raise InputError([Problem(str(loaded.path), what)])
+    try:
+        network = on_fewer_gpus(loaded.network, gpus_per_node)
+        return Cluster(
+            accelerator=loaded.accelerator,
+            network=network,
+            stack=replace(load_stack(name), is_assumed=is_assumed) if isinstance(name, str) else name,
+            num_nodes=nodes,
+        )
+    except ValueError as error:
+        raise InputError([Problem("nodes", str(error))]) from None
+
+
+def is_guess(hardware: Hardware) -> bool:
+    """Whether the stack that a hardware file names is one of several that train there.
+
+    On AMD it is Primus, which this tool plans for; a measured machine's file names the stack it was measured with.
+    """
+    return hardware.accelerator.vendor == "nvidia"
+
+
+def on_fewer_gpus(network: Network, gpus: int | None) -> Network:
+    """The network with only `gpus` devices of each node in use: the fast domain shrinks with a node it ends at.
+
+    The NICs stay in proportion, so that each device keeps its share; of a mesh, the links to unused devices carry
+    nothing. ValueError for more than there are.
+    """
+    if gpus is None or gpus == network.gpus_per_node:
+        return network
+    if gpus > network.gpus_per_node:
+        raise ValueError(f"the hardware has {network.gpus_per_node} devices per node")
+    ends_at_node = network.domain_size == network.gpus_per_node
+    nics = max(network.nics_per_node * gpus // network.gpus_per_node, 1)
+    domain = gpus if ends_at_node else network.domain_size
+    links = network.link_bytes_per_s
+    if network.topology == "mesh":
+        links *= max(domain - 1, 1) / max(network.domain_size - 1, 1)
+    return replace(network, gpus_per_node=gpus, domain_size=domain, nics_per_node=nics, link_bytes_per_s=links)
+
+
+def _parse(document: Document, path: Path) -> Hardware:
+    reading = Reading(document)
+    data = document.data
+    if not isinstance(data, dict):
+        raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
+    for key in data:
+        if key not in _KEYS:
+            reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}")
+    words = {
+        key: _word(reading, data, key, required=key in ("name", "vendor"))
+        for key in ("name", "vendor", "default_stack", "tables")
+    }
+    price = _price(reading, data)
+    parts: dict[str, Any] = {}
+    given = {"accelerator": {"name": words["name"], "vendor": words["vendor"]}, "network": {}}
+    for section, cls in (("accelerator", Accelerator), ("network", Network)):
+        if section not in data:
+            reading.problem((), f"missing section {section}")
+            continue
+        parts[section] = build(cls, data[section], (section,), reading, given[section])
+    if reading.problems:
+        raise InputError(reading.problems)
+    loaded = Hardware(
+        name=words["name"] or path.stem,
+        default_stack=words["default_stack"],
+        price_per_gpu_hour_usd=price,
+        sources=tuple(reading.sources),
+        path=path,
+        **parts,
+    )
+    return _with_tables(loaded, path.parent / words["tables"]) if words["tables"] else loaded
+
+
+def _with_tables(hardware: Hardware, path: Path) -> Hardware:
+    """The hardware with the measured calls of a CSV, which projections ask before the laws."""
+    kernels, links, sources = read_tables(path)
+    return replace(
+        hardware,
+        accelerator=replace(hardware.accelerator, tables=kernels),
+        network=replace(hardware.network, tables=links),
+        sources=hardware.sources + tuple(Sourced("tables", path.name, source) for source in sources),
+    )
+
+
+def _word(reading: Reading, data: dict[str, Any], key: str, *, required: bool) -> str | None:
+    value = data.get(key)
+    if isinstance(value, str) and (wrong := name_problem(value)):
+        reading.problem((key,), wrong)
+        return None
+    if isinstance(value, str) or (value is None and not required):
+        return value
+    reading.problem((key,) if key in data else (), f"expected a word for {key}")
+    return None
+
+
+def _price(reading: Reading, data: dict[str, Any]) -> float | None:
+    key = "price_per_gpu_hour_USD"
+    if key not in data:
+        return None
+    leaf = data[key]
+    if not isinstance(leaf, dict) or not isinstance(leaf.get("value"), int | float) or not leaf.get("source"):
+        reading.problem((key,), 'expected {value: ..., source: "..."}')
+        return None
+    reading.sources.append(Sourced(key, leaf["value"], leaf["source"]))
+    return float(leaf["value"])
+
+
+def _measured_host() -> Path:
+    """The hardware file of this machine, measured once and cached."""
+    from primus_search.measure.host.host_calibration import host_file
+
+    return host_file()
+
+
+def _from_primus(document: Document, path: Path) -> Hardware:
+    """The hardware a Primus `hardware_config` file describes: its links over the base file's accelerator."""
+    overlay = primus_hardware.read_overlay(document, path, [*names(FileKind.HARDWARE)])
+    base = load_hardware(overlay.base)
+    accelerator, network = overlay.on(base.accelerator, base.network)
+    changed = {*overlay.network, *overlay.accelerator}
+    kept = tuple(s for s in base.sources if units.to_base(s.path.rpartition(".")[2], 0.0)[0] not in changed)
+    given = tuple(
+        Sourced(f"hardware_config.{k}", v, document.name) for k, v in document.data["hardware_config"].items()
+    )
+    return replace(base, accelerator=accelerator, network=network, sources=kept + given, notes=overlay.notes, path=path)

@@ -1,0 +1,150 @@
+"""Typed values as plain JSON values and back, by their types; where two plain values differ.
+
+to_plain(accelerator) -> {"gemm": {"tile_overhead": 0.1, ...}, ...}
+from_plain(Accelerator, plain)                       the accelerator again
+from_plain(Accelerator, plain, today=accelerator)    fields that the plain form lacks as they are today
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import core_schema
+
+from primus_search import model
+from primus_search.model import Mixer
+
+Value = TypeVar("Value")
+Plain = Any
+"""What JSON can hold: mappings with text keys, lists, text, numbers, true, false and null."""
+
+
+_adapters: dict[type, TypeAdapter[Any]] = {}
+
+
+def _mixer(plain: Plain) -> Any:
+    """A mixer from its plain form, whose `kind` names its class."""
+    found = vars(model).get(str(plain.get("kind"))) if isinstance(plain, dict) else None
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise ValueError(f"expected a mapping whose kind is a mixer, got {plain!r}")
+    return from_plain(found, {key: value for key, value in plain.items() if key != "kind"})
+
+
+def _mixer_schema(source: type, handler: Any) -> core_schema.CoreSchema:
+    """How mixers, which are a contract and no class, are written and read: fields beside the name of their class."""
+    return core_schema.union_schema(
+        [core_schema.is_instance_schema(source), core_schema.no_info_plain_validator_function(_mixer)],
+        serialization=core_schema.plain_serializer_function_ser_schema(
+            lambda part: {"kind": type(part).__name__, **to_plain(part)}
+        ),
+    )
+
+
+Mixer.__get_pydantic_core_schema__ = staticmethod(_mixer_schema)  # type: ignore[attr-defined]
+
+
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    """The adapter of a type, built once."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
+def to_plain(value: Any) -> Plain:
+    """The value as JSON has it; fields that no comparison reads (sources) are left out."""
+    plain = _adapter(type(value)).dump_python(value, mode="json")
+    return _compared(value, plain) if is_dataclass(value) else plain
+
+
+def from_plain(kind: type[Value], plain: Plain, *, today: Value | None = None) -> Value:
+    """The value of a type from its plain form. Raises ValueError where the type refuses it, with the first reason.
+
+    today: a value whose fields stand in for those that the plain form lacks; others that it has are ignored.
+    """
+    if today is not None:
+        plain = _overlaid(_adapter(kind).dump_python(today, mode="json"), plain)
+    try:
+        found: Value = _adapter(kind).validate_python(plain)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(key) for key in first["loc"])
+        raise ValueError(f"{kind.__name__}: {where}: {first['msg']}") from None
+    return found if today is None else _with_uncompared(found, today)
+
+
+def _with_uncompared(value: Value, today: Value) -> Value:
+    """The value with those of today's fields that no comparison reads (sources)."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    kept = {f.name: today.__getattribute__(f.name) for f in fields(value) if not f.compare and f.init}
+    return replace(value, **kept)
+
+
+def _overlaid(today: Plain, plain: Plain) -> Plain:
+    """The fields of today with the values of a plain form, at any depth."""
+    if not (isinstance(today, dict) and isinstance(plain, dict)):
+        return plain
+    return {key: _overlaid(value, plain[key]) if key in plain else value for key, value in today.items()}
+
+
+def _compared(value: Any, plain: Mapping[str, Any]) -> Plain:
+    """The plain form of a dataclass without fields that no comparison reads, at any depth."""
+    return dict(_parts(value, plain))
+
+
+def _parts(value: Any, plain: Mapping[str, Any]) -> Iterator[tuple[str, Plain]]:
+    for field in fields(value):
+        if field.compare and field.name in plain:
+            inner = value.__getattribute__(field.name)
+            own = plain[field.name]
+            yield field.name, _compared(inner, own) if is_dataclass(inner) else own
+
+
+# --- differences -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One value that differs: where (`gemm.tile_overhead`), and both values; None where one side lacks it."""
+
+    path: tuple[str, ...]
+    before: Plain
+    after: Plain
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.name} {short_text(self.before)} -> {short_text(self.after)}".lstrip()
+
+
+def differences(before: Plain, after: Plain, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+    """Every leaf in which two plain values differ, in order of their keys; lists count as one leaf."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from differences(before.get(key), after.get(key), (*path, key))
+    elif before != after:
+        yield Leaf(path=path, before=before, after=after)
+
+
+def with_leaf(plain: Plain, leaf: Leaf) -> Plain:
+    """The plain value with one leaf set back to what it was before."""
+    if not leaf.path:
+        return leaf.before
+    head, *rest = leaf.path
+    return {**plain, head: with_leaf(plain.get(head), replace(leaf, path=tuple(rest)))}
+
+
+def short_text(value: Plain) -> str:
+    """A value as one line of a report has room for."""
+    text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+    return text if len(text) <= 48 else f"{text[:45]}..."
+
+
+def digest(plain: Plain) -> str:
+    """A short hash of a plain value; equal values hash alike whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]

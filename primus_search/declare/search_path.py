@@ -1,0 +1,113 @@
+"""Where named things live: a preset, a hardware file, a software stack, a space.
+
+A name is looked up in these roots, first hit wins:
+    1. the folder in the environment variable PRIMUS_SEARCH_HOME
+    2. the current folder
+    3. the data installed with the package (`primus_search/data/`), or the checkout the package runs from
+    4. for software stacks, the sites that `learn` wrote: `~/.config/primus-search/sites/*.yaml`
+
+Each root has the layout of the repository: hardware/*.yaml, hardware/stacks/*.yaml (each with bases/ below it),
+hardware/frameworks/*.yaml, spaces/*.yaml, spaces/models/*.yaml. Anything that looks like a path (has a slash or a
+YAML/JSON ending) is a path, looked up beside the file that names it, then in the current folder, then in the roots.
+"""
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+from primus_search.declare.source import did_you_mean
+from primus_search.guards.files import exists, expanded, working_folder
+
+HOME_VARIABLE = "PRIMUS_SEARCH_HOME"
+ENDINGS = (".yaml", ".yml", ".json")
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+class FileKind(Enum):
+    """What a name may name: the folder below a root, and the word for messages."""
+
+    MODEL = ("spaces/models", "model preset")
+    HARDWARE = ("hardware", "hardware file")
+    STACK = ("hardware/stacks", "software stack")
+    HARDWARE_BASE = ("hardware/bases", "base of hardware files")
+    STACK_BASE = ("hardware/stacks/bases", "base of software stacks")
+    FRAMEWORK = ("hardware/frameworks", "framework")
+    SPACE = ("spaces", "space file")
+
+    @property
+    def folder(self) -> str:
+        return self.value[0]
+
+    @property
+    def noun(self) -> str:
+        return self.value[1]
+
+
+def roots(environ: Mapping[str, str] | None = None) -> list[Path]:
+    """Every root folder that exists, in order of precedence."""
+    environ = os.environ if environ is None else environ
+    home = environ.get(HOME_VARIABLE, "")
+    here = working_folder()
+    candidates = [Path(home)] if home else []
+    candidates += [here] if here else []
+    candidates += [_PACKAGE / "data", _PACKAGE.parent]
+    return [root for root in dict.fromkeys(candidates) if _is_readable(root)]
+
+
+def _is_readable(folder: Path) -> bool:
+    return exists(folder) and folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+
+
+def names(kind: FileKind, environ: Mapping[str, str] | None = None) -> dict[str, Path]:
+    """Every known name of a kind and the file it stands for, sorted; an earlier root hides a later one."""
+    found: dict[str, Path] = {}
+    for root in roots(environ):
+        for path in sorted((root / kind.folder).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    if kind is FileKind.STACK:
+        for path in sorted(sites(environ).glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items()))
+
+
+def shipped(kind: FileKind) -> dict[str, Path]:
+    """Every file of a kind that ships with the package, whatever hides it, by name."""
+    folders = [root / kind.folder for root in (_PACKAGE / "data", _PACKAGE.parent)]
+    found = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
+    return dict(sorted({path.stem: path for path in reversed(found)}.items()))
+
+
+def sites(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of stacks that `learn` writes for this user: `primus-search/sites` of the configuration folder."""
+    environ = os.environ if environ is None else environ
+    base = environ.get("XDG_CONFIG_HOME", "")
+    return (Path(base) if base else Path.home() / ".config") / "primus-search" / "sites"
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is a path rather than a name: it has a slash, or the ending of a file."""
+    return "/" in text or text.endswith(ENDINGS)
+
+
+def title(text: str) -> str:
+    """A name or path as headings show it: `new_model` for `new_model/config.json`, `qwen2.5_7b` for itself."""
+    path = Path(text)
+    bare = path.name.removesuffix(path.suffix) if path.suffix in ENDINGS else path.name
+    return path.parent.name or bare if bare == "config" else bare
+
+
+def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str:
+    """The file a name or path stands for, or the sentence that says why there is none."""
+    if is_path(text):
+        given = expanded(text)
+        places = ([beside / given] if beside else []) + [given] + [root / given for root in roots()]
+        for place in places:
+            if exists(place):
+                return place
+        return f"no such file '{text}'"
+    known = names(kind)
+    if text in known:
+        return known[text]
+    return f"unknown {kind.noun} '{text}'{did_you_mean(text, known)} - known: {', '.join(known) or 'none'}"

@@ -1,0 +1,393 @@
+"""Space files: from YAML, flags and environment to a typed `Space`, or every problem at once.
+
+load_space("spaces/mixtral_8x22b.yaml", nodes=32, overrides=["tp=8"])
+make_space({"model": "llama3_8b", "hardware": "mi300x", "workload": {...}})     the same from Python
+"""
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from primus_search.declare import variants
+from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
+from primus_search.declare.framework_files import default_framework, framework_names, load_framework
+from primus_search.declare.hardware_files import Hardware, is_guess, load_hardware, load_stack
+from primus_search.declare.model_files import load_model
+from primus_search.declare.overrides import applied
+from primus_search.declare.search_path import FileKind, find, is_path, title
+from primus_search.declare.source import Document, did_you_mean, join_words, read
+from primus_search.declare.space_schema import SpaceFile, validate
+from primus_search.errors import InputError, Problem
+from primus_search.framework import Framework
+from primus_search.guards.names import name_problem
+from primus_search.layout import Layout, expand
+from primus_search.model import Model
+from primus_search.space import (
+    AXES,
+    Axis,
+    AxisValue,
+    BenchmarkSettings,
+    ClusterChoice,
+    Constraint,
+    ConstraintError,
+    SearchSettings,
+    Space,
+    parse,
+    word_values,
+)
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+MAX_NODES = 1_000_000
+"""Upper limit of a cluster that can be planned; the largest announced have some 100,000 nodes."""
+
+MAX_CLUSTERS = 1000
+
+
+def load_space(
+    path: str | Path,
+    *,
+    nodes: int | None = None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    host_file: Callable[[], Path] | None = None,
+) -> Space:
+    """The space in a file (a path, or the name of one that ships with the package).
+
+    `overrides` are `key=value` texts as after `--set` (or `--flag key=value`, for messages to name); `environ` replaces
+    the process environment; `host_file` is called when the hardware is `host` (see `declare.hardware_files`).
+    Raises InputError with every problem.
+    """
+    text = str(path)
+    found = find(FileKind.SPACE, text) if not is_path(text) and not Path(text).exists() else Path(text)
+    if isinstance(found, str):
+        raise InputError([Problem("space", found)])
+    document = read(found)
+    digest = hashlib.sha256(found.read_bytes()).hexdigest()
+    return _from_document(
+        document, found.parent, digest, nodes=nodes, overrides=overrides, environ=environ, host_file=host_file
+    )
+
+
+def make_space(
+    data: Mapping[str, Any],
+    *,
+    name: str = "space",
+    nodes: int | None = None,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    host_file: Callable[[], Path] | None = None,
+) -> Space:
+    """The space that a mapping with the keys of a space file describes; `name` stands for the file in messages."""
+    document = Document(name, dict(data))
+    return _from_document(document, None, "", nodes=nodes, overrides=overrides, environ=environ, host_file=host_file)
+
+
+def _from_document(
+    document: Document,
+    beside: Path | None,
+    digest: str,
+    *,
+    nodes: int | None,
+    overrides: Sequence[str],
+    environ: Mapping[str, str] | None,
+    host_file: Callable[[], Path] | None,
+) -> Space:
+    environment = os.environ if environ is None else environ
+    document, won, unread = applied(document, nodes=nodes, sets=overrides, environ=environment)
+    shape, skip, problems = validate(document)
+    problems += unread
+    if shape is None:
+        raise InputError(problems)
+    assembly = _Assembly(document, beside, host_file, skip, problems)
+    space = assembly.space(shape)
+    if assembly.problems or space is None:
+        raise InputError(sorted(assembly.problems, key=_line))
+    return replace(space, overrides=won, source=document.name if beside else "", sha256=digest)
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """Builds one space from one checked document, collecting what is wrong on the way.
+
+    `skip` names top-level keys whose structure is already known to be wrong.
+    """
+
+    document: Document
+    beside: Path | None
+    host_file: Callable[[], Path] | None
+    skip: frozenset[str]
+    problems: list[Problem]
+    notes: list[str] = field(default_factory=list)
+
+    def space(self, shape: SpaceFile) -> Space | None:
+        if shape.name is not None and (wrong := name_problem(shape.name)):
+            self.problems.append(self.document.problem(("name",), wrong))
+        model = self._model(shape)
+        workload = Workload(**shape.workload.model_dump())
+        items, hardware_axes = self._axes_as_written(shape.space)
+        choices = self._clusters(shape, hardware_axes)
+        constraints = self._constraints(shape)
+        if model is None or not choices or "workload" in self.skip:
+            return None
+        axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
+        if self.problems:
+            return None
+        self._check_layouts(axes, model)
+        self._check_batch(axes, choices, workload)
+        given = [shape.hardware] if isinstance(shape.hardware, str) else shape.hardware
+        hardware = " or ".join(title(text) for text in given)
+        return Space(
+            name=shape.name or f"{title(shape.model)} on {hardware}",
+            model=model,
+            workload=workload,
+            clusters=tuple(choices),
+            axes=tuple(axes),
+            constraints=constraints,
+            search=_search(shape),
+            notes=tuple(self.notes),
+            benchmark=BenchmarkSettings(**shape.benchmark.model_dump()),
+        )
+
+    def _collect(self, load: Callable[[], Any]) -> Any:
+        """What `load` returns, or None after noting its problems."""
+        try:
+            return load()
+        except InputError as error:
+            self.problems += [problem for problem in error.problems if problem not in self.problems]
+            return None
+
+    # --- model, workload, clusters ---------------------------------------------------------------------------------
+
+    def _model(self, shape: SpaceFile) -> Model | None:
+        if "model" in self.skip:
+            return None
+        where = self.document.where(("model",))
+        changed = partial(load_model, ignore=tuple(shape.ignore), vocab_size=shape.vocab_size)
+        model = self._collect(partial(changed, shape.model, beside=self.beside, where=where))
+        assert model is None or isinstance(model, Model)
+        towers = [f"{t.name} tower ({t.params / 1e9:.2f} B)" for t in (model.towers if model else ())]
+        self.notes += [f"{tower} of the model is not projected: text model only" for tower in towers]
+        self.notes += [f"model key '{key}' ignored as told (--ignore)" for key in (model.ignored if model else ())]
+        return model
+
+    def _clusters(self, shape: SpaceFile, axes: list[variants.HardwareAxis]) -> list[ClusterChoice]:
+        before = len(self.problems)
+        nodes = shape.nodes if isinstance(shape.nodes, list) else [shape.nodes]
+        for i, count in enumerate(nodes):
+            if not 1 <= count <= MAX_NODES:
+                keys = ("nodes", i) if isinstance(shape.nodes, list) else ("nodes",)
+                wrong = "must be at least 1" if count < 1 else f"at most {MAX_NODES:,} nodes can be planned"
+                self.problems.append(self.document.problem(keys, f"{wrong}, got {count}"))
+        if not nodes:
+            self.problems.append(self.document.problem(("nodes",), "is an empty list; give at least one number"))
+        machines = self._machines(shape)
+        if len(self.problems) > before:
+            return []
+        count = len(machines) * len(nodes)
+        for axis in axes:
+            count *= len(axis.values)
+        if count > MAX_CLUSTERS:
+            what = f"nodes, hardware, stack and hardware axes make {count:,} clusters; at most {MAX_CLUSTERS:,}"
+            self.problems.append(self.document.problem(("space",), what))
+            return []
+        try:
+            return variants.clusters(machines, nodes, axes, shape.gpus_per_node)
+        except ValueError as error:
+            keys = ("gpus_per_node",) if "devices per node" in str(error) else ("space",)
+            self.problems.append(self.document.problem(keys, str(error)))
+            return []
+
+    def _machines(self, shape: SpaceFile) -> list[variants.Machine]:
+        """Every combination of hardware, stack and framework of the file."""
+        given = shape.hardware if isinstance(shape.hardware, list) else [shape.hardware]
+        if not given and "hardware" not in self.skip:
+            self.problems.append(self.document.problem(("hardware",), "is an empty list; give at least one name"))
+        machines: list[variants.Machine] = []
+        for i, text in enumerate(given):
+            where = self.document.where(("hardware", i) if isinstance(shape.hardware, list) else ("hardware",))
+            load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
+            hardware = self._collect(load)
+            self.notes += hardware.notes if hardware else ()
+            stacks = self._stacks(shape, hardware)
+            if hardware is None:
+                continue
+            machines += [
+                variants.Machine(
+                    hardware=hardware,
+                    stack=stack,
+                    framework=framework,
+                    is_framework_assumed=shape.framework is None,
+                )
+                for stack in stacks
+                for framework in self._frameworks(shape, hardware)
+            ]
+        return machines
+
+    def _frameworks(self, shape: SpaceFile, hardware: Hardware) -> list[Framework]:
+        """The frameworks named, or the one that is assumed on this hardware."""
+        vendor = hardware.accelerator.vendor
+        if shape.framework is None:
+            return [default_framework(vendor)]
+        given = shape.framework if isinstance(shape.framework, list) else [shape.framework]
+        if not given and "framework" not in self.skip:
+            self.problems.append(self.document.problem(("framework",), "is an empty list; give at least one name"))
+        found = []
+        for i, name in enumerate(given):
+            keys = ("framework", i) if isinstance(shape.framework, list) else ("framework",)
+            load = partial(load_framework, name, beside=self.beside, where=self.document.where(keys))
+            framework = self._collect(load)
+            if framework is not None and not framework.runs_on(vendor):
+                known = [one for one in framework_names() if load_framework(one).runs_on(vendor)]
+                what = f"{framework.title} does not run on {hardware.name} ({vendor}); use {join_words(known)}"
+                self.problems.append(self.document.problem(keys, what))
+            elif framework is not None:
+                found.append(framework)
+        return found
+
+    def _stacks(self, shape: SpaceFile, hardware: Hardware | None) -> list[Stack]:
+        if shape.stack is None:
+            if hardware is None:
+                return []
+            if hardware.default_stack is None:
+                what = f"hardware '{hardware.name}' names no default_stack; add stack: NAME"
+                self.problems.append(self.document.problem(("hardware",), what))
+                return []
+            names = [(hardware.default_stack, f"{hardware.path} @ $.default_stack")]
+        else:
+            given = shape.stack if isinstance(shape.stack, list) else [shape.stack]
+            if not given and "stack" not in self.skip:
+                self.problems.append(self.document.problem(("stack",), "is an empty list; give at least one name"))
+            keys = [("stack", i) if isinstance(shape.stack, list) else ("stack",) for i in range(len(given))]
+            names = [(name, self.document.where(key)) for name, key in zip(given, keys, strict=True)]
+        stacks = [self._collect(partial(load_stack, name, beside=self.beside, where=where)) for name, where in names]
+        is_assumed = shape.stack is None and hardware is not None and is_guess(hardware)
+        return [replace(stack, is_assumed=is_assumed) for stack in stacks if stack is not None]
+
+    # --- axes ------------------------------------------------------------------------------------------------------
+
+    def _axes_as_written(self, section: Mapping[str, Any]) -> tuple[dict[str, list[Item]], list[variants.HardwareAxis]]:
+        """Items of every axis in the order written, `auto` where the file is silent; hardware axes apart."""
+        reader = Reader(self.document)
+        written: dict[str, list[Item]] = {}
+        hardware: list[variants.HardwareAxis] = []
+        for key, raw in section.items():
+            keys = ("space", key)
+            if key.startswith(variants.PREFIXES):
+                axis = variants.read_axis(self.document, keys, raw, reader.problems)
+                hardware += [axis] if axis else []
+            elif key in AXIS:
+                written[key] = reader.axis(AXIS[key], raw, keys)
+            else:
+                reader.problem(keys, f"unknown axis{did_you_mean(key, AXIS)} - allowed: {', '.join(AXIS)}")
+        for name, items in reader.implied.items():
+            if name in written:
+                reader.problem(("space", name), "is given twice: here and inside another axis; keep one")
+            written[name] = items
+        self.problems += reader.problems
+        if (
+            "recompute" in written
+            and "recompute_num_layers" not in written
+            and not _mentions_auto(written["recompute"])
+        ):
+            written["recompute_num_layers"] = [ALL]
+        for name in AXES:
+            written.setdefault(name, [Word("auto", self.document.where(("space",)))])
+        return written, hardware
+
+    def _resolved(
+        self, name: str, items: list[Item], model: Model, choices: list[ClusterChoice], workload: Workload
+    ) -> tuple[AxisValue, ...]:
+        """Values of an axis with its words filled in: the union over clusters, in order."""
+        values: dict[AxisValue, None] = {}
+        for item in items:
+            if not isinstance(item, Word):
+                values.setdefault(item)
+                continue
+            for choice in choices:
+                try:
+                    found = word_values(name, item.text, model, choice.cluster, workload, choice.framework)
+                except ValueError as error:
+                    self.problems.append(Problem(item.where, str(error)))
+                    break
+                values.update(dict.fromkeys(found))
+        return tuple(values) or (AXIS[name].knob.least,)
+
+    # --- checks across sections ------------------------------------------------------------------------------------
+
+    def _constraints(self, shape: SpaceFile) -> tuple[Constraint, ...]:
+        constraints = []
+        for i, text in enumerate(shape.constraints):
+            where = self.document.where(("constraints", i))
+            try:
+                parse(text)
+            except ConstraintError as error:
+                self.problems.append(Problem(where, f"{text!r}: {error}"))
+            constraints.append(Constraint(text=text, where=where))
+        return tuple(constraints)
+
+    def _check_layouts(self, axes: list[Axis], model: Model) -> None:
+        """A layout string that deals another number of layers than the model has can never be legal."""
+        values = next(axis.values for axis in axes if axis.name == "pipeline_layout")
+        for i, layout in enumerate(values):
+            if isinstance(layout, Layout) and layout.kind == "string":
+                layers = "".join(expand(layout.text)).count("t")
+                if layers != model.num_layers:
+                    keys = ("space", "pipeline_layout", i) if len(values) > 1 else ("space", "pipeline_layout")
+                    what = f"deals {layers} layers, the model has {model.num_layers}; count the letters t"
+                    self.problems.append(self.document.problem(keys, what))
+
+    def _check_batch(self, axes: list[Axis], choices: list[ClusterChoice], workload: Workload) -> None:
+        """At least one combination of degrees must split the global batch into whole micro-batches."""
+        by_name = {axis.name: axis.values for axis in axes}
+        steps: set[int] = set()
+        for choice in choices:
+            world = choice.cluster.world
+            for tp, pp, cp in itertools.product(by_name["tp"], by_name["pp"], by_name["cp"]):
+                ranks = int(tp) * int(pp) * int(cp)  # type: ignore[arg-type]
+                if world % ranks == 0:
+                    steps |= {world // ranks * int(mbs) for mbs in by_name["micro_batch_size"]}  # type: ignore[arg-type]
+        batch = workload.global_batch_size
+        if not steps:
+            what = f"no tp * pp * cp of this space divides the {choices[0].cluster.world} devices of the cluster"
+            self.problems.append(self.document.problem(("nodes",), f"{what}; change nodes or these axes"))
+        elif not any(batch % step == 0 for step in steps):
+            least = min(steps)
+            near = dict.fromkeys(n for n in (batch // least * least, -(-batch // least) * least) if n > 0)
+            what = f"{batch} samples do not split into whole micro-batches: dp * micro_batch_size is "
+            what += f"{_few(sorted(steps))} in this space; use {join_words(list(near))}, or change nodes or these axes"
+            self.problems.append(self.document.problem(("workload", "global_batch_size"), what))
+
+
+def _line(problem: Problem) -> int:
+    """The line a problem is on; those of flags and variables come first."""
+    found = re.search(r":(\d+) @ ", problem.where)
+    return int(found.group(1)) if found else 0
+
+
+def _few(numbers: list[int], most: int = 6) -> str:
+    """`8, 16 or 32`, cut short where there are many."""
+    if len(numbers) > most:
+        return ", ".join(str(n) for n in numbers[:most]) + f" ... {numbers[-1]}"
+    return join_words(numbers)
+
+
+def _mentions_auto(items: list[Item]) -> bool:
+    return any(isinstance(item, Word) for item in items)
+
+
+def _search(shape: SpaceFile) -> SearchSettings:
+    values = shape.search.model_dump(exclude={"budget"})
+    budget = shape.search.budget
+    return SearchSettings(
+        budget_candidates=budget.candidates,
+        budget_seconds=budget.seconds,
+        budget_evaluations=budget.evaluations,
+        **values,
+    )

@@ -1,0 +1,256 @@
+"""The shape of a space file as pydantic models, and the JSON schema they publish for editors.
+
+Structure and simple ranges are checked here; axes are read by `axes`, names are looked up by `space`. Every message is
+ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`.
+"""
+
+import ast
+import copy
+import inspect
+from itertools import pairwise
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+
+from primus_search.declare.axes import AXIS, shown
+from primus_search.declare.source import Document, Keys, did_you_mean, join_words
+from primus_search.errors import Problem
+from primus_search.guards.number_ranges import LARGEST_WHOLE
+from primus_search.space.types import Device, Method, Objective
+
+SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class WorkloadFile(_Strict):
+    """What is trained per optimizer step."""
+
+    seq_length: int = Field(ge=1, le=LARGEST_WHOLE)
+    """Tokens per sample."""
+    global_batch_size: int = Field(ge=1, le=LARGEST_WHOLE)
+    """Samples per optimizer step, over the whole cluster."""
+    routing_imbalance: float = Field(default=1.0, ge=1.0)
+    """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
+    document_length: float = Field(default=0.0, ge=0.0)
+    """Tokens of the packed documents that attention keeps to, as the mean token sees them; 0: a sample is one."""
+
+
+class BudgetFile(_Strict):
+    """How much a search may spend."""
+
+    candidates: int = Field(default=0, ge=0, le=2**62)
+    """Legal candidates that may be looked at; `method: auto` samples a larger space. 0: no limit."""
+    evaluations: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
+    """Projections that a sampled search may make. 0: 2,000."""
+    seconds: float = Field(default=0.0, ge=0.0)
+    """Wall seconds the search may take. 0: no limit."""
+
+
+class SearchFile(_Strict):
+    """How the space is searched and ranked."""
+
+    method: Method = "auto"
+    """`exhaustive` proves the optimum of the model; `auto` takes it while the space fits the budget."""
+    objective: Objective = "tokens_per_s_per_gpu"
+    """What the ranking sorts by."""
+    memory_margin: float = Field(default=0.08, ge=0.0, lt=1.0)
+    """Share of device memory that stays free."""
+    budget: BudgetFile = Field(default_factory=BudgetFile)
+    top_k: int = Field(default=8, ge=1, le=LARGEST_WHOLE)
+    """Rows of the ranking."""
+    seed: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
+    """Seed of samplers; same seed, same ranking."""
+
+
+# YAML reads a bare `off` as false.
+_DeviceWord = Annotated[Device, BeforeValidator(lambda given: "off" if given is False else given)]
+
+
+class BenchmarkFile(_Strict):
+    """How the best candidates are re-validated with torch."""
+
+    device: _DeviceWord = "auto"
+    """Where layers are run: traced without a device, on this CPU, or on a CUDA/HIP device."""
+    top_k: int = Field(default=4, ge=1, le=LARGEST_WHOLE)
+    """Candidates that are re-validated."""
+    seconds: float = Field(default=60.0, ge=0.0)
+    """Wall seconds for all of them together."""
+
+
+def _axes_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": "The axes: a value, a list of values, or a word. An axis that is left out is `auto`.",
+        "properties": {name: spec.json_schema() for name, spec in AXIS.items()},
+        "patternProperties": {
+            r"^(hardware|stack)\.": {
+                "description": "A number of the hardware or stack file as an axis, e.g. hardware.nic_GBps: [50, 100].",
+            }
+        },
+        "additionalProperties": False,
+    }
+
+
+class SpaceFile(_Strict):
+    """A search space: a model, a cluster, a workload, and what may vary. Only these three are required."""
+
+    name: str | None = None
+    """Title for reports."""
+    model: str
+    """A preset (`primus-search models`), a Primus/Megatron model YAML, or a HuggingFace config.json."""
+    vocab_size: int | None = Field(default=None, ge=1)
+    """Rows of the model's embedding before padding, instead of what its file says."""
+    ignore: list[str] = Field(default_factory=list)
+    """Keys of an imported model file to leave out knowingly."""
+    hardware: str | list[str]
+    """A hardware file by name (`primus-search hardware`) or path, a Primus hardware_config file, or `host`."""
+    nodes: int | list[int] = 1
+    """Number of nodes; a list makes the cluster's size an axis."""
+    gpus_per_node: int | None = Field(default=None, ge=1, le=LARGEST_WHOLE)
+    """Devices used per node, if not all."""
+    stack: str | list[str] | None = None
+    """Software stack by name; the hardware file's default if left out."""
+    framework: str | list[str] | None = None
+    """What starts the job: primus, megatron, torchtitan, nemo, or any (the union of their rules); several are compared.
+    Left out: primus on AMD devices, megatron on NVIDIA devices."""
+    workload: WorkloadFile
+    space: Annotated[dict[str, Any], WithJsonSchema(_axes_schema())] = Field(default_factory=dict)
+    constraints: list[str] = Field(default_factory=list)
+    """Expressions every candidate must satisfy, e.g. `tp * ep <= 16`."""
+    search: SearchFile = Field(default_factory=SearchFile)
+    benchmark: BenchmarkFile = Field(default_factory=BenchmarkFile)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a space file (draft 2020-12)."""
+    schema = SpaceFile.model_json_schema()
+    for model in _Strict.__subclasses__():
+        properties = (schema if model is SpaceFile else schema["$defs"][model.__name__])["properties"]
+        for name, text in _attribute_docstrings(model).items():
+            properties[name] = dict(sorted((properties[name] | {"description": text}).items()))
+    return {"$schema": SCHEMA_ID} | schema | {"title": "primus-search space file"}
+
+
+def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """What stands below each field of a model. Read when it is asked for: pydantic would do so at every start."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def validate(document: Document) -> tuple[SpaceFile | None, frozenset[str], list[Problem]]:
+    """The file's structure, the top-level keys it cannot be judged on, and every problem found in it.
+
+    Where the structure is wrong, the faulty places are cut out and the rest is returned, so that names and axes are
+    checked in the same go. None where the file is no mapping at all.
+    """
+    data = document.data
+    if not isinstance(data, dict):
+        what = "expected a mapping with model, hardware and workload"
+        return None, frozenset(), [document.problem((), f"{what}; got {shown(data)}")]
+    try:
+        return SpaceFile.model_validate(data), frozenset(), []
+    except ValidationError as error:
+        problems = _problems(document, error)
+        places = [_path(detail["loc"]) for detail in error.errors(include_url=False)]
+    rest = copy.deepcopy(data)
+    for keys in sorted(places, key=len):
+        _cut(rest, keys)
+    unknown = frozenset(str(keys[0]) for keys in places)
+    filler = {"model": "", "hardware": [], "workload": {"seq_length": 1, "global_batch_size": 1}}
+    if "workload" in unknown:
+        rest["workload"] = filler["workload"]
+    return SpaceFile.model_validate(filler | rest), unknown, problems
+
+
+def _cut(data: Any, keys: Keys) -> None:
+    """Remove the value at `keys` if it is there; from a list, the whole list."""
+    for key in keys[:-1]:
+        inner = data.get(key) if isinstance(data, dict) else None
+        if not isinstance(inner, dict):
+            break
+        data, keys = inner, keys[1:]
+    if isinstance(data, dict):
+        data.pop(keys[0], None)
+
+
+def _problems(document: Document, error: ValidationError) -> list[Problem]:
+    """Pydantic's findings in our words, one per place; what the branches of a union expect is said together."""
+    found: dict[Keys, list[dict[str, Any]]] = {}
+    for detail in error.errors(include_url=False):
+        found.setdefault(_path(detail["loc"]), []).append(dict(detail))
+    # A list with a bad item is also no number, which is what another branch of the union asks for.
+    inner = {keys[:-1] for keys in found}
+    return [document.problem(keys, _sentence(keys, details)) for keys, details in found.items() if keys not in inner]
+
+
+_BRANCHES = ("str", "int", "list[str]", "list[int]")
+
+
+def _path(loc: tuple[str | int, ...]) -> Keys:
+    """Pydantic's location without the names of union branches."""
+    return tuple(key for key in loc if key not in _BRANCHES)
+
+
+def _known_keys(keys: Keys) -> list[str]:
+    """The keys the mapping around `keys` may have."""
+    model: type[BaseModel] = SpaceFile
+    for key in keys[:-1]:
+        annotation = model.model_fields[str(key)].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)
+
+
+def _elsewhere(key: str) -> str:
+    """A hint for a key that belongs into another section."""
+    sections: dict[str, list[str]] = {"space": list(AXIS)}
+    for name, model in (("search", SearchFile), ("workload", WorkloadFile), ("benchmark", BenchmarkFile)):
+        sections[name] = list(model.model_fields)
+    for section, names in sections.items():
+        near = did_you_mean(key, names)
+        if near:
+            return near.replace("'", f"'{section}.", 1)
+    return ""
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a word",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+}
+_LIMITS = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"), "greater_than": ("above", "gt")}
+
+
+def _sentence(keys: Keys, details: list[dict[str, Any]]) -> str:
+    detail = details[-1]
+    kind, given, context = detail["type"], detail.get("input"), detail.get("ctx", {})
+    if kind == "missing":
+        return "missing key; a space needs model, hardware and workload with seq_length and global_batch_size"
+    if kind == "extra_forbidden":
+        known = _known_keys(keys)
+        hint = did_you_mean(str(keys[-1]), known) or _elsewhere(str(keys[-1]))
+        return f"unknown key{hint} - allowed: {', '.join(known)}"
+    if kind == "literal_error":
+        words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return f"{shown(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"
+    if kind in _LIMITS:
+        relation, key = _LIMITS[kind]
+        return f"must be {relation} {context[key]}, got {shown(given)}"
+    expected = [_EXPECTED[one["type"]] for one in details if one["type"] in _EXPECTED]
+    if expected:
+        return f"expected {join_words(expected)}, got {shown(given)}"
+    return str(detail["msg"])

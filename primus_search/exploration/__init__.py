@@ -1,0 +1,42 @@
+"""Design-space exploration: a funnel over the whole space, on one core or a cluster, and the run folder it leaves.
+
+Names are loaded at first use: opening a run folder needs no funnel and no compiler.
+"""
+
+from typing import TYPE_CHECKING
+
+from primus_search.lazy import loader
+
+if TYPE_CHECKING:
+    from primus_search.exploration.funnel import Options, run_search
+    from primus_search.exploration.result import ClusterResult, RankingTable, SearchResult, ladder
+    from primus_search.exploration.run_folder.folder import RunFolder, StoreError, default_folder, summary
+
+__all__ = [
+    "ClusterResult",
+    "Options",
+    "RankingTable",
+    "RunFolder",
+    "SearchResult",
+    "StoreError",
+    "default_folder",
+    "ladder",
+    "run_search",
+    "summary",
+]
+
+_HOMES = {
+    "ClusterResult": "result",
+    "Options": "funnel",
+    "RunFolder": "run_folder.folder",
+    "SearchResult": "result",
+    "StoreError": "run_folder.folder",
+    "RankingTable": "result",
+    "default_folder": "run_folder.folder",
+    "ladder": "result",
+    "run_search": "funnel",
+    "summary": "run_folder.folder",
+}
+
+
+__getattr__ = loader(__name__, _HOMES)

@@ -1,0 +1,1 @@
+"""Engines that run tasks: local processes, or a Ray cluster."""

@@ -1,0 +1,183 @@
+"""Where tasks run: this process, a few processes of this machine, or a Ray cluster (`engine_ray`).
+
+An engine takes tasks and gives back findings in any order. It keeps a bounded number in flight, hands each task the
+cut as it stands when the task is sent, and does a task again when its worker is lost. Since merging does not depend
+on order and a cut only drops what cannot matter, every engine gives the same answer.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from primus_search.exploration.engines.task_assignment import Deal, most_in_flight
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import Cut
+from primus_search.exploration.findings import Findings
+from primus_search.guards.interrupts import restore
+
+CutOf = Callable[[int], Cut]
+IsSpent = Callable[[], bool]
+ORPHAN_CHECK_S = 0.5
+
+
+def never() -> bool:
+    """A search without a limit."""
+    return False
+
+
+class Engine(Protocol):
+    """Evaluates tasks somewhere."""
+
+    name: str
+    workers: int
+
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        """Findings of every task, in the order they arrive; `cut_of(cluster)` is asked when a task is sent.
+
+        No task is sent any more once `is_spent()`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release processes and connections."""
+        ...
+
+
+class InProcess:
+    """One worker: this process. Starts at once; what a small space needs."""
+
+    name, workers = "local", 1
+
+    def __init__(self, funnel: Funnel) -> None:
+        self._funnel = funnel
+
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        for task in tasks:
+            if is_spent():
+                return
+            yield task, self._funnel.evaluate(task, cut_of(task.cluster))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class Processes:
+    """Several worker processes of this machine. On Linux they are forked when the first tasks come, and share the grid,
+    the kernels and whatever else planning has loaded.
+
+    Each has a pipe of its own. Workers that share a queue share its lock, and one that is killed while it holds the
+    lock stops the others for good; here it takes nothing with it but the tasks it was sent.
+    """
+
+    name = "local"
+
+    def __init__(self, funnel: Funnel, workers: int) -> None:
+        self._funnel, self.workers = funnel, workers
+        self._pool: list[_Worker] = []
+
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        deal, num_done = Deal(tasks), 0
+        self._pool = self._pool or [_Worker(self._funnel) for _ in range(self.workers)]
+        while True:
+            while not is_spent():
+                most = most_in_flight(self.workers, num_done, len(deal))
+                number, worker = min(enumerate(self._pool), key=lambda pair: len(pair[1].tasks))
+                task = deal.take(number) if len(worker.tasks) < most else None
+                if task is None:
+                    break
+                worker.send(task, cut_of(task.cluster))
+            busy = [worker for worker in self._pool if worker.tasks]
+            if not busy:
+                return
+            ready = wait([worker.pipe for worker in busy])
+            for worker in [worker for worker in busy if worker.pipe in ready]:
+                try:
+                    task, findings = worker.receive()
+                except (EOFError, OSError):
+                    number = self._pool.index(worker)
+                    deal.put_back(number, worker.tasks, "is the machine out of memory? try fewer workers")
+                    worker.end()
+                    self._pool[number] = _Worker(self._funnel)
+                else:
+                    num_done += 1
+                    yield task, findings
+
+    def close(self) -> None:
+        for worker in self._pool:
+            worker.end()
+
+
+class _Worker:
+    """One process, the pipe to it, and the tasks it was sent and has not answered, in order."""
+
+    def __init__(self, funnel: Funnel) -> None:
+        on_linux = sys.platform == "linux"
+        context = multiprocessing.get_context("fork") if on_linux else multiprocessing.get_context("spawn")
+        self.pipe, its_end = context.Pipe()
+        self.tasks: list[Task] = []
+        self._process = context.Process(target=_serve, args=(funnel, its_end, os.getpid()), daemon=True)
+        self._process.start()
+        its_end.close()  # the worker's alone, so that the pipe ends when the worker does
+
+    def send(self, task: Task, cut: Cut) -> None:
+        self.tasks.append(task)
+        with suppress(OSError):  # it was lost; what it was sent will be missed when its answer is read
+            self.pipe.send((task, cut))
+
+    def receive(self) -> tuple[Task, Findings]:
+        """Its next answer. Raises EOFError or OSError when it is lost, and what it raised itself."""
+        answer = self.pipe.recv()
+        task = self.tasks.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return task, answer
+
+    def end(self) -> None:
+        """Tasks have no effect but their answer, so a worker may be ended at any time."""
+        self._process.terminate()
+        self._process.join()
+        self.pipe.close()
+
+
+def _serve(funnel: Funnel, pipe: "Connection[Any, Any]", driver: int) -> None:
+    """What a worker does: answer tasks in the order they come.
+
+    They are taken off the pipe at once, so that neither end ever waits for the other to read.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers itself
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    restore()
+    tasks = SimpleQueue[tuple[Task, Cut]]()
+    threading.Thread(target=_take, args=(pipe, tasks), daemon=True).start()
+    threading.Thread(target=_end_with, args=(driver,), daemon=True).start()
+    while True:
+        task, cut = tasks.get()
+        try:
+            answer: Findings | Exception = funnel.evaluate(task, cut)
+        except Exception as error:  # the driver raises it again
+            error.add_note(traceback.format_exc())
+            answer = error
+        pipe.send(answer)
+
+
+def _take(pipe: "Connection[Any, Any]", tasks: "SimpleQueue[tuple[Task, Cut]]") -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            tasks.put(pipe.recv())
+    os._exit(1)
+
+
+def _end_with(driver: int) -> None:
+    """End this worker when its driver is gone: other workers hold copies of the driver's end of the pipe."""
+    while os.getppid() == driver:
+        time.sleep(ORPHAN_CHECK_S)
+    os._exit(1)

@@ -1,0 +1,231 @@
+"""Tasks on a Ray cluster: a private one on this machine, or one that is already running.
+
+A worker is an actor of one core: it builds the grid and the tables of terms once and keeps them for all its tasks. The
+driver ships the declared space once and then two numbers per task; what comes back is a top list and a frontier, so the
+network never limits. Of a cluster that was joined twice as many workers are asked for as it has cores, asked again
+every few seconds: those that find no core wait, which an autoscaler sees, and begin on a new node as soon as it is
+there. A task of a lost worker or node is done again elsewhere.
+"""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    AuthenticationError,
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RaySystemError,
+    WorkerCrashedError,
+)
+
+import primus_search
+from primus_search.cores import available_cores
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
+from primus_search.exploration.engines.ray_reaper import Guardian
+from primus_search.exploration.engines.task_assignment import MAX_TRIES, Deal, WorkerLost, most_in_flight
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import Cut
+from primus_search.exploration.findings import Findings
+from primus_search.space import Space
+
+LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, WorkerCrashedError)
+OBJECT_STORE_BYTES = 256 * 1024**2  # summaries are small; the default would take a third of the machine
+RESCAN_S = 5.0
+CONNECT_S = 5.0
+LOOPBACK = "127.0.0.1"
+TOKEN_BYTES = 32
+ASKED_PER_CORE = 2
+
+
+class RayCluster:
+    """An engine on Ray. A private cluster ends with it; one that was joined goes on."""
+
+    name = "ray"
+
+    def __init__(self, funnel: Funnel, workers: int, address: str) -> None:
+        self._is_ours = not ray.is_initialized()
+        self._is_private = self._is_ours and not address
+        self._guardian = Guardian() if self._is_private else None
+        if self._guardian is not None:
+            with self._guardian.marking():
+                start(workers)
+        elif self._is_ours:
+            join(address)
+        self._cap = workers
+        self._space = ray.put((funnel.space, funnel.keep))
+        self._numbers, self._failed = count(), 0
+        self._pool: list[_Lane] = []
+        self._scanned_at = -RESCAN_S
+        self.workers = 1
+        self._rescan()  # workers start while the driver plans
+
+    def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        deal, num_done = Deal(tasks), 0
+        while True:
+            self._rescan()
+            while not is_spent() and (lane := self._idlest()) is not None:
+                most = most_in_flight(self.workers, num_done, len(deal))
+                task = deal.take(lane.number) if len(lane.flying) < most else None
+                if task is None:
+                    break
+                lane.send(task, cut_of(task.cluster))
+            if not any(lane.flying for lane in self._pool) and (is_spent() or not len(deal)):
+                return
+            for lane in self._ready():
+                try:
+                    findings = lane.receive()
+                except LOST as error:
+                    self._replace(lane, deal, error)
+                    continue
+                if findings is not None:
+                    num_done += 1
+                    yield findings
+
+    def close(self) -> None:
+        for lane in self._pool:  # a cluster that was joined must not go on computing for nobody
+            ray.kill(lane.actor)
+        if self._is_ours:
+            ray.shutdown()
+        if self._guardian is not None:
+            self._guardian.end()
+
+    def _rescan(self) -> None:
+        """Ask for as many workers as there is room for now; nodes come and go."""
+        if time.monotonic() - self._scanned_at < RESCAN_S:
+            return
+        cores = max(int(ray.cluster_resources().get("CPU", 1)), 1)
+        self.workers = min(cores, self._cap) if self._cap else cores
+        wanted = self.workers if self._is_private or self._cap else ASKED_PER_CORE * cores
+        self._pool += [_Lane(next(self._numbers), self._space) for _ in range(wanted - len(self._pool))]
+        self._scanned_at = time.monotonic()
+
+    def _idlest(self) -> "_Lane | None":
+        """The worker that has begun and has the least to do."""
+        return min((lane for lane in self._pool if lane.is_open), key=lambda lane: len(lane.flying), default=None)
+
+    def _ready(self) -> "list[_Lane]":
+        """Workers with an answer, as soon as there is one; none when none comes for a while."""
+        waited_for = {lane.next_answer: lane for lane in self._pool if lane.next_answer is not None}
+        ready, _ = ray.wait(list(waited_for), num_returns=1, timeout=RESCAN_S)
+        return [waited_for[reference] for reference in ready]
+
+    def _replace(self, lane: "_Lane", deal: Deal, error: Exception) -> None:
+        """Another worker for one that was lost; its tasks are to be done again."""
+        self._failed = 0 if lane.is_open else self._failed + 1
+        if self._failed >= MAX_TRIES * self.workers:
+            raise WorkerLost(f"{self._failed} Ray workers in a row were lost while they started; last: {error}")
+        deal.put_back(lane.number, [task for _, task in lane.flying], f"last: {error}")
+        self._pool.remove(lane)
+        ray.kill(lane.actor)
+        self._pool.append(_Lane(next(self._numbers), self._space))
+
+
+class _Lane:
+    """A worker as the driver sees it: its actor, and the tasks it was sent and has not answered, in order."""
+
+    def __init__(self, number: int, space: Any) -> None:
+        self.number, self.is_open = number, False
+        self.actor = _worker.remote(space)
+        self.flying: list[tuple[Any, Task]] = []
+        self._begun = self.actor.begin.remote()
+
+    @property
+    def next_answer(self) -> Any:
+        """What it will answer next; None when it has nothing to do."""
+        if not self.is_open:
+            return self._begun
+        return self.flying[0][0] if self.flying else None
+
+    def send(self, task: Task, cut: Cut) -> None:
+        self.flying.append((self.actor.evaluate.remote(task, cut), task))
+
+    def receive(self) -> tuple[Task, Findings] | None:
+        """Its next answer, None when that is that it has begun. Raises one of LOST, and what it raised itself."""
+        if not self.is_open:
+            ray.get(self._begun)
+            self.is_open = True
+            return None
+        reference, task = self.flying[0]
+        findings: Findings = ray.get(reference)
+        self.flying.pop(0)
+        return task, findings
+
+
+class Worker:
+    """A funnel in a process of the cluster."""
+
+    def __init__(self, shipped: tuple[Space, int]) -> None:
+        self._space, self._keep = shipped
+
+    def begin(self) -> None:
+        """What a worker does once."""
+        self._funnel = Funnel(self._space, self._keep)
+        assert len(self._funnel.walks) == len(self._funnel.sieves)
+
+    def evaluate(self, task: Task, cut: Cut) -> Findings:
+        """One task."""
+        return self._funnel.evaluate(task, cut)
+
+
+_worker: Any = ray.remote(num_cpus=1)(Worker)
+
+
+def _settings() -> dict[str, Any]:
+    """How Ray is started and joined: it reports nothing home and prints nothing."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray 2.60 otherwise hides GPUs from workers that ask for none and warns about it.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    return {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+
+
+def start(workers: int) -> None:
+    """A private cluster on this machine, whose workers are as important as this process: Ray's wait for all others.
+
+    Its processes use the loopback interface; its control store listens on all interfaces and accepts who holds the
+    cluster's token, which exists only in the environment of this process and its children. Ray enables tokens for new
+    local clusters unless RAY_AUTH_MODE says otherwise; a token that the user has set is kept.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(TOKEN_BYTES)
+    ray.init(
+        address="local",  # without it Ray joins whatever cluster this machine belongs to
+        _node_ip_address=LOOPBACK,
+        num_cpus=workers or available_cores(),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        **_settings(),
+    )
+
+
+def join(address: str) -> None:
+    """A cluster that is running. A worker on another machine may have another version of this package, or none."""
+    where = f"--ray-address {address}"
+    package = str(Path(primus_search.__file__).parent)
+    _refuse_silent(address, where)
+    try:
+        ray.init(address=address, runtime_env={"py_modules": [package]}, **_settings())
+    except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+        token = "does it require a token (~/.ray/auth_token or RAY_AUTH_TOKEN, docs/ray.md)?"
+        raise InputError([Problem(where, f"no Ray cluster can be joined there: {error}; {token}")]) from error
+
+
+def _refuse_silent(address: str, where: str) -> None:
+    """InputError where nothing accepts connections at `host:port` or `ray://host:port`; Ray retries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # `auto` and names that Ray resolves itself
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError([Problem(where, f"no Ray cluster answers there: {error}")]) from error

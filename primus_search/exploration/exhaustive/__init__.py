@@ -1,0 +1,1 @@
+"""Exhaustive search: tasks as ranges of the space, bounds, and the shortlist of the best rows."""

@@ -1,0 +1,141 @@
+"""What the funnel asks of the candidates of one cluster: their memory, a bound on their step, their step.
+
+Answers come for bundles (candidates of one outer cell that memory cannot tell apart) or for single candidates. Terms
+are found by lookup of (outer cell, inner combination), so that a bundle costs a few gathers and one compiled loop.
+"""
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Ints
+from primus_search.cost.memo import distinct
+from primus_search.cost.memory.chunk_memory import MemoryKeys
+from primus_search.cost.parts.operations import Part, Pass
+from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys, enclose, simulate
+from primus_search.cost.project import Projector
+from primus_search.cost.replicas import REPLICA_TERMS
+from primus_search.cost.stage import NUM_ENDS
+from primus_search.exploration.exhaustive.bundles import Bundles
+from primus_search.exploration.exhaustive.pair_codes import PairCodes, SetRows
+from primus_search.knobs import Enters, reading
+from primus_search.model import Model
+from primus_search.space.enumerate import INNER, Enumerator, GridRows
+
+MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
+MEMORY_IGNORES = frozenset(INNER) - MEMORY_READS
+"""Inner axes that the memory of a device does and does not depend on."""
+
+
+class Sieve:
+    """Memory, bounds and steps of one cluster's candidates, with everything computed so far."""
+
+    def __init__(self, enumerator: Enumerator, projector: Projector) -> None:
+        self.enumerator, self.projector = enumerator, projector
+        self.bundles = Bundles(enumerator, MEMORY_READS)
+        terms, table = projector.terms, projector.table
+        self._memory = [PairCodes(enumerator, memo) for memo in (table.moments, table.states, table.batches)]
+        self._layer, self._shape, self._hop, self._replica = (
+            PairCodes(enumerator, memo) for memo in (terms.layers, terms.shapes, terms.hops, terms.replicas)
+        )
+        self._overlaps = enumerator.blocks[1].values["overlap_grad_reduce"].astype(np.bool_)
+        self._layer_sets = SetRows(self.bundles, self._layer, self._layer_range)
+        self._replica_sets = SetRows(self.bundles, self._replica, self._least_replicas)
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def memory_bytes(self, cells: Ints, inner: Ints) -> Floats:
+        """Bytes on the worst pipeline rank."""
+        return self.projector.table.total_of(MemoryKeys(*(codes.at(cells, inner) for codes in self._memory)))[0]
+
+    def missing_bytes(self, memory_bytes: Floats) -> Floats:
+        """Bytes that are lacking; negative where there is headroom."""
+        return memory_bytes - self.projector.job.room_bytes(self.projector.memory_margin)
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def bound_s(self, cells: Ints, bundle: Ints) -> Floats:
+        """Seconds that no candidate of a bundle can beat.
+
+        Bundles differ in what their layers cost and hide: the least seconds of each piece give a makespan that no
+        member beats, the most give the largest window that gradient traffic could hide behind, and the least traffic
+        of any member is what it must at least pay.
+
+            step >= (bound(least layers) + exposed(least traffic, most windows) + least optimizer) * stragglers
+        """
+        projector, terms = self.projector, self.projector.terms
+        keys = self._keys(cells, self.bundles.example[bundle], self._layer_sets.at(cells, bundle))
+        low, high = (rows.data for rows in self._layer_sets.tables)
+        pipeline_s, forward_s, backward_s = enclose(terms.shape_list.arrays, keys, low, high, terms.hops.data)
+        replica_sets = self._replica_sets.at(cells, bundle)
+        replicas = self._replica_sets.tables[0].data[replica_sets]
+        overlaps = replicas[:, REPLICA_TERMS] > 0.0
+        return projector.total_of(pipeline_s, *projector.after_of(replicas, overlaps, forward_s, backward_s))
+
+    def pipelines(self, lines: GridRows) -> "Pipelines":
+        """The pipelines of single candidates, estimated; candidates that share one are costed once."""
+        cells, inner = lines.cells, lines.inner
+        keys = self._keys(cells, inner, self._layer.at(cells, inner))
+        number, first = distinct([cells, keys.layer, keys.shape])
+        return Pipelines(
+            self.projector,
+            keys=keys.take(first),
+            number=number,
+            replicas=self._replica.rows(cells, inner),
+            overlaps=self._overlaps[inner],
+        )
+
+    def _keys(self, cells: Ints, inner: Ints, layer: Ints) -> PipelineKeys:
+        shape, hop = self._shape.at(cells, inner), self._hop.at(cells, inner)
+        return PipelineKeys(shape, layer, hop, self.enumerator.microbatches[cells])
+
+    def _layer_range(self, codes: Ints, inner: Ints, first: Ints) -> tuple[Floats, Floats]:
+        """The least and the most seconds that the layers of each set take, by piece and pass, and recompute by kind."""
+        members = self.projector.terms.layers.data[codes][:, _makespan_columns(self.projector.job.model)]
+        return np.minimum.reduceat(members, first, axis=0), np.maximum.reduceat(members, first, axis=0)
+
+    def _least_replicas(self, codes: Ints, inner: Ints, first: Ints) -> tuple[Floats]:
+        """The least replica terms of each set, and whether any member overlaps its traffic with compute."""
+        members = self.projector.terms.replicas.data[codes]
+        helps = np.maximum.reduceat(self._overlaps[inner].astype(np.float64), first)
+        return (np.column_stack([np.minimum.reduceat(members, first, axis=0), helps]),)
+
+
+def _makespan_columns(model: Model) -> Ints:
+    """Of a layer row, what a makespan is made of: passes and recompute; the split into parts is not."""
+    kinds = len(model.kinds)
+    pieces = kinds + NUM_ENDS
+    passes, parts = pieces * len(Pass), pieces * len(Part)
+    return np.concatenate([np.arange(passes), np.arange(passes + parts, passes + parts + kinds)])
+
+
+class Pipelines:
+    """Candidates with the estimated rows of their pipelines."""
+
+    def __init__(
+        self, projector: Projector, *, keys: PipelineKeys, number: Ints, replicas: Floats, overlaps: Bools
+    ) -> None:
+        self._projector, self._keys, self._number = projector, keys, number
+        self._rows = projector.terms.estimate(keys)
+        self._replicas, self._overlaps = replicas, overlaps
+
+    def bound_s(self) -> Floats:
+        """Seconds that each candidate cannot beat."""
+        rows = self._rows[self._number]
+        after = self._projector.after_of(self._replicas, self._overlaps, rows[:, WINDOW_F], rows[:, WINDOW_B])
+        return self._projector.total_of(rows[:, BOUND], *after)
+
+    def simulated(self, chosen: Bools) -> Floats:
+        """(pipelines, WIDTH) rows of the pipelines that some candidates share, their bubbles known."""
+        numbers = self._numbers(chosen)
+        rows, terms = self._rows[numbers], self._projector.terms
+        simulate(terms.shape_list, self._keys.take(numbers), terms.layers.data, terms.hops.data, rows)
+        return rows
+
+    def step_s(self, chosen: Bools, simulated: Floats) -> Floats:
+        """Seconds of the step of some candidates, from what `simulated` says of their pipelines."""
+        rows = simulated[np.searchsorted(self._numbers(chosen), self._number[chosen])].T
+        after = self._projector.after_of(self._replicas[chosen], self._overlaps[chosen], rows[WINDOW_F], rows[WINDOW_B])
+        return self._projector.step_of(rows, *after).total
+
+    def _numbers(self, chosen: Bools) -> Ints:
+        numbers: Ints = np.flatnonzero(np.bincount(self._number[chosen], minlength=len(self._rows)))
+        return numbers

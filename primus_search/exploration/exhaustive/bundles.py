@@ -1,0 +1,90 @@
+"""Candidates that differ only in what most of the funnel cannot see, taken together.
+
+Within one outer cell, the inner combinations that agree on some columns (what memory reads) form a *bundle*: memory is
+decided once for all of them, and so is a bound on their step. Cells of one class have the same bundles, so that bundles
+are listed per class; (cell, bundle) stands for a handful of candidates and costs as much as one.
+
+    bundles = Bundles(enumerator, MEMORY_READS)
+    cells, bundle = bundles.between(0, 100)          # one entry per bundle of the first hundred cells
+    lines = bundles.lines(cells[:5], bundle[:5])     # the candidates of five of them
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Ints
+from primus_search.space.enumerate import Enumerator, GridRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Lines of some bundles, and which of the bundles each belongs to."""
+
+    lines: GridRows
+    owner: Ints
+
+
+class Bundles:
+    """The bundles of every class of outer cells.
+
+    size      candidates in a bundle        example  its first inner combination
+    members   inner combinations, bundle by bundle from `first[bundle]`; `place`: where each stands in its class' list
+    """
+
+    def __init__(self, enumerator: Enumerator, columns: frozenset[str]) -> None:
+        kinds = enumerator.inner_numbers(columns)[0]
+        members, places, sizes, per_class = [], [], [], []
+        for rows in enumerator.inner_lists:
+            order = np.argsort(kinds[rows], kind="stable")
+            edges = np.flatnonzero(np.diff(kinds[rows][order], prepend=-1))
+            members.append(rows[order])
+            places.append(order)
+            sizes.append(np.diff(edges, append=len(rows)))
+            per_class.append(len(edges))
+        self._enumerator = enumerator
+        self._first_of_class = np.concatenate([[0], np.cumsum(per_class)]).astype(np.int64)
+        self.size: Ints = np.concatenate([*sizes, np.zeros(0, dtype=np.int64)])
+        self.first: Ints = np.concatenate([[0], np.cumsum(self.size)]).astype(np.int64)
+        self.members: Ints = np.concatenate([*members, np.zeros(0, dtype=np.int64)])
+        self.place: Ints = np.concatenate([*places, np.zeros(0, dtype=np.int64)])
+        self.example: Ints = self.members[self.first[:-1]]
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def count(self, cells: Ints) -> Ints:
+        """Bundles of each of these cells."""
+        number = self._enumerator.class_of_cell[cells]
+        found: Ints = self._first_of_class[number + 1] - self._first_of_class[number]
+        return found
+
+    def between(self, first_cell: int, last_cell: int) -> tuple[Ints, Ints]:
+        """Cell and bundle of every bundle of the cells from `first_cell` up to `last_cell` (exclusive)."""
+        return self.of(np.arange(first_cell, last_cell))
+
+    def of(self, cells: Ints) -> tuple[Ints, Ints]:
+        """Cell and bundle of every bundle of these cells."""
+        count = self.count(cells)
+        return np.repeat(cells, count), _runs(self._first_of_class[self._enumerator.class_of_cell[cells]], count)
+
+    def first_number(self, cells: Ints, bundle: Ints) -> Ints:
+        """The smallest candidate number in each bundle."""
+        numbers: Ints = self._enumerator.starts[cells] + self.place[self.first[bundle]]
+        return numbers
+
+    def lines(self, cells: Ints, bundle: Ints) -> Spread:
+        """All candidates of some bundles."""
+        size = self.size[bundle]
+        at = _runs(self.first[bundle], size)
+        cell = np.repeat(cells, size)
+        lines = GridRows(
+            cells=cell, inner=self.members[at], indices=self._enumerator.starts[cell] + self.place[at], removed={}
+        )
+        return Spread(lines=lines, owner=np.repeat(np.arange(len(bundle)), size))
+
+
+def _runs(start: Ints, count: Ints) -> Ints:
+    """start[0], start[0] + 1, ... count[0] of them, then from start[1], ..."""
+    before = np.cumsum(count) - count
+    return np.repeat(start - before, count) + np.arange(int(count.sum()))

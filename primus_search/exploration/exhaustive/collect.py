@@ -1,0 +1,160 @@
+"""Run tasks on an engine and merge what they find, until all are done, a budget is spent or the user stops."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import accumulate
+
+from primus_search.exploration.engines.local_engine import Engine
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.leaders import Leader, leaders
+from primus_search.exploration.exhaustive.shortlist import Cut
+from primus_search.exploration.findings import Findings
+from primus_search.exploration.result import SamplerCheck
+from primus_search.exploration.run_folder.journal import Journal
+from primus_search.guards.interrupts import Interrupted, signal_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Rows and wall seconds a search may use; 0 means no limit."""
+
+    candidates: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """Findings per cluster, and whether every row was evaluated; `interrupted_by` is the signal that ended it, or 0."""
+
+    findings: tuple[Findings, ...]
+    is_complete: bool
+    notes: tuple[str, ...] = ()
+    sampler_check: SamplerCheck | None = None
+    peak_rss_bytes: float = 0.0
+    interrupted_by: int = 0
+
+    @property
+    def total(self) -> Findings:
+        """Counts over all clusters; its rows mix clusters and mean nothing."""
+        empty = Findings.none(1)
+        return reduce(lambda left, right: left.plus(right), (one.without_rows() for one in self.findings), empty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Where a search stands, for a progress bar. `leaders` lists the best rows so far when it is called."""
+
+    rows_done: int
+    rows_total: int
+    legal: int
+    feasible: int
+    projected: int
+    leaders: Callable[[], list[Leader]]
+
+
+Progress = Callable[[Tick], None]
+
+
+def silent(tick: Tick) -> None:
+    """No progress bar."""
+
+
+def collect(
+    engine: Engine,
+    funnel: Funnel,
+    tasks: Sequence[Task],
+    budget: Budget,
+    journal: Journal | None,
+    progress: Progress,
+) -> Collected:
+    """Findings per cluster of all tasks; tasks that the journal holds are not done again."""
+    gathered, notes, interrupted_by = _Gathered(funnel, tasks, progress), list[str](), 0
+    for done in journal.done if journal else ():
+        gathered.add(done.task, done.findings)
+    left = _within([task for task in tasks if task.number not in gathered.done], budget.candidates)
+    ends_at = time.monotonic() + budget.seconds if budget.seconds else math.inf
+    record = _Record(journal)
+    try:
+        for task, findings in engine.map(left, gathered.cut_of, lambda: time.monotonic() >= ends_at):
+            gathered.add(task.number, findings)
+            record.add(task.number, findings)
+    except (KeyboardInterrupt, Interrupted) as stop:
+        interrupted_by = signal_of(stop)
+        notes.append("interrupted: these are the best candidates found so far")
+    finally:
+        record.close()
+    is_complete = len(gathered.done) == len(tasks)
+    if not is_complete and not notes:
+        notes.append("the budget ran out: these are the best candidates found so far")
+    return Collected(
+        findings=tuple(gathered.findings),
+        is_complete=is_complete,
+        notes=(*notes, *record.notes),
+        interrupted_by=interrupted_by,
+    )
+
+
+class _Record:
+    """The journal, as long as it can be written: a full disk must not end a search that can still end well."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal, self.notes = journal, list[str]()
+
+    def add(self, task: int, findings: Findings) -> None:
+        if self._journal is None:
+            return
+        try:
+            self._journal.add(task, findings)
+        except OSError as error:
+            self.notes.append(
+                f"the journal could not be written ({error.strerror}): --resume would do again what followed"
+            )
+            self.close()
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+        self._journal = None
+
+
+def _within(tasks: Sequence[Task], candidates: int) -> Sequence[Task]:
+    """The first tasks, until they hold so many candidates; all of them where there is no limit."""
+    if not candidates:
+        return tasks
+    before = accumulate((task.stop - task.start for task in tasks), initial=0)
+    return [task for task, rows in zip(tasks, before, strict=False) if rows < candidates]
+
+
+class _Gathered:
+    """Findings per cluster so far."""
+
+    def __init__(self, funnel: Funnel, tasks: Sequence[Task], progress: Progress) -> None:
+        self.findings = [Findings.none(funnel.keep) for _ in funnel.enumerators]
+        self.done: set[int] = set()
+        self._tasks = {task.number: task for task in tasks}
+        self._total = sum(task.stop - task.start for task in tasks)
+        self._rows, self._progress, self._funnel = 0, progress, funnel
+
+    def add(self, number: int, findings: Findings) -> None:
+        task = self._tasks[number]
+        self.done.add(number)
+        self.findings[task.cluster] = self.findings[task.cluster].plus(findings)
+        self._rows += task.stop - task.start
+        self._progress(self._tick())
+
+    def cut_of(self, cluster: int) -> Cut:
+        return self.findings[cluster].shortlist.cut
+
+    def _tick(self) -> Tick:
+        tops = [f.shortlist.top for f in self.findings]
+        return Tick(
+            rows_done=self._rows,
+            rows_total=self._total,
+            legal=sum(f.legal for f in self.findings),
+            feasible=sum(f.feasible for f in self.findings),
+            projected=sum(f.rows.get("project", 0) for f in self.findings),
+            leaders=partial(leaders, self._funnel, tops),
+        )

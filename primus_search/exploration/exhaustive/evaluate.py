@@ -1,0 +1,248 @@
+"""One range of candidates through the funnel: legality -> memory -> bound -> full projection. Runs in every worker.
+
+Candidates of a whole outer cell come in bundles that memory cannot tell apart: memory and a first bound are computed
+once per bundle. Bundles that may matter are taken up in the order of their bounds, candidate by candidate: a sharper
+bound, then the exact step. A row is dropped only when rows already found exclude it from the top list and from the
+frontier, so that the order in which rows are looked at never changes the answer.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Ints
+from primus_search.cost.project import Projector
+from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_IGNORES as MEMORY_IGNORES
+from primus_search.exploration.exhaustive.bounds_and_steps import Sieve
+from primus_search.exploration.exhaustive.shortlist import Collector, Cut, ShortlistRows, without_noise
+from primus_search.exploration.exhaustive.task_order import Walk
+from primus_search.exploration.findings import NO_MISS, Findings, Miss
+from primus_search.space import Enumerator, Space
+from primus_search.space.enumerate import GridRows
+
+CHUNK_ROWS = 65536
+"""Rows evaluated at once: large enough that NumPy's cost per call vanishes, small enough to stay in cache."""
+
+BOUND_SLACK = 1e-9
+"""The bound adds the same terms in another order; this covers the rounding, so that pruning stays provable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A range of candidates on one of the space's clusters, in the order of the search (`walk`).
+
+    group  tasks of a cluster with the same one share orders; a worker that has done one does the others for less
+    """
+
+    number: int
+    cluster: int
+    start: int
+    stop: int
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """A space ready to be evaluated; each worker builds one and keeps it, with the projectors' tables of terms."""
+
+    space: Space
+    keep: int
+
+    @cached_property
+    def enumerators(self) -> tuple[Enumerator, ...]:
+        return tuple(Enumerator(self.space, choice) for choice in self.space.clusters)
+
+    @cached_property
+    def walks(self) -> tuple[Walk, ...]:
+        return tuple(map(Walk.of, self.enumerators))
+
+    @cached_property
+    def projectors(self) -> tuple[Projector, ...]:
+        return tuple(self.fresh_projector(cluster) for cluster in range(len(self.space.clusters)))
+
+    @cached_property
+    def sieves(self) -> tuple[Sieve, ...]:
+        return tuple(map(Sieve, self.enumerators, self.projectors))
+
+    def fresh_projector(self, cluster: int) -> Projector:
+        """A projector that has seen no row yet."""
+        space = self.space
+        choice, margin = space.clusters[cluster], space.search.memory_margin
+        return Projector(space.job_on(choice.cluster), memory_margin=margin)
+
+    def evaluate(self, task: Task, cut: Cut) -> Findings:
+        """What the rows of a task contribute beyond the cut."""
+        tally, collector = _Tally(), Collector(self.keep, cut)
+        sieve, walk = self.sieves[task.cluster], self.walks[task.cluster]
+        sieve.projector.refresh()
+        first, last = np.searchsorted(walk.starts, [task.start, task.stop], side="left")
+        last -= int(walk.starts[last] > task.stop)
+        if sieve.enumerator.has_late_rules or first >= last:
+            self._rows(sieve, walk, task.start, task.stop, collector, tally)
+        else:
+            self._cells(sieve, walk.cells[first:last], collector, tally)
+            self._rows(sieve, walk, task.start, int(walk.starts[first]), collector, tally)
+            self._rows(sieve, walk, int(walk.starts[last]), task.stop, collector, tally)
+        return tally.findings(collector)
+
+    def _rows(self, sieve: Sieve, walk: Walk, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
+        """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
+        for begin in range(start, stop, CHUNK_ROWS):
+            end = min(begin + CHUNK_ROWS, stop)
+            with tally.stage("enumerate", end - begin):
+                lines = sieve.enumerator.lines_at(walk.numbers(np.arange(begin, end)))
+            _look_at(sieve, lines, collector, tally)
+
+    def _cells(self, sieve: Sieve, cells: Ints, collector: Collector, tally: "_Tally") -> None:
+        """All candidates of these cells, bundle by bundle, the most promising first."""
+        alive = _Bundles.none()
+        for begin, end in _portions(sieve.bundles.count(cells), CHUNK_ROWS):
+            alive = alive.plus(_sift(sieve, cells[begin:end], collector.cut, tally))
+        alive = alive.take(np.argsort(alive.bound_s, kind="stable"))
+        for begin, end in _portions(sieve.bundles.size[alive.bundle], CHUNK_ROWS):
+            some = alive.take(slice(begin, end))
+            some = some.take(collector.cut.admits(some.bound_s, some.memory_bytes))
+            with tally.stage("enumerate", 0):
+                spread = sieve.bundles.lines(some.cells, some.bundle)
+            _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bundles:
+    """Bundles that fit, with the seconds that no member can beat and the bytes of each, freed of noise."""
+
+    cells: Ints
+    bundle: Ints
+    bound_s: Floats
+    memory_bytes: Floats
+
+    @classmethod
+    def none(cls) -> "_Bundles":
+        empty = np.zeros(0, dtype=np.int64)
+        return cls(cells=empty, bundle=empty, bound_s=np.zeros(0), memory_bytes=np.zeros(0))
+
+    def take(self, rows: Ints | Bools | slice) -> "_Bundles":
+        return _Bundles(
+            cells=self.cells[rows],
+            bundle=self.bundle[rows],
+            bound_s=self.bound_s[rows],
+            memory_bytes=self.memory_bytes[rows],
+        )
+
+    def plus(self, other: "_Bundles") -> "_Bundles":
+        return _Bundles(
+            cells=np.concatenate([self.cells, other.cells]),
+            bundle=np.concatenate([self.bundle, other.bundle]),
+            bound_s=np.concatenate([self.bound_s, other.bound_s]),
+            memory_bytes=np.concatenate([self.memory_bytes, other.memory_bytes]),
+        )
+
+
+def _sift(sieve: Sieve, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
+    """The bundles of some outer cells that fit and that the cut admits."""
+    bundles, starts = sieve.bundles, sieve.enumerator.starts
+    rows = int((starts[outer + 1] - starts[outer]).sum())
+    with tally.stage("enumerate", rows):
+        cells, bundle = bundles.of(outer)
+    with tally.stage("memory", rows):
+        memory_bytes = sieve.memory_bytes(cells, bundles.example[bundle])
+        missing_bytes = sieve.missing_bytes(memory_bytes)
+        fits = missing_bytes <= 0.0
+        tally.note(missing_bytes, lambda at: bundles.first_number(cells[at], bundle[at]))
+        cells, bundle, memory_bytes = cells[fits], bundle[fits], without_noise(memory_bytes[fits])
+    with tally.stage("bound", int(bundles.size[bundle].sum())):
+        if not len(cells):
+            return _Bundles.none()
+        bound_s = sieve.bound_s(cells, bundle) * (1.0 - BOUND_SLACK)
+        every = _Bundles(cells=cells, bundle=bundle, bound_s=bound_s, memory_bytes=memory_bytes)
+        return every.take(cut.admits(bound_s, memory_bytes))
+
+
+def _look_at(sieve: Sieve, lines: GridRows, collector: Collector, tally: "_Tally") -> None:
+    """Lines one by one: those that fit are projected."""
+    with tally.stage("memory", len(lines)):
+        memory_bytes = sieve.memory_bytes(lines.cells, lines.inner)
+        missing_bytes = sieve.missing_bytes(memory_bytes)
+        fits = missing_bytes <= 0.0
+    tally.removed_by(lines.removed)
+    tally.note(missing_bytes, lambda at: lines.indices[at])
+    with tally.stage("bound", int(np.count_nonzero(fits))):
+        alive = lines.take(fits)
+    _project(sieve, alive, without_noise(memory_bytes[fits]), collector, tally)
+
+
+def _project(sieve: Sieve, lines: GridRows, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> None:
+    """The exact steps of those lines that the collector's cut admits, handed to it."""
+    if not len(lines):
+        return
+    with tally.stage("bound", 0):
+        pipelines = sieve.pipelines(lines)
+        admitted = collector.cut.admits(pipelines.bound_s() * (1.0 - BOUND_SLACK), memory_bytes)
+    with tally.stage("pipeline", 0):
+        simulated = pipelines.simulated(admitted)
+    tally.rows["pipeline"] += len(simulated)
+    with tally.stage("project", int(np.count_nonzero(admitted))):
+        if admitted.any():
+            collector.add(
+                ShortlistRows(
+                    indices=lines.indices[admitted],
+                    step_s=without_noise(pipelines.step_s(admitted, simulated)),
+                    memory_bytes=memory_bytes[admitted],
+                )
+            )
+
+
+def _portions(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive positions whose sizes sum to about `most`, at least one position each."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(int(np.searchsorted(ends, before + most, side="right")), begin + 1)
+        yield begin, end
+        begin = end
+
+
+class _Tally:
+    """Processor seconds and rows per stage, rows that late rules removed, and the nearest miss, of one task."""
+
+    def __init__(self) -> None:
+        self.rows = dict.fromkeys(("enumerate", "memory", "bound", "pipeline", "project"), 0)
+        self.seconds = dict.fromkeys(self.rows, 0.0)
+        self.removed: dict[str, int] = {}
+        self.miss = NO_MISS
+
+    @contextmanager
+    def stage(self, name: str, rows: int) -> Iterator[None]:
+        started = time.process_time()
+        yield
+        self.rows[name] += rows
+        self.seconds[name] += time.process_time() - started
+
+    def removed_by(self, removed: Mapping[str, int]) -> None:
+        """Rows that late rules took out."""
+        for name, count in removed.items():
+            self.removed[name] = self.removed.get(name, 0) + count
+
+    def note(self, missing_bytes: Floats, numbers: Callable[[Ints], Ints]) -> None:
+        """Remember the row that misses by least; `numbers` gives the first number at some positions."""
+        lacking = np.flatnonzero(missing_bytes > 0.0)
+        if len(lacking):
+            least = float(missing_bytes[lacking].min())
+            nearest = numbers(lacking[missing_bytes[lacking] == least])
+            self.miss = self.miss.plus(Miss(index=int(nearest.min()), missing_bytes=least))
+
+    def findings(self, collector: Collector) -> Findings:
+        return Findings(
+            shortlist=collector.shortlist,
+            legal=self.rows["memory"],
+            feasible=self.rows["bound"],
+            removed=self.removed,
+            rows=self.rows,
+            seconds=self.seconds,
+            miss=self.miss,
+        )

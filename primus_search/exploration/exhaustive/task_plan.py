@@ -1,0 +1,141 @@
+"""Cut the space into tasks, and choose the engine that will do them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from primus_search.candidates import Ints
+from primus_search.cores import available_cores
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.engines.local_engine import Engine, InProcess, Processes
+from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
+from primus_search.exploration.exhaustive.task_order import SMALL_ROWS
+from primus_search.schedule.order_cache import is_kept
+from primus_search.space import Enumerator
+
+MAX_TASK_ROWS = 16 * CHUNK_ROWS
+TASKS_PER_WORKER = 16
+"""Enough tasks per worker that the last ones end together."""
+
+LEAST_TASK_ROWS = 1024
+"""Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
+
+FIRST_SHARE = 4
+"""Tasks per chunk where one process walks a small space: the first ranking is shown when the first of them is done."""
+
+FEW_ORDERS = 20
+"""Orders that one process searches for before a second one would have started to pay; each takes 50 to 300 ms."""
+
+LOOKED_AT, LEAST_LOOKED_AT = 8192, 16
+"""Candidates that are looked at to order the tasks of a cluster, and of each task at least."""
+
+PROMISING, LEAST_BEST = 2.0, 64
+"""The best of them: so many times as many as rows are kept of the space, and so many at least."""
+
+QUICK_STAGES = 4
+"""Pipelines of so many ranks have their order in milliseconds."""
+
+
+def task_rows(funnel: Funnel, workers: int) -> int:
+    """Rows of a task: whole chunks, some tasks for each worker, none so long that losing one would hurt."""
+    total = sum(enumerator.size for enumerator in funnel.enumerators)
+    wanted = total // max(workers * TASKS_PER_WORKER, 1)
+    if total <= SMALL_ROWS:
+        return max(wanted, LEAST_TASK_ROWS if workers > 1 else CHUNK_ROWS // FIRST_SHARE)
+    return int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
+
+
+def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Task]:
+    """Ranges of about `rows` that cover every legal row of every cluster once, the most promising first.
+
+    What is found first prunes what follows. The number of a task, by which a journal knows it, is its place in the
+    walk; the order in which tasks are done never changes the answer. `promising`: what `look` found.
+    """
+    tasks, promise = list[Task](), list[Ints]()
+    for cluster, (walk, places) in enumerate(zip(funnel.walks, promising, strict=True)):
+        cuts = walk.cuts(rows)
+        promise.append(np.histogram(places, cuts)[0])
+        tasks += [
+            Task(number=number, cluster=cluster, start=start, stop=stop, group=walk.group_of(start))
+            for number, (start, stop) in enumerate(pairwise(cuts.tolist()), start=len(tasks))
+        ]
+    shuffled = np.random.default_rng(funnel.space.search.seed).permutation(len(tasks))
+    return [tasks[n] for n in np.lexsort((shuffled, -np.concatenate(promise)))]
+
+
+def look(funnel: Funnel) -> list[Ints]:
+    """Places in the walk of each cluster where candidates were found that may be among the best.
+
+    It takes a second of a large space, and depends on nothing but the space: time to start workers meanwhile.
+    """
+    rng = np.random.default_rng(funnel.space.search.seed)
+    return [_promising(funnel, cluster, rng) for cluster in range(len(funnel.walks))]
+
+
+def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator) -> Ints:
+    """The best of some candidates of a cluster, by the bounds of those that fit and whose order needs no search.
+
+    None for a small space.
+    """
+    enumerator, walk, sieve = funnel.enumerators[cluster], funnel.walks[cluster], funnel.sieves[cluster]
+    if walk.is_small:
+        return np.zeros(0, dtype=np.int64)
+    count = max(LOOKED_AT, LEAST_LOOKED_AT * enumerator.size // MAX_TASK_ROWS)
+    places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
+    numbers, place_of = np.unique(walk.numbers(places), return_index=True)
+    lines = enumerator.lines_at(numbers)
+    is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms])
+    lines = lines.take(np.flatnonzero(is_quick[enumerator.blocks[0].values["schedule"][lines.cells]]))
+    fits = np.flatnonzero(sieve.missing_bytes(sieve.memory_bytes(lines.cells, lines.inner)) <= 0.0)
+    if not len(fits):
+        return np.zeros(0, dtype=np.int64)
+    lines = lines.take(fits)
+    best = np.argsort(sieve.pipelines(lines).bound_s(), kind="stable")
+    share = PROMISING * funnel.keep / enumerator.size
+    best = best[: max(int(share * count), LEAST_BEST)]
+    found: Ints = places[place_of[np.searchsorted(numbers, lines.indices[best])]]
+    return found
+
+
+def _searched_orders(enumerator: Enumerator) -> int:
+    """Orders of the space that have to be searched for at length: those not on disk."""
+    _, example = enumerator.outer_numbers(frozenset({"pp", "vpp", "schedule", "microbatches"}))
+    outer, chosen = enumerator.blocks[0].values, enumerator.job.algorithms
+    columns = (
+        outer["schedule"][example],
+        outer["pp"][example],
+        enumerator.microbatches[example],
+        outer["vpp"][example],
+    )
+    shapes = zip(*(column.tolist() for column in columns), strict=True)
+    return sum(
+        chosen[which].cost_aware and pp > QUICK_STAGES and not is_kept(chosen[which].name, pp, microbatches, vpp)
+        for which, pp, microbatches, vpp in shapes
+    )
+
+
+@contextmanager
+def open_engine(funnel: Funnel, name: str, workers: int, ray_address: str) -> Iterator[Engine]:
+    """The engine of that name; `auto` takes this machine, and Ray where an address is given."""
+    engine = _engine(funnel, name, workers, ray_address)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _engine(funnel: Funnel, name: str, workers: int, ray_address: str) -> Engine:
+    if name not in ("auto", "local", "ray"):
+        raise InputError([Problem("--engine", f"{name!r} is no engine; use auto, local or ray")])
+    if name == "local" and ray_address:
+        raise InputError([Problem("--ray-address", "the local engine has no address; leave out --engine local")])
+    if name == "ray" or ray_address:
+        from primus_search.exploration.engines.ray_engine import RayCluster
+
+        return RayCluster(funnel, workers, ray_address)
+    rows = sum(enumerator.size for enumerator in funnel.enumerators)
+    is_small = rows <= SMALL_ROWS and sum(map(_searched_orders, funnel.enumerators)) <= FEW_ORDERS
+    workers = workers or (1 if is_small else available_cores())
+    return InProcess(funnel) if workers == 1 else Processes(funnel, workers)

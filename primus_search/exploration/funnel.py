@@ -1,0 +1,110 @@
+"""The search, told in one screen: enumerate -> memory -> bound -> project -> pipeline -> rank.
+
+result = run_search(space)
+result.ranking.row(0)
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from primus_search.exploration.engines.resources import peak_rss_bytes
+from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
+from primus_search.exploration.exhaustive.evaluate import Funnel
+from primus_search.exploration.exhaustive.task_plan import look, open_engine, plan_tasks, task_rows
+from primus_search.exploration.findings import FunnelStage
+from primus_search.exploration.method import choose_method
+from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
+from primus_search.exploration.result import SearchResult
+from primus_search.exploration.run_folder.folder import RunFolder
+from primus_search.guards.interrupts import Interrupted
+from primus_search.space import Space
+
+KEEP = 100_000
+"""Rows kept in `candidates.parquet`; the exact best of the whole space."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to run a search; what to search is in the space.
+
+    engine       auto, local or ray             workers  0: all cores of this machine, or of the Ray cluster
+    ray_address  of a running cluster, or "" for a private one
+    keep         rows kept of the whole space   resume   continue what the run folder's journal holds
+    """
+
+    engine: str = "auto"
+    workers: int = 0
+    ray_address: str = ""
+    keep: int = KEEP
+    resume: bool = False
+    folder: RunFolder | None = None
+    progress: Progress = field(default=silent)
+
+
+def run_search(space: Space, options: Options | None = None) -> SearchResult:
+    """The best candidates of a space on each of its clusters.
+
+    Raises InputError when no row is legal (naming the rules) and NothingFits when none fits (naming the nearest miss).
+    """
+    options = options or Options()
+    started, began = time.perf_counter(), time.process_time()
+    funnel = Funnel(space, max(options.keep, space.search.top_k))
+    refuse_empty(funnel)
+    setup_s = time.process_time() - began
+
+    method, reason = choose_method(funnel)
+    if method == "exhaustive":
+        collected, engine, workers = _exhaustive(funnel, options)
+    else:
+        from primus_search.exploration.sampled.samplers import sample
+
+        path = options.folder.path if options.folder else None
+        collected = sample(funnel, method, path, options.progress)
+        engine, workers = "local", 1
+    if collected.interrupted_by and not any(found.feasible for found in collected.findings):
+        raise Interrupted(collected.interrupted_by)
+    refuse_unfit(funnel, collected.findings)
+    clusters = ranked(funnel, collected)
+    return SearchResult(
+        space=space,
+        clusters=clusters,
+        stages=_stages(collected, setup_s),
+        reasons=funnel.enumerators[0].reasons,
+        engine=engine,
+        workers=workers,
+        method=method,
+        method_reason=reason,
+        exact=method == "exhaustive" and collected.is_complete,
+        is_complete=collected.is_complete,
+        seconds=time.perf_counter() - started,
+        peak_rss_bytes=max(peak_rss_bytes(), collected.peak_rss_bytes),
+        sampler_check=collected.sampler_check,
+        notes=collected.notes,
+        interrupted_by=collected.interrupted_by,
+    )
+
+
+def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
+    """Every legal row, on the engine that suits."""
+    settings = funnel.space.search
+    with ThreadPoolExecutor(1) as aside:
+        promising = aside.submit(look, funnel)  # while the engine starts
+        with open_engine(funnel, options.engine, options.workers, options.ray_address) as engine:
+            rows = task_rows(funnel, engine.workers)
+            journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
+            tasks = plan_tasks(funnel, journal.task_rows if journal else rows, promising.result())
+            aside.shutdown()  # an engine may fork, which a second thread would not survive
+            budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
+            collected = collect(engine, funnel, tasks, budget, journal, options.progress)
+            return collected, engine.name, engine.workers
+
+
+def _stages(collected: Collected, setup_s: float) -> tuple[FunnelStage, ...]:
+    """Stages over all clusters; listing the legal grid counts as enumeration."""
+    merged = collected.total
+    seconds = dict(merged.seconds)
+    seconds["enumerate"] = seconds.get("enumerate", 0.0) + setup_s
+    return tuple(
+        FunnelStage(name=stage.name, rows=stage.rows, seconds=seconds.get(stage.name, 0.0)) for stage in merged.stages
+    )

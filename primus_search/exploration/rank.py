@@ -1,0 +1,103 @@
+"""From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+
+from primus_search.candidates import Ints
+from primus_search.errors import InputError, NothingFits, Problem
+from primus_search.exploration.exhaustive.collect import Collected
+from primus_search.exploration.exhaustive.evaluate import Funnel
+from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.findings import NO_MISS, Findings, Miss
+from primus_search.exploration.near_miss import explain_miss
+from primus_search.exploration.result import ClusterResult, RankingTable
+
+RULES_NAMED = 6
+"""Rules an empty space lists; the others removed less."""
+
+
+def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
+    """Ranking and frontier of every cluster, projected in full."""
+    return tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
+
+
+def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterResult:
+    enumerator = funnel.enumerators[cluster]
+    removed = dict(enumerator.removed)
+    for name, count in found.removed.items():
+        removed[name] = removed.get(name, 0) + count
+    order = list(enumerator.reasons)
+    return ClusterResult(
+        choice=funnel.space.clusters[cluster],
+        raw=enumerator.raw_size,
+        legal=found.legal,
+        feasible=found.feasible,
+        removed={name: removed[name] for name in sorted(removed, key=order.index)},
+        ranking=table(funnel, cluster, found.shortlist.top.indices),
+        frontier=table(funnel, cluster, found.shortlist.frontier.indices, by="memory"),
+    )
+
+
+def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> RankingTable:
+    """The rows with these numbers with their full projection, by step time or, for a frontier, by memory.
+
+    Projected afresh and in the order of their numbers, so that the last digit of a figure does not depend on which
+    worker saw which row beside which.
+    """
+    numbers, choice = np.sort(indices), funnel.space.clusters[cluster]
+    candidates = funnel.enumerators[cluster].rows(numbers)
+    projection = funnel.fresh_projector(cluster).project(candidates)
+    step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
+    order = np.lexsort((numbers, step_s) if by == "step" else (numbers, step_s, memory_bytes))
+    return RankingTable(
+        job=funnel.space.job_on(choice.cluster),
+        choice=choice,
+        indices=numbers[order],
+        candidates=candidates.take(order),
+        projection=projection.take(order),
+    )
+
+
+def refuse_empty(funnel: Funnel) -> None:
+    """Raise InputError when no row of any cluster is legal, naming the rules that emptied the space.
+
+    The space's own constraints come first: they are what its author can loosen.
+    """
+    if any(enumerator.size for enumerator in funnel.enumerators):
+        return
+    enumerator = funnel.enumerators[0]
+    own = {constraint.text for constraint in funnel.space.constraints}
+    removed = ((name, count) for name, count in enumerator.removed.items() if count)
+    blamed = sorted(removed, key=lambda item: (item[0] not in own, -item[1]))[:RULES_NAMED]
+    lines = [f"{name} removed {count:,}: {enumerator.reasons[name]}" for name, count in blamed]
+    where = funnel.space.source or funnel.space.name
+    what = f"no legal candidate among {enumerator.raw_size:,}; the rules that emptied the space:"
+    raise InputError([Problem(where, "\n  ".join([what, *lines]))])
+
+
+def refuse_unfit(funnel: Funnel, findings: Sequence[Findings]) -> None:
+    """Raise NothingFits when no legal row fits on any cluster: the nearest miss, and what would make it fit."""
+    if any(found.feasible for found in findings):
+        return
+    misses = [(found.miss, cluster) for cluster, found in enumerate(findings) if found.miss.index >= 0]
+    if not misses:
+        where = funnel.space.source or funnel.space.name
+        raise InputError(
+            [Problem(where, "no candidate was looked at: the budget is too small, or late rules left none")]
+        )
+    miss, cluster = min(misses, key=lambda pair: (pair[0].missing_bytes, pair[1]))
+    raise NothingFits(explain_miss(funnel, cluster, miss))
+
+
+def nearest(findings: Sequence[Findings]) -> Miss:
+    """The nearest miss over all clusters."""
+    return reduce(lambda left, right: left.plus(right), (found.miss for found in findings), NO_MISS)
+
+
+def spread(table: RankingTable, most: int) -> Ints:
+    """Ranks of at most `most` rows, evenly spread over a table, ends included: for plots of long frontiers."""
+    if len(table) <= most:
+        return np.arange(len(table))
+    return np.unique(np.linspace(0, len(table) - 1, most).round().astype(np.int64))

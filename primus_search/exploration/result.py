@@ -1,0 +1,306 @@
+"""What a search returns: ranked rows and the frontier per cluster, counts per funnel stage, and how sure it is."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
+from primus_search.cost.confidence.coverage import Covered, coverage
+from primus_search.cost.confidence.uncertainty import Confidence, confidence, ties_with_best
+from primus_search.cost.memory import fit_verdict
+from primus_search.cost.projection import Projection
+from primus_search.declare.sourced.range_files import load_ranges
+from primus_search.exploration.findings import FunnelStage
+from primus_search.job import Job
+from primus_search.space import ClusterChoice, Space
+
+PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
+"""What a figure stands on: formulas, torch modules without memory, or the same modules on a device."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingTable:
+    """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on.
+
+    sureties  probability of fitting of rows whose memory was measured, by row; projected errors say it of the others
+    """
+
+    job: Job
+    choice: ClusterChoice
+    indices: Ints
+    candidates: Candidates
+    projection: Projection
+    time_evidence: tuple[str, ...] = ()
+    memory_evidence: tuple[str, ...] = ()
+    sureties: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("time_evidence", "memory_evidence"):
+            if not self.__getattribute__(name):
+                object.__setattr__(self, name, (PROJECTED,) * len(self.indices))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @cached_property
+    def confidence(self) -> Confidence:
+        """Interval, probability of fitting and ties of every row."""
+        sure = confidence(self.job.model, self.job.cluster, self.candidates.fp8, self.projection)
+        runs_measured = np.array([one == MEASURED for one in self.time_evidence], dtype=np.bool_) & ~self.is_lost
+        if runs_measured.any():  # and projected times do not compare with theirs
+            rate = np.where(runs_measured, self.projection.tokens_per_s_per_gpu, 0.0)
+            sure = replace(sure, ties_with_best=ties_with_best(rate))
+        fits = sure.fits.copy()
+        fits[list(self.sureties)] = list(self.sureties.values())
+        return replace(sure, fits=fits)
+
+    @cached_property
+    def coverage(self) -> tuple[Covered, ...]:
+        """Which parts of the first row's projection rest on measured ranges."""
+        memory_bytes = float(self.projection.memory.total[0])
+        return coverage(self.job, self.candidates.take(slice(0, 1)), memory_bytes, load_ranges())
+
+    @property
+    def is_lost(self) -> Bools:
+        """Rows that a device showed not to fit."""
+        lost = np.zeros(len(self), dtype=np.bool_)
+        lost[list(self.sureties)] = self.projection.headroom_bytes[list(self.sureties)] < 0.0
+        return lost
+
+    @property
+    def is_looked_at(self) -> Bools:
+        """Rows of which torch has said something: a figure is traced or measured."""
+        pairs = zip(self.time_evidence, self.memory_evidence, strict=True)
+        return np.array([pair != (PROJECTED, PROJECTED) for pair in pairs], dtype=np.bool_)
+
+    def take(self, rows: Ints) -> "RankingTable":
+        """These rows, in their order."""
+        chosen = rows.tolist()
+        return replace(
+            self,
+            indices=self.indices[rows],
+            candidates=self.candidates.take(rows),
+            projection=self.projection.take(rows),
+            time_evidence=tuple(self.time_evidence[row] for row in chosen),
+            memory_evidence=tuple(self.memory_evidence[row] for row in chosen),
+            sureties={place: self.sureties[row] for place, row in enumerate(chosen) if row in self.sureties},
+        )
+
+    def plus(self, other: "RankingTable") -> "RankingTable":
+        """The rows of both, one after the other."""
+        behind = {len(self) + row: chance for row, chance in other.sureties.items()}
+        return replace(
+            self,
+            indices=np.concatenate([self.indices, other.indices]),
+            candidates=joined([self.candidates, other.candidates]),
+            projection=self.projection.plus(other.projection),
+            time_evidence=self.time_evidence + other.time_evidence,
+            memory_evidence=self.memory_evidence + other.memory_evidence,
+            sureties=dict(self.sureties) | behind,
+        )
+
+    @cached_property
+    def figures(self) -> dict[str, Ints | Floats | Bools]:
+        """Degrees and figures of every row, by column of `ranking.csv`."""
+        p, sure = self.projection, self.confidence
+        return {
+            "dp": p.dp,
+            "microbatches": p.microbatches,
+            "tokens_per_s": p.tokens_per_s,
+            "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
+            "tokens_per_s_per_gpu_low": sure.low,
+            "tokens_per_s_per_gpu_high": sure.high,
+            "ties_with_best": sure.ties_with_best,
+            "step_s": p.step.total,
+            "memory_bytes": p.memory.total,
+            "headroom_bytes": p.headroom_bytes,
+            "fit_probability": sure.fits,
+            "bubble_ratio": p.bubble_ratio,
+            "mfu": p.mfu,
+        }
+
+    def row(self, rank: int) -> dict[str, Any]:
+        """One row as the columns of `ranking.csv`: axes by name, then degrees and figures. `rank` counts from 0."""
+        knobs = self.candidates.row(rank)
+        row: dict[str, Any] = {name: knobs[name] for name in COLUMN_NAMES}
+        row |= {name: _shown(column[rank].item()) for name, column in self.figures.items()}
+        return row | {
+            "memory_verdict": fit_verdict(row["fit_probability"], row["headroom_bytes"]),
+            "time_evidence": self.time_evidence[rank],
+            "memory_evidence": self.memory_evidence[rank],
+        }
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every row, in order."""
+        return (self.row(rank) for rank in range(len(self)))
+
+
+def _shown(figure: int | float) -> int | float:
+    """A figure as files show it: 12 digits, so that rows that tie also read alike."""
+    return float(f"{figure:.12g}") if isinstance(figure, float) else figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult:
+    """What was found on one cluster.
+
+    raw        size of the grid          legal     rows that no rule removed
+    feasible   rows that fit in memory   removed   rows per rule, in the order rules are asked
+    """
+
+    choice: ClusterChoice
+    raw: int
+    legal: int
+    feasible: int
+    removed: Mapping[str, int]
+    ranking: RankingTable
+    frontier: RankingTable
+
+    @property
+    def best_tokens_per_s_per_gpu(self) -> float:
+        return float(self.ranking.projection.tokens_per_s_per_gpu[0]) if len(self.ranking) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerCheck:
+    """How good the sampler is where the truth is known: an enumerable part of the same space.
+
+    regret         share of tokens/s the sampler's best misses of the true best, on `rows` candidates
+    hypervolume    share of the true frontier's hypervolume that the sampler's frontier covers
+    """
+
+    rows: int
+    evaluations: int
+    regret: float
+    hypervolume: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The answer of one search. `exact`: the ranking is the true optimum of the model over the whole space.
+
+    method, method_reason   how candidates were chosen, and why that way
+    is_complete             False after a budget ran out or an interrupt: the best so far
+    interrupted_by          number of the signal that ended the search early, or 0
+    seconds                 wall time of the search
+    """
+
+    space: Space
+    clusters: tuple[ClusterResult, ...]
+    stages: tuple[FunnelStage, ...]
+    reasons: Mapping[str, str]
+    engine: str
+    workers: int
+    method: str
+    method_reason: str
+    exact: bool
+    is_complete: bool
+    seconds: float
+    peak_rss_bytes: float
+    sampler_check: SamplerCheck | None = None
+    notes: tuple[str, ...] = ()
+    interrupted_by: int = 0
+    labels: tuple[str, ...] = field(default=())
+
+    @property
+    def raw(self) -> int:
+        return sum(found.raw for found in self.clusters)
+
+    @property
+    def legal(self) -> int:
+        return sum(found.legal for found in self.clusters)
+
+    @property
+    def feasible(self) -> int:
+        return sum(found.feasible for found in self.clusters)
+
+    @property
+    def removed(self) -> dict[str, int]:
+        """Rows that each rule removed, over all clusters."""
+        names = dict.fromkeys(name for found in self.clusters for name in found.removed)
+        return {name: sum(found.removed.get(name, 0) for found in self.clusters) for name in names}
+
+    @property
+    def best(self) -> ClusterResult:
+        """The cluster with the best candidate by the space's objective; the first among equals.
+
+        One that was measured comes before those that were not: their times do not compare.
+        """
+        ranked = [found for found in self.clusters if len(found.ranking)]
+        return max(ranked, key=lambda found: (found.ranking.time_evidence[0] == MEASURED, self._score(found)))
+
+    @property
+    def ranking(self) -> RankingTable:
+        """The ranking on the best cluster."""
+        return self.best.ranking
+
+    @property
+    def frontier(self) -> RankingTable:
+        """The frontier of memory against throughput on the best cluster."""
+        return self.best.frontier
+
+    def with_cluster(self, changed: ClusterResult) -> Self:
+        """This result with one cluster's tables replaced (after re-validation)."""
+        clusters = tuple(changed if found.choice is changed.choice else found for found in self.clusters)
+        return replace(self, clusters=clusters)
+
+    def _score(self, found: ClusterResult) -> float:
+        per_gpu = found.best_tokens_per_s_per_gpu
+        is_total = self.space.search.objective == "tokens_per_s"
+        return per_gpu * (found.choice.cluster.world if is_total else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One line of a scaling table: the best candidate of one cluster.
+
+    efficiency     tokens/s/GPU over that of the smallest cluster of the ladder
+    days, gpu_hours, cost_USD   for the token budget; 0 without a budget or a price
+    """
+
+    labels: tuple[tuple[str, int | float | str], ...]
+    nodes: int
+    world: int
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    efficiency: float
+    days: float
+    gpu_hours: float
+    cost_USD: float  # noqa: N815 - USD is the unit
+
+
+SECONDS_PER_HOUR, HOURS_PER_DAY = 3600.0, 24.0
+
+
+def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
+    """The scaling table of a search over several clusters, smallest first; clusters where nothing fits are left out."""
+    found = sorted((c for c in result.clusters if len(c.ranking)), key=lambda c: c.choice.cluster.world)
+    base = found[0].best_tokens_per_s_per_gpu if found else math.nan
+    rungs = []
+    for one in found:
+        world, per_gpu = one.choice.cluster.world, one.best_tokens_per_s_per_gpu
+        hours = token_budget / (per_gpu * world) / SECONDS_PER_HOUR
+        rungs.append(
+            Rung(
+                labels=one.choice.labels,
+                nodes=one.choice.cluster.num_nodes,
+                world=world,
+                tokens_per_s=per_gpu * world,
+                tokens_per_s_per_gpu=per_gpu,
+                efficiency=per_gpu / base,
+                days=hours / HOURS_PER_DAY,
+                gpu_hours=hours * world,
+                cost_USD=hours * world * one.choice.price_per_gpu_hour_USD,
+            )
+        )
+    return tuple(rungs)
+
+
+def exposed_comm_s(projection: Projection) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Seconds of the step that communication takes on the critical path, hops of the pipeline not included."""
+    step = projection.step
+    return step.tensor_comm + step.context_comm + step.expert_comm + step.shard_comm + step.gradient_comm

@@ -1,0 +1,213 @@
+"""The last stage of the funnel: the best rows re-validated with torch, and ranked again by what was found.
+
+Only the best cluster's tables are touched, and of its ranking the first `RANKED_ROWS` rows: no table lists others.
+A row that shares its layer shapes with a measured one is measured with it.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from primus_search.candidates import COLUMN_NAMES, Candidates, joined
+from primus_search.cost.project import Projector
+from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.findings import FunnelStage
+from primus_search.exploration.frontier import frontier_after
+from primus_search.exploration.result import PROJECTED, RankingTable, SearchResult
+from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
+from primus_search.exploration.run_folder.folder import RANKED_ROWS, TEMPORARY, StoreError, csv_bytes, file_facts
+from primus_search.exploration.run_folder.saved_run import SavedRun, is_on, labels_of
+from primus_search.space import ClusterChoice
+
+if TYPE_CHECKING:
+    from primus_search.measure.revalidate import Benchmark, Revalidation
+
+BUSY = "busy machine"
+
+
+def revalidated(
+    result: SearchResult,
+    *,
+    load: Path | None = None,
+    save: Path | None = None,
+    folder: Path | None = None,
+    ray_address: str = "",
+) -> SearchResult:
+    """The result with its ranking traced and, where there is the target's device, measured.
+
+    load, save   benchmark files to take measurements from and to write those used to
+    folder       of the measurement cache; the user's own by default
+    ray_address  of a cluster: a node that offers the target's device measures, else this machine
+    """
+    space, best = result.space, result.best
+    if space.benchmark.device == "off":
+        return result
+    from primus_search.measure.measurement_cache import save as save_benchmark
+    from primus_search.measure.revalidate import Benchmark, revalidate
+
+    how = Benchmark(
+        mode=space.benchmark.device,
+        top_k=space.benchmark.top_k,
+        seconds=space.benchmark.seconds,
+        memory_margin=space.search.memory_margin,
+        folder=folder,
+        load=load,
+    )
+    table = best.ranking
+    head = np.arange(min(RANKED_ROWS, len(table)))
+    task = partial(
+        revalidate,
+        space.job_on(best.choice.cluster),
+        table.candidates.take(head),
+        table.projection.take(head),
+    )
+    found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
+    if save is not None:
+        save_benchmark(save, found.measurements)
+    ranking = _reordered(table, found)
+    stage = FunnelStage(name="measure", rows=len(head), seconds=found.seconds)
+    return replace(
+        result.with_cluster(replace(best, ranking=ranking, frontier=frontier_after(best.frontier, ranking))),
+        stages=(*result.stages, stage),
+        notes=(*result.notes, *_notes(found)),
+        seconds=result.seconds + found.seconds,
+    )
+
+
+def _found_on(
+    ray_address: str, device: str, task: "Callable[[Benchmark], Revalidation]", how: "Benchmark"
+) -> "Revalidation":
+    """What re-validation finds, on the node of the cluster that has the device where there is one."""
+    if not ray_address or how.mode == "trace":
+        return task(how)
+    from primus_search.exploration.engines.ray_device import revalidated_on_cluster
+
+    found, where = revalidated_on_cluster(ray_address, device, task, how)
+    found = found or task(how)
+    return replace(found, notes=(where, *found.notes))
+
+
+def _notes(found: "Revalidation") -> list[str]:
+    """What re-validation has to say to the reader of a ranking."""
+    busy = [note for note in found.notes if note.startswith(BUSY)]
+    said = [note for note in found.notes if note not in busy]
+    if busy:
+        said.append(f"{len(busy)} measurements met a busy machine, the worst: {max(busy, key=_factor)}")
+    failed = [f"a benchmark failed: {one.verdict.value}: {one.cause}" for one in found.failures]
+    counted = []
+    if found.measurements:
+        known = len(found.measurements) - found.num_new
+        counted = [f"measured: {found.num_new} pieces now, {known} known before, in {found.seconds:.1f} s"]
+    return list(dict.fromkeys([*said, *failed, *counted]))
+
+
+def _factor(note: str) -> float:
+    """The number in a note about a busy machine: wall over CPU seconds."""
+    return next(float(word) for word in note.replace("(", " ").split() if word.replace(".", "").isdigit())
+
+
+def _reordered(table: RankingTable, found: "Revalidation") -> RankingTable:
+    """The table with its first rows replaced, and the others behind them as they were."""
+    tail = np.arange(len(found.order), len(table))
+    order = np.concatenate([found.order, tail])
+    rest = (PROJECTED,) * len(tail)
+    return replace(
+        table,
+        indices=table.indices[order],
+        candidates=table.candidates.take(order),
+        projection=found.projection.plus(table.projection.take(tail)),
+        time_evidence=found.time_evidence + rest,
+        memory_evidence=found.memory_evidence + rest,
+        sureties=found.sureties,
+    )
+
+
+# --- an old run, measured later -----------------------------------------------------------------------------------
+
+
+def top_up(
+    path: Path, *, device: str, top_k: int, seconds: float, load: Path | None = None, save: Path | None = None
+) -> tuple[RankingTable, list[str]]:
+    """Re-validate the ranking of a finished run and write it back: ranking, frontier, kept rows, then `run.json`.
+
+    Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
+    one whose inputs have changed since.
+    """
+    from primus_search.measure.measurement_cache import save as save_benchmark
+    from primus_search.measure.revalidate import Benchmark, revalidate
+
+    run = SavedRun.open(path)
+    space, choice = run.space, run.cluster(1)
+    numbers = kept_numbers(path, space.clusters.index(choice), RANKED_ROWS)
+    ranking, frontier = (_projected_anew(run, rows, numbers) for rows in (run.ranking[:RANKED_ROWS], run.frontier))
+    how = Benchmark(mode=device, top_k=top_k, seconds=seconds, memory_margin=space.search.memory_margin, load=load)
+    found = revalidate(space.job_on(choice.cluster), ranking.candidates, ranking.projection, how)
+    if save is not None:
+        save_benchmark(save, found.measurements)
+    ranking = _reordered(ranking, found)
+    _write_back(run, ranking, frontier_after(frontier, ranking))
+    return ranking, _notes(found)
+
+
+def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: dict[Knobs, int]) -> RankingTable:
+    """Those of a run's rows that are of its best cluster, as a search projects and orders them.
+
+    `numbers`: of rows by their knobs; rows that have none are given one.
+    """
+    space, choice = run.space, run.cluster(1)
+    words = [knobs_of(row) for row in rows if is_on(row, choice)]
+    candidates = joined([Candidates.from_words(dict(zip(COLUMN_NAMES, one, strict=True))) for one in words])
+    job = space.job_on(choice.cluster)
+    projector = Projector(job, memory_margin=space.search.memory_margin)
+    table = RankingTable(
+        job=job,
+        choice=choice,
+        indices=np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64),
+        candidates=candidates,
+        projection=projector.project(candidates),
+    )
+    return table.take(np.lexsort((table.indices, without_noise(table.projection.step.total))))
+
+
+def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable) -> None:
+    """The new order first, then the rows that were not looked at; each file whole or as it was."""
+    choice = run.cluster(1)
+    number = run.space.clusters.index(choice)
+    files = {
+        "ranking.csv": _as_csv(run.ranking, ranking, choice),
+        "pareto.csv": _as_csv(run.frontier, frontier, choice),
+        "candidates.parquet": kept_again(run.path, number, ranking),
+    }
+    known = run.facts["files"] | {name: file_facts(content) for name, content in files.items()}
+    facts = dict(run.facts) | {"best": ranking.row(0), "files": known}
+    write_together(run.path, files | {"run.json": json.dumps(facts, indent=2).encode() + b"\n"})
+
+
+def _as_csv(before: Sequence[Mapping[str, Any]], table: RankingTable, choice: ClusterChoice) -> bytes:
+    """The rows of a table, labelled as before, and those of the other clusters."""
+    others = [row for row in before if not is_on(row, choice)]
+    labels = {name: value for name, value in labels_of(choice).items() if name in before[0]}
+    return csv_bytes([*(labels | row for row in table.rows()), *others])
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Several files, each whole or as it was; nothing is replaced before all are written.
+
+    Raises StoreError where one cannot be written: then all are as they were.
+    """
+    partial = {name: folder / f".{name}{TEMPORARY}" for name in files}
+    try:
+        for name, content in files.items():
+            partial[name].write_bytes(content)
+        for name, file in partial.items():
+            file.replace(folder / name)
+    except OSError as error:
+        raise StoreError(f"{folder}: what was measured could not be written: {error.strerror}") from error
+    finally:
+        for file in partial.values():
+            file.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The run folder: its files, its journal, and reading it back."""

@@ -1,0 +1,139 @@
+"""The rows a run keeps, `candidates.parquet`: of every cluster, the best first; knobs as words, figures as floats.
+
+Written at the end of a search, and again, in part, when its first rows are measured later.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.result import RankingTable
+from primus_search.knobs import WORDED
+
+
+def kept_bytes(tables: Sequence[RankingTable]) -> bytes:
+    """The file, of one table per cluster."""
+    import pyarrow
+
+    return _parquet_bytes(pyarrow.concat_tables([_arrow(table, number) for number, table in enumerate(tables)]))
+
+
+def _parquet_bytes(table: Any) -> bytes:
+    import pyarrow.parquet
+
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _arrow(table: RankingTable, cluster: int) -> Any:
+    import pyarrow
+
+    p, c = table.projection, table.candidates
+    columns: dict[str, Any] = {"cluster": np.full(len(table), cluster), "index": table.indices}
+    for name, column in c.columns().items():
+        columns[name] = _dictionary(column, name, c) if name in WORDED else column
+    columns |= table.figures
+    columns |= {name: _words(table.__getattribute__(name)) for name in ("time_evidence", "memory_evidence")}
+    columns |= {f"step_{f.name}_s": p.step.__getattribute__(f.name) for f in fields(p.step)}
+    columns |= {f"memory_{f.name}_bytes": p.memory.__getattribute__(f.name) for f in fields(p.memory)}
+    arrays = [_array(column) if isinstance(column, np.ndarray) else column for column in columns.values()]
+    return pyarrow.table(arrays, names=list(columns))
+
+
+def _dictionary(column: Any, name: str, candidates: Any) -> Any:
+    """A column of codes as words, one copy of each word."""
+    import pyarrow
+
+    codes, example, inverse = np.unique(column, return_index=True, return_inverse=True)
+    words = [candidates.take(slice(int(at), int(at) + 1)).row(0)[name] for at in example[: len(codes)]]
+    return pyarrow.DictionaryArray.from_arrays(_array(inverse.astype(np.int32)), _texts(words))
+
+
+def _words(words: Sequence[str]) -> Any:
+    return _texts(words).dictionary_encode()
+
+
+# Arrow arrays are made of their buffers: `pyarrow.array` loads pandas where it is installed, which takes 0.4 s.
+
+
+def _array(column: NDArray[Any]) -> Any:
+    """A column of numbers or switches; switches are bits."""
+    import pyarrow
+
+    content = np.packbits(column, bitorder="little") if column.dtype == np.bool_ else np.ascontiguousarray(column)
+    kind = pyarrow.from_numpy_dtype(column.dtype)
+    return pyarrow.Array.from_buffers(kind, len(column), [None, pyarrow.py_buffer(content)])
+
+
+def _texts(words: Sequence[str]) -> Any:
+    """A column of words: where each ends, then all of them as UTF-8."""
+    import pyarrow
+
+    encoded = [word.encode() for word in words]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(b"".join(encoded))]
+    return pyarrow.Array.from_buffers(pyarrow.string(), len(encoded), buffers)
+
+
+Knobs = tuple[Any, ...]
+"""The axes of a row as words and numbers, in the order of `COLUMN_NAMES`."""
+
+
+def knobs_of(row: Mapping[str, Any]) -> Knobs:
+    """What tells rows of one cluster apart."""
+    return tuple(row[name] for name in COLUMN_NAMES)
+
+
+def kept_numbers(path: Path, cluster: int, most: int) -> dict[Knobs, int]:
+    """Numbers in the space of the first rows that a run kept of one of its clusters."""
+    rows = of_cluster(read_kept(path), cluster).slice(0, most).select(["index", *COLUMN_NAMES]).to_pylist()
+    return {knobs_of(row): row["index"] for row in rows}
+
+
+def kept_again(path: Path, cluster: int, first: RankingTable) -> bytes:
+    """`candidates.parquet` with the first rows of a cluster replaced."""
+    import pyarrow
+
+    old = read_kept(path)
+    mine = [_arrow(first, cluster).cast(old.schema), of_cluster(old, cluster).slice(len(first))]
+    others = [of_cluster(old, other) for other in old["cluster"].unique().to_pylist() if other != cluster]
+    return _parquet_bytes(pyarrow.concat_tables([*mine, *others]))
+
+
+def read_kept(path: Path) -> Any:
+    """The rows of `candidates.parquet` in a run folder. Raises `InputError` for a missing or damaged file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    file = path / "candidates.parquet"
+    try:
+        with pyarrow.parquet.ParquetFile(file) as opened:  # `read_table` loads pandas where it is installed
+            return opened.read()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
+
+
+def numbers_of(chunks: Sequence[Any]) -> NDArray[Any]:
+    """Arrow arrays of numbers or switches as one column, from their buffers."""
+    parts = []
+    for chunk in chunks:
+        content, begin, end = chunk.buffers()[1], chunk.offset, chunk.offset + len(chunk)
+        if str(chunk.type) == "bool":
+            parts.append(np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")[begin:end].astype(np.bool_))
+        else:
+            parts.append(np.frombuffer(content, chunk.type.to_pandas_dtype())[begin:end])
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def of_cluster(table: Any, cluster: int) -> Any:
+    """The rows of one cluster."""
+    rows = np.flatnonzero(numbers_of(table["cluster"].chunks) == cluster)
+    return table.take(_array(rows))

@@ -1,0 +1,145 @@
+"""A run folder, opened again: its space as it was searched, and its rows as candidates."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.run_folder.folder import file_facts, fingerprint
+from primus_search.framework import Framework
+from primus_search.knobs import WORDED
+from primus_search.space import ClusterChoice, Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedRun:
+    """What `RunFolder.write` left behind. `facts` is run.json; rows are words and numbers as in ranking.csv."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    ranking: tuple[Mapping[str, Any], ...]
+    frontier: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def open(cls, path: Path) -> "SavedRun":
+        """Read a run folder. Raises `InputError` where it is none, or an unfinished one."""
+        facts = _facts(path)
+        return cls(
+            path=path,
+            facts=facts,
+            ranking=_rows(path / "ranking.csv", facts["files"]),
+            frontier=_rows(path / "pareto.csv", facts["files"]),
+        )
+
+    @cached_property
+    def space(self) -> Space:
+        """The space as it was searched, overrides included.
+
+        Raises `InputError` when the space, its model or its hardware has changed since: figures would not match.
+        """
+        from primus_search.declare import load_space
+
+        overrides = [f"{one['key']}={one['value']}" for one in self.facts["overrides"]]
+        space = load_space(self.facts["source"], overrides=overrides, environ={})
+        if fingerprint(space) != self.facts["search_sha256"]:
+            what = "its space, model, hardware or stack has changed since this run; run it again"
+            raise InputError([Problem(str(self.path), what)])
+        return space
+
+    def under(self, framework: Framework) -> "SavedRun":
+        """The run judged by the rules of another framework; its rows stay."""
+        space = self.space
+        other = replace(self)
+        other.__dict__["space"] = replace(
+            space, clusters=tuple(replace(choice, framework=framework) for choice in space.clusters)
+        )
+        return other
+
+    def row(self, rank: int) -> Mapping[str, Any]:
+        """One row of the ranking; `rank` counts from 1. Raises `InputError` beyond the ends."""
+        if not 1 <= rank <= len(self.ranking):
+            raise InputError(
+                [Problem(f"rank {rank}", f"the ranking of {self.path} has ranks 1 to {len(self.ranking)}")]
+            )
+        return self.ranking[rank - 1]
+
+    def candidate(self, rank: int) -> Candidates:
+        """One row of the ranking as a table of one candidate."""
+        row = self.row(rank)
+        return Candidates.from_words({name: row[name] for name in COLUMN_NAMES})
+
+    def cluster(self, rank: int) -> ClusterChoice:
+        """The cluster a row of the ranking is for."""
+        row = self.row(rank)
+        for choice in self.space.clusters:
+            if is_on(row, choice):
+                return choice
+        raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
+
+
+def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:
+    """What tells a cluster of a space from the others, as columns of a ranking over several."""
+    return dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
+
+
+def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:
+    """Whether a row of a ranking is of that cluster."""
+    return is_of(row, labels_of(choice))
+
+
+def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
+    """Whether a row of a ranking is of the cluster with these labels; a file says 50.0 where a space said 50."""
+    return all(row[name] == value or str(row[name]) == str(value) for name, value in labels.items() if name in row)
+
+
+def _facts(path: Path) -> Mapping[str, Any]:
+    """The content of run.json. Raises `InputError` for a missing or cut one."""
+    file = path / "run.json"
+    if not file.is_file():
+        what = "holds no run.json; is it a finished run of `primus-search run --out`?"
+        raise InputError([Problem(str(path), what if path.is_dir() else "no such folder")])
+    try:
+        facts: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
+    if not isinstance(facts, dict) or "files" not in facts:
+        raise InputError([Problem(str(file), "was written by an older version; run the search again")])
+    return facts
+
+
+def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The rows of one of the run's tables, numbers as numbers. Raises `InputError` when it is not what was written."""
+    try:
+        content = path.read_bytes()
+        if file_facts(content) != files[path.name]:
+            what = f"is not what the run wrote: {len(content):,} bytes, not {files[path.name]['bytes']:,}"
+            what = what if len(content) != files[path.name]["bytes"] else "is not what the run wrote"
+            raise InputError([Problem(str(path), f"{what}; run the search again")])
+        lines = csv.DictReader(io.StringIO(content.decode()))
+        return tuple({name: _value(name, text) for name, text in row.items()} for row in lines)
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
+
+
+_COUNTS = frozenset(name for name, default in DEFAULTS.items() if not isinstance(default, bool))
+
+
+def _value(name: str, text: str | None) -> Any:
+    if text is None:
+        raise ValueError(f"a row ends before column {name}")
+    if name in WORDED or name.endswith("_evidence"):
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    if name in _COUNTS or name in ("dp", "microbatches", "nodes"):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text  # a label of a hardware axis may be a word

@@ -1,0 +1,1 @@
+"""Sampled search with Optuna: proposals, screening, the study and its check."""

@@ -1,0 +1,110 @@
+"""How good a sampler is: run it where the truth is known, a part of the same space that can be walked entirely."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from primus_search.candidates import Floats
+from primus_search.exploration.exhaustive.collect import Budget
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import OPEN, ShortlistRows
+from primus_search.exploration.findings import Findings
+from primus_search.exploration.result import SamplerCheck
+from primus_search.knobs import KNOBS
+from primus_search.space import Axis, Enumerator, Space
+from primus_search.space.nearest import Nearest
+
+CHECK_ROWS = 30_000
+"""Legal rows of the part that is walked; about a second."""
+
+CHECK_SHARE = 10
+"""The sampler may look at one in this many of them."""
+
+FREED_FIRST = tuple(knob.name for knob in sorted(KNOBS, key=lambda knob: knob.freed) if knob.freed)
+NADIR_MARGIN = 0.1
+"""The reference point of a hypervolume lies this share of the frontier's range beyond its worst ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What a sampler found: findings per cluster, and the best (cluster, number).
+
+    evaluations  candidates projected, each once     screened  candidates whose memory and bound were computed
+    legal        of the whole space                  notes     why the search ended early (not `is_complete`)
+    """
+
+    findings: tuple[Findings, ...]
+    evaluations: int
+    screened: int
+    legal: int
+    best: tuple[int, int] | None
+    is_complete: bool
+    notes: tuple[str, ...]
+    interrupted_by: int = 0
+
+
+RunSampler = Callable[[Funnel, str, Budget, int], Sampled]
+
+
+def check_sampler(funnel: Funnel, best: tuple[int, int], method: str, seed: int, run: RunSampler) -> SamplerCheck:
+    """Regret and hypervolume of the sampler on the largest part around `best` that is small enough to walk."""
+    part = Funnel(sub_space(funnel, best), funnel.keep)
+    size = part.enumerators[0].size
+    truth = part.evaluate(Task(number=0, cluster=0, start=0, stop=size), OPEN).shortlist
+    sampled = run(part, method, Budget(candidates=max(size // CHECK_SHARE, 1)), seed)
+    found = sampled.findings[0].shortlist
+    return SamplerCheck(
+        rows=size,
+        evaluations=sampled.evaluations,
+        regret=regret(found.top, truth.top),
+        hypervolume=hypervolume_share(found.frontier, truth.frontier),
+    )
+
+
+def sub_space(funnel: Funnel, best: tuple[int, int]) -> Space:
+    """The space with every axis fixed at the best row's value, axes freed one by one while it stays small."""
+    space, (cluster, number) = funnel.space, best
+    at = Nearest(funnel.enumerators[cluster]).positions(np.array([number]))
+    fixed = {axis.name: Axis(name=axis.name, values=(axis.values[int(at[axis.name][0])],)) for axis in space.axes}
+    part = replace(space.on(space.clusters[cluster]), axes=tuple(fixed[axis.name] for axis in space.axes))
+    order = [*FREED_FIRST, *(axis.name for axis in space.axes if axis.name not in FREED_FIRST)]
+    for name in order:
+        freed = replace(part, axes=tuple(space.axis(name) if axis.name == name else axis for axis in part.axes))
+        if Enumerator(freed).size <= CHECK_ROWS:
+            part = freed
+    return part
+
+
+def regret(found: ShortlistRows, truth: ShortlistRows) -> float:
+    """Share of throughput that the best row found misses; 1 when nothing was found."""
+    if not len(found) or not len(truth):
+        return 0.0 if not len(truth) else 1.0
+    return 1.0 - float(truth.step_s.min() / found.step_s.min())
+
+
+def hypervolume_share(found: ShortlistRows, truth: ShortlistRows) -> float:
+    """Area of (memory, throughput) that the found frontier dominates over that of the true one."""
+    if not len(truth):
+        return 1.0
+    worst_memory = _beyond(truth.memory_bytes, 1.0)
+    worst_speed = _beyond(1.0 / truth.step_s, -1.0)
+    whole = _area(truth, worst_memory, worst_speed)
+    return _area(found, worst_memory, worst_speed) / whole if whole > 0 else 1.0
+
+
+def _beyond(figures: Floats, sign: float) -> float:
+    low, high = float(figures.min()), float(figures.max())
+    end = high if sign > 0 else low
+    return end + sign * max(NADIR_MARGIN * (high - low), 1e-3 * abs(end))
+
+
+def _area(rows: ShortlistRows, worst_memory: float, worst_speed: float) -> float:
+    """Area between the staircase of the rows and the reference point."""
+    if not len(rows):
+        return 0.0
+    order = np.argsort(rows.memory_bytes, kind="stable")
+    memory: Any = np.minimum(np.append(rows.memory_bytes[order], worst_memory), worst_memory)
+    speed = np.maximum.accumulate(np.maximum(1.0 / rows.step_s[order], worst_speed))
+    return float(((speed - worst_speed) * np.diff(memory)).sum())

@@ -1,0 +1,310 @@
+"""Search by sampling with Optuna where the space is beyond the budget of an exhaustive walk.
+
+Each axis with more than one value is a parameter: the position of the value on its axis. Positions are settled to the
+nearest legal candidate (`space.nearest`), so every trial is legal and conditional axes need no special care.
+
+Trials come in batches. A quarter of a batch is asked of the sampler, as long as asking is cheap (the models behind TPE,
+GP and NSGA grow dearer with every trial they remember). For the rest a few thousand proposals are made around the best
+rows and the frontier (`moves`) and screened: what lacks memory, or what by its admissible bound cannot enter the best
+rows or the frontier, is not projected. The most promising by bound, corrected by how far the bound of the row they came
+from was off, become trials. What is counted as an evaluation is a projection; a candidate is projected once.
+
+Memory is a constraint of the study (`missing_GB`): what the sampler proposes and does not fit is told as infeasible,
+and what its bound rules out as pruned, with the bound as its report.
+
+A search repeats itself exactly from its seed. The study is kept in the run folder (`study.log`, Optuna's journal
+format): `optuna-dashboard study.log` opens it.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from primus_search.candidates import Floats, Ints
+from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, silent
+from primus_search.exploration.exhaustive.evaluate import Funnel
+from primus_search.exploration.exhaustive.leaders import leaders
+from primus_search.exploration.sampled.proposals import Moves, Proposals, joined
+from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
+from primus_search.exploration.sampled.screening import Looker, Screened
+from primus_search.exploration.sampled.seeds import seeds
+from primus_search.exploration.sampled.study import Studies, Told
+from primus_search.guards.interrupts import Interrupted, signal_of
+from primus_search.space.nearest import Nearest
+from primus_search.units import GB
+
+BATCH = 32
+DEFAULT_EVALUATIONS = 2000
+OWN_SHARE = 0.25
+"""Share of a batch that the sampler itself proposes."""
+
+OWN_TRIALS = 256
+"""Proposals the sampler's model makes; later ones come from the moves, which keeps 2,000 trials within seconds."""
+
+GP_TRIALS, GP_PER_BATCH = 12, 1
+"""A Gaussian process takes 1-10 processor seconds per proposal over 16 axes, and more while others are pending."""
+
+ELITE = 16
+"""Best rows around which is searched, and as many of the frontier, drawn anew for each batch."""
+
+SEVERAL, ANYWHERE = 1024, 256
+"""Proposals per batch that change several axes of the elite, and that come from anywhere."""
+
+STALE = 12
+"""Batches in a row without a candidate that may matter, after which a search has converged."""
+
+CLUSTER = "cluster"
+
+
+def sample(funnel: Funnel, method: str, folder: Path | None, progress: Progress) -> Collected:
+    """Findings of a sampled search, and how good this sampler is on a part of the space whose optimum is known."""
+    settings = funnel.space.search
+    budget = Budget(candidates=evaluations_of(funnel), seconds=settings.budget_seconds)
+    sampled = run_sampler(funnel, method, budget, settings.seed, folder, progress)
+    check = None
+    if sampled.best is not None and sampled.is_complete:
+        check = check_sampler(funnel, sampled.best, method, settings.seed, run_sampler)
+    note = f"sampled: {sampled.evaluations:,} of {sampled.legal:,} legal candidates were projected"
+    return Collected(
+        findings=sampled.findings,
+        is_complete=sampled.is_complete,
+        notes=(note, *sampled.notes),
+        sampler_check=check,
+        interrupted_by=sampled.interrupted_by,
+    )
+
+
+def evaluations_of(funnel: Funnel) -> int:
+    """Projections a sampled search of this space may make."""
+    settings = funnel.space.search
+    evaluations = settings.budget_evaluations or DEFAULT_EVALUATIONS
+    return min(evaluations, settings.budget_candidates or evaluations)
+
+
+def run_sampler(
+    funnel: Funnel,
+    method: str,
+    budget: Budget,
+    seed: int,
+    folder: Path | None = None,
+    progress: Progress = silent,
+) -> Sampled:
+    """Ask, screen, project and tell until the budget is spent, the search has converged or the user stops it."""
+    run = _Run(funnel, method, seed, folder)
+    started, stale, notes, interrupted_by = time.monotonic(), 0, list[str](), 0
+    most = min(budget.candidates, run.legal)
+    try:
+        while run.evaluations < most and stale < STALE:
+            if budget.seconds and time.monotonic() - started >= budget.seconds:
+                notes.append("the budget of seconds ran out: these are the best candidates found so far")
+                break
+            before = run.evaluations
+            run.batch(min(BATCH, most - before))
+            stale = 0 if run.evaluations > before else stale + 1
+            progress(run.tick(most))
+    except (KeyboardInterrupt, Interrupted) as stop:
+        interrupted_by = signal_of(stop)
+        notes.append("interrupted: these are the best candidates found so far")
+    return Sampled(
+        findings=tuple(looker.findings() for looker in run.lookers),
+        evaluations=run.evaluations,
+        screened=run.screened,
+        legal=run.legal,
+        best=run.best(),
+        is_complete=not notes,
+        notes=(*notes, *run.notes),
+        interrupted_by=interrupted_by,
+    )
+
+
+NOWHERE = Told(tokens_per_s_per_gpu=0.0, memory_GB=1e6, missing_GB=1e6)
+"""What is told of a proposal that no legal candidate answers: slow, and a petabyte too large."""
+
+
+class _Run:
+    """One study and all it has seen."""
+
+    def __init__(self, funnel: Funnel, method: str, seed: int, folder: Path | None) -> None:
+        self.funnel, enumerators = funnel, funnel.enumerators
+        self.legal = sum(enumerator.size for enumerator in enumerators)
+        self.lookers = [Looker(funnel, cluster, ELITE) for cluster in range(len(enumerators))]
+        self._nearest = [Nearest(enumerator) if enumerator.size else None for enumerator in enumerators]
+        sizes = {name: size for name, size in enumerators[0].job.sizes.items() if size > 1}
+        if len(enumerators) > 1:
+            sizes[CLUSTER] = len(enumerators)
+        self._moves = Moves(sizes)
+        self._studies = Studies.open(method, seed, sizes, folder)
+        self._rng = np.random.default_rng(seed)
+        self._own_left, self._own_per_batch = (GP_TRIALS, GP_PER_BATCH) if method == "gp" else (OWN_TRIALS, BATCH)
+        self._ruled_out = [set[int]() for _ in enumerators]
+        self._first: list[Proposals] = [self._seeds()]
+
+    @property
+    def evaluations(self) -> int:
+        """Candidates projected so far, each counted once."""
+        return sum(len(looker.step_s) for looker in self.lookers)
+
+    @property
+    def screened(self) -> int:
+        """Candidates whose memory and bound were computed."""
+        return sum(looker.screened for looker in self.lookers)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be kept."""
+        return tuple(self._studies.notes)
+
+    def _seeds(self) -> Proposals:
+        """What an engineer would try first, on every cluster."""
+        wanted = [
+            [cluster if name == CLUSTER else one[name] for name in self._moves.names]
+            for one in seeds(self.funnel.space)
+            for cluster in range(len(self.lookers))
+        ]
+        return Proposals(positions=np.array(wanted, dtype=np.int64), parents=np.full(len(wanted), -1))
+
+    # --- one batch -------------------------------------------------------------------------------------------------
+
+    def batch(self, size: int) -> None:
+        """Project at most `size` candidates: some of the sampler's, and the most promising around the elite."""
+        before = self.evaluations
+        if self._own_left:
+            self._ask_sampler(min(math.ceil(OWN_SHARE * size), self._own_per_batch, self._own_left))
+        positions, off = self._proposals()
+        groups = list(self._settled(positions))
+        for place, (cluster, rows, numbers) in enumerate(groups):
+            left = size - (self.evaluations - before)
+            self._take_up(cluster, numbers, off[rows], -(-left // (len(groups) - place)))
+
+    def _ask_sampler(self, count: int) -> None:
+        """Project what the sampler proposes and may matter, and tell it what became of each proposal."""
+        self._own_left -= count
+        trials = [self._studies.ask() for _ in range(count)]
+        wanted = [[trial.params[name] for name in self._moves.names] for trial in trials]
+        told = [NOWHERE] * count
+        for cluster, rows, numbers in self._settled(np.array(wanted, dtype=np.int64)):
+            looker = self.lookers[cluster]
+            screened = looker.screen(np.unique(numbers))
+            looker.project(screened.take(looker.may_matter(screened) & ~looker.is_projected(screened.numbers)))
+            place = {number: at for at, number in enumerate(screened.numbers.tolist())}
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+                if number in place:
+                    told[row] = self._told(cluster, screened, place[number])
+        for trial, said in zip(trials, told, strict=True):
+            self._studies.tell(trial, said)
+
+    def _take_up(self, cluster: int, numbers: Ints, off: Floats, most: int) -> None:
+        """Project the most promising of these candidates on one cluster, at most `most`.
+
+        `off`: by what factor the step of the row each came from is longer than its bound.
+        """
+        looker, ruled_out = self.lookers[cluster], self._ruled_out[cluster]
+        numbers, first = np.unique(numbers, return_index=True)
+        is_new = ~looker.is_projected(numbers) & np.array(
+            [n not in ruled_out for n in numbers.tolist()], dtype=np.bool_
+        )
+        screened = looker.screen(numbers[is_new])
+        ruled_out.update(np.setdiff1d(numbers[is_new], screened.numbers).tolist())
+        off = off[first][np.isin(numbers, screened.numbers)]
+        matters = looker.may_matter(screened)
+        ruled_out.update(screened.numbers[~matters].tolist())
+        screened, off = screened.take(matters), off[matters]
+        chosen = screened.take(_most_promising(looker, screened, off, most))
+        looker.project(chosen)
+        rows = self._positions(cluster, chosen.numbers).tolist()
+        for at, row in enumerate(rows):
+            self._studies.add(dict(zip(self._moves.names, row, strict=True)), self._told(cluster, chosen, at))
+
+    def _told(self, cluster: int, screened: Screened, at: int) -> Told:
+        """What is known of a screened candidate; by its bound where it was not projected."""
+        looker, number = self.lookers[cluster], int(screened.numbers[at])
+        step_s = looker.step_s.get(number, float(screened.bound_s[at]))
+        return Told(
+            tokens_per_s_per_gpu=self._speed(cluster, step_s),
+            memory_GB=float(screened.memory_bytes[at]) / GB,
+            missing_GB=float(screened.missing_bytes[at]) / GB,
+            is_pruned=number not in looker.step_s and math.isfinite(step_s),
+        )
+
+    # --- proposals -------------------------------------------------------------------------------------------------
+
+    def _proposals(self) -> tuple[Ints, Floats]:
+        """Positions around the elite of every cluster and from anywhere, and how far off their origin's bound was."""
+        rows, off = [np.zeros((0, len(self._moves.names)), dtype=np.int64)], [np.zeros(0)]
+        for cluster, looker in enumerate(self.lookers):
+            elite = self._elite(looker)
+            rows.append(self._positions(cluster, elite))
+            off.append(np.array([looker.step_s[n] / looker.bound_s[n] for n in elite.tolist()]))
+        elite, factors = np.concatenate(rows), np.concatenate(off)
+        parts, self._first = [*self._first, self._moves.anywhere(ANYWHERE, self._rng)], []
+        if len(elite):
+            parts += [self._moves.single(elite), self._moves.several(elite, SEVERAL, self._rng)]
+        proposals = joined(parts)
+        usual = float(np.median(factors)) if len(factors) else 1.0
+        return proposals.positions, np.append(factors, usual)[proposals.parents]
+
+    def _elite(self, looker: Looker) -> Ints:
+        """Numbers of the best rows, and of some of the frontier."""
+        front = self._rng.permutation(looker.elite.frontier.indices)[:ELITE]
+        return np.union1d(looker.elite.top.indices, front)
+
+    def _positions(self, cluster: int, numbers: Ints) -> Ints:
+        """Positions of candidates on the axes that the moves know, one row each."""
+        nearest = self._nearest[cluster]
+        if nearest is None or not len(numbers):
+            return np.zeros((0, len(self._moves.names)), dtype=np.int64)
+        columns = nearest.positions(numbers) | {CLUSTER: np.full(len(numbers), cluster)}
+        return np.stack([columns[name] for name in self._moves.names], axis=1)
+
+    def _settled(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """The legal candidates nearest to rows of positions: cluster, rows, numbers; clusters in random order."""
+        columns = dict(zip(self._moves.names, positions.T, strict=True))
+        clusters = columns.pop(CLUSTER, np.zeros(len(positions), dtype=np.int64))
+        for cluster in self._rng.permutation(np.unique(clusters)).tolist():
+            rows, nearest = np.flatnonzero(clusters == cluster), self._nearest[cluster]
+            if nearest is not None:
+                yield cluster, rows, nearest.numbers({name: column[rows] for name, column in columns.items()})
+
+    # --- what was found --------------------------------------------------------------------------------------------
+
+    def best(self) -> tuple[int, int] | None:
+        """Cluster and number of the fastest row by tokens per second and GPU."""
+        tops = [(cluster, looker.elite.top) for cluster, looker in enumerate(self.lookers) if len(looker.elite.top)]
+        heads = [(-self._speed(cluster, float(top.step_s[0])), cluster, int(top.indices[0])) for cluster, top in tops]
+        return min(heads)[1:] if heads else None
+
+    def _speed(self, cluster: int, step_s: float) -> float:
+        """Tokens per second and GPU; 0 for a candidate that does not fit."""
+        space = self.funnel.space
+        return space.workload.tokens_per_step / step_s / space.clusters[cluster].cluster.world
+
+    def tick(self, most: int) -> Tick:
+        """Where the search stands."""
+        tops = [looker.elite.top for looker in self.lookers]
+        return Tick(
+            rows_done=self.evaluations,
+            rows_total=most,
+            legal=self.screened,
+            feasible=self.evaluations,
+            projected=self.evaluations,
+            leaders=partial(leaders, self.funnel, tops),
+        )
+
+
+def _most_promising(looker: Looker, screened: Screened, off: Floats, most: int) -> Ints:
+    """Which of some candidates to project: half by the step they promise, half by what they promise the frontier.
+
+    The step is foretold by the bound times the factor by which the bound of the row they came from was off.
+    """
+    foretold_s = screened.bound_s * off
+    frontier = looker.elite.frontier
+    place = np.searchsorted(frontier.memory_bytes, screened.memory_bytes, side="right") - 1
+    rival_s = np.where(place >= 0, frontier.step_s[np.maximum(place, 0)], np.inf) if len(frontier) else np.inf
+    fast = np.argsort(foretold_s, kind="stable")
+    gains = np.argsort(foretold_s / rival_s, kind="stable")
+    both = np.stack([fast, gains], axis=1).reshape(-1)
+    return np.sort(both[np.sort(np.unique(both, return_index=True)[1])][:most])

@@ -1,0 +1,121 @@
+"""Candidates looked at by number: what a sampler asks for. Screening is cheap, projecting is what is counted.
+
+Screening settles what fits in memory and gives the admissible bound on the step: a candidate that cannot enter the
+best rows or the frontier, whatever its pipeline does, is never projected. It is the funnel of the exhaustive search, on
+a few thousand rows at a time.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Ints
+from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
+from primus_search.exploration.exhaustive.shortlist import NO_ROWS, Shortlist, ShortlistRows, without_noise
+from primus_search.exploration.findings import NO_MISS, Findings, Miss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """Candidates by number: memory, the bytes they lack (negative: headroom), and what their step takes at least.
+
+    `bound_s` is infinite for what does not fit.
+    """
+
+    numbers: Ints
+    memory_bytes: Floats
+    missing_bytes: Floats
+    bound_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: Bools | Ints) -> "Screened":
+        return Screened(
+            numbers=self.numbers[rows],
+            memory_bytes=self.memory_bytes[rows],
+            missing_bytes=self.missing_bytes[rows],
+            bound_s=self.bound_s[rows],
+        )
+
+
+@dataclass
+class Looker:
+    """One cluster of a space: what was screened and projected on it so far.
+
+    step_s     step seconds by number of everything projected      bound_s  its bound
+    elite      the best rows and the frontier so far                screened  candidates screened
+    miss       the nearest of what did not fit
+    """
+
+    funnel: Funnel
+    cluster: int
+    most: int
+    step_s: dict[int, float] = field(default_factory=dict)
+    bound_s: dict[int, float] = field(default_factory=dict)
+    screened: int = 0
+    miss: Miss = NO_MISS
+
+    def __post_init__(self) -> None:
+        self.elite = Shortlist.empty(self.most)
+        self._rows, self._seconds = [NO_ROWS], {"memory": 0.0, "bound": 0.0, "project": 0.0}
+        self._counts = dict.fromkeys(self._seconds, 0)
+
+    def screen(self, numbers: Ints) -> Screened:
+        """Memory and bound of these candidates, less those a late rule takes out."""
+        enumerator, projector = self.funnel.enumerators[self.cluster], self.funnel.projectors[self.cluster]
+        lines = enumerator.lines_at(numbers)
+        self.screened += len(lines)
+        started = time.process_time()
+        memory = projector.memory_bytes(enumerator.table(lines)) if len(lines) else np.zeros(0)
+        self._spent("memory", len(lines), started)
+        missing = memory - projector.job.room_bytes(projector.memory_margin)
+        bound, fits = np.full(len(lines), np.inf), missing <= 0.0
+        started = time.process_time()
+        if fits.any():
+            bound[fits] = projector.bound(enumerator.table(lines.take(fits))) * (1.0 - BOUND_SLACK)
+        self._spent("bound", int(np.count_nonzero(fits)), started)
+        if not fits.all():
+            lacks = np.where(fits, np.inf, missing)
+            nearest = int(np.argmin(lacks))
+            self.miss = self.miss.plus(Miss(index=int(lines.indices[nearest]), missing_bytes=float(lacks[nearest])))
+        return Screened(numbers=lines.indices, memory_bytes=without_noise(memory), missing_bytes=missing, bound_s=bound)
+
+    def project(self, screened: Screened) -> None:
+        """Project candidates that fit and were not projected before."""
+        if not len(screened):
+            return
+        enumerator, projector = self.funnel.enumerators[self.cluster], self.funnel.projectors[self.cluster]
+        started = time.process_time()
+        step_s = without_noise(projector.step(enumerator.rows(screened.numbers)).total)
+        self._spent("project", len(screened), started)
+        rows = ShortlistRows(indices=screened.numbers, step_s=step_s, memory_bytes=screened.memory_bytes)
+        self.step_s.update(zip(screened.numbers.tolist(), step_s.tolist(), strict=True))
+        self.bound_s.update(zip(screened.numbers.tolist(), screened.bound_s.tolist(), strict=True))
+        self.elite = self.elite.with_rows(rows)
+        self._rows.append(rows)
+
+    def may_matter(self, screened: Screened) -> Bools:
+        """Which candidates fit and may still enter the best rows or the frontier."""
+        return np.isfinite(screened.bound_s) & self.elite.cut.admits(screened.bound_s, screened.memory_bytes)
+
+    def is_projected(self, numbers: Ints) -> Bools:
+        """Which of these candidates were projected before."""
+        return np.array([number in self.step_s for number in numbers.tolist()], dtype=np.bool_)
+
+    def findings(self) -> Findings:
+        """What a search makes of it."""
+        return Findings(
+            shortlist=Shortlist.empty(self.funnel.keep).with_rows(self._rows[0].joined(*self._rows[1:])),
+            legal=self.screened,
+            feasible=self._counts["bound"],
+            removed={},
+            rows=self._counts,
+            seconds=self._seconds,
+            miss=self.miss,
+        )
+
+    def _spent(self, stage: str, rows: int, started: float) -> None:
+        self._counts[stage] += rows
+        self._seconds[stage] += time.process_time() - started

@@ -1,0 +1,156 @@
+"""The Optuna study of a sampled search: asked in memory, kept on disk trial by trial for `optuna-dashboard`.
+
+Asking a journal directly would write to disk for each parameter of each trial.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from primus_search.knobs import WORDED
+
+MULTI_OBJECTIVE = ("nsga2", "nsga3")
+STARTUP = 64
+STUDY_NAME = "primus-search"
+METRICS = ("tokens/s/GPU", "memory GB")
+CONSTRAINT = "missing_GB"
+
+UNORDERED = WORDED | {"cluster"}
+"""Axes whose values have no order; the position of a value on any other axis is a number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What is said of a trial: tokens/s/GPU and memory, or, when only its bound is known, the bound (`is_pruned`)."""
+
+    tokens_per_s_per_gpu: float
+    memory_GB: float  # noqa: N815 - GB is the unit
+    missing_GB: float  # noqa: N815 - GB is the unit
+    is_pruned: bool = False
+
+
+@dataclass
+class Studies:
+    """The study that is asked, and its copy on disk (None without a folder, or when the disk is full).
+
+    A full disk must not end a search that can still end well; `notes` says what was not kept.
+    """
+
+    study: optuna.Study
+    kept: optuna.Study | None
+    parameters: Mapping[str, BaseDistribution]
+    is_multi: bool
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, method: str, seed: int, sizes: Mapping[str, int], folder: Path | None) -> "Studies":
+        """A new study; one that an earlier run left in the folder is replaced."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        is_multi = method in MULTI_OBJECTIVE
+        directions = ["maximize", "minimize"] if is_multi else ["maximize"]
+        with _experiments_accepted():
+            study = optuna.create_study(directions=directions, sampler=make_sampler(method, seed))
+            kept, notes = None, list[str]()
+            try:
+                kept = _kept(folder, directions) if folder is not None else None
+            except OSError as error:
+                notes.append(_unkept(error))
+        parameters: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(list(range(size)))
+            if name in UNORDERED and method != "qmc"  # a low-discrepancy sequence needs an order
+            else IntDistribution(0, size - 1)
+            for name, size in sizes.items()
+        }
+        return cls(study, kept, parameters, is_multi, notes)
+
+    def ask(self) -> optuna.Trial:
+        """A proposal of the sampler."""
+        return self.study.ask(dict(self.parameters))
+
+    def tell(self, trial: optuna.Trial, told: Told) -> None:
+        """What became of a proposal."""
+        trial.set_constraint(CONSTRAINT, told.missing_GB)
+        if told.is_pruned and not self.is_multi:
+            trial.report(told.tokens_per_s_per_gpu, step=0)
+        if told.is_pruned:
+            self._keep(self.study.tell(trial, state=TrialState.PRUNED))
+        else:
+            self._keep(self.study.tell(trial, self._values(told)))
+
+    def add(self, params: Mapping[str, int], told: Told) -> None:
+        """A candidate that was projected without having been asked for."""
+        trial = create_trial(
+            values=self._values(told),
+            params=dict(params),
+            distributions=dict(self.parameters),
+            constraints={CONSTRAINT: told.missing_GB},
+        )
+        self.study.add_trial(trial)
+        self._keep(trial)
+
+    def _values(self, told: Told) -> list[float]:
+        return [told.tokens_per_s_per_gpu, told.memory_GB] if self.is_multi else [told.tokens_per_s_per_gpu]
+
+    def _keep(self, trial: FrozenTrial) -> None:
+        if self.kept is None:
+            return
+        try:
+            self.kept.add_trial(trial)
+        except OSError as error:
+            self.kept = None
+            self.notes.append(_unkept(error))
+
+
+def _unkept(error: OSError) -> str:
+    return f"study.log could not be written ({error.strerror}): it lacks what followed"
+
+
+def _kept(folder: Path, directions: list[str]) -> optuna.Study:
+    path = folder / "study.log"
+    for old in (path, path.with_name("study.log.lock")):  # a killed run may have left its lock; the folder is ours
+        old.unlink(missing_ok=True)
+    storage = JournalStorage(JournalFileBackend(str(path)))
+    study = optuna.create_study(study_name=STUDY_NAME, storage=storage, directions=directions)
+    study.set_metric_names(list(METRICS[: len(directions)]))
+    return study
+
+
+def make_sampler(method: str, seed: int) -> optuna.samplers.BaseSampler:
+    """The Optuna sampler of a method's name."""
+    with _experiments_accepted():
+        match method:
+            case "tpe":
+                return optuna.samplers.TPESampler(
+                    seed=seed, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
+                )
+            case "nsga2":
+                return optuna.samplers.NSGAIISampler(seed=seed)
+            case "nsga3":
+                return optuna.samplers.NSGAIIISampler(seed=seed)
+            case "gp":
+                return optuna.samplers.GPSampler(
+                    seed=seed, deterministic_objective=True, warn_independent_sampling=False
+                )
+            case "qmc":
+                return optuna.samplers.QMCSampler(
+                    seed=seed, scramble=True, warn_independent_sampling=False, warn_asynchronous_seeding=False
+                )
+            case "random":
+                return optuna.samplers.RandomSampler(seed=seed)
+    raise ValueError(f"no sampler is called {method!r}")
+
+
+@contextmanager
+def _experiments_accepted() -> Iterator[None]:
+    """No warning that an API may change: its version is pinned in constraints.txt, and a test calls every sampler."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield

@@ -1,0 +1,262 @@
+"""Single configurations tried out around a candidate: is it legal, does it fit, how fast is it, what had to follow.
+
+`explain` asks the same question in many forms (a knob switched off, one step on an axis, a configuration a person has
+in mind). A `Judge` answers it for one cluster of a space with the rules and the projection that the search uses.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from primus_search.candidates import Bools, Candidates, Recompute
+from primus_search.cost.project import Projector
+from primus_search.cost.projection import Projection
+from primus_search.knobs import KNOB
+from primus_search.schedule import algorithm
+from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
+from primus_search.space.constraints import as_rule
+from primus_search.space.context import Cells, Column, GridJob
+from primus_search.space.framework_rules import conditionals_of, rules_of
+
+Values = Mapping[str, AxisValue]
+"""One configuration: every axis with its typed value."""
+
+DOUBLES = "(doubles)"
+"""How the reason of a rule ends that only drops second copies of the same run."""
+MOST_FOLLOWING = 20_000
+"""Combinations of followers that are looked through; beyond that only the first axes that follow are free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A rule a configuration breaks, by name, and why it exists."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What the projection says of one configuration; parts in seconds and bytes, largest total first on demand."""
+
+    tokens_per_s_per_gpu: float
+    step_s: float
+    memory_bytes: float
+    headroom_bytes: float
+    bubble_ratio: float
+    mfu: float
+    microbatches: int
+    dp: int
+    step: Mapping[str, float]
+    memory: Mapping[str, float]
+
+    @property
+    def fits(self) -> bool:
+        return self.headroom_bytes >= 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One configuration that was tried.
+
+    changes   what differs from the candidate it is compared with, as words, the axes asked for first
+    followed  those of them that were not asked for and had to follow
+    broken    rules against the change; empty when it is legal (`figures` is then there)
+    """
+
+    values: Values
+    changes: Mapping[str, Any]
+    followed: tuple[str, ...] = ()
+    broken: tuple[Broken, ...] = ()
+    figures: Figures | None = None
+
+    @property
+    def is_legal(self) -> bool:
+        return self.figures is not None
+
+    @property
+    def fits(self) -> bool:
+        return self.figures is not None and self.figures.fits
+
+
+def word(axis: str, value: AxisValue) -> Any:
+    """A value as ranking.csv writes it."""
+    return KNOB[axis].word(value)
+
+
+def values_of(one: Candidates, row: int = 0) -> dict[str, AxisValue]:
+    """The typed values of a row of a table."""
+    found: dict[str, AxisValue] = {name: column[row].item() for name, column in one.columns().items()}
+    found["schedule"] = one.schedules[int(one.schedule[row])]
+    found["pipeline_layout"] = one.layouts[int(one.pipeline_layout[row])]
+    return found
+
+
+def table_of(rows: Sequence[Values]) -> Candidates:
+    """Configurations as one table."""
+    schedules = tuple(dict.fromkeys(str(row["schedule"]) for row in rows))
+    layouts = tuple(dict.fromkeys(row["pipeline_layout"] for row in rows))
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in AXES}
+    columns["schedule"] = [schedules.index(str(row["schedule"])) for row in rows]
+    columns["pipeline_layout"] = [layouts.index(row["pipeline_layout"]) for row in rows]
+    return Candidates.table(schedules=schedules, layouts=layouts, **columns)  # type: ignore[arg-type]
+
+
+def figures_of(projection: Projection, row: int) -> Figures:
+    """One row of a projection."""
+    p = projection
+    return Figures(
+        tokens_per_s_per_gpu=float(p.tokens_per_s_per_gpu[row]),
+        step_s=float(p.step.total[row]),
+        memory_bytes=float(p.memory.total[row]),
+        headroom_bytes=float(p.headroom_bytes[row]),
+        bubble_ratio=float(p.bubble_ratio[row]),
+        mfu=float(p.mfu[row]),
+        microbatches=int(p.microbatches[row]),
+        dp=int(p.dp[row]),
+        step={f.name: float(p.step.__getattribute__(f.name)[row]) for f in fields(p.step)},
+        memory={f.name: float(p.memory.__getattribute__(f.name)[row]) for f in fields(p.memory)},
+    )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Tries configurations on one cluster of a space. `extra` axis values may be tried beyond those of the space."""
+
+    space: Space
+    choice: ClusterChoice
+
+    @cached_property
+    def projector(self) -> Projector:
+        """The projector of the cluster, with the tables of terms it has seen."""
+        margin = self.space.search.memory_margin
+        return Projector(self.space.job_on(self.choice.cluster), memory_margin=margin)
+
+    def project(self, rows: Sequence[Values]) -> list[Figures]:
+        """Figures of legal configurations."""
+        if not rows:
+            return []
+        projection = self.projector.project(table_of(rows))
+        return [figures_of(projection, i) for i in range(len(rows))]
+
+    def broken(self, values: Values) -> tuple[Broken, ...]:
+        """Every rule and constraint this configuration breaks, whatever the axes of the space offer."""
+        job, columns = self._alone(values)
+        cells = Cells(job, columns, {name: np.zeros(1, dtype=np.int16) for name in AXES}, 1)
+        rules = (*rules_of(job.framework), *(as_rule(constraint, job) for constraint in self.space.constraints))
+        return tuple(Broken(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
+
+    def still_legal(self, rows: Candidates) -> Bools:
+        """Which rows of a finished run are legal here as well: all at once, for rules that drop doubles aside."""
+        listed: dict[str, Iterable[AxisValue]] = {name: np.unique(col).tolist() for name, col in rows.columns().items()}
+        listed |= {"schedule": rows.schedules, "pipeline_layout": rows.layouts}
+        axes = tuple(Axis(name=name, values=tuple(values)) for name, values in listed.items())
+        job = self._job(axes)
+        first = np.zeros(len(rows), dtype=np.int16)
+        cells = Cells(job, rows.columns(), dict.fromkeys(AXES, first), len(rows))
+        rules = (*rules_of(job.framework), *(as_rule(constraint, job) for constraint in self.space.constraints))
+        legal = np.ones(len(rows), dtype=np.bool_)
+        for rule in rules:
+            if not rule.reason.endswith(DOUBLES):
+                legal &= rule.keeps(job, cells)
+        return legal
+
+    def settled(self, values: Values) -> dict[str, AxisValue]:
+        """The configuration with axes that do not matter there at their neutral value."""
+        settled = dict(values)
+        for conditional in conditionals_of(self.choice.framework):
+            job, columns = self._alone(settled)
+            cells = Cells(job, columns, {name: np.zeros(1, dtype=np.int16) for name in AXES}, 1)
+            if not bool(conditional.is_active(job, cells)[0]):
+                settled[conditional.axis] = KNOB[conditional.axis].column_default
+        return settled
+
+    def try_out(self, base: Values, asked: Values, *, may_follow: bool = True) -> Trial:
+        """`base` with the axes of `asked` changed; others (`Knob.followers`) follow only where the rules want it."""
+        wanted = dict(asked)
+        if "tp" in asked and "sequence_parallel" not in asked:
+            wanted["sequence_parallel"] = int(asked["tp"]) > 1 and (bool(base["sequence_parallel"]) or base["tp"] == 1)  # type: ignore[arg-type]
+        if "recompute" in asked and int(asked["recompute"]) != Recompute.FULL:  # type: ignore[arg-type]
+            wanted |= {"recompute_num_layers": 0, "recompute_method": 0}
+        values = self.settled({**base, **wanted})
+        broken = self.broken(values)
+        if not broken:
+            return self._trial(base, asked, values, self.project([values])[0])
+        found = self._with_followers(base, wanted, asked) if may_follow else None
+        if found is not None:
+            return replace(self._trial(base, asked, *found), broken=broken)
+        changes = _changes(base, asked, values)
+        followed = tuple(name for name in changes if name not in asked)
+        return Trial(values=values, changes=changes, followed=followed, broken=broken)
+
+    def _trial(self, base: Values, asked: Values, values: Values, figures: Figures) -> Trial:
+        changes = _changes(base, asked, values)
+        followed = tuple(name for name in changes if name not in asked)
+        return Trial(values=values, changes=changes, followed=followed, figures=figures)
+
+    def _with_followers(self, base: Values, wanted: Values, asked: Values) -> tuple[Values, Figures] | None:
+        """The nearest legal configuration: one that fits before one that does not, fewest changes, then fastest."""
+        free = [axis for name in asked for axis in KNOB[name].followers if axis not in asked]
+        axes: dict[str, tuple[AxisValue, ...]] = {name: (wanted.get(name, base[name]),) for name in AXES}
+        size = 1
+        for axis in dict.fromkeys(free):
+            values = self._choices(axis, base)
+            if size * len(values) > MOST_FOLLOWING:
+                break
+            axes[axis], size = values, size * len(values)
+        single = tuple(Axis(name=name, values=values) for name, values in axes.items())
+        enumerator = Enumerator(replace(self.space, axes=single, clusters=(self.choice,)))
+        if not enumerator.size:
+            return None
+        candidates = enumerator.chunk(0, enumerator.size).candidates
+        rows = [values_of(candidates, i) for i in range(len(candidates))]
+        distance = np.array([len(_changes(base, asked, row)) for row in rows])
+        near = np.flatnonzero(distance <= distance.min() + 1)
+        projection = self.projector.project(candidates.take(near))
+        misses = projection.headroom_bytes < 0
+        best = int(np.lexsort((projection.step.total, distance[near], misses))[0])
+        return rows[int(near[best])], figures_of(projection, best)
+
+    def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
+        """Values a follower may take: its own, those of the space, and not being used."""
+        own = [base[axis], *self.space.axis(axis).values, *([] if axis == "pp" else [KNOB[axis].off])]
+        if axis == "schedule":
+            own += ["interleaved"]
+            return tuple(dict.fromkeys(algorithm(str(name)).name for name in own))
+        return tuple(dict.fromkeys(own))
+
+    def _alone(self, values: Values) -> tuple[GridJob, dict[str, Column]]:
+        job = self._job(tuple(Axis(name=name, values=(values[name],)) for name in AXES))
+        return job, {name: job.column_values(name) for name in AXES}
+
+    def _job(self, axes: tuple[Axis, ...]) -> GridJob:
+        """The job of this cluster with some axes."""
+        space, choice = self.space, self.choice
+        return GridJob(
+            model=space.model,
+            cluster=choice.cluster,
+            workload=space.workload,
+            axes=axes,
+            framework=choice.framework,
+        )
+
+
+def _changes(base: Values, asked: Iterable[str], values: Values) -> dict[str, Any]:
+    """What differs from the base, as words, the axes asked for first."""
+    order = [*asked, *(name for name in AXES if name not in asked)]
+    return {name: word(name, values[name]) for name in order if values[name] != base[name]}
+
+
+def said(trial: Trial) -> str:
+    """The changes in a few words: `pp=4 (with vpp=2)`."""
+    asked = [f"{name}={spoken(value)}" for name, value in trial.changes.items() if name not in trial.followed]
+    followed = [f"{name}={spoken(trial.changes[name])}" for name in trial.followed]
+    return ", ".join(asked) + (f" (with {', '.join(followed)})" if followed else "")
+
+
+def spoken(value: Any) -> str:
+    """A value as people type it after --set."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

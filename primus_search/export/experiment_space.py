@@ -1,0 +1,96 @@
+"""An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primus_search.declare.hardware_files import load_hardware
+from primus_search.declare.model_files import load_model
+from primus_search.declare.presets import presets
+from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.space_file import make_space
+from primus_search.errors import InputError, Problem
+from primus_search.export.experiments import Experiment, read_experiment
+from primus_search.knobs import KNOB, KNOBS
+from primus_search.model import Model
+from primus_search.space import Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """An experiment with the machine it is started on."""
+
+    experiment: Experiment
+    hardware: str
+    nodes: int
+    model: str
+
+
+def start(path: Path, hardware: str, nodes: int, model: str = "") -> Start:
+    """The experiment of a file on `nodes` nodes of some hardware, as far as they are named.
+
+    Hardware left out is the one that a folder of the path is called after (MI355X); nodes left out are those the file
+    starts, else one. Raises `InputError` where neither says.
+    """
+    name = hardware or _hardware_of(path)
+    gpus = load_hardware(name).network.gpus_per_node
+    loaded = load_model(model) if model else None
+    experiment = read_experiment(path, max(nodes, 1) * gpus, loaded)
+    if nodes == 0 and experiment.world:
+        nodes = max(experiment.world // gpus, 1)
+    if experiment.model is None:
+        raise InputError(experiment.model_problems)
+    named = model or _preset_of(experiment.model) or str(path)
+    return Start(experiment=experiment, hardware=name, nodes=max(nodes, 1), model=named)
+
+
+def _preset_of(model: Model) -> str:
+    """The name of the preset that a model is; empty where it is none."""
+    return next((name for name, preset in presets().items() if preset.model == model), "")
+
+
+def _hardware_of(path: Path) -> str:
+    known = names(FileKind.HARDWARE)
+    for part in reversed(path.resolve().parts):
+        if part.lower() in known:
+            return part.lower()
+    raise InputError([Problem("--hardware", "is needed: no folder of the file is called after hardware")])
+
+
+def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -> Space:
+    """The space of one candidate of an experiment. Raises `InputError` where its batch or sequence is not given."""
+    experiment = begun.experiment
+    row = dict(experiment.row)
+    missing = [n for n in ("seq_length", "global_batch_size") if experiment.__getattribute__(n) is None]
+    given = {text.partition("=")[0].strip().removeprefix("workload.") for text in sets}
+    if [name for name in missing if name not in given]:
+        what = f"does not set {' and '.join(missing)}; add --set"
+        raise InputError([Problem(str(experiment.path), what)])
+    data: dict[str, Any] = {
+        "name": experiment.path.stem,
+        "model": begun.model,
+        "hardware": begun.hardware,
+        "framework": framework or experiment.framework.name,
+        "workload": {
+            "seq_length": experiment.seq_length or 1,
+            "global_batch_size": experiment.global_batch_size or 1,
+        },
+        "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
+        "search": {"memory_margin": 0.0},
+    }
+    if stack is not None:
+        data["stack"] = stack
+    return make_space(data, name=str(experiment.path), nodes=begun.nodes, overrides=sets, environ={})
+
+
+def _given(axis: str, row: Mapping[str, Any]) -> Any:
+    """A word of a candidate as a space file writes it, with its details: `{full: 2, method: block}`."""
+    value = row[axis]
+    details = {detail.detail_key: detail for detail in KNOBS if detail.detail_of == axis}
+    if value in details:
+        return {key: row[one.name] or ("all" if one.has_all else 0) for key, one in details.items()}
+    if axis == "pipeline_layout" and str(value).startswith("first="):
+        ends = dict(part.split("=") for part in str(value).split(","))
+        return {end: int(n) for end, n in ends.items() if n != "None"}
+    return value

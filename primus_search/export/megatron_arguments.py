@@ -1,0 +1,247 @@
+"""Megatron arguments of a candidate and of a model, as names with underscores; Primus and Megatron-Bridge share them.
+
+`candidate_settings` writes the axes of a candidate, `candidate_words` reads them back; `model_settings` writes the
+sizes of a model.
+"""
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from primus_search.export.job import LaunchJob
+from primus_search.export.settings import (
+    recompute_of,
+    recompute_settings,
+    schedule_of,
+    settings_of,
+    whole,
+    word_of,
+    words_of,
+)
+from primus_search.framework import Framework, Settings
+from primus_search.layout import BALANCED, EVEN, Layout, expand, layout_string
+from primus_search.model import Model
+
+GROUP = "microbatch_group_size_per_vp_stage"
+
+
+def candidate_settings(job: LaunchJob) -> dict[str, Any]:
+    """Every argument this candidate sets in the words of the job's framework."""
+    framework, row, workload = job.framework, job.row, job.workload
+    said: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
+    said |= settings_of(framework, row, has_experts=job.model.is_moe)
+    if job.layout is not None:
+        said[framework.spellings["pipeline_layout"].key] = job.layout
+    elif row["vpp"] > 1:
+        said[framework.spellings["vpp"].key] = row["vpp"]
+    if row["schedule"] == "interleaved" and job.microbatches % row["pp"]:
+        said[GROUP] = group_size(job.microbatches, row["pp"])
+    if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
+        said.setdefault("overlap_param_gather", True)
+    if row["sharding"] == "hsdp":
+        said[framework.spellings["shard_group"].key] = job.num_copies
+    return said | _recompute(job)
+
+
+def group_size(microbatches: int, stages: int) -> int:
+    """Micro-batches per group of Megatron's interleaving where they are no multiple of the stages.
+
+    The smallest N >= stages whose remainder, microbatches mod N, is 0 or at least `stages`.
+    Source: megatron/core/pipeline_parallel/schedules.py:1170.
+    """
+    return next(n for n in range(stages, microbatches + 1) if microbatches % n == 0 or microbatches % n >= stages)
+
+
+def _recompute(job: LaunchJob) -> dict[str, Any]:
+    knobs, row = job.framework.spellings, job.row
+    said = recompute_settings(knobs["recompute"], row["recompute"])
+    if row["recompute"] == "full":
+        said |= dict(knobs["recompute_method"].values[row["recompute_method"]])
+        # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.
+        said[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
+    return said
+
+
+def candidate_words(
+    framework: Framework, found: Settings, model: Model | None, world: int
+) -> tuple[dict[str, Any], set[str]]:
+    """The axes of a candidate that a file's settings give, on `world` devices, and the keys that were read."""
+    row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
+    knobs = framework.spellings
+    row["etp"] = row.get("etp", row.get("tp", 1))
+    row |= _pipeline(framework, found, model, row.get("pp", 1), read)
+    row["recompute"] = recompute_of(knobs["recompute"], found, framework.defaults)
+    if row["recompute"] == "full":
+        row |= _full_recompute(framework, found)
+    if row.get("sharding") in ("fsdp2", "hsdp"):
+        copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
+        replicas = world // (row.get("tp", 1) * row["pp"])
+        row |= {"sharding": "hsdp", "shard_group": replicas // copies} if copies > 1 else {"sharding": "fsdp2"}
+    read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key, GROUP}
+    read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
+    return row, read
+
+
+def _full_recompute(framework: Framework, found: Settings) -> dict[str, Any]:
+    knobs = framework.spellings
+    method = word_of(knobs["recompute_method"], found, framework.defaults) or "uniform"
+    key = knobs["recompute_num_layers"].key
+    count = whole(key, found.get(key) or 1)
+    if method == "uniform" and count == 1:
+        count = 0
+    return {"recompute_method": method, "recompute_num_layers": count}
+
+
+def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: int, read: set[str]) -> dict[str, Any]:
+    """Virtual stages, layout and schedule."""
+    layout_key, vpp_key = framework.spellings["pipeline_layout"].key, framework.spellings["vpp"].key
+    others = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
+              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")  # fmt: skip
+    read |= {layout_key, vpp_key, *others}
+    read |= {key for schedule in framework.schedules.values() for key in schedule.keys}
+    vpp, layout = 1, EVEN
+    if found.get(layout_key):
+        text = str(found[layout_key])
+        vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
+    else:
+        vpp = _virtual_stages(found, vpp_key, model, pp)
+        first, last = (found.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
+        if first is not None or last is not None:
+            layout = Layout("ends", first and whole("decoder_first_pipeline_num_layers", first),
+                            last and whole("decoder_last_pipeline_num_layers", last))  # fmt: skip
+    if pp == 1 and vpp == 1:
+        layout = EVEN
+    schedule = schedule_of(framework, found, vpp)
+    if schedule is None:
+        raise ValueError(f"no schedule of {framework.title} has these settings with {vpp} virtual stages per rank")
+    return {"pp": pp, "vpp": vpp, "schedule": schedule, "pipeline_layout": str(canonical(layout, model, pp * vpp))}
+
+
+def _virtual_stages(found: Settings, key: str, model: Model | None, pp: int) -> int:
+    for name in (key, "virtual_pipeline_model_parallel_size"):
+        if found.get(name):
+            return whole(name, found[name])
+    each = found.get("num_layers_per_virtual_pipeline_stage")
+    if not each:
+        return 1
+    layers = whole("num_layers", found["num_layers"]) if found.get("num_layers") else model.num_layers if model else 0
+    if not layers:
+        raise ValueError("num_layers_per_virtual_pipeline_stage needs num_layers or a model")
+    return max(layers // (pp * whole("num_layers_per_virtual_pipeline_stage", each)), 1)
+
+
+def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
+    """The plainest layout that deals the layers in the same way."""
+    if model is None:
+        return layout
+    text = layout_string(model, stages, layout)
+    ends = Layout("ends", *_ends(text)) if text else layout
+    return next(
+        (plain for plain in (EVEN, BALANCED, ends) if text and layout_string(model, stages, plain) == text), layout
+    )
+
+
+def _ends(text: str) -> tuple[int, int]:
+    stages = text.split("|")
+    return stages[0].count("t"), stages[-1].count("t")
+
+
+def canonical_row(job: LaunchJob) -> dict[str, Any]:
+    """The candidate as it is read back: its layout in the plainest form, no shard group outside HSDP."""
+    row = dict(job.row)
+    stages = row["pp"] * row["vpp"]
+    if job.dp * row["cp"] == 1 and not any(job.framework.spellings["sharding"].values.values()):
+        row["sharding"] = "none"  # degrees alone say what is sharded, and all are 1
+    return row | {"pipeline_layout": str(canonical(Layout.parse(row["pipeline_layout"]), job.model, stages))}
+
+
+def pattern(flags: tuple[Any, ...]) -> str:
+    """One number per layer as Megatron writes lists: `([0]*3+[1]*58)`."""
+    runs = [(value, len(list(group))) for value, group in groupby(int(flag) for flag in flags)]
+    return "(" + "+".join(f"[{value}]*{count}" for value, count in runs) + ")"
+
+
+def model_settings(model: Model, seq_length: int) -> dict[str, Any]:
+    """The sizes of a model in Megatron's words; True is a bare switch."""
+    said: dict[str, Any] = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": model.ffn_hidden,
+        "num_attention_heads": model.num_heads,
+        "max_position_embeddings": max(seq_length, model.learned_positions),
+        "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
+        "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+    }
+    switches = {
+        "swiglu": model.is_gated and not model.activation_clamp,
+        "quick_geglu": model.is_gated and model.activation_clamp > 0,
+        "add_qkv_bias": model.has_qkv_bias,
+        "qk_layernorm": model.has_qk_norm,
+    }
+    said |= {name: True for name, is_on in switches.items() if is_on}
+    if model.activation_clamp:
+        said |= {"glu_linear_offset": 1.0, "activation_func_clamp_value": model.activation_clamp}
+    if model.has_attention_sinks:
+        said["softmax_type"] = "learnable"
+    if model.num_mtp_layers:
+        said["mtp_num_layers"] = model.num_mtp_layers
+    return said | _attention(model) | _experts(model)
+
+
+def _attention(model: Model) -> dict[str, Any]:
+    if model.latent is not None:
+        latent = model.latent
+        low: dict[str, Any] = {"multi_latent_attention": True, "kv_lora_rank": latent.kv_lora_rank}
+        low |= {"q_lora_rank": latent.q_lora_rank} if latent.q_lora_rank else {}
+        return low | {
+            "qk_head_dim": latent.qk_nope_head_dim,
+            "qk_pos_emb_head_dim": latent.qk_rope_head_dim,
+            "v_head_dim": latent.v_head_dim,
+        }
+    said: dict[str, Any] = {"kv_channels": model.head_dim}
+    if model.num_kv_heads != model.num_heads:
+        said |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
+    if any(model.windows):
+        said |= {"window_size": f"{max(model.windows)},0"}
+        # 1: a layer with the window, 0: one that sees everything (transformer_config.py, window_attn_skip_freq)
+        said |= {"window_attn_skip_freq": pattern(tuple(window > 0 for window in model.windows))}
+    return said
+
+
+def _experts(model: Model) -> dict[str, Any]:
+    if model.moe is None or not model.is_moe:
+        return {}
+    moe = model.moe
+    said: dict[str, Any] = {
+        "num_experts": moe.num_experts,
+        "moe_router_topk": moe.top_k,
+        "moe_ffn_hidden_size": moe.expert_ffn_hidden,
+        "moe_layer_freq": pattern(tuple(model.moe_layers)),
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 0.001,
+    }
+    if moe.has_router_bias and not model.has_linear_bias:
+        said |= {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
+        said["moe_router_load_balancing_type"] = "seq_aux_loss"
+    if moe.shared_ffn_hidden:
+        said["moe_shared_expert_intermediate_size"] = moe.shared_ffn_hidden
+    if moe.has_shared_gate:
+        said["moe_shared_expert_gate"] = True
+    return said
+
+
+TRAINING: Mapping[str, Any] = {
+    "train_iters": 50,
+    "eval_iters": 0,
+    "lr": 1.0e-4,
+    "min_lr": 1.0e-5,
+    "lr_decay_style": "cosine",
+    "lr_warmup_iters": 2,
+    "weight_decay": 0.1,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.95,
+    "clip_grad": 1.0,
+}
+"""A short run with an ordinary optimizer: what a projection does not depend on, for whoever starts it to change."""

@@ -1,0 +1,99 @@
+"""NeMo Megatron-Bridge: a script that runs one of its recipes with overrides of its own command line.
+
+Source: NVIDIA-NeMo/Megatron-Bridge scripts/training/README.md (`KEY=VALUE` overrides of a recipe's ConfigContainer)
+and docs/megatron-lm-to-megatron-bridge.md (which Megatron argument is which field).
+"""
+
+import shlex
+from typing import Any
+
+from primus_search.export import shell
+from primus_search.export.job import LaunchJob
+from primus_search.export.megatron_arguments import TRAINING, candidate_settings, model_settings
+
+SCRIPT = "nemo.sh"
+EDITS = [
+    "BRIDGE_PATH, a checkout of Megatron-Bridge; RECIPE, a recipe of your model's family (its sizes are set here)",
+    "tokenizer, data, learning rate and iterations (mock data as written)",
+]
+SECTIONS = {
+    "train": {"micro_batch_size", "global_batch_size", "train_iters"},
+    "validation": {"eval_iters"},
+    "optimizer": {"lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "clip_grad"},
+    "scheduler": {"lr_decay_style", "lr_warmup_iters"},
+    "ddp": {"overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer", "use_megatron_fsdp",
+            "data_parallel_sharding_strategy", "num_distributed_optimizer_instances"},
+    "dist": {"use_torch_fsdp2"},
+    "checkpoint": {"ckpt_format"},
+}  # fmt: skip
+"""Sections of the configuration other than `model`, and the fields in each."""
+RENAMED = {
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "num_experts": "num_moe_experts",
+    "group_query_attention": None,
+    "multi_latent_attention": None,
+    "max_position_embeddings": None,
+    "swiglu": "gated_linear_unit",
+    "kv_channels": "kv_channels",
+}
+"""Arguments that the provider of a model spells otherwise; None: it follows from other fields."""
+PRECISION = {
+    "none": "bf16_mixed",
+    "hybrid": "bf16_with_fp8_current_scaling_mixed",
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+"""Precision recipes by our word (megatron/bridge/training/mixed_precision.py)."""
+OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe")
+
+
+def files(job: LaunchJob) -> dict[str, str]:
+    """The script that starts a candidate."""
+    return {SCRIPT: script(job)}
+
+
+def overrides(job: LaunchJob) -> dict[str, Any]:
+    """Dotted fields of the configuration and their values."""
+    said = model_settings(job.model, job.workload.seq_length) | candidate_settings(job) | dict(TRAINING)
+    found: dict[str, Any] = {"mixed_precision": PRECISION[job.row["fp8"]]}
+    for name, value in said.items():
+        ours = RENAMED.get(name, name)
+        if ours is None or name in OF_PRECISION:
+            continue
+        if name == "no_gradient_accumulation_fusion":
+            found["model.gradient_accumulation_fusion"] = False
+            continue
+        section = next((section for section, names in SECTIONS.items() if name in names), "model")
+        found[f"{section}.{ours}"] = value
+    found["dataset.sequence_length"] = job.workload.seq_length
+    found["model.vocab_size"] = job.model.vocab_size
+    found["model.share_embeddings_and_output_weights"] = job.model.is_tied
+    found["model.add_bias_linear"] = job.model.has_linear_bias
+    return found
+
+
+def script(job: LaunchJob) -> str:
+    """The script as text."""
+    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
+    lines += [
+        ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
+        ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',
+        shell.rendezvous(nodes, gpus).rstrip(),
+        "OVERRIDES=(",
+        *(f"  {shlex.quote(f'{name}={_value(value)}')}" for name, value in overrides(job).items()),
+        ")",
+        shell.TORCHRUN.rstrip(),
+        '  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --mode pretrain --dataset mock \\',
+        '  "${OVERRIDES[@]}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """A value as Hydra reads it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else str(value)

@@ -1,0 +1,123 @@
+"""Which rows of a run to export, whether their framework can start them, and the files of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.nearest_legal import nearest_legal
+from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
+from primus_search.exploration.trials import Broken, Judge, Values, spoken, values_of, word
+from primus_search.export.job import LaunchJob
+from primus_search.export.launch_files import Inexpressible, LaunchFiles, launch_files
+from primus_search.framework import Framework
+from primus_search.space import ClusterChoice
+from primus_search.units import GB
+
+PARETO = "pareto"
+MOST_RANKS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """One row to export: the name of its folder, its candidate, and its cluster with the framework to export for."""
+
+    name: str
+    candidate: Candidates
+    choice: ClusterChoice
+
+
+def chosen_rows(saved: SavedRun, text: str, framework: Framework | None) -> list[Chosen]:
+    """The rows that `1`, `1,3,8`, `1-120` or `pareto` name. Raises `InputError` for any other text and rank."""
+    if text.strip() == PARETO:
+        rows = [(f"pareto_{i}", row) for i, row in enumerate(saved.frontier, start=1)]
+    else:
+        rows = [(str(rank), saved.row(rank)) for rank in ranks_of(text)]
+    found = []
+    for name, row in rows:
+        choice = next((one for one in saved.space.clusters if is_on(row, one)), None)
+        if choice is None:
+            raise InputError([Problem(str(saved.path), f"no cluster of its space is that of row {name}")])
+        candidate = Candidates.from_words({axis: row[axis] for axis in COLUMN_NAMES})
+        found.append(
+            Chosen(name=name, candidate=candidate, choice=replace(choice, framework=framework or choice.framework))
+        )
+    return found
+
+
+def ranks_of(text: str) -> list[int]:
+    """`1,3,8` and `1-120` as numbers, in order, without doubles."""
+    ranks: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first + last) > 9:
+            what = f"{part.strip()[:40]!r} is no rank; write 1, or 1,3,8, or 1-120, or pareto"
+            raise InputError([Problem("RANKS", what)])
+        start, stop = int(first), int(last or first)
+        if stop < start or stop - start >= MOST_RANKS:
+            raise InputError([Problem("RANKS", f"{part.strip()}: from low to high, at most {MOST_RANKS:,} ranks")])
+        ranks |= dict.fromkeys(range(start, stop + 1))
+    return list(ranks)
+
+
+def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[str, LaunchFiles]:
+    """The files of every row. Raises `Inexpressible` naming every row that its framework cannot start."""
+    space = saved.space
+    found: dict[str, LaunchFiles] = {}
+    refused: list[str] = []
+    for one in rows:
+        job = LaunchJob(
+            candidate=one.candidate,
+            model=space.model,
+            cluster=one.choice.cluster,
+            workload=space.workload,
+            framework=one.choice.framework,
+        )
+        if one.choice.framework.is_any:
+            launch_files(job, format_name)  # refuses
+        judge = Judge(space.on(one.choice), one.choice)
+        values = values_of(one.candidate)
+        broken = judge.broken(values)
+        if broken:
+            refused.append(refusal(judge, one.name, values, broken))
+        else:
+            found[one.name] = launch_files(job, format_name)
+    if refused:
+        raise Inexpressible("\n".join(refused))
+    return found
+
+
+def refusal(judge: Judge, name: str, values: Values, broken: Sequence[Broken]) -> str:
+    """What a framework cannot start, why, and the nearest configuration that it can, with its rate and memory."""
+    framework = judge.choice.framework
+    lines = [f"row {name}: {framework.title} cannot start it"]
+    lines += [f"  {one.rule}: {one.reason}" for one in broken]
+    nearest = nearest_legal(judge, values, tuple(broken))
+    if nearest is None:
+        return "\n".join([*lines, "  nothing near it can be started there; search with --framework " + framework.name])
+    changes = ", ".join(f"{axis}={spoken(word(axis, value))}" for axis, value in nearest.changes.items())
+    figures = nearest.figures
+    fits = "fits" if figures.fits else "does not fit"
+    lines.append(
+        f"  nearest that it can start: {changes}: {figures.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
+        f"{figures.memory_bytes / GB:.1f} GB of memory per GPU ({fits})"
+    )
+    return "\n".join(lines)
+
+
+def write_all(folder: Path, files: dict[str, LaunchFiles]) -> list[Path]:
+    """Every file below `folder`, one folder a row; scripts are executable. Raises `InputError` where it cannot."""
+    written = []
+    try:
+        for name, launch in files.items():
+            place = folder / name
+            place.mkdir(parents=True, exist_ok=True)
+            for filename, text in launch.texts.items():
+                path = place / filename
+                path.write_text(text, encoding="utf-8")
+                path.chmod(0o755 if filename in launch.executables else 0o644)
+                written.append(path)
+    except OSError as error:
+        raise InputError([Problem(f"--out {folder}", f"cannot be written: {error.strerror}")]) from error
+    return written

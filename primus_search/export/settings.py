@@ -1,0 +1,158 @@
+"""Candidates as settings of a framework and back, from the knobs of its contract (`framework.Spelling`).
+
+`settings_of` writes axes that a contract maps one to one; what follows from several axes at once (sharding degrees,
+layer lists) is written by the module of the format. `words_of` is the inverse and says which keys it read.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from primus_search.candidates import DEFAULTS
+from primus_search.framework import Framework, Settings, Spelling
+from primus_search.knobs import KNOB, WORDED, Kind, Scope
+from primus_search.space.framework_rules import recompute_parts
+
+OF_EXPERTS = tuple(name for name, knob in KNOB.items() if knob.scope == Scope.EXPERTS)
+"""Axes that a dense model's file does not set."""
+DERIVED = frozenset({"vpp", "pipeline_layout"}).union(
+    name for name, knob in KNOB.items() if knob.detail_of or knob.kind is Kind.MODULES
+)
+"""Axes whose keys depend on others; the module of the format writes them."""
+
+
+OFF = (None, False, "", 0, "0", "false", "null", "none")
+"""Values of a setting that mean the same as leaving it out."""
+
+
+def settings_of(framework: Framework, row: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
+    """The settings of one candidate, in the order of its axes, schedule first."""
+    schedule = framework.schedules[row["schedule"]]
+    said = dict(schedule.keys)
+    for axis in DEFAULTS:
+        knob = framework.spellings.get(axis)
+        if knob is None or axis == "schedule" or axis in DERIVED or (axis in OF_EXPERTS and not has_experts):
+            continue
+        if knob.values:
+            said |= setting(knob, _spelled(row[axis]))
+        elif row[axis] != DEFAULTS[axis] or axis not in ("offload_layers",):
+            said[knob.key] = row[axis]
+    return said | dict(schedule.beside)
+
+
+def setting(knob: Spelling, word: str) -> dict[str, Any]:
+    """The settings of one word of a knob, with what stands beside them."""
+    return dict(knob.values[word]) | dict(knob.beside.get(word, {}))
+
+
+def recompute_settings(knob: Spelling, word: str) -> dict[str, Any]:
+    """The settings of a recompute word: those of the contract, or its list of modules."""
+    if word in knob.values:
+        return dict(knob.values[word])
+    named = [knob.modules[part] for part in knob.modules if part in recompute_parts(word)]
+    return {"recompute_granularity": "selective", knob.key: named}
+
+
+def word_of(knob: Spelling, found: Settings, defaults: Settings) -> str | None:
+    """The word whose settings a file has: the most specific one; None where no word fits."""
+    ways = [(word, one) for word, one in knob.values.items()]
+    ways += [(word, one) for word, many in knob.reads.items() for one in many]
+    ways.sort(key=lambda way: (-sum(value not in OFF for value in way[1].values()), -len(way[1])))
+    for word, settings in ways:
+        if all(same(found.get(key, defaults.get(key)), value) for key, value in settings.items()):
+            return word
+    return None
+
+
+def same(given: Any, value: Any) -> bool:
+    """Whether two settings mean the same: absent, null and off are one."""
+    if _is_off(given) or _is_off(value):
+        return _is_off(given) and _is_off(value)
+    if isinstance(given, list) or isinstance(value, list):
+        return _listed(given) == _listed(value)
+    return str(given).lower() == str(value).lower()
+
+
+def _is_off(value: Any) -> bool:
+    return any(value is off for off in OFF[:2]) or value in OFF[2:]
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else str(value).split()
+
+
+def words_of(framework: Framework, found: Settings, *, has_experts: bool) -> tuple[dict[str, Any], set[str]]:
+    """Axes with their words that the settings of a file give, and the keys that were read.
+
+    Axes whose keys depend on others are left to the module of the format. Raises ValueError where a key has a value
+    that the axis cannot hold.
+    """
+    row: dict[str, Any] = {}
+    read: set[str] = set()
+    for axis, knob in framework.spellings.items():
+        if axis in DERIVED:
+            continue
+        if axis in OF_EXPERTS and not has_experts:
+            read |= knob.keys
+        elif knob.values:
+            word = word_of(knob, found, framework.defaults)
+            if word is not None:
+                read |= knob.keys
+                row[axis] = _typed(axis, word)
+        else:
+            read.add(knob.key)
+            value = found.get(knob.key, framework.defaults.get(knob.key))
+            if value is not None:
+                row[axis] = whole(knob.key, value)
+    return row, read
+
+
+def _typed(axis: str, word: str) -> Any:
+    """A word of a contract as `Candidates.row` has it."""
+    if isinstance(DEFAULTS[axis], bool):
+        return word == "true"
+    return word if axis in WORDED else int(word)
+
+
+def whole(key: str, value: Any) -> int:
+    """A setting as a whole number. Raises ValueError that names the key."""
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        return int(str(value))
+    except ValueError:
+        raise ValueError(f"{key}: {str(value)[:80]!r} is not a whole number") from None
+
+
+def recompute_of(knob: Spelling, found: Settings, defaults: Settings) -> str:
+    """The recompute word of a file that has Megatron's keys. Raises ValueError for a module that is not modelled."""
+    granularity = found.get("recompute_granularity")
+    if granularity != "selective":
+        return "full" if granularity == "full" else "none"
+    named = found.get(knob.key, defaults.get(knob.key)) or []
+    ours = {theirs: word for word, theirs in knob.modules.items()}
+    unknown = [module for module in _listed(named) if module not in ours]
+    if unknown:
+        raise ValueError(f"{knob.key}: {', '.join(unknown)} is not modelled; known: {', '.join(ours)}")
+    flags = 0
+    for module in _listed(named):
+        flags |= KNOB["recompute"].code(ours[module])
+    return str(KNOB["recompute"].word(flags))
+
+
+def schedule_of(framework: Framework, found: Settings, vpp: int) -> str | None:
+    """The schedule whose settings a file has and that takes so many virtual stages; None where none does."""
+    fitting = _by_detail(framework, vpp)
+    for name in fitting:
+        keys = framework.schedules[name].keys
+        if all(same(found.get(key, framework.defaults.get(key)), value) for key, value in keys.items()):
+            return name
+    return None
+
+
+def _by_detail(framework: Framework, vpp: int) -> Iterable[str]:
+    takes = [n for n, s in framework.schedules.items() if vpp >= s.least and (s.most is None or vpp <= s.most)]
+    return sorted(takes, key=lambda name: -len(framework.schedules[name].keys))
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

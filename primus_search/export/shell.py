@@ -1,0 +1,83 @@
+"""Text of shell scripts: foreign names are quoted where they are values, and reduced to safe letters in comments."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST_NAME = 80
+
+
+def safe_name(text: str) -> str:
+    """A text as a file or job name: letters, digits, dot, dash and underscore only, never empty, never hidden."""
+    bare = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-")
+    return bare[:LONGEST_NAME] or "model"
+
+
+def words(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Settings as command-line options, each a list of quoted words; None and False are left out."""
+    lines = []
+    for name, value in settings.items():
+        if value is None or value is False:
+            continue
+        given = [] if value is True else value if isinstance(value, list) else [value]
+        lines.append([f"--{name.replace('_', '-')}", *(shlex.quote(str(one)) for one in given)])
+    return lines
+
+
+def array(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """A bash array of command-line options, one option a line."""
+    return [f"{name}=(", *("  " + " ".join(line) for line in words(settings)), ")"]
+
+
+RENDEZVOUS = """\
+: "${NNODES:=@NODES@}"
+: "${GPUS_PER_NODE:=@GPUS@}"
+: "${NODE_RANK:=${SLURM_NODEID:-0}}"
+if [[ -z "${MASTER_ADDR:-}" && -n "${SLURM_JOB_NODELIST:-}" ]]; then
+  MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+fi
+: "${MASTER_ADDR:=localhost}"
+: "${MASTER_PORT:=29500}"
+"""
+"""Where nodes meet: the user's variables first, then Slurm's, then this machine."""
+
+TORCHRUN = """\
+torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \\
+  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\
+"""
+
+
+def rendezvous(nodes: int, gpus: int) -> str:
+    """The lines that set where nodes meet."""
+    return RENDEZVOUS.replace("@NODES@", str(nodes)).replace("@GPUS@", str(gpus))
+
+
+def head(title: str, nodes: int, gpus: int, script: str, edits: list[str]) -> list[str]:
+    """The first lines of a script: what it starts, how, and what is to be edited by hand."""
+    return [
+        "#!/usr/bin/env bash",
+        f"# {safe_name(title)} on {nodes} nodes x {gpus} GPUs",
+        f"# Slurm: srun --nodes {nodes} --ntasks-per-node 1 --gpus-per-node {gpus} bash {script}",
+        *(f"# Edit: {line}" for line in edits),
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")"',
+    ]
+
+
+def sbatch(title: str, nodes: int, gpus: int, script: str) -> str:
+    """A Slurm batch file that starts a script once per node."""
+    lines = [
+        "#!/usr/bin/env bash",
+        "# Edit: account, partition and time limit",
+        f"#SBATCH --job-name={safe_name(title)}",
+        f"#SBATCH --nodes={nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={gpus}",
+        "#SBATCH --exclusive",
+        "#SBATCH --time=01:00:00",
+        "set -euo pipefail",
+        'cd "${SLURM_SUBMIT_DIR:-.}"',
+        f"srun bash {script}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,61 @@
+"""Fields of nested frozen dataclasses by dotted path: look up, replace, compare.
+
+A number of a stack or an accelerator is named by its whole path (`memory.loss_chunks`) or, where that is unambiguous,
+by its last word (`loss_chunks`).
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+Record = TypeVar("Record")
+Path = tuple[str, ...]
+
+
+def paths(record: Any, within: Path = ()) -> Iterator[Path]:
+    """Paths of every field of a dataclass that is no dataclass itself, in order of declaration."""
+    for field in dataclasses.fields(record):
+        value = value_at(record, (field.name,))
+        own = (*within, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from paths(value, own)
+        else:
+            yield own
+
+
+def located(record: Any, name: str) -> Path | None:
+    """The path that a dotted name or a last word stands for; None for no field. Raises ValueError for several."""
+    words = tuple(name.split("."))
+    found = [path for path in paths(record) if path[-len(words) :] == words]
+    if words in found:
+        return words
+    if len(found) > 1:
+        raise ValueError(f"{name} is ambiguous: {', '.join('.'.join(path) for path in found)}")
+    return found[0] if found else None
+
+
+def value_at(record: Any, path: Path) -> Any:
+    """The value of a field, or of a key of a mapping. Raises AttributeError or KeyError where there is none."""
+    for name in path:
+        record = record[name] if isinstance(record, dict) else record.__getattribute__(name)
+    return record
+
+
+def with_value(record: Record, path: Path, value: Any) -> Record:
+    """The record with one field, or key of a mapping, replaced."""
+    if len(path) > 1:
+        value = with_value(value_at(record, path[:1]), path[1:], value)
+    changed: Any = record | {path[0]: value} if isinstance(record, dict) else _replaced(record, path[0], value)
+    return cast(Record, changed)
+
+
+def _replaced(record: Any, name: str, value: Any) -> Any:
+    return dataclasses.replace(record, **{name: value})
+
+
+def differences(before: Any, after: Any) -> Iterator[tuple[str, Any]]:
+    """Dotted path and new value of every field in which two records of one type differ."""
+    for path in paths(after):
+        value = value_at(after, path)
+        if value != value_at(before, path):
+            yield ".".join(path), value

@@ -1,0 +1,124 @@
+"""A framework as a contract: what a launcher can express, under which keys, what it requires and what it refuses.
+
+Shipped contracts are files, `hardware/frameworks/*.yaml`, where each entry names the framework's file, line and
+release. `space.framework_rules` turns a contract into legality rules, `export` writes and reads its keys.
+
+    megatron.schedules["interleaved"].most is None          # any number of virtual stages from `least` on
+    megatron.spellings["fp8"].values["mxfp8"]                   # {"fp8_format": "hybrid", "fp8_recipe": "mxfp8"}
+    "sync_free_stage" in megatron.spellings                     # False: only its plain value is legal there
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+ANY = "any"
+"""Name of the union of frameworks: what at least one launcher may express is legal."""
+
+Settings = Mapping[str, Any]
+"""Keys of a framework with the values that a launch file gives them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A pipeline schedule the framework has: virtual stages per rank from `least` to `most` (None: no limit), keys.
+
+    is_auto  whether a space that does not name schedules tries it
+    beside   further settings that a file with this schedule needs
+    """
+
+    least: int = 1
+    most: int | None = None
+    is_auto: bool = True
+    keys: Settings = field(default_factory=dict)
+    beside: Settings = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """How one axis is written.
+
+    key      of an axis of numbers: its value is the axis' value
+    values   of an axis of words: the settings of each word that can be expressed ("true" and "false" for switches)
+    beside   further settings that a file with that word needs, which do not tell the word from others
+    reads    other settings that mean the same word, for files that others wrote
+    modules  of recompute: the framework's name of each module that may be recomputed on its own, under `key`
+    auto     words tried where a space leaves the axis out; empty: the usual ones that can be expressed
+    """
+
+    key: str = ""
+    values: Mapping[str, Settings] = field(default_factory=dict)
+    beside: Mapping[str, Settings] = field(default_factory=dict)
+    reads: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)
+    auto: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every key this knob may write or read."""
+        settings = [
+            *self.values.values(),
+            *self.beside.values(),
+            *(one for many in self.reads.values() for one in many),
+        ]
+        return frozenset(({self.key} - {""}).union(*settings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """A condition every job of the framework satisfies, in the language of constraints, and who says so."""
+
+    name: str
+    holds: str
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idle:
+    """An axis without effect where another axis has one of some words: rows that differ in it alone start one job."""
+
+    axis: str
+    where: str
+    words: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """One launcher of training jobs.
+
+    release   what the entries were read in            vendors   whose devices it runs on; empty: any
+    spellings  how each axis is written; an axis that is not listed has its plain value only
+    models    presets that the framework has a model of, and what it calls them
+    defaults  what the framework takes a key to be that a file does not set, where that is not absent, off or 1
+    ignored   keys of a launch file that change neither time nor memory, by name or prefix with `*`
+    effects   keys that are read, not modelled, and what they would change
+    """
+
+    name: str = ANY
+    title: str = "any framework"
+    release: str = ""
+    vendors: tuple[str, ...] = ()
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    spellings: Mapping[str, Spelling] = field(default_factory=dict)
+    requires: tuple[Requirement, ...] = ()
+    idles: tuple[Idle, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
+    defaults: Settings = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    effects: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether this is the union of frameworks, not one of them."""
+        return self.name == ANY
+
+    def runs_on(self, vendor: str) -> bool:
+        """Whether the framework has a release for the devices of a vendor."""
+        return not self.vendors or vendor in self.vendors
+
+
+ANY_FRAMEWORK = Framework()

@@ -1,0 +1,105 @@
+"""Files and folders of the user: bounded reads of regular files, paths that cannot be resolved, the cache folder."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from primus_search.errors import InputError, Problem
+
+MAX_PATH = 4096
+MAX_TABLE_BYTES = 256 * 1024 * 1024
+"""Upper limit of tables and launch files; training logs are streamed instead."""
+_BLOCK = 1 << 20
+
+
+def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
+    """Content of a regular file of at most `most` bytes.
+
+    Raises InputError, with `name` (default: the path) as its place, for a missing file, a folder, a device, a FIFO or a
+    socket, for a file that cannot be read, and for one that is larger. The limit counts bytes read, not the size that
+    the file system reports.
+    """
+    where = name or str(path)
+    try:
+        # Without O_NONBLOCK opening a FIFO waits for a writer.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        raise InputError([Problem(where, "no such file")]) from None
+    except (OSError, ValueError) as error:
+        raise InputError([Problem(where, f"cannot be read: {reason(error)}")]) from None
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        is_folder = stat.S_ISDIR(mode)
+        what = (
+            "is a folder; give the path of a file" if is_folder else "is not a regular file (a device, FIFO or socket)"
+        )
+        raise InputError([Problem(where, what)])
+    with os.fdopen(handle, "rb") as file:
+        return _bounded(file, most, where)
+
+
+def _bounded(file: IO[bytes], most: int, where: str) -> bytes:
+    found = bytearray()
+    while block := file.read(min(_BLOCK, most + 1 - len(found))):
+        found += block
+        if len(found) > most:
+            raise InputError([Problem(where, f"has more than {most:,} bytes, the most that is read of such a file")])
+    return bytes(found)
+
+
+def read_text(path: Path, *, most: int, name: str = "", encoding: str = "utf-8") -> str:
+    """`read_bytes` as text. Raises InputError where it is not text of that encoding."""
+    try:
+        return read_bytes(path, most=most, name=name).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError([Problem(name or str(path), f"is not UTF-8 text (byte {error.start})")]) from None
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Why a file could not be opened, in words: `permission denied`, `file name too long`."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def expanded(text: str, *, where: str = "") -> Path:
+    """A path with `~` resolved. Raises InputError for an unknown user, a NUL or a path that is too long."""
+    place = where or repr(text[:80])
+    if "\0" in text:
+        raise InputError([Problem(place, "a path cannot contain a NUL character")])
+    if len(os.fsencode(text)) > MAX_PATH:
+        raise InputError([Problem(place, f"is longer than {MAX_PATH:,} bytes, the limit of a path")])
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InputError([Problem(place, "its home folder is not known; write the whole path")]) from None
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something at a path; False where it may not be looked up."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def working_folder() -> Path | None:
+    """The current folder, or None where it was deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
+
+
+def cache_folder() -> Path:
+    """Where this user's caches live: $XDG_CACHE_HOME/primus-search, or ~/.cache/primus-search.
+
+    Without a home folder (a container whose user has no passwd entry) one below the temporary folder, per user.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        root = Path(given).expanduser() if given else Path.home() / ".cache"
+    except RuntimeError:
+        root = Path(tempfile.gettempdir()) / f"primus-search-cache-{os.getuid()}"
+    return root / "primus-search"

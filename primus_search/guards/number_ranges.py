@@ -1,0 +1,42 @@
+"""Physically possible ranges of the numbers of hardware and stack files: one rule per kind of quantity, by field name.
+
+Files and overrides (`--set hardware.nic_GBps=...`, hardware axes) pass the same check, in base units.
+"""
+
+import math
+
+LARGEST = 1e30
+"""Above every rate, size and time of any machine, in base units."""
+LARGEST_WHOLE = 2**31 - 1
+"""Counts of devices, units and links; their products stay within 64 bits."""
+
+_POSITIVE = ("_per_s", "_efficiency", "_factor", "_rate", "_dims", "_tokens", "_tile")
+_POSITIVE_NAMES = frozenset({
+    "hbm_bytes", "num_compute_units", "gpus_per_node", "domain_size", "nics_per_node", "pod_size", "loss_chunks",
+    "element_bytes", "weight_bytes", "score_bytes", "gradient_bytes", "gradient_comm_bytes", "moment_bytes",
+    "gradient_bucket_params", "sustained_over_burst", "training_rate", "factor", "device_share",
+    "expert_padding_factor", "natural_imbalance", "peak_flops_per_s",
+})  # fmt: skip
+_ABSENT_AT_ZERO = frozenset({
+    "fp4_peak_flops_per_s", "fp8_peak_flops_per_s", "nic_port_bytes_per_s", "fp8_backward_factor",
+    "fp8_block_efficiency", "fp8_row_efficiency", "fp8_tensor_efficiency", "mxfp8_efficiency", "nvfp4_efficiency",
+    "gather_efficiency", "library_cast_efficiency", "in_network_efficiency",
+})  # fmt: skip
+"""Quantities whose zero says that the device or network does not have the feature."""
+_SHARES = ("_overlap", "_share")
+
+
+def range_problem(name: str, value: float) -> str:
+    """What is wrong with the value of a field, or the empty string. Overlaps and shares lie in 0..1 unless fitted."""
+    if not math.isfinite(value):
+        return "must be a finite number"
+    if abs(value) > LARGEST or (isinstance(value, int) and value > LARGEST_WHOLE and not name.endswith("_bytes")):
+        return "is larger than any machine's"
+    is_positive = name in _POSITIVE_NAMES or (name.endswith(_POSITIVE) and name not in _ABSENT_AT_ZERO)
+    if is_positive and value <= 0:
+        return "must be above 0"
+    if value < 0:
+        return "must be at least 0"
+    if name.endswith(_SHARES) and value > 1 and name not in ("expert_gemm_share", "expert_fp8_gemm_share"):
+        return "is a share and must be at most 1"
+    return ""

@@ -1,0 +1,45 @@
+"""One training job: a model, the cluster it runs on, and what one optimizer step trains."""
+
+from dataclasses import dataclass, replace
+
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Candidates, Degrees, degrees
+from primus_search.cluster import Cluster
+from primus_search.model import LayerKind, Model
+from primus_search.network import Network
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a projection depends on besides the candidate."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.cluster.accelerator
+
+    @property
+    def network(self) -> Network:
+        return self.cluster.network
+
+    @property
+    def stack(self) -> Stack:
+        return self.cluster.stack
+
+    def room_bytes(self, margin: float = 0.0) -> float:
+        """Device memory that a candidate may use: all of it less a share `margin` that stays free."""
+        return self.accelerator.room_bytes(margin)
+
+    def degrees(self, c: Candidates) -> Degrees:
+        """Data-parallel degrees and micro-batches of every candidate."""
+        return degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
+
+    def layer(self, kind: LayerKind) -> "tuple[Job, LayerKind]":
+        """The job as layers of that kind see it (`Model.layer_view`), and the one kind of layer of that view."""
+        view = self.model.layer_view(kind)
+        return (self, kind) if view is self.model else (replace(self, model=view), view.layers[0])

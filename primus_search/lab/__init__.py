@@ -1,0 +1,1 @@
+"""For maintainers: fit of the shipped numbers, translation of published tables, ground truth by training."""

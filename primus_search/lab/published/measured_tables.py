@@ -1,0 +1,29 @@
+"""Tables of measured runs of any form: records as they are, published tables converted, lists of tables."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from primus_search.declare.hardware_files import load_stack
+from primus_search.lab.published.convert import converted_rows
+from primus_search.lab.published.run_table import is_published, read_rows, tables
+from primus_search.measured_run import RunTable, on_stack
+from primus_search.validate import Validation, validate_runs
+from primus_search.validate.record_table import read_records
+
+
+def measured_table(path: Path) -> RunTable:
+    """The runs of a CSV, or of every table that a list names. Raises InputError for a file that is no such table."""
+    found = [converted_rows(read_rows(one)) if is_published(one) else read_records(one) for one in tables(path)]
+    return RunTable(
+        runs=tuple(run for table in found for run in table.runs),
+        skipped=tuple(one for table in found for one in table.skipped),
+    )
+
+
+def validated(path: Path, stack: str | None = None) -> Validation:
+    """Every run of a table projected; with `stack` on that software, what a run overrides in its own stays."""
+    table = measured_table(path)
+    if stack is not None:
+        loaded = load_stack(stack)
+        table = replace(table, runs=tuple(on_stack(run, loaded) for run in table.runs))
+    return validate_runs(table)

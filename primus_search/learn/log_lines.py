@@ -1,0 +1,54 @@
+"""Lines of a log of any size, streamed: terminal colours, carriage returns and compression are removed here."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+LONGEST_LINE = 1 << 20
+"""Characters of a line that are read; the rest of a longer one (a compiler's dump) is skipped."""
+
+CHUNK = 1 << 22
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
+_COMPLETE_END = ("|", "}", "%", ")")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def plain(text: str) -> str:
+    """Text without terminal escape sequences."""
+    return _ESCAPES.sub("", text) if "\x1b" in text else text
+
+
+def chunks(path: Path) -> Iterator[str]:
+    """A file as plain text in pieces of some MB; each begins with the end of the one before, so no word is split."""
+    overlap = b""
+    with _opened(path) as stream:
+        while piece := stream.read(CHUNK):
+            yield plain((overlap + piece).decode("utf-8", errors="replace"))
+            overlap = piece[-256:]
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Plain lines of a file; a carriage return ends one too. An unfinished last line is dropped unless it is closed."""
+    with _opened(path) as stream:
+        while raw := stream.readline(LONGEST_LINE):
+            whole = raw.endswith(b"\n")
+            text = plain(raw.decode("utf-8", errors="replace")).rstrip("\r\n")
+            parts = text.split("\r") if "\r" in text else [text]
+            if not whole and len(raw) < LONGEST_LINE and not text.rstrip().endswith(_COMPLETE_END):
+                parts = parts[:-1]
+            yield from parts
+            if not whole and len(raw) == LONGEST_LINE:
+                _skip_rest(stream)
+
+
+def _skip_rest(stream: IO[bytes]) -> None:
+    while (raw := stream.readline(LONGEST_LINE)) and not raw.endswith(b"\n"):
+        pass

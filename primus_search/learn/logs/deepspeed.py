@@ -1,0 +1,107 @@
+"""DeepSpeed without Megatron: samples per second and memory of its timer, its configuration dump, flags."""
+
+import re
+from dataclasses import replace
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+from primus_search.learn.readers import LogFormat, register
+from primus_search.learn.reading import Assumption, LogReading, MemoryKind
+from primus_search.learn.steady import StepLine
+from primus_search.learn.transcript import GIB, Transcript, conclude, observe_dotted, observe_flags
+
+_STEP = re.compile(r"global_step=(\d+)|\[timer\.py:\d+:stop\] \d+/(\d+),")
+_SPEED = re.compile(r"(?:Curr|, )SamplesPerSec=(\d+(?:\.\d+)?)(?=,|\s|$)")
+_PARAMETER = re.compile(r"config\.py:\d+:print\w*\]\s+(\w+) \.* ?(\S.*)$")
+_PEAK = re.compile(r"MaxMemAllocated=(\d+(?:\.\d+)?)GB")
+_STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d),(\d{3})\]")
+_LENGTH_FLAGS = ("max_seq_len", "max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_length")
+BATCH_SLACK = 0.25
+"""A batch from times and rates counts where it is this near to a multiple of the micro-batch, in micro-batches."""
+
+
+def observe(seen: Transcript, line: str) -> None:
+    """One line of a DeepSpeed log."""
+    if not seen.steps:
+        observe_dotted(seen, line)
+        observe_flags(seen, line)
+        parameter = _PARAMETER.search(line) if "config.py:" in line else None
+        if parameter:
+            seen.facts[parameter[1]] = parameter[2].strip()
+    if "SamplesPerSec=" not in line:
+        return
+    step, speed, peak = _STEP.search(line), _SPEED.search(line), _PEAK.search(line)
+    if step is None or speed is None:
+        return
+    if peak:
+        seen.peak(MemoryKind.ALLOCATED, float(peak[1]) * GIB)
+    number, stamp = int(step[1] or step[2]), _moment(line)
+    last, last_stamp = seen.scratch.get("last", (None, None))
+    span = number - last if last is not None and number > last else 1
+    if stamp is not None and last_stamp is not None and number - span == last:
+        between = (stamp - last_stamp).total_seconds() / span
+        seen.scratch.setdefault("batches", []).append(between * float(speed[1]))
+    seen.add_step(StepLine(iteration=number, seconds=1.0 / max(float(speed[1]), 1e-9), span=span))
+    seen.scratch["last"] = (number, stamp)
+
+
+def _moment(line: str) -> datetime | None:
+    found = _STAMP.search(line)
+    try:
+        return datetime.fromisoformat(f"{found[1]}T{found[2]}.{found[3]}000") if found else None
+    except ValueError:
+        return None
+
+
+def conclude_run(seen: Transcript) -> LogReading:
+    """The run of a DeepSpeed log. Its lines count samples; seconds a step need the batch."""
+    micro = seen.whole(
+        "train_micro_batch_size_per_gpu", "flag:per_device_train_batch_size", "flag:train_micro_batch_size_per_gpu"
+    )
+    accumulation = seen.whole("gradient_accumulation_steps", "flag:gradient_accumulation_steps")
+    assumed = {name: Assumption(value=1, because="plain DeepSpeed prints none") for name in ("tp", "pp", "cp", "ep")}
+    batch = seen.whole("train_batch_size") or _batch_from_times(seen, micro, assumed)
+    gpus = seen.whole("world_size")
+    if gpus is None and batch and micro and accumulation and batch % (micro * accumulation) == 0:
+        gpus = batch // (micro * accumulation)
+    facts: dict[str, Any] = {
+        "gpus": gpus,
+        "micro_batch_size": micro,
+        "global_batch_size": batch,
+        "seq_length": seen.whole(*("flag:" + name for name in _LENGTH_FLAGS)),
+        "model": {"model_name": seen.text("flag:model_name_or_path")} if seen.text("flag:model_name_or_path") else {},
+    }
+    if batch is None:
+        seen.note("samples per second without a printed batch: no step time")
+    seen.steps = [replace(line, seconds=line.seconds * (batch or 0)) for line in seen.steps]
+    seen.note("sequences may be shorter than the printed length")
+    settings = ("zero_optimization_stage", "flag:zero_stage", "flag:gradient_checkpointing", "bfloat16_enabled")
+    return conclude(seen, "deepspeed", facts, assumed, settings=settings, samples_are_full=False)
+
+
+def _batch_from_times(seen: Transcript, micro: int | None, assumed: dict[str, Assumption]) -> int | None:
+    """The global batch as samples/s times seconds a step, where that is near a multiple of the micro-batch."""
+    products = seen.scratch.get("batches", [])
+    if not products or not micro:
+        return None
+    count = median(products) / micro
+    if round(count) < 1 or abs(count - round(count)) > BATCH_SLACK:
+        return None
+    batch = int(micro * round(count))
+    assumed["global_batch_size"] = Assumption(
+        value=batch, because="samples/s times the time between lines, rounded to a multiple of the micro-batch"
+    )
+    return batch
+
+
+register(
+    LogFormat(
+        name="deepspeed",
+        summary="DeepSpeed without Megatron: its timer's lines, configuration dump and flags",
+        marks=(("SamplesPerSec=",),),
+        rank=5,
+        observe=observe,
+        conclude=conclude_run,
+    )
+)

@@ -1,0 +1,177 @@
+"""HuggingFace Trainer, ms-swift and LLaMA-Factory: banner, progress bar, JSON lines, state file."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from primus_search.learn.readers import FileFormat, LogFormat, refuse, register
+from primus_search.learn.reading import LogReading, MemoryKind
+from primus_search.learn.steady import StepLine, steady
+from primus_search.learn.transcript import GIB, Transcript, conclude, observe_flags
+
+NAME = "hf-trainer"
+_BANNER = re.compile(
+    r"(Instantaneous batch size per device|Total train batch size \([^)]*\)|Gradient Accumulation steps) = ([\d,]+)\s*$"
+)
+_BAR = re.compile(r"\|\s*(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<[^,\]]*, +[\d.]+(?:s/it|it/s)\]?")
+_CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
+_COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
+_LENGTH_FLAGS = ("block_size", "max_seq_length", "cutoff_len", "model_max_length", "max_length")
+SHORTEST_BAR_STEP_S = 20.0
+"""A progress bar counts whole seconds: differences below this are added up until they reach it."""
+STEADY_RATE = 0.10
+"""Printed tokens/s count as one rate while their relative spread stays below this."""
+
+
+def observe(seen: Transcript, line: str) -> None:
+    """One line of a Trainer's output, or of its JSON lines."""
+    if line.lstrip().startswith("{") and ("elapsed_time" in line):
+        _observe_json(seen, line)
+        return
+    observe_flags(seen, line)
+    banner = _BANNER.search(line)
+    if banner:
+        seen.facts[banner[1].split(" (")[0]] = banner[2].replace(",", "")
+    if "/it" in line or "it/s" in line:
+        bar = _BAR.search(line)
+        if bar and int(bar[2]) > 0:
+            _observe_progress(seen, int(bar[1]), _seconds(bar[3]), SHORTEST_BAR_STEP_S)
+
+
+def _observe_json(seen: Transcript, line: str) -> None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return
+    if not isinstance(record, dict):
+        return
+    step = record.get("current_steps", str(record.get("global_step/max_steps", "")).split("/")[0])
+    elapsed = _seconds(str(record.get("elapsed_time", "")))
+    peak, rate = record.get("memory(GiB)"), record.get("tokens_per_gpu_per_sec")
+    if isinstance(peak, int | float):
+        seen.peak(MemoryKind.RESERVED, float(peak) * GIB)
+    per_gpu, overall = rate, record.get("tokens_global_per_sec")
+    if isinstance(per_gpu, int | float) and isinstance(overall, int | float) and per_gpu > 0:
+        seen.scratch.setdefault("gpus", []).append(overall / per_gpu)
+    if str(step).isdigit():
+        _observe_progress(seen, int(step), elapsed, 0.0, float(rate) if isinstance(rate, int | float) else None)
+
+
+def _observe_progress(
+    seen: Transcript, step: int, elapsed: float | None, shortest_s: float, rate: float | None = None
+) -> None:
+    """A step line from the time since the progress before; evaluation bars restart and are no progress."""
+    if elapsed is None:
+        return
+    last_step, last_elapsed = seen.scratch.get("last", (0, None))
+    if step <= last_step:
+        return
+    if last_elapsed is not None and elapsed - last_elapsed < shortest_s:
+        return
+    span = step - last_step
+    seconds = (elapsed - last_elapsed) / span if last_elapsed is not None else 0.0
+    seen.add_step(StepLine(iteration=step, seconds=max(seconds, 0.0), span=span, rate=rate))
+    seen.scratch["last"] = (step, elapsed)
+
+
+def _seconds(text: str) -> float | None:
+    """Seconds of `1h 2m 3s`, `1:02:03` or `02:03`."""
+    colons, clock = _COLONS.match(text), _CLOCK.match(text)
+    if colons:
+        days, hours, minutes, seconds = (float(part or 0) for part in colons.groups())
+    elif clock and text:
+        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
+    else:
+        return None
+    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+
+
+def conclude_run(seen: Transcript) -> LogReading:
+    """The run of a Trainer's output. Its samples have different lengths, so no rate follows from batch and length."""
+    micro = seen.whole("Instantaneous batch size per device", "flag:per_device_train_batch_size")
+    batch = seen.whole("Total train batch size")
+    accumulation = seen.whole("Gradient Accumulation steps", "flag:gradient_accumulation_steps")
+    gpus = None
+    if batch and micro and accumulation and batch % (micro * accumulation) == 0:
+        gpus = batch // (micro * accumulation)
+    facts: dict[str, Any] = {
+        "gpus": gpus or _gpus_from_rates(seen) or seen.whole("env_world_size"),
+        "micro_batch_size": micro,
+        "global_batch_size": batch,
+        "seq_length": seen.whole(*("flag:" + name for name in _LENGTH_FLAGS)),
+        "model": {"model_name": seen.text("flag:model_name_or_path", "flag:model")},
+        "tokens_per_s_per_gpu": _steady_rate(seen),
+    }
+    seen.note("sequences of different lengths: a step's tokens are not batch times length")
+    settings = ("flag:deepspeed", "flag:fsdp", "flag:gradient_checkpointing", "flag:bf16", "flag:fp16")
+    return conclude(seen, NAME, facts, settings=settings, samples_are_full=False)
+
+
+def _gpus_from_rates(seen: Transcript) -> int | None:
+    """GPUs as overall over per-GPU tokens/s, where every line gives the same whole number."""
+    counts = seen.scratch.get("gpus", [])
+    whole = {round(count) for count in counts}
+    near = all(abs(count - round(count)) < 0.05 * round(count) for count in counts)
+    return whole.pop() if len(whole) == 1 and near else None
+
+
+def _steady_rate(seen: Transcript) -> float | None:
+    """The printed tokens/s/GPU, where they agree with each other."""
+    found = seen.steady()
+    if found is None or found.rate is None:
+        return None
+    rates = [StepLine(iteration=n, seconds=line.rate or 0.0) for n, line in enumerate(found.lines, start=4)]
+    spread = steady([StepLine(iteration=n, seconds=rates[0].seconds) for n in range(1, 4)] + rates)
+    return found.rate if spread is not None and spread.noise < STEADY_RATE else None
+
+
+def owns_state(path: Path, head: bytes) -> bool:
+    """Whether a file is the state that a Trainer writes beside its checkpoints."""
+    return head.lstrip().startswith(b"{") and path.name.startswith("trainer_state")
+
+
+def read_state(path: Path) -> LogReading:
+    """A `trainer_state.json`: it keeps no times of steps, only the run's mean at the end (last log record)."""
+    try:
+        state = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        history = [record for record in state["log_history"] if isinstance(record, dict)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise refuse(path, f"is no trainer_state.json: {error!r}") from error
+    seen = Transcript(source=str(path))
+    rates = [record.get("train_steps_per_second") for record in history]
+    known = [float(rate) for rate in rates if isinstance(rate, int | float) and rate > 0]
+    if not known:
+        raise refuse(path, "states no time: `train_steps_per_second` stands only in the state of a finished run")
+    seen.note("step time is the run's mean, with its first steps, evaluations and checkpoints")
+    micro = state.get("train_batch_size")
+    facts = {"step_s": 1.0 / known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
+    return conclude(seen, NAME, facts, samples_are_full=False)
+
+
+register(
+    LogFormat(
+        name=NAME,
+        summary="HuggingFace Trainer, ms-swift and LLaMA-Factory: banner, progress bar, JSON lines",
+        marks=(
+            (
+                "'grad_norm': ",
+                "'train_runtime': ",
+                "global_step/max_steps",
+                '"current_steps"',
+                "***** Running training",
+            ),
+        ),
+        rank=3,
+        observe=observe,
+        conclude=conclude_run,
+    )
+)
+register(
+    FileFormat(
+        name="hf-trainer-state",
+        summary="HuggingFace Trainer's trainer_state.json",
+        owns=owns_state,
+        read=read_state,
+    )
+)

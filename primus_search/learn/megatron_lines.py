@@ -1,0 +1,222 @@
+"""What all Megatron-based frameworks print alike: iteration lines, torch's memory report and the names of arguments."""
+
+import re
+from typing import Any
+
+from primus_search.learn.reading import Assumption, MemoryKind
+from primus_search.learn.steady import StepLine
+from primus_search.learn.transcript import MIB, Transcript, product
+
+MODEL_ARGUMENTS = (
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "num_experts",
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "moe_layer_freq",
+    "multi_latent_attention",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "v_head_dim",
+    "mtp_num_layers",
+    "vocab_size",
+    "padded_vocab_size",
+    "swiglu",
+    "group_query_attention",
+    "untie_embeddings_and_output_weights",
+    "make_vocab_size_divisible_by",
+    "tokenizer_model",
+    "normalization",
+    "add_bias_linear",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "qk_pos_emb_head_dim",
+    "position_embedding_type",
+    "use_rotary_position_embeddings",
+    "max_position_embeddings",
+    "quick_geglu",
+    "moe_router_enable_expert_bias",
+    "softmax_type",
+    "model_name",
+)
+SETTING_ARGUMENTS = (
+    "bf16",
+    "fp16",
+    "fp8",
+    "fp8_recipe",
+    "sequence_parallel",
+    "expert_tensor_parallel_size",
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "checkpoint_activations",
+    "use_distributed_optimizer",
+    "use_torch_fsdp2",
+    "use_custom_fsdp",
+    "use_megatron_fsdp",
+    "zero_stage",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "tp_comm_overlap",
+    "transformer_impl",
+    "use_flash_attn",
+    "cross_entropy_loss_fusion",
+    "cross_entropy_fusion_impl",
+    "gradient_accumulation_fusion",
+    "accumulate_allreduce_grads_in_fp32",
+    "main_grads_dtype",
+    "moe_token_dispatcher_type",
+    "moe_enable_deepep",
+    "use_turbo_deepep",
+    "turbo_sync_free_moe_stage",
+    "moe_grouped_gemm",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "decoder_first_pipeline_num_layers",
+    "decoder_last_pipeline_num_layers",
+    "pp_algorithm",
+    "enable_zero_bubble",
+    "patch_zero_bubble",
+    "optimizer",
+    "optimizer_cpu_offload",
+    "external_cuda_graph",
+    "enable_cuda_graph",
+)
+NO_EXPERTS = "[1]"
+"""How Megatron-DeepSpeed prints the experts of a dense model."""
+
+_LAYOUT_SIZES = {
+    "using world": "world_size",
+    "data-parallel": "data_parallel_size",
+    "context-parallel": "context_parallel_size",
+    "tensor-model-parallel": "tensor_model_parallel_size",
+    "pipeline-model-parallel": "pipeline_model_parallel_size",
+}
+_SIZE = re.compile(r"(?<![\w-])(" + "|".join(_LAYOUT_SIZES) + r")[- ]size: (\d+)")
+_PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
+_ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
+_ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\): (\d+(?:\.\d+)?)(?=[\s|/])")
+_BATCH = re.compile(r"global batch size:\s+(\d+)(?=[\s|])")
+_LENGTH = re.compile(r"actual seqlen:\s+(\d+)(?=[\s|])")
+_RATE = re.compile(r"(?:tokens per gpu per second \(tgs\)|tokens per GPU \(tokens/s/GPU\)): (\d+(?:\.\d+)?)(?=[\s|/])")
+_PEAK = re.compile(r"max (allocated|reserved): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+
+
+def observe_layout(seen: Transcript, line: str) -> None:
+    """`using world size: 16, data-parallel size: 4, ...`: sizes by words, under the names of their arguments."""
+    if "using world size" in line:
+        for words, size in _SIZE.findall(line):
+            seen.facts["line:" + _LAYOUT_SIZES[words]] = size
+    elif "padded vocab" in line:
+        padded = _PADDED.search(line)
+        if padded:
+            seen.facts["padded_vocab_size"] = padded[1]
+
+
+def observe_iteration(seen: Transcript, line: str) -> None:
+    """One iteration line; of `current/average` the current value is taken."""
+    if "elapsed time per iteration" not in line:
+        return
+    number, elapsed = _ITERATION.search(line), _ELAPSED.search(line)
+    if number is None or elapsed is None:
+        return
+    iteration = int(number[1])
+    seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
+    batch, length, rate = _BATCH.search(line), _LENGTH.search(line), _RATE.search(line)
+    seen.add_step(
+        StepLine(
+            iteration=iteration,
+            seconds=seconds,
+            span=_span(seen, iteration),
+            shape=(int(batch[1]) if batch else None, int(length[1]) if length else None),
+            rate=float(rate[1]) if rate else None,
+        )
+    )
+
+
+def _span(seen: Transcript, iteration: int) -> int:
+    """Iterations that a line covers: since the line before, at most the printed logging interval."""
+    interval = seen.whole("log_interval", "flag:log_interval") or 1
+    last = seen.steps[-1].iteration if seen.steps else 0
+    return max(1, min(interval, iteration - last)) if iteration > last else interval
+
+
+def observe_memory(seen: Transcript, line: str) -> None:
+    """torch's peaks of the ranks that report, in MiB (Megatron divides by 1024 twice)."""
+    if "max allocated" in line or "max reserved" in line:
+        for name, size in _PEAK.findall(line):
+            kind = MemoryKind.ALLOCATED if name == "allocated" else MemoryKind.RESERVED
+            seen.peak(kind, float(size) * MIB)
+
+
+def argument(seen: Transcript, name: str) -> int | None:
+    """A whole number from the argument dump, the layout line or the command line, in this order."""
+    return seen.whole(name, "line:" + name, "flag:" + name)
+
+
+def virtual_stages(seen: Transcript, pp: int | None) -> int | None:
+    """Virtual stages per rank as printed, or from the layers per virtual stage."""
+    printed = argument(seen, "virtual_pipeline_model_parallel_size")
+    per_stage = argument(seen, "num_layers_per_virtual_pipeline_stage")
+    layers = argument(seen, "num_layers")
+    if printed is None and per_stage and layers and pp and layers % (per_stage * pp) == 0:
+        return layers // (per_stage * pp)
+    return printed
+
+
+def model_facts(seen: Transcript) -> dict[str, Any]:
+    """Printed facts of the model under their Megatron names, whole numbers as numbers."""
+    facts: dict[str, Any] = {}
+    for name in MODEL_ARGUMENTS:
+        text = seen.text(name, "flag:" + name)
+        if text is not None and text != NO_EXPERTS:
+            facts[name] = int(text) if text.isdigit() else text
+    if facts.get("num_query_groups", 0) and "group_query_attention" not in facts:
+        facts["group_query_attention"] = "True"
+    return facts
+
+
+def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumption]]:
+    """Layout, batches and model of a run, and what is assumed where its release prints no such argument."""
+    tp, pp = argument(seen, "tensor_model_parallel_size"), argument(seen, "pipeline_model_parallel_size")
+    cp = argument(seen, "context_parallel_size")
+    ep = argument(seen, "expert_model_parallel_size") or argument(seen, "moe_expert_parallel_size")
+    facts: dict[str, Any] = {
+        "model": model_facts(seen),
+        "gpus": argument(seen, "world_size") or product(argument(seen, "data_parallel_size"), tp, pp, cp or 1),
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "vpp": virtual_stages(seen, pp),
+        "seq_length": argument(seen, "seq_length") or argument(seen, "encoder_seq_length"),
+        "micro_batch_size": argument(seen, "micro_batch_size"),
+        "global_batch_size": argument(seen, "global_batch_size"),
+    }
+    if facts["gpus"] is None:
+        facts["gpus"] = seen.whole("env_world_size")
+    _take_printed_shape(seen, facts)
+    assumed = {}
+    for name, value in (("cp", cp), ("ep", ep)):
+        if value is None and tp is not None:
+            assumed[name] = Assumption(value=1, because=f"the log prints no argument for {name}")
+    return facts, assumed
+
+
+def _take_printed_shape(seen: Transcript, facts: dict[str, Any]) -> None:
+    """The batch and length of the steady iterations where their lines print them (ramp-up, curricula)."""
+    found = seen.steady()
+    if found is None:
+        return
+    batch, length = (*found.lines[-1].shape, None, None)[:2]
+    if batch:
+        facts["global_batch_size"] = batch
+    if length:
+        facts["seq_length"] = length

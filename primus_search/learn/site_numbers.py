@@ -1,0 +1,117 @@
+"""The numbers of a software stack that runs of a site may move, and vectorised projections that move them.
+
+A coordinate is the logarithm of a rate or a time, the plain value of a share; numbers move in coordinates.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.project import Projector
+from primus_search.job import Job
+from primus_search.stack import GROUP_OF, Stack, number_of, with_numbers
+
+Record = TypeVar("Record")
+
+STEP = 0.03
+"""Step of the one-sided differences, in coordinates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteNumber:
+    """One number: its field in a stack, its bounds, and whether all such numbers share a common factor.
+
+    speed   +1 where a larger value is a faster software, -1 where it is a slower one, 0: not part of the factor
+    """
+
+    field: str
+    low: float
+    high: float
+    is_share: bool = False
+    speed: int = 0
+
+    def coordinate(self, value: float) -> float:
+        """The value as it is moved; a time of 0 from its lower bound, whose logarithm exists."""
+        return value if self.is_share else float(np.log(max(value, self.low)))
+
+    def value(self, coordinate: float) -> float:
+        """The value at a coordinate, inside the bounds."""
+        raw = coordinate if self.is_share else float(np.exp(coordinate))
+        return float(np.clip(raw, self.low, self.high))
+
+
+NUMBERS: tuple[SiteNumber, ...] = (
+    SiteNumber(field="gemm_efficiency", low=0.3, high=1.3, speed=1),
+    SiteNumber(field="attention_efficiency", low=0.2, high=1.5, speed=1),
+    SiteNumber(field="memory_efficiency", low=0.1, high=1.5, speed=1),
+    SiteNumber(field="fp8_efficiency", low=0.4, high=1.2),
+    SiteNumber(field="grouped_gemm_efficiency", low=0.2, high=1.4, speed=1),
+    SiteNumber(field="network_efficiency", low=0.05, high=1.2, speed=1),
+    SiteNumber(field="host_launch_s", low=1e-6, high=1e-4, speed=-1),
+    SiteNumber(field="host_moe_s", low=1e-4, high=3e-2, speed=-1),
+    SiteNumber(field="host_sync_s", low=1e-5, high=1e-2),
+    SiteNumber(field="pass_s", low=2e-5, high=5e-3, speed=-1),
+    SiteNumber(field="step_s", low=0.0, high=1.0, is_share=True),
+    SiteNumber(field="shard_overlap", low=0.0, high=1.0, is_share=True),
+    SiteNumber(field="gradient_overlap", low=0.0, high=1.0, is_share=True),
+    SiteNumber(field="straggler_per_doubling", low=0.0, high=0.05, is_share=True),
+    SiteNumber(field="tensor_overlap", low=0.0, high=1.0, is_share=True),
+    SiteNumber(field="pipeline_blocking", low=0.0, high=1.0, is_share=True),
+)
+"""Numbers of the software alone: the device's own rates are held."""
+
+
+def coordinates(stack: Stack) -> Floats:
+    """The numbers of a stack as coordinates, in the order of `NUMBERS`."""
+    return np.array([n.coordinate(float(number_of(stack, n.field))) for n in NUMBERS])
+
+
+def at(stack: Stack, x: Floats) -> Stack:
+    """The stack with its numbers at coordinates, inside their bounds."""
+    return with_numbers(stack, {n.field: n.value(float(c)) for n, c in zip(NUMBERS, x, strict=True)})
+
+
+def rates_and_slopes(job: Job, table: Candidates) -> tuple[Floats, Floats]:
+    """log(tokens/s/GPU) of every candidate, and its slope by every number: (rows,), (rows, numbers).
+
+    One projection: every candidate stands in it once as the stack is, and once per number moved by `STEP`.
+    """
+    num, rows = len(NUMBERS), len(table)
+    x = coordinates(job.stack)
+    columns: dict[str, ArrayLike] = {}
+    deltas = np.empty(num)
+    for j, number in enumerate(NUMBERS):
+        here = float(x[j])
+        moved = here + STEP if not number.is_share or here + STEP <= number.high else here - STEP
+        deltas[j] = moved - here
+        values = np.full((num + 1, rows), _raw(number, here))
+        values[j + 1] = _raw(number, moved)
+        columns[number.field] = values.reshape(-1)
+    every = table.take(np.tile(np.arange(rows), num + 1))
+    cluster = replace(job.cluster, stack=_with_columns(job.stack, columns))
+    step = Projector(replace(job, cluster=cluster), shares_rows=False).step(every)
+    logs = np.log(job.workload.tokens_per_step / np.asarray(step.total) / job.cluster.world).reshape(num + 1, rows)
+    return logs[0], ((logs[1:] - logs[0]) / deltas[:, None]).T
+
+
+def _raw(number: SiteNumber, coordinate: float) -> float:
+    return coordinate if number.is_share else float(np.exp(coordinate))
+
+
+def _with_columns(stack: Stack, columns: Mapping[str, ArrayLike]) -> Stack:
+    """The stack with some numbers as columns, one value per row, which its own validation would refuse."""
+    for field, column in columns.items():
+        group = stack.__getattribute__(GROUP_OF[field])
+        stack = _put(stack, GROUP_OF[field], _put(group, field, column))
+    return stack
+
+
+def _put(record: Record, name: str, value: object) -> Record:
+    changed = copy(record)
+    object.__setattr__(changed, name, value)
+    return changed

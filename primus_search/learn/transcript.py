@@ -1,0 +1,223 @@
+"""`Transcript`: what has been collected from the lines of one log so far, and what every framework's log may hold.
+
+Printed `name: value` facts of all kinds (argument dumps, YAML, command lines) are kept as text under their names, the
+last one before the iterations wins; a reader turns those it needs into numbers.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from primus_search.learn.reading import Assumption, Death, LogReading, MemoryKind
+from primus_search.learn.steady import Steady, StepLine, steady
+
+MIB = 2.0**20
+GIB = 2.0**30
+STEPS_AFTER_RECOVERY = 4
+"""A run that logs so many steps after an error message went on; the message is no death."""
+
+_DOTTED = re.compile(r"([A-Za-z_][\w./-]*) \.{2,}\s*(.*)$")
+_FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=|\s+)('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
+_WORLD = re.compile(r"\b(?:world_size|WORLD_SIZE)\s*[=:]\s*(\d+)\b")
+_SMI_LIST = re.compile(r"GPU \d+: (.+?) \(UUID")
+_SMI_TABLE = re.compile(r"\|\s+\d+\s+((?:NVIDIA|Tesla|AMD|Quadro|GeForce) [\w. -]+?)\s+(?:On|Off|N/A)\b")
+_CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.+?)(?: \(\d+\))? with ([\d.]+)\s*GiB")
+_INSTINCT = re.compile(r"\b(AMD Instinct MI\d+\w*)")
+_OUT_OF_MEMORY = (
+    "OutOfMemoryError",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "RESOURCE_EXHAUSTED: Out of memory",
+    "RESOURCE_EXHAUSTED: Ran out of memory",
+)
+_TIMEOUT = ("Watchdog caught collective operation timeout",)
+_DISTURBANCES = (
+    "validation loss at",
+    "validate step",
+    "saving checkpoint",
+    "saved checkpoint",
+    "Saving the checkpoint",
+    "Saving model checkpoint",
+    "Saving checkpoint",
+    "Evaluating",
+    "Running Evaluation",
+    "eval_loss",
+    "> evaluat",
+)
+_IGNORED_FACT_VALUES = ("", "None", "null", "none", "~")
+
+
+@dataclass(slots=True, kw_only=True)
+class Transcript:
+    """Facts, step lines, peaks and incidents of one log, collected line by line.
+
+    `peaks`: largest bytes by counter. `at_death`: how many step lines had been seen at the first error message.
+    """
+
+    source: str
+    facts: dict[str, str] = field(default_factory=dict)
+    steps: list[StepLine] = field(default_factory=list)
+    peaks: dict[MemoryKind, float] = field(default_factory=dict)
+    devices: list[str] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    scratch: dict[str, Any] = field(default_factory=dict)
+    death: Death | None = None
+    at_death: int = 0
+
+    def add_step(self, line: StepLine) -> None:
+        """One more step line; it inherits the disturbance seen since the one before."""
+        if self.scratch.pop("disturbed", False):
+            line = replace(line, is_disturbed=True)
+        self.steps.append(line)
+
+    def peak(self, kind: MemoryKind, size_bytes: float) -> None:
+        """The largest reading of a memory counter so far, in bytes."""
+        self.peaks[kind] = max(size_bytes, self.peaks.get(kind, 0.0))
+
+    def note(self, text: str) -> None:
+        """A property of the run that a projection does not reproduce, kept once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def text(self, *names: str) -> str | None:
+        """The first printed value among names of a fact; None where it is absent or printed as none."""
+        for name in names:
+            value = self.facts.get(name)
+            if value is not None and value not in _IGNORED_FACT_VALUES:
+                return value
+        return None
+
+    def whole(self, *names: str) -> int | None:
+        """The first positive whole number among names of a fact; None where none is printed whole."""
+        for name in names:
+            value = self.text(name)
+            if value is not None and re.fullmatch(r"\d[\d_,]{0,17}(\.0{1,9})?", value):
+                number = int(float(value.replace(",", "").replace("_", "")))
+                if number > 0:
+                    return number
+        return None
+
+    def steady(self) -> Steady | None:
+        """The steady part of the run."""
+        return steady(self.steps)
+
+    def died(self) -> Death | None:
+        """The death of the run: an error message after which it logged no more than a few steps."""
+        if self.death is None or len(self.steps) - self.at_death >= STEPS_AFTER_RECOVERY:
+            return None
+        return self.death
+
+    def memory(self) -> tuple[float | None, MemoryKind | None]:
+        """The peak in bytes and its counter: torch's allocated before reserved before the device's own."""
+        for kind in MemoryKind:
+            if kind in self.peaks:
+                return self.peaks[kind], kind
+        return None, None
+
+
+def observe_common(seen: Transcript, line: str) -> None:
+    """What a log of any framework may hold: devices, ranks, evaluation and checkpoints, and how it ended."""
+    if "GPU " in line or "capacity" in line or "|" in line or "Instinct" in line:
+        _observe_device(seen, line)
+    if "orld_size" in line or "WORLD_SIZE" in line:
+        found = _WORLD.search(line)
+        if found:
+            seen.facts.setdefault("env_world_size", found[1])
+    if not seen.scratch.get("disturbed") and any(mark in line for mark in _DISTURBANCES):
+        seen.scratch["disturbed"] = True
+    _observe_death(seen, line)
+
+
+def _observe_device(seen: Transcript, line: str) -> None:
+    for pattern in (_SMI_LIST, _SMI_TABLE, _CAPACITY, _INSTINCT):
+        found = pattern.search(line)
+        if found and found[1].strip(" .") not in seen.devices:
+            seen.devices.append(found[1].strip(" ."))
+
+
+def _observe_death(seen: Transcript, line: str) -> None:
+    if seen.death is Death.OUT_OF_MEMORY:
+        return
+    if "emory" in line and any(mark in line for mark in _OUT_OF_MEMORY):
+        seen.death, seen.at_death = Death.OUT_OF_MEMORY, len(seen.steps)
+    elif seen.death is None and "timeout" in line and any(mark in line for mark in _TIMEOUT):
+        seen.death, seen.at_death = Death.TIMEOUT, len(seen.steps)
+    elif seen.death is None and "Traceback (most recent call last)" in line:
+        seen.death, seen.at_death = Death.ERROR, len(seen.steps)
+
+
+def observe_dotted(seen: Transcript, line: str) -> None:
+    """An argument dump: `name ....... value`."""
+    if " .." in line:
+        found = _DOTTED.search(line)
+        if found:
+            seen.facts[found[1]] = found[2].strip()
+
+
+def observe_flags(seen: Transcript, line: str) -> None:
+    """Flags of a command line, under `flag:` and the name with underscores."""
+    if "--" in line:
+        for name, value in _FLAG.findall(line):
+            seen.facts["flag:" + name.replace("-", "_")] = value.strip("'\"")
+
+
+def product(*numbers: int | None) -> int | None:
+    """The product of counts, None where one of them is not known."""
+    total = 1
+    for number in numbers:
+        if number is None:
+            return None
+        total *= number
+    return total
+
+
+def tokens_per_s_per_gpu(reading: Mapping[str, Any]) -> float | None:
+    """Tokens/s/GPU from batch, sequence length, GPUs and step time, where all of them are known."""
+    parts = [reading.get(name) for name in ("global_batch_size", "seq_length", "gpus", "step_s")]
+    if any(part is None for part in parts):
+        return None
+    batch, seq_length, gpus, step_s = (float(part) for part in parts if part is not None)
+    return batch * seq_length / step_s / gpus
+
+
+def conclude(
+    seen: Transcript,
+    framework: str,
+    facts: Mapping[str, Any],
+    assumed: Mapping[str, Assumption] | None = None,
+    *,
+    settings: Iterable[str] = (),
+    samples_are_full: bool = True,
+) -> LogReading:
+    """The reading of a transcript: the reader's own facts with what every log has in common.
+
+    `facts`: fields of `LogReading` that the reader found. `settings`: names of printed facts to keep. Where every
+    sample is a full sequence, a rate that is not printed follows from batch, length, GPUs and step.
+    """
+    found = seen.steady()
+    peak, kind = seen.memory()
+    values: dict[str, Any] = {
+        "step_s": found.step_s if found else None,
+        "noise": found.noise if found else None,
+        "steps": len(found.lines) if found else 0,
+        "tokens_per_s_per_gpu": found.rate if found else None,
+        "peak_memory_bytes": peak,
+        "memory_kind": kind,
+        "device": seen.devices[0] if len(seen.devices) == 1 else None,
+        "died": seen.died(),
+    } | dict(facts)
+    if values["tokens_per_s_per_gpu"] is None and samples_are_full:
+        values["tokens_per_s_per_gpu"] = tokens_per_s_per_gpu(values)
+    if found is None and seen.steps:
+        seen.note("too few iterations for a steady step time")
+    kept = {name: seen.facts[name] for name in settings if seen.text(name) is not None}
+    return LogReading(
+        source=seen.source,
+        framework=framework,
+        settings=kept,
+        assumed=dict(assumed or {}),
+        not_modelled=tuple(seen.notes),
+        **values,
+    )

@@ -1,0 +1,1 @@
+"""The device a measurement runs on: facts, clocks, health, kernel sweeps, timing."""

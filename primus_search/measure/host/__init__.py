@@ -1,0 +1,1 @@
+"""Calibration of the machine itself as a cluster node (`hardware: host`)."""

@@ -1,0 +1,352 @@
+"""`hardware: host`: this machine as a cluster node, measured by a short calibration and kept as a hardware file.
+
+A node's devices are its cores (at most `MAX_DEVICES`, each with its share of the threads). All of them are measured
+at once, because cores share memory bandwidth and sometimes execution units: a core alone is up to twice as fast as in
+training. The result is a hardware file like any other, in the user's cache folder, read by the same loader. It is
+measured again when the processor, the memory or torch changes.
+
+Training here is in FP32. The cost model counts two bytes per activation element, so bandwidths and link rates are
+given for two-byte elements as well: half of what the machine moves. Peak FLOP/s is the best FP32 GEMM measured, so
+MFU on the host means "against its own best GEMM".
+"""
+
+import datetime
+import hashlib
+import json
+import os
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from primus_search import units
+from primus_search.accelerator import (
+    Accelerator,
+    AttentionKernel,
+    AttentionLaw,
+    Footprint,
+    GemmLaw,
+    GroupedGemmLaw,
+    LaunchLaw,
+    MemoryLaw,
+)
+from primus_search.cores import available_cores
+from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
+from primus_search.cost.laws.gemm import GemmPass, gemm_s
+from primus_search.declare.sourced.kernel_tables import tables_of
+from primus_search.errors import PrimusSearchError
+from primus_search.measure.device.device_info import cpu_name
+from primus_search.measure.device.device_table import to_csv
+from primus_search.measure.device.sweeps import TERA
+from primus_search.measure.host.host_rank import (
+    ATTENTION,
+    EXPERTS,
+    GEMMS,
+    MESSAGES,
+    STREAMS,
+)
+from primus_search.measure.measurement_cache import default_folder
+from primus_search.measure.modules.streams import COUNTED_BYTES, memory_law, rates
+from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
+from primus_search.network import Network
+
+MAX_DEVICES = 8
+CALIBRATION = 7  # raise when the calibration or the keys of hardware files change, so that old files are measured again
+LIMIT_S = 300.0
+WARM = "primus_search.lab.truth.training:warm"
+RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
+MIN_MOVE_S = 1e-6  # what the cost of an empty collective may at most hide of a full one
+# AdamW in FP32 without masters: gradient twice, weight in and out with the moments (cost/parts/optimizer.py).
+OPTIMIZER_BYTES = 26.0
+
+
+class CalibrationError(PrimusSearchError):
+    """The host could not be measured; says why."""
+
+
+def devices_of_host() -> tuple[int, int]:
+    """Devices of this machine as a node, and threads each of them runs."""
+    cores = available_cores()
+    count = min(cores, MAX_DEVICES)
+    return count, cores // count
+
+
+def host_file(folder: Path | None = None, *, again: bool = False) -> Path:
+    """The hardware file of this machine; measured when there is none yet for this processor, memory and torch, or
+    when it is to be measured again."""
+    folder = folder or default_folder()
+    identity = {"cpu": cpu_name(), "memory": _memory_bytes(), "torch": torch.__version__, "calibration": CALIBRATION}
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    path = folder / f"host-{digest}.yaml"
+    if again or not path.exists():
+        source = f"measured on {cpu_name()}, torch {torch.__version__}, {_today()}"
+        figures, count = measure_host()
+        table = path.with_suffix(".csv")
+        _write(table, to_csv(rows_of(figures, count, source)))
+        _write(path, to_yaml(fit(figures, count), source=source, tables=table.name))
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    """The file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def measure_host() -> tuple[dict[str, Any], int]:
+    """What every device of this machine measures while all of them do, and how many they are."""
+    count, threads = devices_of_host()
+    (outcomes,) = run_jobs([calibration_job()], ranks=count, threads=threads, warm=WARM)
+    failure = failure_of(outcomes)
+    if failure is not None:
+        raise CalibrationError(f"this machine could not be measured: {failure.verdict.value}: {failure.cause}")
+    return mean_of([outcome.value for outcome in outcomes]), count
+
+
+def calibration_job() -> RankJob:
+    """What every device of this machine measures at the same time."""
+    return RankJob(function="primus_search.measure.host.host_rank:calibrate_rank", payload={}, limit_s=LIMIT_S)
+
+
+def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:
+    """The laws of one of `count` devices and of the links between them, and the measured calls as tables."""
+    kernels, links = tables_of(rows_of(figures, count, "measured here"), "host")
+    accelerator, network = accelerator_of(figures, _memory_bytes() / count), network_of(figures["links"], count)
+    return replace(accelerator, tables=kernels), replace(network, tables=links)
+
+
+def rows_of(figures: dict[str, Any], count: int, source: str) -> list[dict[str, str]]:
+    """The figures of `host_rank` as rows of a measurement CSV; messages in two-byte elements."""
+    rows: list[dict[str, Any]] = []
+    for (m, n, k), t in zip(GEMMS, figures["gemm_s"], strict=True):
+        shape = {"kind": "gemm", "m": m, "n": n, "k": k}
+        rows.append(shape | {"op": "fwd", "value": 2.0 * m * n * k / t["forward"]})
+        rows.append(shape | {"op": "bwd", "value": 4.0 * m * n * k / (t["input_grad"] + t["weight_grad"])})
+    for (batch, heads, seq, dim), t in zip(ATTENTION, figures["attention_s"], strict=True):
+        shape = {"kind": "attention", "batch": batch, "heads": heads, "seq": seq, "head_dim": dim, "causal": "true"}
+        flops = 2.0 * batch * heads * seq * seq * dim
+        rows.append(shape | {"op": "fwd_torch_sdpa", "value": flops / t["forward"]})
+        rows.append(shape | {"op": "bwd_torch_sdpa", "value": BACKWARD_ATTENTION * flops / t["backward"]})
+    for row in rows:
+        row |= {"unit": "TFLOP/s", "value": row["value"] / TERA}
+    for op, seconds in figures["links"].items():
+        for size, duration in zip(MESSAGES, seconds, strict=True):
+            message = size / 4.0 * COUNTED_BYTES
+            rows.append({"kind": "collective", "op": op, "message_bytes": message, "num_gpus": count, "unit": "us"})
+            rows[-1] |= {"value": duration * 1e6}
+    common = {"gpu": "host", "dtype": "fp32", "source": source}
+    return [{key: str(value) for key, value in (common | row).items()} for row in rows]
+
+
+def mean_of(parts: list[Any]) -> Any:
+    """The element-wise mean of equal trees of numbers: what a rank takes when all of them work."""
+    if isinstance(parts[0], dict):
+        return {key: mean_of([part[key] for part in parts]) for key in parts[0]}
+    if isinstance(parts[0], list):
+        return [mean_of(list(column)) for column in zip(*parts, strict=True)]
+    return float(np.mean(parts))
+
+
+def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
+    """The laws of one device from the figures of `host_rank`."""
+    peak = max(2.0 * m * n * k / t["forward"] for (m, n, k), t in zip(GEMMS, f["gemm_s"], strict=True))
+    rate = rates(STREAMS, f, OPTIMIZER_BYTES)
+    bandwidth = max(rate.values())
+    memory = memory_law(rate, bandwidth, f["small_kernel_s"])
+    base = Accelerator(
+        name="host",
+        vendor="host",
+        arch="host",
+        num_compute_units=1,
+        bf16_peak_flops_per_s=peak,
+        fp8_peak_flops_per_s=0.0,
+        fp4_peak_flops_per_s=0.0,
+        hbm_bytes=memory_bytes,
+        hbm_bytes_per_s=bandwidth,
+        sustained_over_burst=1.0,
+        gemm=_fit_gemm(f, peak, bandwidth, memory),
+        attention=_fit_attention(f, peak),
+        grouped_gemm=GroupedGemmLaw(
+            factor=1.0, backward_factor=1.0, fp8_factor=1.0, fp8_backward_factor=1.0, gradient_depth_overhead=0.0
+        ),
+        memory=memory,
+        launch=LaunchLaw(stream_s=f["small_kernel_s"], graph_s=f["small_kernel_s"]),
+        footprint=Footprint(context_bytes=f["baseline_bytes"], communicator_bytes=0.0),
+    )
+    return _with_grouped(base, f["experts_s"]["forward"])
+
+
+def _gemm_law(efficiency: float, tile: float, depth: float, backward: float, latency_s: float) -> GemmLaw:
+    return GemmLaw(
+        bf16_efficiency=efficiency,
+        fp8_tensor_efficiency=0.0,
+        fp8_block_efficiency=0.0,
+        fp8_row_efficiency=0.0,
+        mxfp8_efficiency=0.0,
+        nvfp4_efficiency=0.0,
+        tile_overhead=tile,
+        depth_overhead=depth,
+        fp8_depth_overhead=depth,
+        occupancy_power=0.0,
+        latency_s=latency_s,
+        backward_factor=backward,
+        fp8_backward_factor=backward,
+    )
+
+
+def _fit_gemm(f: dict[str, Any], peak: float, bandwidth: float, memory: MemoryLaw) -> GemmLaw:
+    """Rate of a large product as the median over shapes, backward against forward likewise.
+
+    A CPU's BLAS has no tiles and waves of a GPU's kind; those parameters stay 0.
+    """
+    flops = np.array([2.0 * m * n * k for m, n, k in GEMMS])
+    seconds = np.array([[t["forward"], t["input_grad"], t["weight_grad"]] for t in f["gemm_s"]])
+    rates = flops[:, None] / seconds
+    forward, backward = float(np.median(rates[:, 0])), float(np.median(rates[:, 1:]))
+    return _gemm_law(forward / peak, 0.0, 0.0, backward / forward, f["small_kernel_s"])
+
+
+def _fit_attention(f: dict[str, Any], peak: float) -> AttentionLaw:
+    """Rates at the longest sequence, and the ramp that explains the shortest."""
+    pairs = [b * h * s * s / 2.0 * 4.0 * d for b, h, s, d in ATTENTION]
+    forward = [flops / t["forward"] for flops, t in zip(pairs, f["attention_s"], strict=True)]
+    backward = [2.5 * flops / t["backward"] for flops, t in zip(pairs, f["attention_s"], strict=True)]
+    short, long = ATTENTION[0][2] / 2.0, ATTENTION[-1][2] / 2.0
+    # rate(s) = r s / (s + s0) at both lengths, solved for s0 and r
+    ratio = min(forward[0] / forward[-1], 0.999)
+    ramp = max((1.0 - ratio) / (ratio / short - 1.0 / long), 0.0) if ratio / short > 1.0 / long else 0.0
+    scale = (long + ramp) / long / peak
+    kernel = AttentionKernel(
+        forward_efficiency=forward[-1] * scale, backward_efficiency=backward[-1] * scale, latent_backward_factor=1.0
+    )
+    return AttentionLaw(
+        softmax_dims=0.0, ramp_tokens=ramp, causal_tokens=0.0, latency_s=f["small_kernel_s"], kernels={"sdpa": kernel}
+    )
+
+
+def _with_grouped(base: Accelerator, seconds: float) -> Accelerator:
+    """The rate of grouped products against the law's dense ones of the same size."""
+    groups, rows, k, n = EXPERTS
+    dense_s = groups * float(gemm_s(base, rows, n, k, gemm_pass=GemmPass.FORWARD))
+    return replace(base, grouped_gemm=replace(base.grouped_gemm, factor=dense_s / seconds))
+
+
+def network_of(links: dict[str, list[float]], count: int) -> Network:
+    """Rates of the collectives, how they grow with the message, the cost of an empty one, in two-byte elements."""
+    if not links:
+        return _network(
+            count, rates={"ring": 1e9, "all_to_all": 1e9, "send": 1e9}, latency_s=1e-6, half_speed_bytes=0.0
+        )
+    wires = {"all_reduce": 2.0 * (count - 1) / count, "all_gather": (count - 1) / count}
+    wires |= {"all_to_all": (count - 1) / count, "send": 1.0}
+    latency_s = float(np.median([seconds[0] for seconds in links.values()]))
+    sizes = np.array(MESSAGES[1:]) / 4.0 * COUNTED_BYTES
+    moving = {name: np.maximum(np.array(links[name][1:]) - latency_s, MIN_MOVE_S) for name in wires}
+    bytes_ = {name: wires[name] * sizes for name in wires}
+    half_speed = min(RAMPS, key=lambda ramp: sum(_ramp_error(bytes_[n], moving[n], ramp)[1] for n in wires))
+    rate = {name: _ramp_error(bytes_[name], moving[name], half_speed)[0] for name in wires}
+    ring = float(np.sqrt(rate["all_reduce"] * rate["all_gather"]))
+    return _network(
+        count,
+        rates={"ring": ring, "all_to_all": rate["all_to_all"], "send": rate["send"]},
+        latency_s=latency_s,
+        half_speed_bytes=half_speed,
+    )
+
+
+def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: float) -> tuple[float, float]:
+    """The rate that explains what moved best, with that ramp, and the squared logarithmic error that is left."""
+    logs = np.log((wire_bytes + np.sqrt(half_speed_bytes * wire_bytes)) / seconds)
+    return float(np.exp(logs.mean())), float(((logs - logs.mean()) ** 2).sum())
+
+
+def _network(count: int, *, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
+    line = max(rates.values())
+    return Network(
+        gpus_per_node=count,
+        domain_size=count,
+        topology="switch",
+        link_bytes_per_s=line,
+        link_latency_s=latency_s,
+        link_hop_latency_s=0.0,
+        link_half_speed_bytes=half_speed_bytes,
+        ring_efficiency=rates["ring"] / line,
+        pair_loss=0.0,
+        in_network_efficiency=0.0,
+        all_to_all_efficiency=rates["all_to_all"] / line,
+        p2p_efficiency=rates["send"] / line,
+        dispatch_efficiency=rates["all_to_all"] / line,
+        nics_per_node=1,
+        nic_bytes_per_s=line,
+        nic_latency_s=latency_s,
+        nic_hop_latency_s=latency_s,
+        nic_half_speed_bytes=0.0,
+        nic_efficiency=1.0,
+        nic_all_to_all_efficiency=1.0,
+        nic_dispatch_efficiency=1.0,
+        scale_loss=0.0,
+        pod_size=count,
+        pod_bytes_per_s=line,
+        pod_latency_s=latency_s,
+    )
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def to_yaml(parts: tuple[Accelerator, Network], *, source: str, stack: str = "host", tables: str = "") -> str:
+    """A hardware file, every number with its unit in its key and the source; `tables` names the CSV beside it."""
+    accelerator, network = parts
+    lines = [
+        f"name: {accelerator.name}",
+        f"vendor: {accelerator.vendor}",
+        f"default_stack: {stack}",
+        *([f"tables: {tables}"] if tables else []),
+        "",
+        "accelerator:",
+    ]
+    lines += _section(accelerator, 1, source, skip=("name", "vendor", "tables"))
+    return "\n".join([*lines, "", "network:", *_section(network, 1, source, skip=("tables",)), ""])
+
+
+def _section(record: Any, depth: int, source: str, skip: tuple[str, ...] = ()) -> list[str]:
+    pad, lines = "  " * depth, []
+    for field in fields(record):
+        value = record.__getattribute__(field.name)
+        if field.name in skip:
+            continue
+        if isinstance(value, dict):
+            lines.append(f"{pad}{field.name}:")
+            for name, item in value.items():
+                lines += [f"{pad}  {name}:", *_section(item, depth + 2, source)]
+        elif is_dataclass(value):
+            lines += [f"{pad}{field.name}:", *_section(value, depth + 1, source)]
+        else:
+            key, shown = _leaf(field.name, value)
+            lines.append(f"{pad}{key}: {{value: {shown}, source: {json.dumps(source)}}}")
+    return lines
+
+
+def _leaf(name: str, value: Any) -> tuple[str, str]:
+    """Key with unit and value as text: the largest unit in which the value is at least 1."""
+    if isinstance(value, str):
+        return name, json.dumps(value)
+    keys = units.yaml_keys(name)
+    scaled = {key: float(value) / units.to_base(key, 1.0)[1] for key in keys}
+    readable = [key for key in keys if scaled[key] >= 1.0]
+    key = min(readable, key=lambda k: scaled[k]) if readable else keys[0]
+    if isinstance(value, int):
+        return key, repr(value)
+    return key, f"{scaled[key]:.6g}"

@@ -1,0 +1,238 @@
+"""The second and third rung of evidence for memory: what torch and a device say of one layer, put to the candidate.
+
+traced    activations of the candidate's layers (`trace`), and the buffers of FSDP2 (`trace_sharded`)
+measured  what a device's allocator did while one layer ran forward and backward, taken apart into
+
+              resident          weights, their gradients, the layer's input: counted, the projection's own account
+            + explained         activations and workspace of the same modules under a trace, one weight's new gradient
+            + live excess       tensors kept beyond the trace: grows with activations, so it multiplies those of
+                                the candidate, whatever its layers, micro-batches in flight and nodes
+            + running excess    what kernels need while they run (BLAS workspaces, temporaries): once per device
+            = allocated
+            + slack             cached blocks: a share of what comes and goes
+            = reserved
+            + context           the driver's view less that: device context and loaded kernels, once per device
+
+The point estimate has all of it but the slack, which the allocator gives back before it fails. The upper bound keeps
+the slack's share of the candidate's own coming and going, and gives what was not measured (logits, collectives,
+communicators) the usual error of projections. FITS: the upper bound fits; OOM: not even the point estimate does; the
+probability of fitting takes the bound for what nine of ten such errors stay below.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Fp8, Recompute, Sharding
+from primus_search.cluster import Cluster
+from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory.buffers import gathered_bytes
+from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.projection import Memory
+from primus_search.job import Job
+from primus_search.measure.device.timing import PieceMeasurement
+from primus_search.measure.layer_bench import TimedPiece
+from primus_search.measure.modules.shard import DtypeName, Shard
+from primus_search.measure.modules.streams import COUNTED_BYTES
+from primus_search.measure.trace import TracedLayer, trace_layer
+from primus_search.measure.trace_sharded import Sharded, trace_sharded
+from primus_search.model import LayerKind
+from primus_search.units import GB
+
+FP32_BYTES = 4.0
+FEW_RANKS, FEW_EXPERT_RANKS = 8, 4  # buffers hardly depend on how many ranks share a weight
+NINE_OF_TEN = 1.2816  # deviations below which nine of ten normal errors lie, the surety of FITS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """What a device held beyond what the model explains, of one layer kind or the worst of several.
+
+    live_share     tensors kept for backward beyond the traced ones, over the traced ones
+    running_bytes  beyond those while a layer runs
+    slack_share    reserved and not allocated, over what came and went
+    context_bytes  beyond what torch reserved, as the driver sees it
+    """
+
+    live_share: float
+    running_bytes: float
+    slack_share: float
+    context_bytes: float
+
+
+def dtype_of(cluster: Cluster) -> DtypeName:
+    """The dtype layers train in: FP32 where the stack says that activations have four bytes."""
+    return "float32" if cluster.stack.memory.element_bytes == FP32_BYTES else "bfloat16"
+
+
+# --- traced -------------------------------------------------------------------------------------------------------
+
+
+def activation_ratio(job: Job, c: Candidates, row: int) -> float:
+    """Traced over projected activation bytes per layer of one candidate, kinds weighted by their number of layers."""
+    model, cluster, workload = job.model, job.cluster, job.workload
+    one = c.take(np.array([row]))
+    s = share(model, workload, cluster.stack, one, cluster.world)
+    scale = cluster.stack.memory.element_bytes / COUNTED_BYTES
+    shard = Shard.of(c, row, workload, dtype_of(cluster))
+    shard = shard.as_kept_by(model, cluster.stack, has_fused_dispatch=bool(c.has_fused_dispatch[row]))
+    traced, modelled = 0.0, 0.0
+    for kind in model.kinds:
+        layers = model.layers.count(kind)
+        m = layer_activations(model, cluster.stack, kind, s, workload.seq_length)
+        is_full = bool(shard.recompute & Recompute.FULL)
+        kept = s.split_tokens * model.hidden * COUNTED_BYTES if is_full else m.kept
+        modelled += layers * float(kept[0]) * scale
+        traced += layers * trace_layer(model, shard, kind).activation_bytes
+    return traced / modelled
+
+
+def traced_buffers(job: Job, c: Candidates, row: int, projected_bytes: float) -> float:
+    """Collective buffers of one candidate with FSDP2's of its largest layer traced; as projected without FSDP2.
+
+    They are those of weights in BF16 whatever the tokens, the recipe and what is recomputed. At a worst moment at which
+    no layer of that kind works, the projection holds fewer bytes than they have, and stays.
+    """
+    model, cluster, workload = job.model, job.cluster, job.workload
+    if c.sharding[row] < Sharding.FSDP2:
+        return projected_bytes
+    stack = cluster.stack
+    s = share(model, workload, stack, c.take(np.array([row])), cluster.world)
+    shard = replace(
+        Shard.of(c, row, workload, dtype_of(cluster)),
+        micro_batch_size=1, recompute=Recompute.NONE, fp8=Fp8.NONE,
+    )  # fmt: skip
+    is_joint = float(s.shards[0]) == float(s.expert_shards[0])
+    how = Sharded(
+        ranks=FEW_RANKS,
+        expert_ranks=FEW_RANKS if is_joint else min(int(s.expert_shards[0]), FEW_EXPERT_RANKS),
+        weight_dtype="float32" if stack.memory.weight_bytes == FP32_BYTES else "bfloat16",
+    )
+
+    def projected(kind: LayerKind) -> float:
+        count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
+        scale = stack.memory.element_bytes / COUNTED_BYTES
+        return float(gathered_bytes(stack, s, count)[0]) * scale
+
+    largest = max(model.kinds, key=projected)
+    others = projected_bytes - projected(largest)
+    return projected_bytes if others < 0.0 else others + trace_sharded(model, shard, largest, how).buffers_bytes
+
+
+# --- measured -----------------------------------------------------------------------------------------------------
+
+
+def residual_of(measured: PieceMeasurement, traced: TracedLayer) -> Residual:
+    """What one layer's measurement holds beyond its trace; without peaks, what was kept for backward alone."""
+    live_share = measured.memory_bytes / traced.activation_bytes - 1.0
+    peaks = measured.peaks_bytes
+    if not peaks:
+        return Residual(live_share=live_share, running_bytes=0.0, slack_share=0.0, context_bytes=0.0)
+    came = peaks["allocated"] - peaks["resident"]
+    kept = peaks["modules"] * measured.memory_bytes
+    return Residual(
+        live_share=live_share,
+        running_bytes=max(came - kept - traced.workspace_bytes - peaks["gradient"], 0.0),
+        slack_share=(peaks["reserved"] - peaks["allocated"]) / came,
+        context_bytes=max(peaks["driver"] - peaks["reserved"], 0.0),
+    )
+
+
+def residual(job: Job, c: Candidates, row: int, measurements: Iterable[PieceMeasurement]) -> Residual | None:
+    """The residual of one candidate's layers: kept tensors over all its layers, the worst kind for what runs.
+
+    None where no allocator was asked (a CPU's does not say) or a kind is missing.
+    """
+    model = job.model
+    shard = Shard.of(c, row, job.workload, dtype_of(job.cluster))
+    held = {m.shape: m for m in measurements if m.kernel == "layer" and m.memory_bytes > 0}
+    found: list[Residual] = []
+    extra, traced_bytes = 0.0, 0.0
+    for kind in model.kinds:
+        measured = held.get(TimedPiece(piece="layer", model=model, shard=shard, kind=kind).shape)
+        if measured is None:
+            return None
+        traced, layers = trace_layer(model, shard, kind), model.layers.count(kind)
+        found.append(residual_of(measured, traced))
+        extra += layers * (measured.memory_bytes - traced.activation_bytes)
+        traced_bytes += layers * traced.activation_bytes
+    return Residual(
+        live_share=extra / traced_bytes,
+        running_bytes=max(one.running_bytes for one in found),
+        slack_share=max(one.slack_share for one in found),
+        context_bytes=max(one.context_bytes for one in found),
+    )
+
+
+def with_residual(memory: Memory, row: int, found: Residual, cluster: Cluster, room_bytes: float) -> Memory:
+    """The point estimate: the memory of a table with what a device held of one row's layers.
+
+    Cached blocks are a share of what comes and goes, and at most what is free: the allocator gives the rest back.
+    """
+    columns = {
+        name: memory.__getattribute__(name).copy()
+        for name in ("activations", "workspace", "context", "allocator_slack")
+    }
+    columns["activations"][row] *= 1.0 + found.live_share
+    columns["workspace"][row] += found.running_bytes
+    if found.context_bytes:
+        columns["context"][row] += found.context_bytes - cluster.accelerator.footprint.context_bytes
+    columns["allocator_slack"][row] = 0.0
+    point = replace(memory, **columns)
+    free = max(room_bytes - float(point.allocated[row] + point.context[row]), 0.0)
+    cached = cached_bytes(point, row, found) if found.context_bytes else float(memory.allocator_slack[row])
+    columns["allocator_slack"][row] = min(cached, free)
+    return replace(memory, **columns)
+
+
+def cached_bytes(memory: Memory, row: int, found: Residual) -> float:
+    """Blocks the allocator keeps: the measured share of what is allocated and is no weight, gradient or moment."""
+    static = memory.weights[row] + memory.gradients[row] + memory.optimizer[row]
+    return found.slack_share * float(memory.allocated[row] - static)
+
+
+def upper_bytes(memory: Memory, row: int, found: Residual, cluster: Cluster) -> float:
+    """The upper bound of a point estimate (`with_residual`): cached blocks stay, what was not measured errs upwards.
+
+    Formula: allocated + context + slack share x (allocated - weights, gradients, optimizer)
+             + (logits + collectives + experts' buffers + communicators) (exp(1.28 spread) - 1)
+    """
+    allocated, context = float(memory.allocated[row]), float(memory.context[row])
+    own = found.context_bytes or cluster.accelerator.footprint.context_bytes
+    unseen = memory.logits[row] + memory.collective_buffers[row] + memory.expert_buffers[row] + max(context - own, 0.0)
+    error = np.expm1(NINE_OF_TEN * cluster.accelerator.footprint.spread)
+    return allocated + context + cached_bytes(memory, row, found) + float(unseen) * float(error)
+
+
+def surety(point_bytes: float, bound_bytes: float, room_bytes: float) -> float:
+    """Probability that a measured candidate runs: 0.9 where its upper bound is all the room, 0.5 where its point is.
+
+    Formula: Phi(1.28 ln(room / point) / ln(bound / point))
+    """
+    if bound_bytes <= point_bytes:
+        return float(point_bytes <= room_bytes)
+    deviations = NINE_OF_TEN * math.log(room_bytes / point_bytes) / math.log(bound_bytes / point_bytes)
+    return NormalDist().cdf(deviations)
+
+
+def verdict_of(point_bytes: float, bound_bytes: float, room_bytes: float) -> str:
+    """FITS where the upper bound fits, OOM where not even the point estimate does, else AT RISK."""
+    if point_bytes > room_bytes:
+        return OUT_OF_MEMORY
+    return FITS if bound_bytes <= room_bytes else AT_RISK
+
+
+def account(memory: Memory, row: int, found: Residual, cluster: Cluster, room_bytes: float) -> str:
+    """One line on a measured candidate: point estimate, upper bound, verdict, and what the device showed."""
+    point = float(memory.allocated[row] + memory.context[row])
+    bound = upper_bytes(memory, row, found, cluster)
+    return (
+        f"memory {verdict_of(point, bound, room_bytes)}: needs {point / GB:.1f} GB, at most {bound / GB:.1f} of "
+        f"{room_bytes / GB:.1f} (layers keep {found.live_share:+.1%} beyond their tensors, kernels "
+        f"{found.running_bytes / GB:.2f} GB, cached {found.slack_share:.0%} of what comes and goes, "
+        f"context {found.context_bytes / GB:.2f} GB)"
+    )

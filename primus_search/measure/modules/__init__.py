@@ -1,0 +1,1 @@
+"""Torch modules of a transformer layer at the shapes one device holds."""

@@ -1,0 +1,141 @@
+"""The routed experts of one rank under balanced routing: router, permutation, grouped GEMMs, un-permutation."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own idiom
+from torch import Tensor, nn
+
+from primus_search.candidates import Fp8, GroupedGemm, Recompute
+from primus_search.measure.modules.checkpointing import DiscardedOutput
+from primus_search.measure.modules.fused_operations import combine, swiglu
+from primus_search.measure.modules.linear import fp8_grouped
+from primus_search.measure.modules.shard import Shard
+from primus_search.model import Model
+
+
+def grouped_product(rows: Tensor, weights: Tensor) -> Tensor:
+    """One product per group, [groups, rows, K] x [groups, K, N], in one kernel.
+
+    torch's grouped GEMM where it runs, which takes groups of any size as training has them; else a batched GEMM.
+    """
+    if not has_grouped_kernel(rows.device.type, rows.dtype, rows.shape[2], weights.shape[2]):
+        return torch.bmm(rows, weights)
+    groups, each = rows.shape[:2]
+    ends = torch.arange(each, groups * each + 1, each, dtype=torch.int32, device=rows.device)
+    return torch._grouped_mm(rows.flatten(0, 1), weights, offs=ends).view(groups, each, -1)
+
+
+ALIGNED = 8  # elements of 16 bytes, which the kernel's rows must be a multiple of
+
+
+def has_grouped_kernel(device: str, dtype: torch.dtype, inner: int, outer: int) -> bool:
+    """Whether torch's grouped GEMM takes such operands on this device, forward and backward."""
+    if device == "cpu" or dtype != torch.bfloat16 or inner % ALIGNED or outer % ALIGNED:
+        return False
+    return _runs_grouped(device)
+
+
+@lru_cache(maxsize=4)
+def _runs_grouped(device: str) -> bool:
+    """Tried once: a product of two groups and its gradients, against a batched one."""
+    groups, size = 2, 64
+    with torch.device(device), torch.enable_grad():
+        rows, weights = (torch.randn(groups, size, size, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+        ends = torch.arange(size, groups * size + 1, size, dtype=torch.int32)
+        try:
+            out = torch._grouped_mm(rows.flatten(0, 1), weights, offs=ends).view(rows.shape)
+            found = torch.autograd.grad(out, (rows, weights), torch.ones_like(out))
+        except (RuntimeError, AttributeError, NotImplementedError):
+            return False
+        expected = torch.bmm(rows, weights)
+        wanted = torch.autograd.grad(expected, (rows, weights), torch.ones_like(expected))
+        pairs = zip((out, *found), (expected, *wanted), strict=True)
+        return all(bool(torch.isclose(a, b, rtol=0.05, atol=0.5).all()) for a, b in pairs)
+
+
+class ExpertMlp(nn.Module):
+    """Router, top-k, dispatch to this rank's experts, their MLPs, combine.
+
+    Each rank of an expert-parallel group receives as many token copies as it sends when routing is balanced, so one
+    rank alone can stand for the group: it feeds its own t*K permuted copies (once per expert-tensor-parallel rank) to
+    its own experts. Rows that do not divide by the experts are dropped or repeated, as a capacity would.
+    """
+
+    def __init__(self, model: Model, shard: Shard) -> None:
+        super().__init__()
+        assert model.moe is not None
+        self.moe, self.is_gated, self.etp = model.moe, model.is_gated, shard.etp
+        self.num_local, self.rows = shard.local_experts(model), shard.rows_per_expert(model)
+        self.is_looped = shard.expert_kernel == GroupedGemm.LEGACY
+        self.discards = bool(shard.recompute & Recompute.MOE_ACTIVATION)
+        self.fp8, self.weights_at_combine = shard.fp8, shard.weights_at_combine
+        ffn = max(1, -(-model.moe.expert_ffn_hidden // shard.etp))
+        hidden, width = model.hidden, ffn * (2 if model.is_gated else 1)
+        self.exchange: Callable[[Tensor], Tensor] | None = None  # real all-to-all, where there are real ranks
+        self.router = nn.Parameter(torch.randn(model.moe.num_experts, hidden) * hidden**-0.5)
+        self.up = nn.Parameter(torch.randn(self.num_local, hidden, width) * hidden**-0.5)
+        self.down = nn.Parameter(torch.randn(self.num_local, ffn, hidden) * ffn**-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)
+        weights, _ = self._route(tokens)
+        order = self._balanced_order(tokens)
+        copies = tokens.index_select(0, order).view(self.num_local, self.rows, -1)
+        row_weights = weights.flatten().index_select(0, self._balanced_slots(weights.numel(), x.device))
+        row_weights = row_weights.view(self.num_local, self.rows, 1)
+        if self.weights_at_combine:
+            out = self._experts(copies, None) * row_weights.to(copies.dtype)
+        elif self.exchange is None:
+            out = self._experts(copies, row_weights)
+        else:
+            out = self.exchange(self._experts(self.exchange(copies), self.exchange(row_weights)))
+        return combine(out.flatten(0, 1), order, tokens.shape[0]).view(x.shape)
+
+    def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Routing weights (fp32, [tokens, K]) and the experts chosen."""
+        scores = torch.softmax(F.linear(tokens, self.router).float(), dim=-1)
+        chosen, experts = scores.topk(self.moe.top_k, dim=-1)
+        return chosen / chosen.sum(-1, keepdim=True), experts
+
+    def _balanced_slots(self, slots: int, device: torch.device) -> Tensor:
+        """Which of the tokens x K routing slots each expert row takes: round robin, as many for every expert."""
+        return torch.arange(self.num_local * self.rows, device=device) % slots
+
+    def _balanced_order(self, tokens: Tensor) -> Tensor:
+        return self._balanced_slots(tokens.shape[0] * self.moe.top_k, tokens.device) // self.moe.top_k
+
+    def _experts(self, copies: Tensor, weights: Tensor | None) -> Tensor:
+        if self.is_looped:
+            parts = [
+                self._one(
+                    copies[i : i + 1],
+                    self.up[i : i + 1],
+                    self.down[i : i + 1],
+                    None if weights is None else weights[i : i + 1],
+                )
+                for i in range(self.num_local)
+            ]
+            return torch.cat(parts)
+        return self._one(copies, self.up, self.down, weights)
+
+    def _one(self, copies: Tensor, up: Tensor, down: Tensor, weights: Tensor | None) -> Tensor:
+        wide = self._product(copies, up)
+        if not self.discards:
+            return self._product(self._activate(wide, weights), down)
+        owner = DiscardedOutput()
+        hidden = owner.run(self._activate, wide) if weights is None else owner.run(self._activate, wide, weights)
+        out = self._product(hidden, down)
+        owner.discard_until_backward_of(out)
+        return out
+
+    def _product(self, rows: Tensor, weights: Tensor) -> Tensor:
+        if self.fp8 == Fp8.NONE:
+            return grouped_product(rows, weights)
+        return fp8_grouped(rows, weights, self.fp8)
+
+    def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:
+        if self.is_gated:
+            return swiglu(wide, weights)
+        return F.gelu(wide) if weights is None else F.gelu(wide) * weights.to(wide.dtype)

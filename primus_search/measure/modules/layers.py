@@ -1,0 +1,321 @@
+"""One transformer layer as one device holds it: real torch modules at the candidate's true shard shapes.
+
+Tensor parallelism divides the heads and the N or K of projections, sequence parallelism the tokens of norms and
+residuals, context parallelism the sequence, expert parallelism the experts. Collectives are stand-ins of the right
+shape (see `fused.gather`), so a module costs what the rank computes and holds, and its communication is added by the
+cost model. Activations travel as [batch, seq, hidden].
+"""
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own idiom
+from torch import Tensor, nn
+
+from primus_search.candidates import Recompute
+from primus_search.measure.modules.attention_modules import core_attention
+from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
+from primus_search.measure.modules.experts import ExpertMlp
+from primus_search.measure.modules.fused_operations import (
+    fused_loss,
+    plain_loss,
+    rms_norm,
+    rotate,
+    scatter,
+    split_rope,
+    swiglu,
+)
+from primus_search.measure.modules.linear import Linear
+from primus_search.measure.modules.shard import Shard
+from primus_search.model import LayerKind, Model
+
+ROPE_BASE = 10000.0
+
+
+class Norm(nn.Module):
+    """RMSNorm or LayerNorm over the last dimension."""
+
+    def __init__(self, width: int, kind: str = "rmsnorm") -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if kind == "layernorm" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return rms_norm(x, self.weight)
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
+
+
+class Rope(nn.Module):
+    """Cosine and sine tables [seq, dim/2], constants shared by all layers of a model."""
+
+    def __init__(self, seq: int, dim: int) -> None:
+        super().__init__()
+        frequency = ROPE_BASE ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+        angle = torch.outer(torch.arange(seq, dtype=torch.float32), frequency)
+        self.register_buffer("cosine", angle.cos(), persistent=False)
+        self.register_buffer("sine", angle.sin(), persistent=False)
+
+    cosine: Tensor
+    sine: Tensor
+
+
+class GroupedQueryAttention(nn.Module):
+    """Attention with one fused Q|K|V projection; multi-head and multi-query are its ends."""
+
+    def __init__(self, model: Model, shard: Shard, window: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = shard.local_heads(model), shard.local_kv_heads(model)
+        self.seq_length, self.window = shard.seq_length, window
+        self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
+        self.keeps_view = shard.keeps_value_view
+        width, bias = model.head_dim, model.has_linear_bias or model.has_qkv_bias
+        ranks = shard.sequence_ranks
+        self.ranks = ranks
+        self.qkv = Linear(model.hidden, (self.heads + 2 * self.kv_heads) * width, bias=bias, ranks=ranks, fp8=shard.fp8)
+        self.out = Linear(self.heads * width, model.hidden, bias=model.has_linear_bias, fp8=shard.fp8)
+        self.q_norm = Norm(width) if model.has_qk_norm else None
+        self.k_norm = Norm(width) if model.has_qk_norm else None
+        self.rope = Rope(shard.context_seq, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self._split(self.qkv(x))
+        mixed = checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
+        return scatter(self.out(mixed.transpose(1, 2).flatten(2)), self.ranks)
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cosine, sine = self.rope.cosine, self.rope.sine
+        if self.q_norm is None or self.k_norm is None:
+            return split_rope(qkv, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
+        per_head = qkv.view(*qkv.shape[:-1], self.heads + 2 * self.kv_heads, -1)
+        q, k, v = torch.split(per_head, [self.heads, self.kv_heads, self.kv_heads], dim=2)
+        q, k = self.q_norm(q.contiguous()), self.k_norm(k.contiguous())
+        joined = torch.cat([q, k, v], dim=2).flatten(2)
+        return split_rope(joined, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
+
+    def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
+
+
+class LatentAttentionModule(nn.Module):
+    """Multi-head latent attention in its training form: latents projected up to per-head queries, keys, values.
+
+    The small down-projections are not divided by tensor parallelism (each rank holds all of them), as in Megatron-Core.
+    """
+
+    def __init__(self, model: Model, shard: Shard, window: int) -> None:
+        super().__init__()
+        assert model.latent is not None
+        m = model.latent
+        self.sizes, self.heads = m, shard.local_heads(model)
+        self.seq_length, self.window, self.ranks = shard.seq_length, window, shard.sequence_ranks
+        self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
+        self.keeps_view = shard.keeps_value_view
+        self.discards = bool(shard.recompute & Recompute.MLA_UP_PROJ)
+        q_width, fp8, ranks = self.heads * m.qk_head_dim, shard.fp8, self.ranks
+        if m.q_lora_rank:
+            self.q_down: Linear | None = Linear(model.hidden, m.q_lora_rank, fp8=fp8)
+            self.q_norm: Norm | None = Norm(m.q_lora_rank)
+            self.q_up = Linear(m.q_lora_rank, q_width, ranks=ranks, fp8=fp8)
+        else:
+            self.q_down, self.q_norm = None, None
+            self.q_up = Linear(model.hidden, q_width, ranks=ranks, fp8=fp8)
+        self.kv_down = Linear(model.hidden, m.kv_lora_rank + m.qk_rope_head_dim, fp8=fp8)
+        self.kv_norm = Norm(m.kv_lora_rank)
+        self.kv_up = Linear(m.kv_lora_rank, self.heads * (m.qk_nope_head_dim + m.v_head_dim), ranks=ranks, fp8=fp8)
+        self.out = Linear(self.heads * m.v_head_dim, model.hidden, fp8=fp8)
+        self.rope = Rope(shard.context_seq, m.qk_rope_head_dim)
+
+    def _down(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries' latent (or x itself), keys' and values' latent, and the shared rotary key."""
+        q_latent = x if self.q_down is None else self.q_down(x)
+        kv_latent, k_rope = self.kv_down(x).split([self.sizes.kv_lora_rank, self.sizes.qk_rope_head_dim], dim=-1)
+        return q_latent, kv_latent.contiguous(), k_rope.contiguous()
+
+    def forward(self, x: Tensor) -> Tensor:
+        latents = self._down(x)
+        if self.discards:
+            owner = DiscardedOutput()
+            q, k, v = owner.run(self._up, *latents)
+            mixed = self._core(q, k, v)
+            owner.discard_until_backward_of(mixed)
+        else:
+            q, k, v = self._up(*latents)
+            mixed = checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
+        return scatter(self.out(mixed.transpose(1, 2).flatten(2)), self.ranks)
+
+    def _up(self, q_latent: Tensor, kv_latent: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        m, heads = self.sizes, self.heads
+        cosine, sine = self.rope.cosine, self.rope.sine
+        q = self.q_up(q_latent if self.q_norm is None else self.q_norm(q_latent))
+        kv = self.kv_up(self.kv_norm(kv_latent))
+        rope = k_rope if self.ranks == 1 else k_rope.repeat(1, self.ranks, 1)
+        sizes = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads)
+        return _split_latent_heads(q, kv, rope, sizes, (cosine, sine), self.keeps_view)
+
+    def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
+
+
+class _SplitLatentHeads(torch.autograd.Function):
+    """Queries, keys and values of MLA, rotary parts rotated and joined in one pass, as the fused kernels do.
+
+    Keeps nothing: like `split_rope`, its backward rotates the gradients back.
+    """
+
+    @staticmethod
+    def forward(ctx, q, kv, k_rope, sizes, tables, keeps_view):  # type: ignore[no-untyped-def]
+        nope, rope, heads = sizes
+        ctx.sizes, ctx.tables = sizes, tables
+        q = q.unflatten(-1, (heads, nope + rope)).transpose(1, 2)
+        kv = kv.unflatten(-1, (heads, -1)).transpose(1, 2)
+        q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        k_out = torch.empty_like(q_out)
+        q_out[..., :nope].copy_(q[..., :nope])
+        q_out[..., nope:].copy_(rotate(q[..., nope:], *tables))
+        k_out[..., :nope].copy_(kv[..., :nope])
+        k_out[..., nope:].copy_(rotate(k_rope.unsqueeze(1), *tables))
+        values = kv[..., nope:]
+        return q_out, k_out, values if keeps_view else values.contiguous()
+
+    @staticmethod
+    def backward(ctx, grad_q, grad_k, grad_v):  # type: ignore[no-untyped-def]
+        nope, _, _ = ctx.sizes
+        cosine, sine = ctx.tables
+        q = torch.cat([grad_q[..., :nope], rotate(grad_q[..., nope:], cosine, -sine)], dim=-1)
+        kv = torch.cat([grad_k[..., :nope], grad_v], dim=-1)
+        k_rope = rotate(grad_k[..., nope:].sum(1, keepdim=True), cosine, -sine).squeeze(1)
+        return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope, None, None, None
+
+
+def _split_latent_heads(
+    q: Tensor,
+    kv: Tensor,
+    k_rope: Tensor,
+    sizes: tuple[int, int, int],
+    tables: tuple[Tensor, Tensor],
+    keeps_view: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    out: tuple[Tensor, Tensor, Tensor] = _SplitLatentHeads.apply(  # type: ignore[no-untyped-call]
+        q, kv, k_rope, sizes, tables, keeps_view
+    )
+    return out
+
+
+class MlpModule(nn.Module):
+    """Gate|up, activation, down; or up, GELU, down. Also all shared experts of an MoE layer as one."""
+
+    def __init__(self, model: Model, shard: Shard, ffn_hidden: int) -> None:
+        super().__init__()
+        local = max(1, -(-ffn_hidden // shard.tp))
+        self.is_gated, self.ranks = model.is_gated, shard.sequence_ranks
+        bias = model.has_linear_bias
+        width = local * (2 if model.is_gated else 1)
+        self.up = Linear(model.hidden, width, bias=bias, ranks=self.ranks, fp8=shard.fp8)
+        self.down = Linear(local, model.hidden, bias=bias, fp8=shard.fp8)
+
+    def expand(self, x: Tensor) -> Tensor:
+        return self.up(x)  # type: ignore[no-any-return]
+
+    def contract(self, wide: Tensor) -> Tensor:
+        hidden = swiglu(wide) if self.is_gated else F.gelu(wide)
+        return scatter(self.down(hidden), self.ranks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.contract(self.expand(x))
+
+
+def without_module(model: Model) -> tuple[str, ...]:
+    """Layers of a model that have no torch module here: mixers and feed-forwards that layers declare themselves."""
+    own = [kind for kind in model.kinds if kind.mixer is not None or kind.feed_forward is not None]
+    names = [f"{model.mixer(kind).name} + {model.feed_forward_name(kind)}" for kind in own]
+    return (*names, *(["hyper-connections"] if model.hyper_streams else []))
+
+
+class Layer(nn.Module):
+    """Norm, attention, residual, norm, MLP or experts, residual; recomputation as the shard says."""
+
+    def __init__(self, model: Model, shard: Shard, kind: LayerKind) -> None:
+        super().__init__()
+        if kind.mixer is not None or kind.feed_forward is not None:
+            raise RuntimeError(f"no torch module of {model.mixer(kind).name} + {model.feed_forward_name(kind)}")
+        self.recompute = shard.recompute
+        attention: type[nn.Module] = LatentAttentionModule if model.latent else GroupedQueryAttention
+        self.norm1, self.norm2 = Norm(model.hidden, model.norm), Norm(model.hidden, model.norm)
+        self.attention = attention(model, shard, kind.window)
+        self.mlp: MlpModule | None = None if kind.is_moe else MlpModule(model, shard, model.ffn_hidden)
+        self.experts = ExpertMlp(model, shard) if kind.is_moe else None
+        has_shared = kind.is_moe and model.moe is not None and model.moe.shared_ffn_hidden
+        self.shared = MlpModule(model, shard, model.moe.shared_ffn_hidden) if has_shared and model.moe else None
+        sandwich = model.num_norms > 2
+        self.norm3 = Norm(model.hidden, model.norm) if sandwich else None
+        self.norm4 = Norm(model.hidden, model.norm) if sandwich else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.recompute & Recompute.FULL:
+            return checkpoint(self._whole, x)
+        return self._whole(x)
+
+    def _whole(self, x: Tensor) -> Tensor:
+        mixed = self._attention(x)
+        h = x + (mixed if self.norm3 is None else self.norm3(mixed))
+        if self.recompute & Recompute.MLP and self.mlp is not None:
+            out = checkpoint(self._feed_forward, h)
+        else:
+            out = self._feed_forward(h)
+        return h + (out if self.norm4 is None else self.norm4(out))
+
+    def _attention(self, x: Tensor) -> Tensor:
+        if not self.recompute & Recompute.LAYERNORM:
+            plain: Tensor = self.attention(self.norm1(x))
+            return plain
+        owner = DiscardedOutput()
+        y = owner.run(self.norm1, x)
+        out: Tensor = self.attention(y)
+        owner.discard_until_backward_of(out)
+        return out
+
+    def _feed_forward(self, h: Tensor) -> Tensor:
+        if not self.recompute & Recompute.LAYERNORM:
+            return self._mlp(self.norm2(h))
+        owner = DiscardedOutput()
+        y = owner.run(self.norm2, h)
+        out = self._mlp(y)
+        owner.discard_until_backward_of(out)
+        return out
+
+    def _mlp(self, y: Tensor) -> Tensor:
+        if self.mlp is not None:
+            return self.mlp(y)  # type: ignore[no-any-return]
+        assert self.experts is not None
+        routed: Tensor = self.experts(y)
+        return routed if self.shared is None else routed + self.shared(y)
+
+
+class Embedding(nn.Module):
+    """Token embedding, vocabulary rows dealt to tensor-parallel ranks; a learned position table where there is one."""
+
+    def __init__(self, model: Model, shard: Shard) -> None:
+        super().__init__()
+        self.rows = max(1, -(-model.vocab_size // shard.tp))
+        self.weight = nn.Parameter(torch.randn(self.rows, model.hidden) * model.hidden**-0.5)
+        positions = shard.context_seq if model.learned_positions else 0
+        self.positions = nn.Parameter(torch.zeros(positions, model.hidden)) if positions else None
+        self.ranks = shard.sequence_ranks
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = F.embedding(tokens, self.weight)
+        return scatter(x if self.positions is None else x + self.positions, self.ranks)
+
+
+class OutputHead(nn.Module):
+    """Final norm, output projection onto this rank's share of the vocabulary, cross entropy."""
+
+    def __init__(self, model: Model, shard: Shard) -> None:
+        super().__init__()
+        self.rows = max(1, -(-model.vocab_size // shard.tp))
+        self.norm = Norm(model.hidden, model.norm)
+        self.out = Linear(model.hidden, self.rows, ranks=shard.sequence_ranks)
+        self.is_fused = shard.has_fused_loss
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self.out(self.norm(x))
+        return fused_loss(logits, targets) if self.is_fused else plain_loss(logits, targets)

@@ -1,0 +1,153 @@
+"""Linear layers as a rank holds them: plain, fed by a gathered sequence shard, or through FP8 matrix units."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own idiom
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import Function
+
+from primus_search.candidates import Fp8
+from primus_search.measure.modules.attention_modules import MissingKernelError
+from primus_search.measure.modules.fused_operations import gather, gathered_linear, scatter
+
+E4M3_MAX, E5M2_MAX = 448.0, 57344.0  # largest finite values, OCP 8-bit floating point specification 1.0
+E4M3_FNUZ_MAX = 240.0  # of AMD's CDNA 3, whose matrix units read the formats without infinities and negative zero
+TINY = 1e-12  # so that a tensor of zeros has a scale
+MEASURABLE_FP8 = (Fp8.HYBRID, Fp8.DELAYED)
+
+
+class Linear(nn.Module):
+    """y = x W^T (+ bias); `ranks` > 1 says that x is a sequence shard and is gathered over that many ranks first."""
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, ranks: int = 1, fp8: Fp8 = Fp8.NONE) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs) * inputs**-0.5)
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.ranks, self.fp8 = ranks, fp8
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.fp8 != Fp8.NONE:
+            y = fp8_linear(x, self.weight, self.ranks, self.fp8)
+        elif self.ranks > 1:
+            y = gathered_linear(x, self.weight, self.ranks)
+        else:
+            y = F.linear(x, self.weight)
+        return y if self.bias is None else y + self.bias
+
+
+@lru_cache(maxsize=1)
+def _is_fnuz() -> bool:
+    if torch.version.hip is None or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_properties(0).gcnArchName.startswith("gfx94")
+
+
+def precise8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as E4M3, for activations and weights: `quantize`."""
+    if _is_fnuz():
+        return quantize(x, torch.float8_e4m3fnuz, E4M3_FNUZ_MAX)
+    return quantize(x, torch.float8_e4m3fn, E4M3_MAX)
+
+
+def wide8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as E5M2, for gradients: `quantize`."""
+    return quantize(x, torch.float8_e5m2fnuz if _is_fnuz() else torch.float8_e5m2, E5M2_MAX)
+
+
+def quantize(x: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tensor, Tensor]:
+    """x in an 8-bit format with one scale for the whole tensor, and the factor that undoes the scale (fp32)."""
+    if isinstance(x, FakeTensor):  # one fused kernel: no intermediate to trace
+        return torch.empty(x.shape, dtype=dtype), torch.empty((), dtype=torch.float32)
+    amax = torch.linalg.vector_norm(x, float("inf")).float().clamp_min_(TINY)
+    # The product exceeds the largest value by half a unit of BF16 at most, which the cast rounds back to it.
+    return (x * (largest / amax).to(x.dtype)).to(dtype), amax / largest
+
+
+class _Fp8Linear(Function):
+    """Per-tensor current scaling: E4M3 forward, E5M2 gradients; all three products on the FP8 units.
+
+    Keeps the quantised input (one byte per element) and quantises the weight again in backward from the parameter.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, ranks: int) -> Tensor:
+        x8, x_scale = precise8(x)
+        w8, w_scale = precise8(weight)
+        full8 = gather(x8, ranks).flatten(0, -2)
+        ctx.save_for_backward(x8, x_scale, weight)
+        ctx.ranks = ranks
+        y = scaled_mm(full8, w8.t(), x_scale, w_scale, x.dtype)
+        return y.view(x.shape[0], x.shape[1] * ranks, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x8, x_scale, weight = ctx.saved_tensors
+        grad = grads[0].flatten(0, -2).contiguous()
+        g8, g_scale = wide8(grad)
+        w8, w_scale = precise8(weight)
+        # The right-hand operand of the FP8 units is column-major.
+        grad_x = scaled_mm(g8, w8.t().contiguous().t(), g_scale, w_scale, grad.dtype)
+        grad_weight = None
+        if ctx.needs_input_grad[1]:
+            full8 = gather(x8, ctx.ranks).flatten(0, -2)
+            grad_weight = scaled_mm(g8.t().contiguous(), full8.t().contiguous().t(), g_scale, x_scale, weight.dtype)
+        return scatter(grad_x.view(x8.shape[0], -1, weight.shape[1]), ctx.ranks), grad_weight, None
+
+
+def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
+    """a b on the FP8 units; a device without them raises MissingKernelError."""
+    try:
+        return torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale, out_dtype=out)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise MissingKernelError(f"torch._scaled_mm on {a.device.type}: {error}") from error
+
+
+def fp8_linear(x: Tensor, weight: Tensor, ranks: int, recipe: Fp8) -> Tensor:
+    """A linear on the FP8 units; only per-tensor recipes have a kernel in torch itself."""
+    if recipe not in MEASURABLE_FP8 and not isinstance(x, FakeTensor):
+        raise MissingKernelError(f"torch has no linear for the fp8 recipe {recipe.name.lower()}")
+    y: Tensor = _Fp8Linear.apply(x, weight, ranks)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Fp8Grouped(Function):
+    """`_Fp8Linear` for one weight per group: [groups, rows, K] x [groups, K, N]; one GEMM after another on a device."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Tensor) -> Tensor:
+        rows8, scale = precise8(rows)
+        ctx.save_for_backward(rows8, scale, weights)
+        w8, w_scale = precise8(weights)
+        return _grouped_mm(rows8, w8, scale, w_scale, rows.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        rows8, scale, weights = ctx.saved_tensors
+        g8, g_scale = wide8(grads[0])
+        w8, w_scale = precise8(weights)
+        grad_rows = _grouped_mm(g8, w8.transpose(1, 2), g_scale, w_scale, grads[0].dtype)
+        grad_weights = None
+        if ctx.needs_input_grad[1]:
+            grad_weights = _grouped_mm(rows8.transpose(1, 2), g8, scale, g_scale, weights.dtype)
+        return grad_rows, grad_weights
+
+
+def _grouped_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
+    if isinstance(a, FakeTensor):
+        # Operands without storage of their own: the kernel reads the 8-bit tensors directly.
+        return torch.bmm(torch.empty(1, dtype=out).expand(a.shape), torch.empty(1, dtype=out).expand(b.shape))
+    left, right = a.contiguous(), b.transpose(1, 2).contiguous().transpose(1, 2)
+    return torch.stack([scaled_mm(left[i], right[i], a_scale, b_scale, out) for i in range(a.shape[0])])
+
+
+def fp8_grouped(rows: Tensor, weights: Tensor, recipe: Fp8) -> Tensor:
+    """One product per group on the FP8 units; torch has no grouped kernel with one scale per tensor."""
+    if recipe not in MEASURABLE_FP8 and not isinstance(rows, FakeTensor):
+        raise MissingKernelError(f"torch has no grouped GEMM for the fp8 recipe {recipe.name.lower()}")
+    y: Tensor = _Fp8Grouped.apply(rows, weights)  # type: ignore[no-untyped-call]
+    return y

@@ -1,0 +1,108 @@
+"""What one device holds of one layer: the sizes a candidate gives to the modules. No torch here."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from primus_search.candidates import Candidates, Fp8, GroupedGemm, Recompute
+from primus_search.model import Model
+from primus_search.stack import Stack
+from primus_search.workload import Workload
+
+DtypeName = Literal["bfloat16", "float32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """The knobs of a candidate that change the shape of a layer's work on one device.
+
+    seq_length is the whole sequence; `context_seq` is this device's part of it, `resident_seq` the part that norms,
+    residuals and the router see (a tensor-parallel share of it under sequence parallelism).
+    Two habits of frameworks change what a layer holds, not what it computes: `keeps_value_view`, values stay a view of
+    the joint projection and keep all of it alive; `weights_at_combine`, routing weights multiply the experts' outputs,
+    which are kept for that, instead of their activations.
+    """
+
+    micro_batch_size: int
+    seq_length: int
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    sequence_parallel: bool = False
+    fp8: Fp8 = Fp8.NONE
+    recompute: Recompute = Recompute.NONE
+    expert_kernel: GroupedGemm = GroupedGemm.TURBO
+    has_fused_loss: bool = True
+    dtype: DtypeName = "bfloat16"
+    keeps_value_view: bool = False
+    weights_at_combine: bool = False
+
+    @classmethod
+    def of(cls, candidates: Candidates, row: int, workload: Workload, dtype: DtypeName = "bfloat16") -> "Shard":
+        """The shard of one row of a table."""
+        c = candidates
+        return cls(
+            micro_batch_size=int(c.micro_batch_size[row]),
+            seq_length=workload.seq_length,
+            tp=int(c.tp[row]),
+            cp=int(c.cp[row]),
+            ep=int(c.ep[row]),
+            etp=int(c.etp[row]),
+            sequence_parallel=bool(c.sequence_parallel[row]),
+            fp8=Fp8(int(c.fp8[row])),
+            recompute=Recompute(int(c.recompute[row])),
+            expert_kernel=GroupedGemm(int(c.grouped_gemm[row])),
+            has_fused_loss=bool(c.loss_fusion[row]),
+            dtype=dtype,
+        )
+
+    def as_kept_by(self, model: Model, stack: Stack, *, has_fused_dispatch: bool) -> "Shard":
+        """This shard with the habits of a software stack, for traces."""
+        copies = stack.memory.deepep_expert_copies if has_fused_dispatch else stack.memory.expert_copies
+        keeps_joint = stack.memory.keeps_fused_qkv and model.latent is None and not model.learned_positions
+        fp8 = self.fp8 if stack.memory.saves_fp8_inputs else Fp8.NONE
+        return replace(self, keeps_value_view=keeps_joint, weights_at_combine=copies > 0, fp8=fp8)
+
+    @property
+    def context_seq(self) -> int:
+        """Tokens of each sequence on this context-parallel rank."""
+        return _split(self.seq_length, self.cp)
+
+    @property
+    def sequence_ranks(self) -> int:
+        """Ranks among which sequence parallelism deals the tokens of norms and residuals; 1 without it."""
+        return self.tp if self.sequence_parallel else 1
+
+    @property
+    def resident_seq(self) -> int:
+        """Tokens of each sequence that norms and residuals of this rank see."""
+        return _split(self.context_seq, self.sequence_ranks)
+
+    @property
+    def resident_tokens(self) -> int:
+        return self.micro_batch_size * self.resident_seq
+
+    def rows_per_expert(self, model: Model) -> int:
+        """Tokens one local expert receives under balanced routing, at least one.
+
+        Formula: t * K * ep * etp / E, t tokens resident on each of the ep * etp ranks that share the experts.
+        """
+        assert model.moe is not None
+        copies = self.resident_tokens * model.moe.top_k * self.ep * self.etp
+        return max(1, round(copies / model.moe.num_experts))
+
+    def local_experts(self, model: Model) -> int:
+        assert model.moe is not None
+        return _split(model.moe.num_experts, self.ep)
+
+    def local_heads(self, model: Model) -> int:
+        return _split(model.num_heads, self.tp)
+
+    def local_kv_heads(self, model: Model) -> int:
+        """Key/value heads on this rank; replicated where there are fewer than tensor-parallel ranks."""
+        return _split(model.num_kv_heads, self.tp)
+
+
+def _split(whole: int, parts: int) -> int:
+    """The largest share when `whole` is dealt to `parts`, at least one."""
+    return max(1, -(-whole // parts))

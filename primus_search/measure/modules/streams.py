@@ -1,0 +1,150 @@
+"""Bandwidth-bound operations of a layer as this package's modules run them, and the memory law they amount to.
+
+The cost model counts the bytes a fused kernel moves; a rate here is those bytes over the seconds of the operation as
+torch runs it, several kernels or one. So a projection with this law speaks of training with these modules.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from primus_search.accelerator import MemoryLaw
+from primus_search.measure.device.device_info import CPU, heat, placed
+from primus_search.measure.device.timing import measure
+from primus_search.measure.modules.fused_operations import fused_loss, rms_norm, swiglu
+from primus_search.measure.modules.linear import precise8
+from primus_search.measure.modules.mixed_precision import adamw_update, master_update
+
+SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
+CAST_BYTES = (
+    4.0 + 2.0
+)  # per element cast to FP8 with one scale and turned for its second product: two reads, two copies
+COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
+
+Seconds = Callable[[Callable[[], object]], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """A stream of `rows` tokens of `hidden` elements; a quarter as many tokens meet `vocabulary` logits."""
+
+    rows: int
+    hidden: int
+    vocabulary: int
+    optimizer_params: int
+
+
+def stream_seconds(
+    sizes: Sizes,
+    seconds: Seconds,
+    update: Callable[[int], Callable[[], None]] = adamw_update,
+    *,
+    adds_gradients: bool = True,
+) -> dict[str, Any]:
+    """Seconds of each operation, forward and backward apart where it has both; `seconds` times one call.
+
+    update          what a step does to that many parameters
+    adds_gradients  backward adds to the gradients of the call before; else they are new, as inside a layer
+    """
+    rows, hidden = sizes.rows, sizes.hidden
+    x = torch.randn(rows, hidden, requires_grad=True)
+    wide = torch.randn(rows, 2 * hidden, requires_grad=True)
+    weight = torch.ones(hidden, requires_grad=True)
+    logits, targets = torch.randn(rows // 4, sizes.vocabulary), torch.randint(0, sizes.vocabulary, (rows // 4,))
+    order = torch.randperm(rows)
+    fresh = () if adds_gradients else (x, wide, weight)
+    return {
+        "add_s": seconds(lambda: x.detach() + x.detach()),
+        "swiglu_s": both_passes(lambda: swiglu(wide), seconds, fresh),
+        "norm_s": both_passes(lambda: rms_norm(x, weight), seconds, fresh),
+        "loss_s": seconds(lambda: fused_loss(logits.clone(), targets)),
+        "permute_s": both_passes(lambda: x.index_select(0, order), seconds, fresh),
+        "copy_s": seconds(lambda: logits.clone()),
+        "small_kernel_s": _small_kernel_s(seconds),
+        "optimizer_s": seconds(update(sizes.optimizer_params)),
+    }
+
+
+LARGE = Sizes(rows=4096, hidden=4096, vocabulary=32768, optimizer_params=1 << 28)
+SMALL = Sizes(rows=64, hidden=64, vocabulary=128, optimizer_params=1 << 12)
+SIZES = {"full": LARGE, "tiny": SMALL}
+
+
+def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
+    """Inside an isolated process: `stream_seconds` of a device in BF16. Payload: device, sweep, budget_s."""
+    kind = payload["device"]
+
+    def seconds(run: Callable[[], object]) -> float:
+        return measure(run, device=kind, budget_s=payload["budget_s"]).median_s
+
+    sizes = SIZES[payload["sweep"]]
+    heat(kind)
+    with placed(kind, "bfloat16"):
+        found = stream_seconds(sizes, seconds, master_update, adds_gradients=kind == CPU)
+        if kind != CPU:
+            x = torch.randn(sizes.rows, sizes.hidden)
+            found["cast_s"] = seconds(lambda: precise8(x))
+            x8, _ = precise8(x)
+            found["turn_s"] = seconds(lambda: x8.t().contiguous())
+    return found
+
+
+def both_passes(
+    run: Callable[[], torch.Tensor], seconds: Seconds, fresh: Sequence[torch.Tensor] = ()
+) -> dict[str, float]:
+    """Forward and backward seconds of a differentiable call; `fresh` are leaves whose gradients it forgets."""
+    forward = seconds(run)
+    grad = torch.ones_like(run())
+
+    def both() -> None:
+        torch.autograd.backward(run(), grad)
+        for leaf in fresh:
+            leaf.grad = None
+
+    whole = seconds(both)
+    return {"forward": forward, "backward": max(whole - forward, 0.0)}
+
+
+def _small_kernel_s(seconds: Seconds) -> float:
+    x = torch.randn(8)
+
+    def several() -> None:
+        for _ in range(SMALL_KERNELS):
+            x.add(1.0)
+
+    return seconds(several) / SMALL_KERNELS
+
+
+def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, float]:
+    """Counted bytes per second of each kind of stream; `optimizer_bytes` are counted per parameter."""
+    elements = sizes.rows * sizes.hidden
+    moved = 3 * elements + 8 * elements  # of an addition; of a gated activation and its gradient
+    found = {
+        "stream": moved * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"]),
+        "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
+        "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
+        "softmax": 4 * COUNTED_BYTES * (sizes.rows // 4) * sizes.vocabulary / max(f["loss_s"] - f["copy_s"], 1e-9),
+        "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
+        "optimizer": optimizer_bytes * sizes.optimizer_params / f["optimizer_s"],
+    }
+    if "cast_s" in f:  # a GPU, whose activation is counted kernel by kernel (stack `torch_eager`)
+        found["cast"] = CAST_BYTES * elements / (f["cast_s"] + f["turn_s"])
+        found["stream"] = 3 * elements * COUNTED_BYTES / f["add_s"]
+    return found
+
+
+def memory_law(rate: dict[str, float], bandwidth_bytes_per_s: float, latency_s: float) -> MemoryLaw:
+    """The rates as shares of a bandwidth."""
+    share = {name: value / bandwidth_bytes_per_s for name, value in rate.items()}
+    return MemoryLaw(
+        stream_efficiency=share["stream"],
+        norm_efficiency=share["norm"],
+        norm_backward_efficiency=share["norm_backward"],
+        softmax_efficiency=share["softmax"],
+        permute_efficiency=share["permute"],
+        cast_efficiency=share.get("cast", share["stream"]),
+        optimizer_efficiency=share["optimizer"],
+        latency_s=latency_s,
+    )

@@ -1,0 +1,1 @@
+"""Isolated processes and groups of ranks in which measurements run."""

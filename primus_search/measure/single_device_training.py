@@ -1,0 +1,77 @@
+"""Training steps of a model's first layers on one device: step time and peak memory to hold projections against.
+
+As many layers of a real model as fit, with embedding and head, in the mixed precision of Megatron-Core: BF16 weights,
+FP32 main gradients, FP32 masters and moments (18 bytes per parameter; stack file `torch_eager`). No collective runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primus_search.measure.device.device_info import CPU, CUDA, clock, describe, heat, placed, synchronize
+from primus_search.measure.device.timing import summarize
+from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
+from primus_search.measure.modules.mixed_precision import MasterAdamW
+from primus_search.measure.modules.split_model import ModelPart
+from primus_search.model import Model
+
+
+def first_layers(model: Model, count: int) -> Model:
+    """The model with only its first layers, embedding and head as they were."""
+    kept = min(count, model.num_layers)
+    return replace(model, num_layers=kept, moe_layers=model.moe_layers[:kept], windows=model.windows[:kept])
+
+
+def train_alone(payload: dict[str, Any]) -> dict[str, Any]:
+    """Median seconds of a step, its spread, peak bytes of the allocator (0 on a CPU), losses. Runs isolated.
+
+    Payload: piece (model and shard; the piece's own name does not matter), device, microbatches, steps, warmup.
+    """
+    piece, kind = TimedPiece.from_json(payload["piece"]), payload["device"]
+    if kind == CPU:
+        torch.set_num_threads(1)
+    torch.manual_seed(0)
+    heat(kind)
+    with placed(kind, piece.shard.dtype):
+        step = _step(piece, payload["microbatches"])
+        losses = [step() for _ in range(payload["warmup"])]
+        if kind == CUDA:
+            synchronize(kind)
+            torch.cuda.reset_peak_memory_stats()
+        stopwatch = clock(kind)
+        walls = [stopwatch(lambda: losses.append(step())) for _ in range(payload["steps"])]
+    if not all(bool(torch.isfinite(loss)) for loss in losses):
+        raise NotFiniteError("the loss is NaN or infinite")
+    timing = summarize(walls)
+    is_gpu = kind != CPU
+    return {
+        "step_s": timing.median_s,
+        "spread_s": timing.spread_s,
+        "notes": list(timing.notes),
+        "allocated_bytes": float(torch.cuda.max_memory_allocated()) if is_gpu else 0.0,
+        "reserved_bytes": float(torch.cuda.max_memory_reserved()) if is_gpu else 0.0,
+        "losses": [float(loss) for loss in losses],
+        "device": describe(kind).label,
+    }
+
+
+def _step(piece: TimedPiece, microbatches: int) -> Callable[[], Tensor]:
+    """One step: every micro-batch forward and backward, then the optimizer; returns the mean loss, on the device."""
+    model, shard = piece.model, piece.shard
+    part = ModelPart(model, shard, range(model.num_layers), rank=0, has_embedding=True, has_head=True)
+    optimizer = MasterAdamW(part)
+
+    def step() -> Tensor:
+        total = torch.zeros((), dtype=torch.float32)
+        for _ in range(microbatches):
+            tokens = torch.randint(0, model.vocab_size, (shard.micro_batch_size, shard.seq_length + 1))
+            loss = part(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+            torch.autograd.backward(loss / microbatches)
+            total += loss.detach().float() / microbatches
+        optimizer.step()
+        return total
+
+    return step

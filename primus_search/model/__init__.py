@@ -1,0 +1,46 @@
+"""A language model as a sequence of layers, each a mixer and a feed-forward: sizes, parameter counts and FLOPs.
+
+    Model(..., mixers=[GatedDeltaNet(...), ..., Attention(...)])      one mixer per layer; empty: attention everywhere
+
+A mixer (`mixer`) moves information between tokens: attention in its forms, a state-space model, linear attention, a
+convolution. A feed-forward works on each token: a dense MLP, experts, nothing. Both declare their projections and
+vectors; parameters, FLOPs, tensor-parallel shares and kept inputs all follow from that one declaration.
+"""
+
+from primus_search.model.compressed_attention import CompressedAttention
+from primus_search.model.decoder import LayerKind, Model
+from primus_search.model.feed_forward import DenseMlp, FeedForward, MixtureOfExperts, NoFeedForward
+from primus_search.model.full_attention import Attention
+from primus_search.model.gated_delta_net import GatedDeltaNet
+from primus_search.model.indexer import Indexer
+from primus_search.model.kimi_delta_attention import KimiDeltaAttention
+from primus_search.model.latent_attention import LatentAttention, LatentMixer
+from primus_search.model.lightning_attention import LightningAttention
+from primus_search.model.mamba2 import Mamba2
+from primus_search.model.mixer import Mixer, NoMixer, Split, WeightMatrix
+from primus_search.model.short_convolution import ShortConvolution
+from primus_search.model.tower import Tower
+
+__all__ = [
+    "Attention",
+    "CompressedAttention",
+    "DenseMlp",
+    "FeedForward",
+    "GatedDeltaNet",
+    "Indexer",
+    "KimiDeltaAttention",
+    "LatentAttention",
+    "LatentMixer",
+    "LayerKind",
+    "LightningAttention",
+    "Mamba2",
+    "Mixer",
+    "MixtureOfExperts",
+    "Model",
+    "NoFeedForward",
+    "NoMixer",
+    "ShortConvolution",
+    "Split",
+    "Tower",
+    "WeightMatrix",
+]

@@ -1,0 +1,54 @@
+"""A candidate in one short line, the way engineers write it: `TP2 PP4x2 EP8 mbs1 zbv sf3 fp8:hybrid full(4)`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.cost.confidence.uncertainty import Confidence
+from primus_search.cost.memory import fit_verdict
+from primus_search.knobs import KNOB
+
+
+def short(row: Mapping[str, Any]) -> str:
+    """The knobs that distinguish a candidate; what is at its usual value is left out."""
+    return " ".join(text for text in (KNOB[name].label_of(row) for name in COLUMN_NAMES) if text)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `1,024 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+ROUNDING = 1e-9
+"""A share of the whole below this is a rounding error: a makespan less its work where there is no bubble."""
+CERTAIN = 0.995
+"""From here on a probability is written >99%, and below its complement <1%: nobody knows the tail of a memory error."""
+THOUSANDS_FROM = 1e4
+
+
+def chance(probability: float) -> str:
+    """A probability as a whole percentage; never 0 or 100 %."""
+    if probability >= CERTAIN:
+        return ">99%"
+    return "<1%" if probability < 1.0 - CERTAIN else f"{probability:.0%}"
+
+
+def fits(row: Mapping[str, Any]) -> str:
+    """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
+    return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
+
+
+def rests(sure: Confidence) -> str:
+    """Evidence of the first row's interval: held-out runs of its stack, family, architecture and precision."""
+    runs = round(float(sure.runs[:1].sum()))
+    if runs:
+        return f"{counted(runs, 'held-out run')} of this kind"
+    return "other kinds of runs: no measured run of this kind exists, so the interval was widened"
+
+
+def between(low: float, high: float) -> str:
+    """Two ends of an interval of tokens/s/GPU, at most ten characters: `812-934`, `9.8-11.3k`, `98-105k`."""
+    if high < THOUSANDS_FROM:
+        return f"{low:.0f}-{high:.0f}"
+    digits = 1 if high < 10.0 * THOUSANDS_FROM else 0
+    return f"{low / 1e3:.{digits}f}-{high / 1e3:.{digits}f}k"

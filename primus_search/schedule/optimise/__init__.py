@@ -1,0 +1,1 @@
+"""Construction and improvement of pipeline orders within a memory limit."""

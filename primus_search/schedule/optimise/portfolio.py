@@ -1,0 +1,198 @@
+"""The best of several orders within a memory limit, in milliseconds however long the pipeline runs.
+
+Whoever knows the placement says which orders compete; the first one to reach the lower bound ends the contest. A long
+run is decided on a short one: warm-up, steady pace and cool-down all show within a few times p micro-batches, and the
+best orders are then run with as many more of their own periods as it takes (`extend`). Small pipelines get a local
+search on single passes at the end.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from primus_search.schedule.bounds import bound
+from primus_search.schedule.optimise.anneal import anneal
+from primus_search.schedule.optimise.extend import extended
+from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, as_table, dispatch
+from primus_search.schedule.optimise.split_backward import patiences, weave
+from primus_search.schedule.registry import TOLERANCE, Objective, Request
+from primus_search.schedule.simulation.timeline import run
+from primus_search.schedule.table import Table, rank_of_stage
+
+CONTEST_ROWS = 150_000
+"""Passes that all contestants together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 5 ms."""
+
+ROWS_PER_PASS = 3
+
+FINALISTS = 2
+"""Orders of the short run that are run in full."""
+
+POLISH_WORK = 1_000_000
+"""Row evaluations that the local search at the end may spend, about 10 ms; only small pipelines have one."""
+
+DISPATCH_WEIGHT = 8
+"""How much longer dispatching a pass takes than weaving it."""
+
+CLOSE = 1e-9
+"""Relative distance to the lower bound that counts as reaching it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """An order's times and how to write it down.
+
+    `cost`: the time to find it, in weavings of its passes; `again`: the same recipe for another number of
+    micro-batches, where there is one.
+    """
+
+    makespan: float
+    span: float
+    cost: int
+    table: Callable[[], Table]
+    again: "Callable[[Request], Contestant | None] | None" = None
+
+    def score(self, objective: Objective, grain: float) -> tuple[int, int]:
+        """What decides, rounded so that float noise does not."""
+        times = (round(self.makespan / grain), round(self.span / grain))
+        return times if objective is Objective.MAKESPAN else times[::-1]
+
+
+Contest = Callable[[Request, float], Iterator[Contestant]]
+"""Orders within a limit on activations, roughly in the order of what they add to the ones before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How a contest goes.
+
+    `short`: micro-batches of the short run, in units of the pipeline's ranks; `step`: of how many micro-batches what
+    is left is to be a multiple, so that whole periods fill it; `in_full`: contestants that enter at
+    full length, beside the finalists of the short run; `rows`, `rows_per_pass`: passes that contestants may place,
+    in all and for every pass of the pipeline; `polish`: row evaluations of the local search.
+    """
+
+    contest: Contest
+    short: int
+    step: int
+    in_full: Contest | None = None
+    rows: int = CONTEST_ROWS
+    rows_per_pass: int = ROWS_PER_PASS
+    polish: int = POLISH_WORK
+
+
+def fastest(request: Request, limit: float, rules: Rules) -> Table:
+    """The best order found whose activations stay within `limit`; "best" is the request's objective.
+
+    Raises `ScheduleError` when not even one micro-batch fits.
+    """
+    short = replace(request, microbatches=_short_run(request, rules))
+    best = _best(short, limit, rules)
+    if not best:
+        raise request.refuse(_why_none(request, limit))
+    if short.microbatches == request.microbatches:
+        return _polished(request, best[0], limit, rules.polish)
+    longer = [extended(each.table(), request.microbatches) for each in best]
+    finalists = [as_run(request, table, cost=2) for table in longer if table is not None]
+    if longer[0] is None and best[0].again is not None:
+        finalists += filter(None, [best[0].again(request)])
+    if rules.in_full is not None:
+        finalists += rules.in_full(request, limit)
+    return min(finalists or _best(request, limit, rules), key=by_score(request)).table()
+
+
+def _why_none(request: Request, limit: float) -> str:
+    """Why no order fits: the rank that cannot hold one micro-batch, where there is one."""
+    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
+    needs = np.bincount(ranks, weights=request.costs.activation)
+    worst = int(needs.argmax())
+    if needs[worst] > limit + TOLERANCE:
+        return (
+            f"rank {worst} needs {needs[worst]:g} micro-batches of activations for a single one to pass, "
+            f"the memory limit is {limit:g}"
+        )
+    return f"every order tried holds more than {limit:g} micro-batches of activations on some rank"
+
+
+def own_limit(request: Request, units: float) -> float:
+    """The memory a schedule defines for itself, or the caller's limit if that is tighter."""
+    return min(request.memory_limit, units + TOLERANCE)
+
+
+def _short_run(request: Request, rules: Rules) -> int:
+    """Micro-batches of the contest: enough to show all phases, the rest a whole number of steps."""
+    base = rules.short * request.stages
+    return min(request.microbatches, base + (request.microbatches - base) % rules.step)
+
+
+def by_score(request: Request) -> Callable[[Contestant], tuple[int, int]]:
+    """Sorts contestants, best first."""
+    grain = 1e-11 * request.microbatches * float(request.costs.duration[:3].sum()) or 1.0
+    return lambda contestant: contestant.score(request.objective, grain)
+
+
+def _best(request: Request, limit: float, rules: Rules) -> list[Contestant]:
+    """The finalists, best first; only the winner where it reaches the lower bound."""
+    floor = bound(request, limit) if request.objective is Objective.MAKESPAN else _least_span(request)
+    rows = 3 * request.stages * request.virtual_stages * request.microbatches
+    left = rules.rows + rules.rows_per_pass * rows
+    found: list[Contestant] = []
+    for each in rules.contest(request, limit):
+        found.append(each)
+        reached = each.makespan if request.objective is Objective.MAKESPAN else each.span
+        if reached <= floor * (1.0 + CLOSE):
+            return [each]
+        left -= each.cost * rows
+        if left <= 0:
+            break
+    return sorted(found, key=by_score(request))[:FINALISTS]
+
+
+def _least_span(request: Request) -> float:
+    """A span no order can beat: the work of the busiest rank."""
+    work = request.costs.duration[:3].sum(axis=0)
+    of_rank = [work[rank_of_stage(request.placement, request.stages, request.virtual_stages) == r].sum()
+               for r in range(request.stages)]  # fmt: skip
+    return request.microbatches * float(max(of_rank))
+
+
+def woven(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator[Contestant]:
+    """Fused orders with their weight gradients placed more and less patiently."""
+    for pattern in patterns:
+        for patience in patiences(request.stages):
+            order = weave(request, pattern, limit, patience)
+            if order is None:
+                break
+            yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)
+
+
+def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> Iterator[Contestant]:
+    """Orders formed in time under several policies: one of them fits wherever a micro-batch does."""
+    for policy in policies:
+        order = dispatch(request, policy, limit)
+        if order is not None:
+            table = as_table(request, order.kind, order.stage, order.micro_batch)
+            yield as_run(request, table, cost=DISPATCH_WEIGHT)
+
+
+def as_run(request: Request, table: Table, cost: int) -> Contestant:
+    """An order as it is."""
+    timeline = run(table, request.costs)
+    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=cost, table=partial(_same, table))
+
+
+def _same(table: Table) -> Table:
+    return table
+
+
+def _polished(request: Request, winner: Contestant, limit: float, work: int) -> Table:
+    """The order after local search on single passes, where the pipeline is small enough for it."""
+    table = winner.table()
+    if request.objective is Objective.SPAN:
+        return table
+    start = Dispatched(makespan=winner.makespan, kind=table.kind, stage=table.stage, micro_batch=table.micro_batch)
+    found = anneal(request, start, limit, bound(request, limit), work)
+    if found.makespan >= winner.makespan * (1.0 - CLOSE):
+        return table
+    return as_table(request, found.kind, found.stage, found.micro_batch)

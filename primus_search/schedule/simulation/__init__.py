@@ -1,0 +1,1 @@
+"""Exact times of pipeline orders: one order, or one order at many rows of costs."""

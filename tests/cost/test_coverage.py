@@ -1,0 +1,99 @@
+"""Which parts of a projection rest on measured ranges: by shape, precision, device, scale and stack."""
+
+import pytest
+
+from primus_search.candidates import Candidates, Fp8
+from primus_search.cluster import Cluster
+from primus_search.cost.confidence.coverage import Covered, coverage, in_words
+from primus_search.declare.hardware_files import load_cluster
+from primus_search.declare.model_files import load_model
+from primus_search.declare.sourced.range_files import load_ranges
+from primus_search.job import Job
+from primus_search.measured_ranges import Range, Ranges
+from primus_search.workload import Workload
+
+MODEL = load_model("llama3_70b")
+GB80 = 60e9
+
+
+def parts_of(
+    cluster: Cluster, *, ranges: Ranges | None = None, model: str = "llama3_70b", **knobs: object
+) -> dict[str, Covered]:
+    one = Candidates.table(**({"tp": 8} | knobs))  # type: ignore[arg-type]
+    workload = Workload(seq_length=8192, global_batch_size=cluster.world)
+    found = coverage(Job(load_model(model), cluster, workload), one, GB80, load_ranges() if ranges is None else ranges)
+    return {part.part: part for part in found}
+
+
+def box(*, points: int = 10, low: tuple[float, ...], high: tuple[float, ...]) -> Range:
+    return Range(points=points, low=low, high=high, source="a test")
+
+
+def test_a_range_reaches_one_octave_beyond_its_ends() -> None:
+    known = box(low=(1024.0, 64.0), high=(4096.0, 128.0))
+    assert known.outside((512.0, 256.0)) is None
+    assert known.outside((511.0, 128.0)) == 0
+    assert known.outside((1024.0, 257.0)) == 1
+
+
+def test_common_shapes_on_a_measured_device_are_calibrated() -> None:
+    parts = parts_of(load_cluster("h100", 4, "nemo_2024"))
+    assert [name for name, part in parts.items() if part.is_calibrated] == ["GEMM", "attention", "collectives", "stack"]
+    assert parts["GEMM"].why == "376 points of H100"
+    assert parts["memory"].why == "no dense peak memory measured on H100"
+
+
+def test_a_device_nobody_measured_is_extrapolated_in_every_part() -> None:
+    parts = parts_of(load_cluster("mi250x", 4), model="mixtral_8x7b", tp=1, ep=8)
+    assert set(parts) == {"GEMM", "attention", "grouped GEMM", "collectives", "memory", "stack"}
+    assert [name for name, part in parts.items() if part.is_calibrated] == []
+    assert parts["stack"].why.endswith("was never fitted to MoE runs on MI250X")
+
+
+def test_a_precision_without_points_is_named() -> None:
+    parts = parts_of(load_cluster("h100", 4), fp8=int(Fp8.MXFP8))
+    assert (parts["GEMM"].is_calibrated, parts["GEMM"].why) == (False, "no mxfp8 GEMM measured on H100")
+
+
+def test_what_lies_outside_says_by_how_much() -> None:
+    ranges = {"H100": {"gemm/bf16": box(low=(64.0, 64.0, 64.0), high=(512.0, 1e5, 1e5)),
+                       "collectives/inside": box(low=(1.0,), high=(8.0,)),
+                       "collectives/across": box(low=(1.0,), high=(16.0,))}}  # fmt: skip
+    parts = parts_of(load_cluster("h100", 512), ranges=ranges)
+    assert parts["GEMM"].why == "8,192 rows, measured 64 to 512"
+    assert parts["collectives"].why == "512 nodes, measured 1 to 16"
+    assert not parts["attention"].is_calibrated
+
+
+def test_a_stack_is_calibrated_only_for_runs_like_those_it_was_fitted_to() -> None:
+    cluster = load_cluster("h100", 4, "torchtitan")
+    kinds = {"H100/dense/bf16": box(points=7, low=(1.0, 4096.0), high=(64.0, 8192.0))}
+    assert parts_of(cluster, ranges={"torchtitan": kinds})["stack"].why == "torchtitan fitted to 7 dense runs on H100"
+    low = parts_of(cluster, ranges={"torchtitan": kinds}, fp8=int(Fp8.HYBRID))["stack"]
+    assert low.why == "torchtitan was never fitted to dense runs on H100 in low precision"
+    large = parts_of(load_cluster("h100", 128, "torchtitan"), ranges={"torchtitan": kinds})["stack"]
+    assert (large.is_calibrated, large.why) == (False, "1,024 GPUs, measured 1 to 64")
+
+
+def test_one_sentence_says_it_all() -> None:
+    parts = (
+        Covered(part="GEMM", is_calibrated=True, why="x"),
+        Covered(part="memory", is_calibrated=False, why="no dense peak memory measured on H100"),
+    )
+    assert in_words(parts) == (
+        "calibrated: GEMM. Extrapolated: memory (no dense peak memory measured on H100)."
+    )  # fmt: skip
+    assert in_words(parts[:1]) == "calibrated: GEMM. Extrapolated: nothing."
+
+
+def test_every_shipped_range_has_points_sizes_and_a_source() -> None:
+    found = load_ranges()
+    assert {"H100", "MI355X", "GB200", "primus_megatron"} <= set(found)
+    for kinds in found.values():
+        for known in kinds.values():
+            assert known.points > 0 and known.low and known.source
+
+
+def test_a_range_that_is_no_box_is_refused() -> None:
+    with pytest.raises(ValueError, match="low and high"):
+        box(low=(2.0,), high=(1.0,))

@@ -1,0 +1,299 @@
+"""Space files: what is read from a good one, and the whole message of a bad one."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.candidates import Fp8, Recompute, RecomputeMethod, Sharding
+from primus_search.declare import load_space, make_space
+from primus_search.declare.axes import AXIS
+from primus_search.declare.search_path import FileKind, names, title
+from primus_search.errors import InputError
+from primus_search.layout import BALANCED, EVEN, Layout
+from primus_search.space import AXES, Enumerator, Space, auto_values
+from primus_search.space.context import FACTS
+
+MINIMAL = "model: llama3_8b\nhardware: h100\nworkload: {seq_length: 4096, global_batch_size: 128}\n"
+TOP = (
+    "name, model, vocab_size, ignore, hardware, nodes, gpus_per_node, stack, framework, workload, space, constraints, "
+    "search, benchmark"
+)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def load(text: str, **options: object) -> Space:
+    Path("s.yaml").write_text(text)
+    return load_space("s.yaml", environ={}, **options)  # type: ignore[arg-type]
+
+
+def message(text: str, **options: object) -> str:
+    with pytest.raises(InputError) as caught:
+        load(text, **options)
+    return str(caught.value)
+
+
+def axis(text: str, name: str) -> tuple[object, ...]:
+    return load(f"{MINIMAL}space:\n  {name}: {text}\n").axis(name).values
+
+
+# --- good files ----------------------------------------------------------------------------------------------------
+
+
+def test_model_hardware_and_workload_are_a_valid_space() -> None:
+    space = load(MINIMAL)
+    assert space.name == "llama3_8b on h100"
+    assert (space.model.name, space.cluster.world, space.workload.global_batch_size) == ("llama3_8b", 8, 128)
+    for name in AXES:
+        assert space.axis(name).values == auto_values(name, space.model, space.cluster, space.workload, space.framework)
+
+
+def test_every_axis_of_the_space_can_be_written() -> None:
+    assert set(AXIS) == set(AXES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("tp", "4", (4,)),
+        ("tp", "[4, 2, 4]", (4, 2)),
+        ("tp", "powers_of_two", (1, 2, 4, 8, 16, 32)),
+        ("vpp", "divisors", (1, 2, 4, 8, 16, 32)),
+        ("pp", "[8, auto]", (8, 1, 2, 4)),
+        ("deepep", "[no, yes]", (False, True)),
+        ("fp8", "[none, hybrid, blockwise]", (Fp8.NONE, Fp8.HYBRID, Fp8.BLOCKWISE)),
+        ("schedule", "[zerobubble, zb-h1, 1f1b]", ("zb-h1", "1f1b")),
+        ("sharding", "[none, fsdp2]", (Sharding.NONE, Sharding.FSDP2)),
+        ("recompute", "selective", (Recompute.CORE_ATTENTION,)),
+        ("recompute", "[mlp+layernorm]", (Recompute.MLP | Recompute.LAYERNORM,)),
+        ("pipeline_layout", "[even, balanced, {first: 6}]", (EVEN, BALANCED, Layout("ends", 6, None))),
+        ("pipeline_layout", "['Et*16|t*16L']", (Layout("string", text="Et*16|t*16L"),)),
+        ("pipeline_layout", "['first=2,last=3']", (Layout("ends", 2, 3),)),
+    ],
+)  # fmt: skip
+def test_an_axis_is_a_value_a_list_or_a_word(name: str, text: str, values: tuple[object, ...]) -> None:
+    assert axis(text, name) == values
+
+
+def test_full_recompute_brings_its_number_of_layers_and_method() -> None:
+    space = load(f"{MINIMAL}space: {{recompute: [none, {{full: [all, 2], method: [uniform, block]}}]}}\n")
+    assert space.axis("recompute").values == (Recompute.NONE, Recompute.FULL)
+    assert space.axis("recompute_num_layers").values == (0, 2)
+    assert space.axis("recompute_method").values == (RecomputeMethod.UNIFORM, RecomputeMethod.BLOCK)
+
+
+def test_full_recompute_without_a_number_means_every_layer() -> None:
+    assert load(f"{MINIMAL}space: {{recompute: full}}\n").axis("recompute_num_layers").values == (0,)
+
+
+def test_hsdp_brings_its_group() -> None:
+    space = load(f"{MINIMAL}space: {{sharding: [fsdp2, {{hsdp: [4, 8]}}]}}\n")
+    assert space.axis("sharding").values == (Sharding.FSDP2, Sharding.HSDP)
+    assert space.axis("shard_group").values == (4, 8)
+
+
+def test_nodes_hardware_stack_and_their_numbers_are_axes() -> None:
+    text = MINIMAL.replace("h100", "[h100, mi300x]") + "nodes: [1, 2]\nspace: {hardware.nic_GBps: [50, 100]}\n"
+    choices = load(text).clusters
+    assert len(choices) == 8
+    assert choices[1].labels == (
+        ("nodes", 1),
+        ("hardware", "H100"),
+        ("stack", "megatron_core_2026"),
+        ("hardware.nic_GBps", 100),
+    )
+    assert choices[1].cluster.network.nic_bytes_per_s == 100e9
+    assert {choice.cluster.world for choice in choices} == {8, 16}
+
+
+def test_using_fewer_devices_of_a_node_shrinks_its_domain_and_keeps_the_share_of_nics() -> None:
+    network = load(f"{MINIMAL}gpus_per_node: 4\n").cluster.network
+    assert (network.gpus_per_node, network.domain_size, network.nics_per_node) == (4, 4, 4)
+
+
+def test_a_space_made_in_python_is_the_one_of_the_file() -> None:
+    made = make_space(
+        {"model": "llama3_8b", "hardware": "h100", "workload": {"seq_length": 4096, "global_batch_size": 128}},
+        environ={},
+    )
+    assert made.axes == load(MINIMAL).axes
+
+
+@pytest.mark.parametrize("name", [name for name in names(FileKind.SPACE) if name != "tiny_host"])
+def test_every_space_that_ships_has_legal_candidates(name: str) -> None:
+    assert Enumerator(load_space(name, environ={})).size > 0
+
+
+def test_a_batch_that_only_splits_with_pipeline_stages_keeps_its_candidates() -> None:
+    """NVIDIA's published 405B job: 576 H100, tp 8, pp 9, cp 2, 252 sequences; 252 does not divide by 576."""
+    job = ["tp=8", "pp=9", "cp=2", "micro_batch_size=1", "vpp=[1, 7]"]
+    assert Enumerator(load_space("llama3.1_405b_h100", environ={}, overrides=job)).size > 0
+
+
+# --- flags and environment -----------------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file() -> None:
+    Path("s.yaml").write_text(f"{MINIMAL}nodes: 1\nspace: {{tp: 1, pp: 1, ep: 1}}\n")
+    environ = {"NNODES": "2", "PRIMUS_TP": "2", "PRIMUS_PP": "2", "GPUS_PER_NODE": "4", "PRIMUS_EP": ""}
+    space = load_space("s.yaml", nodes=8, overrides=["tp=[4, 8]", "search.top_k=3", "seq_length=8192"], environ=environ)
+    assert space.cluster.num_nodes == 8
+    assert space.axis("tp").values == (4, 8)
+    assert space.axis("pp").values == (2,)
+    assert space.axis("ep").values == (1,)
+    assert space.cluster.network.gpus_per_node == 4
+    assert (space.search.top_k, space.workload.seq_length) == (3, 8192)
+    assert [(won.key, won.value, won.origin) for won in space.overrides] == [
+        ("space.pp", "2", "$PRIMUS_PP"),
+        ("gpus_per_node", "4", "$GPUS_PER_NODE"),
+        ("space.tp", "[4, 8]", "--set tp=[4, 8]"),
+        ("search.top_k", "3", "--set search.top_k=3"),
+        ("workload.seq_length", "8192", "--set seq_length=8192"),
+        ("nodes", "8", "--nodes"),
+    ]
+
+
+def test_a_bad_override_points_at_the_flag_or_variable() -> None:
+    Path("s.yaml").write_text(MINIMAL)
+    with pytest.raises(InputError) as caught:
+        load_space("s.yaml", nodes=0, overrides=["tp=x"], environ={"PRIMUS_EP": "many"})
+    allowed = "allowed: whole numbers of at least 1, auto, divisors or powers_of_two"
+    assert str(caught.value) == (
+        f"$PRIMUS_EP @ $.space.ep: 'many' is not a value of ep - {allowed}\n"
+        f"--set tp=x @ $.space.tp: 'x' is not a value of tp - {allowed}\n"
+        "--nodes @ $.nodes: must be at least 1, got 0"
+    )
+
+
+def test_a_flag_that_cannot_be_read_says_how_to_write_it() -> None:
+    flags = ["tp", "tpp=3", "pp=[1", "x.y=1", "--nodes nodes=[8,,16]", "--seed search.seed=x", "vpp=none"]
+    assert message(MINIMAL, overrides=flags) == (
+        "--seed @ $.search.seed: expected a whole number, got 'x'\n"
+        "--set tp: write --set key=value, for example --set tp=8\n"
+        "--set tpp=3: unknown key 'tpp'; did you mean 'tp'?\n"
+        "--set pp=[1: is not valid YAML: did not find expected ',' or ']'\n"
+        "--set x.y=1: unknown key 'x.y'\n"
+        "--nodes: is not valid YAML: did not find expected node content\n"
+        "--set vpp=none @ $.space.vpp: 'none' is not a value of vpp - "
+        "allowed: whole numbers of at least 1, auto, divisors or powers_of_two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [("qwen2.5_7b", "qwen2.5_7b"), ("new/config.json", "new"), ("a/b.yaml", "b"), ("Llama-3.1-8B", "Llama-3.1-8B")],
+)
+def test_a_title_leaves_out_folders_and_endings_but_no_part_of_a_version(given: str, shown: str) -> None:
+    assert title(given) == shown
+
+
+# --- bad files -----------------------------------------------------------------------------------------------------
+
+
+def test_every_problem_of_a_file_comes_at_once_in_the_order_of_the_file() -> None:
+    text = """\
+nmae: typo
+model: mixtral_8x22
+hardware: mi355
+nodes: 0
+workload: {seq_length: "8192", global_batch_size: 1024.5}
+objectve: tokens_per_s
+space:
+  tp: [1, 3x, 0]
+  ttp: 4
+  fp8: hybird
+  deepep: maybe
+  sync_free_stage: 4
+  hardware.nic_GBpss: 3
+  hardware.nic_GBps: [fast]
+constraints: [tp * epp < 3]
+search: {method: bayes, memory_margin: 1.5, top_k: 0}
+"""
+    columns = "dp, edp, microbatches, layers_per_stage, world, nodes, gpus_per_node, " + ", ".join(FACTS)
+    assert message(text).splitlines() == [
+        f"s.yaml:1 @ $.nmae: unknown key; did you mean 'name'? - allowed: {TOP}",
+        "s.yaml:2 @ $.model: unknown model preset 'mixtral_8x22'; did you mean 'mixtral_8x22b'? - "
+        f"known: {', '.join(names(FileKind.MODEL))}",
+        "s.yaml:3 @ $.hardware: unknown hardware file 'mi355'; did you mean 'mi355x'? - "
+        f"known: {', '.join(names(FileKind.HARDWARE))}",
+        "s.yaml:4 @ $.nodes: must be at least 1, got 0",
+        "s.yaml:5 @ $.workload.seq_length: expected a whole number, got '8192'",
+        "s.yaml:5 @ $.workload.global_batch_size: expected a whole number, got 1024.5",
+        f"s.yaml:6 @ $.objectve: unknown key; did you mean 'search.objective'? - allowed: {TOP}",
+        "s.yaml:8 @ $.space.tp[1]: '3x' is not a value of tp - "
+        "allowed: whole numbers of at least 1, auto, divisors or powers_of_two",
+        "s.yaml:8 @ $.space.tp[2]: 0 is not a value of tp - "
+        "allowed: whole numbers of at least 1, auto, divisors or powers_of_two",
+        f"s.yaml:9 @ $.space.ttp: unknown axis; did you mean 'tp'? - allowed: {', '.join(AXES)}",
+        "s.yaml:10 @ $.space.fp8: 'hybird' is not a value of fp8; did you mean 'hybrid'? - "
+        "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4 or auto",
+        "s.yaml:11 @ $.space.deepep: 'maybe' is not a value of deepep - allowed: true, false or auto",
+        "s.yaml:12 @ $.space.sync_free_stage: 4 is not a value of sync_free_stage - allowed: 0, 1, 2, 3 or auto",
+        "s.yaml:13 @ $.space.hardware.nic_GBpss: unknown hardware number; did you mean 'hardware.nic_GBps'?",
+        "s.yaml:14 @ $.space.hardware.nic_GBps[0]: expected a number, got 'fast'",
+        "s.yaml:15 @ $.constraints[0]: 'tp * epp < 3': unknown name 'epp'; did you mean 'pp'? "
+        f"known: {', '.join(AXES)}, {columns} (at character 6)",
+        "s.yaml:16 @ $.search.method: 'bayes' is not one of auto, exhaustive, tpe, nsga2, nsga3, gp, qmc or random",
+        "s.yaml:16 @ $.search.memory_margin: must be below 1.0, got 1.5",
+        "s.yaml:16 @ $.search.top_k: must be at least 1, got 0",
+    ]
+
+
+NEEDS = "missing key; a space needs model, hardware and workload with seq_length and global_batch_size"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "s.yaml @ $: expected a mapping with model, hardware and workload; got nothing"),
+        ("- 3", "s.yaml:1 @ $: expected a mapping with model, hardware and workload; got a list"),
+        ("hardware: h100\nworkload: {seq_length: 8}", f"s.yaml:1 @ $.model: {NEEDS}\n"
+         f"s.yaml:2 @ $.workload.global_batch_size: {NEEDS}"),
+        (f"{MINIMAL}hardware: 3", "s.yaml:4 @ $.hardware: duplicate key with another value than on line 2; keep one"),
+        (f"{MINIMAL}nodes: []", "s.yaml:4 @ $.nodes: is an empty list; give at least one number"),
+        (f"{MINIMAL}nodes: [1, -1]", "s.yaml:4 @ $.nodes[1]: must be at least 1, got -1"),
+        (f"{MINIMAL}nodes: many", "s.yaml:4 @ $.nodes: expected a whole number or a list, got 'many'"),
+        (f"{MINIMAL}gpus_per_node: 16", "s.yaml:4 @ $.gpus_per_node: the hardware has 8 devices per node"),
+        (f"{MINIMAL}tp: 8", f"s.yaml:4 @ $.tp: unknown key; did you mean 'space.tp'? - allowed: {TOP}"),
+        (f"{MINIMAL}space: {{tp: []}}", "s.yaml:4 @ $.space.tp: is an empty list; give at least one value - "
+         "allowed: whole numbers of at least 1, auto, divisors or powers_of_two"),
+        (f"{MINIMAL}space: {{recompute: {{full: all}}, recompute_num_layers: 3}}",
+         "s.yaml:4 @ $.space.recompute_num_layers: is given twice: here and inside another axis; keep one"),
+        (f"{MINIMAL}space: {{pipeline_layout: Et*3|t*4L}}",
+         "s.yaml:4 @ $.space.pipeline_layout: deals 7 layers, the model has 32; count the letters t"),
+        (f"{MINIMAL}space: {{fp8: divisors}}", "s.yaml:4 @ $.space.fp8: 'divisors' is not a value of fp8 - "
+         "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4 or auto"),
+        (f"{MINIMAL}nodes: 3\nspace: {{tp: 1, pp: 1, cp: 1, micro_batch_size: [2, 4]}}",
+         "s.yaml:3 @ $.workload.global_batch_size: 128 samples do not split into whole micro-batches: "
+         "dp * micro_batch_size is 48 or 96 in this space; use 96 or 144, or change nodes or these axes"),
+        (f"{MINIMAL}nodes: 3\nspace: {{tp: 16}}",
+         "s.yaml:4 @ $.nodes: no tp * pp * cp of this space divides the 24 devices of the cluster; "
+         "change nodes or these axes"),
+        (f"{MINIMAL}stack: megatron_core_2062", "s.yaml:4 @ $.stack: unknown software stack 'megatron_core_2062'; "
+         f"did you mean 'megatron_core_2026'? - known: {', '.join(names(FileKind.STACK))}"),
+        (MINIMAL.replace("llama3_8b", "missing/model.yaml"), "s.yaml:1 @ $.model: no such file 'missing/model.yaml'"),
+        (MINIMAL.replace("h100", "./h1000.yaml"), "s.yaml:2 @ $.hardware: no such file './h1000.yaml'"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_says_where_what_and_what_to_do(text: str, what: str) -> None:
+    assert message(text) == what
+
+
+def test_a_missing_or_unknown_space_is_one_sentence() -> None:
+    known = ", ".join(names(FileKind.SPACE))
+    unknown = f"space: unknown space file 'mixtral'; did you mean 'mixtral_8x22b'? - known: {known}"
+    for name, what in (("none.yaml", "none.yaml: no such file"), ("mixtral", unknown)):
+        with pytest.raises(InputError) as caught:
+            load_space(name)
+        assert str(caught.value) == what
+
+
+def test_models_that_extend_themselves_are_refused() -> None:
+    Path("a.yaml").write_text("extends: [b.yaml]\n")
+    Path("b.yaml").write_text("num_layers: 3\nextends:\n  - a.yaml\n")
+    assert message(MINIMAL.replace("llama3_8b", "a.yaml")) == (
+        "a.yaml:1 @ $: extends itself: a.yaml -> b.yaml -> a.yaml; break the cycle"
+    )

@@ -1,0 +1,54 @@
+"""Tasks cover every candidate once whatever their size, and begin where a schedule begins when they can."""
+
+import numpy as np
+import pytest
+
+from primus_search.declare import load_space
+from primus_search.exploration.exhaustive import task_order
+from primus_search.exploration.exhaustive.evaluate import Funnel
+from primus_search.exploration.exhaustive.shortlist import OPEN
+from primus_search.exploration.exhaustive.task_plan import look, plan_tasks
+
+
+@pytest.fixture(scope="module")
+def funnel():
+    return Funnel(load_space("llama3_8b_mi300x"), 10)
+
+
+@pytest.mark.parametrize("rows", [1, 997, 4096, 10**9])
+def test_every_candidate_is_in_one_task(funnel, rows):
+    if rows == 1:
+        funnel = Funnel(load_space("tiny_host"), 10)
+    tasks = sorted(plan_tasks(funnel, rows, look(funnel)), key=lambda task: task.number)
+    size = funnel.enumerators[0].size
+    assert [task.start for task in tasks] == [0, *(task.stop for task in tasks[:-1])]
+    assert tasks[-1].stop == size
+    assert all(0 < task.stop - task.start <= 2 * rows for task in tasks)
+    assert [task.number for task in tasks] == list(range(len(tasks)))
+
+
+def test_most_tasks_begin_with_a_cell(funnel):
+    starts = set(funnel.walks[0].starts.tolist())
+    assert all(task.start in starts for task in plan_tasks(funnel, 2048, look(funnel)))
+
+
+def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(monkeypatch):
+    monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
+    funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
+    enumerator, found = funnel.enumerators[0], funnel.walks[0]
+    assert sorted(found.cells.tolist()) == list(range(len(enumerator.starts) - 1))
+    layers, _ = enumerator.outer_numbers(task_order.CELL_READS)
+    assert np.count_nonzero(np.diff(layers[found.cells])) == len(set(layers.tolist())) - 1
+    ratio = enumerator.microbatches / enumerator.blocks[0].values["pp"]
+    assert (np.diff(ratio[found.cells]) >= 0).all()
+    everything = found.numbers(np.arange(enumerator.size))
+    assert np.array_equal(np.sort(everything), np.arange(enumerator.size))
+
+
+def test_a_large_space_begins_where_the_best_is(monkeypatch):
+    monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
+    funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
+    tasks = plan_tasks(funnel, 2048, look(funnel))
+    best = [funnel.evaluate(task, OPEN).shortlist.top.step_s[:1].min(initial=np.inf) for task in tasks]
+    assert min(best) in best[: len(tasks) // 4]
+    assert sorted(task.number for task in tasks) == list(range(len(tasks)))

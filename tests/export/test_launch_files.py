@@ -1,0 +1,336 @@
+"""Launch files start what was ranked: they are read back as the same candidate, and hostile names stay names."""
+
+import json
+import shutil
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.candidates import Candidates
+from primus_search.cli import app
+from primus_search.declare import load_space
+from primus_search.declare.framework_files import framework_names, load_framework
+from primus_search.declare.source import parse
+from primus_search.errors import InputError
+from primus_search.export import Inexpressible, launch_files
+from primus_search.export.experiments import read_experiment
+from primus_search.export.job import LaunchJob
+from primus_search.export.launch_files import STARTED_BY
+from primus_search.export.megatron_arguments import canonical_row, group_size
+from primus_search.export.ranks import ranks_of
+from primus_search.framework import Framework
+from primus_search.space import Space
+from tests.support.launched import CLIENTS, MISSING, jobs, verdicts
+
+FRAMEWORKS = tuple(name for name in framework_names() if name != "any")
+MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml", "nemo": "nemo.sh"}
+JUDGES = {"megatron": ("megatron-main", "megatron-pinned"), "primus": ("primus",), "torchtitan": ("torchtitan",)}
+SHIPPED = {
+    "llama3_8b_mi300x": ("primus", "megatron", "torchtitan"),
+    "mixtral_8x22b": ("primus", "megatron", "torchtitan"),
+    "mixtral_8x22b_mi355x": ("primus", "megatron", "torchtitan"),
+    "deepseek_v2_mi355x": ("primus", "megatron", "torchtitan"),
+    "deepseek_v3_2048gpu": ("megatron",),
+    "gpt3_175b_4096gpu": ("megatron",),
+    "gpt_oss_120b_gb200": ("megatron", "torchtitan"),
+    "llama3.1_405b_h100": ("megatron", "torchtitan"),
+}
+"""Shipped spaces and the frameworks that can start their models there."""
+CASES = [(space, framework) for space, frameworks in SHIPPED.items() for framework in frameworks]
+SAMPLE = [("mixtral_8x22b", "primus"), ("gpt_oss_120b_gb200", "megatron"), ("llama3_8b_mi300x", "torchtitan")]
+EVERY_KNOB = {
+    "schedule": ["1f1b", "interleaved", "zb-h1", "zbv", "v-half", "v-min", "gpipe", "interleaved-zb", "dualpipev"],
+    "fp8": ["none", "hybrid", "delayed", "blockwise", "rowwise", "mxfp8"],
+    "recompute": ["none", "selective", "mlp", "layernorm", "core_attn+layernorm", "op_sac",
+                  {"full": [1, 2, "all"], "method": ["uniform", "block"]}],
+    "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", {"hsdp": [2, 4, 8]}],
+    "loss_fusion": [True, False], "overlap_grad_reduce": [True, False], "sequence_parallel": [True, False],
+    "pipeline_layout": ["even", "balanced", {"first": 3, "last": 5}], "offload_layers": [0, 1, 4],
+    "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2],
+}  # fmt: skip
+OF_EXPERTS = {
+    "deepep": [True, False], "sync_free_stage": [0, 1, 2, 3], "grouped_gemm": ["turbo", "legacy"], "ep": [1, 2, 8],
+    "etp": [1, 2],
+}  # fmt: skip
+OWN = {
+    "dense": {"model": "llama3.1_8b", "hardware": "mi355x", "nodes": 4, "space": EVERY_KNOB},
+    "experts": {"model": "mixtral_8x7b", "hardware": "mi355x", "nodes": 4, "space": EVERY_KNOB | OF_EXPERTS},
+    "latent": {"model": "deepseek_v2_lite", "hardware": "mi355x", "nodes": 4,
+               "space": EVERY_KNOB | OF_EXPERTS | {"recompute": ["none", "mla_up_proj+moe_act+layernorm", "mlp"]}},
+}  # fmt: skip
+"""Spaces with every knob listed."""
+
+
+def own_space(name: str, framework: str) -> Space:
+    from primus_search.declare import make_space
+
+    workload = {"seq_length": 4096, "global_batch_size": 256}
+    return make_space(OWN[name] | {"workload": workload, "framework": framework}, name=name)
+
+
+def shipped_space(name: str, framework: str) -> Space:
+    return load_space(name, overrides=[f"framework={framework}"], environ={})
+
+
+def read_back(job: LaunchJob, folder: Path) -> dict[str, object]:
+    """The candidate of the files of a job as it is read back."""
+    name = MAIN_FILE[job.framework.name]
+    path = folder / name
+    path.write_text(launch_files(job).texts[name], encoding="utf-8")
+    return read_experiment(path, job.cluster.world, job.model).candidate.row(0)
+
+
+@pytest.mark.parametrize("framework", ["primus", "megatron", "torchtitan"])
+@pytest.mark.parametrize("own", OWN)
+def test_random_candidates_come_back_from_their_files(own: str, framework: str, tmp_path: Path) -> None:
+    for job in jobs(own_space(own, framework), 70):
+        assert read_back(job, tmp_path) == canonical_row(job)
+
+
+@pytest.mark.parametrize(("space", "framework"), [("mixtral_8x22b", "primus"), ("llama3.1_405b_h100", "megatron")])
+def test_comments_are_never_read(space: str, framework: str, tmp_path: Path) -> None:
+    for job in jobs(shipped_space(space, framework), 5):
+        text = launch_files(job).texts[MAIN_FILE[framework]]
+        bare = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("# "))
+        path = tmp_path / MAIN_FILE[framework]
+        path.write_text(bare, encoding="utf-8")
+        assert read_experiment(path, job.cluster.world, job.model).candidate.row(0) == canonical_row(job)
+
+
+HOSTILE = ["a\nb", "$(touch owned)", "`touch owned`", '"; touch owned; "', "'; touch owned; '", "!!python/object:x",
+           "[x]\ny=1", "\N{PILE OF POO}", "x" * 10_000, "../../etc", "-rf", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_stay_names(name: str, framework: str, tmp_path: Path) -> None:
+    space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
+    job = next(iter(jobs(space, 1)))
+    job = replace(
+        job, model=replace(job.model, name=name, hidden=job.model.hidden * 2, head_dim=job.model.head_dim * 2)
+    )
+    files = launch_files(job, "slurm")
+    for filename, text in files.texts.items():
+        path = tmp_path / filename
+        path.write_text(text, encoding="utf-8")
+        assert "touch owned" not in text and "\N{PILE OF POO}" not in text
+        assert max(map(len, text.splitlines())) < 1200
+        if filename.endswith((".sh", ".slurm")):
+            subprocess.run(["bash", "-n", str(path)], check=True)
+        elif filename.endswith(".yaml"):
+            assert set(parse(text, filename).data) == {"work_group", "user_name", "exp_name", "workspace", "modules"}
+        elif filename.endswith(".toml"):
+            known = {"job", "model", "training", "parallelism", "compile", "activation_checkpoint", "experimental"}
+            assert set(tomllib.loads(text)) <= known | {"quantize"}
+        else:
+            compile(text, filename, "exec")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck on PATH")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_scripts_pass_shellcheck(framework: str, tmp_path: Path) -> None:
+    space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
+    texts = launch_files(next(iter(jobs(space, 1))), "slurm").texts
+    path = tmp_path / STARTED_BY[framework]
+    path.write_text(texts[path.name])
+    subprocess.run(["shellcheck", "-S", "warning", str(path)], check=True)
+
+
+def assert_accepted(space: Space, count: int, folder: Path) -> None:
+    """Every framework's own check accepts every file of random legal candidates."""
+    framework = space.framework.name
+    files = []
+    for number, job in enumerate(jobs(space, count)):
+        path = folder / f"{number}{Path(MAIN_FILE[framework]).suffix}"
+        path.write_text(launch_files(job).texts[MAIN_FILE[framework]], encoding="utf-8")
+        files.append(path)
+    for judge in JUDGES[framework]:
+        answers = verdicts(judge, files, space.model.num_layers)
+        assert len(answers) == len(files) and files
+        assert [answer for answer in answers if not answer["accepted"]] == []
+
+
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize(("space", "framework"), SAMPLE)
+def test_frameworks_accept_a_sample(space: str, framework: str, tmp_path: Path) -> None:
+    assert_accepted(shipped_space(space, framework), 8, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize(("space", "framework"), CASES)
+def test_frameworks_accept_candidates_of_shipped_spaces(space: str, framework: str, tmp_path: Path) -> None:
+    assert_accepted(shipped_space(space, framework), 150, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize("framework", JUDGES)
+@pytest.mark.parametrize("own", OWN)
+def test_frameworks_accept_candidates_with_every_knob(own: str, framework: str, tmp_path: Path) -> None:
+    assert_accepted(own_space(own, framework), 150, tmp_path)
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_contract_loads_and_names_its_sources(name: str) -> None:
+    contract = load_framework(name)
+    assert contract.name == name and contract.release and contract.schedules and contract.spellings
+    entries = [*contract.schedules.values(), *contract.spellings.values(), *contract.requires, *contract.idles]
+    assert all(entry.source for entry in entries)
+
+
+def test_any_is_the_union_and_starts_nothing() -> None:
+    assert load_framework("any") == Framework()
+    job = next(iter(jobs(shipped_space("llama3_8b_mi300x", "primus"), 1)))
+    with pytest.raises(InputError, match="no job starts from 'any framework'"):
+        launch_files(replace(job, framework=Framework()))
+
+
+def test_a_framework_without_releases_for_the_devices_is_refused() -> None:
+    with pytest.raises(InputError, match="AMD Primus does not run on GB200"):
+        shipped_space("gpt_oss_120b_gb200", "primus")
+
+
+def test_several_frameworks_are_searched_as_one_axis() -> None:
+    space = load_space("llama3_8b_mi300x", overrides=["framework=[primus, megatron]"], environ={})
+    assert [choice.labels for choice in space.clusters] == [(("framework", "primus"),), (("framework", "megatron"),)]
+
+
+@pytest.mark.parametrize(("microbatches", "stages", "size"), [(5, 4, 5), (6, 4, 6), (9, 4, 5), (10, 4, 5), (11, 4, 6)])
+def test_groups_of_interleaving_leave_no_short_rest(microbatches: int, stages: int, size: int) -> None:
+    """megatron/core/pipeline_parallel/schedules.py:1174: the rest of M by N is 0 or at least the stages."""
+    found = group_size(microbatches, stages)
+    assert found >= stages and (microbatches % found == 0 or microbatches % found >= stages)
+    assert found == size
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [("1", [1]), ("1,3,8", [1, 3, 8]), ("2-4", [2, 3, 4]), ("3,1-3", [3, 1, 2])]
+)
+def test_ranks_are_numbers_lists_and_ranges(text: str, ranks: list[int]) -> None:
+    assert ranks_of(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "a", "4-2", "1-999999", "-1", "1;2", "\N{SUPERSCRIPT TWO}"])
+def test_other_texts_are_no_ranks(text: str) -> None:
+    with pytest.raises(InputError):
+        ranks_of(text)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on Primus."""
+    folder = tmp_path_factory.mktemp("export")
+    space = folder / "space.yaml"
+    space.write_text(
+        "model: llama3_8b\nhardware: mi300x\nnodes: 1\nworkload: {seq_length: 4096, global_batch_size: 64}\n"
+        "space: {tp: [1, 2], pp: [1, 2], cp: 1, micro_batch_size: [1, 2], sharding: distributed_optimizer}\n"
+    )
+    done = CliRunner().invoke(app, ["run", str(space), "--bench", "off", "--out", str(folder / "run")])
+    assert done.exit_code == 0, done.output
+    return folder / "run"
+
+
+def test_one_folder_a_rank_holds_files_that_can_be_executed(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "files"
+    done = CliRunner().invoke(app, ["export", str(run), "1-3", "--format", "primus", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in out.iterdir()) == ["1", "2", "3"]
+    assert (out / "2" / "primus.sh").stat().st_mode & 0o111
+    done = CliRunner().invoke(app, ["export", str(run), "pareto", "--format", "slurm", "--out", str(out)])
+    assert done.exit_code == 0 and (out / "pareto_1" / "job.slurm").is_file()
+
+
+def test_what_a_framework_cannot_start_exits_4_with_the_nearest_and_writes_nothing(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "files"
+    with pytest.raises(Inexpressible) as caught:
+        app(["export", str(run), "1", "--format", "torchtitan", "--out", str(out)], standalone_mode=False)
+    assert caught.value.exit_code == 4 and not out.exists()
+    assert "torchtitan can express sharding: none, fsdp2, hsdp" in str(caught.value)
+    assert "nearest that it can start: sharding=fsdp2" in str(caught.value)
+    assert "tokens/s/GPU" in str(caught.value) and "GB of memory per GPU" in str(caught.value)
+
+
+def test_files_as_json_write_nothing(run: Path) -> None:
+    done = CliRunner().invoke(app, ["export", str(run), "1", "--json"])
+    assert done.exit_code == 0 and set(json.loads(done.stdout)["1"]) == {"primus.yaml", "primus.sh"}
+    assert not (run / "exports").exists()
+
+
+# --- files that others wrote ------------------------------------------------------------------------------------------
+
+BY_HAND = r"""
+TP=2; PP=${PP:-4}
+torchrun --nproc-per-node 8 --nnodes 4 pretrain_gpt.py \
+    --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --padded-vocab-size 32000 \
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size=${PP} --num-layers-per-virtual-pipeline-stage 4 \
+    --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce --micro-batch-size 2 \
+    --recompute-granularity selective --fp8-format hybrid --bf16 --some-new-flag 3  # a comment
+"""
+
+
+def test_a_script_written_by_hand_is_understood(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(BY_HAND)
+    experiment = read_experiment(path)
+    row = experiment.candidate.row(0)
+    wanted = {
+        "tp": 2, "pp": 4, "vpp": 2, "schedule": "interleaved", "sequence_parallel": True, "micro_batch_size": 2,
+        "sharding": "distributed_optimizer", "overlap_grad_reduce": True, "recompute": "selective", "fp8": "delayed",
+        "loss_fusion": False, "ep": 1,
+    }  # fmt: skip
+    assert {name: row[name] for name in wanted} == wanted
+    assert experiment.world == 32
+    assert "some_new_flag: 3" in experiment.not_modelled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "a.sh",
+            "train --tensor-model-parallel-size ${TP}",
+            "tensor_model_parallel_size: '${TP}' is not a whole number",
+        ),
+        ("b.sh", "python train.py --tp 8", "is no experiment"),
+        ("c.toml", "[parallelism", "Expected ']'"),
+        ("d.yaml", "modules:\n  post_trainer: {}\n", "only pre-training is modelled"),
+        ("e.yaml", "modules:\n  pre_trainer: {framework: maxtext, model: x.yaml}\n", "framework 'maxtext' is not read"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_words(tmp_path: Path, name: str, text: str, said: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_experiment(path)
+    assert said in str(caught.value)
+
+
+def test_a_dump_of_arguments_in_a_log_is_read(tmp_path: Path) -> None:
+    arguments = {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "micro_batch_size": 1,
+                 "global_batch_size": 64, "seq_length": 4096, "use_distributed_optimizer": True, "world_size": 16,
+                 "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3}  # fmt: skip
+    filler = {f"some_argument_{i}": i for i in range(20)}
+    path = tmp_path / "log.txt"
+    path.write_text(
+        "\n".join(f"  {key} {'.' * (48 - len(key))} {value}" for key, value in (arguments | filler).items())
+    )
+    experiment = read_experiment(path)
+    row = experiment.candidate.row(0)
+    assert (row["tp"], row["pp"], row["recompute"], row["recompute_num_layers"]) == (4, 2, "full", 3)
+    assert (experiment.world, experiment.seq_length, experiment.global_batch_size) == (16, 4096, 64)
+    assert len(experiment.not_modelled) == 20
+
+
+def test_one_candidate_of_defaults_is_a_table() -> None:
+    assert len(Candidates.from_words({})) == 1

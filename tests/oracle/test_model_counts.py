@@ -1,0 +1,176 @@
+"""Parameters of configurations as published, against the modules that transformers builds from them.
+
+`published`: 64 config.json files with counts of transformers 5.23; `random`: configurations of each family drawn with a
+fixed seed, their modules built on the meta device here.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.declare import load_model
+from primus_search.declare.families import FAMILIES, TEXT_OF
+from primus_search.errors import InputError
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "models"
+COUNTS = PUBLISHED / "parameter_counts.json"
+MOST_REFUSED = 4
+TOWER_PARTS = ("visual", "vision_tower", "embed_vision", "projector")
+
+
+def counts() -> dict[str, Any]:
+    if not COUNTS.exists():
+        return {}
+    found: dict[str, Any] = json.loads(COUNTS.read_text())
+    return found
+
+
+@pytest.mark.skipif(not COUNTS.exists(), reason="published configurations are not beside this checkout")
+def test_published_configurations_count_what_transformers_builds() -> None:
+    """The text model to the last parameter, towers with theirs; at most four files refused, by a name."""
+    refused, wrong = [], []
+    for name, truth in counts().items():
+        try:
+            model = load_model(str(PUBLISHED / name))
+        except InputError as error:
+            refused.append((name, str(error)))
+            continue
+        if "parts" not in truth:
+            continue
+        towers = sum(n for part, n in truth["parts"].items() if any(word in part for word in TOWER_PARTS))
+        if model.total_params != truth["total"] - towers:
+            wrong.append((name, model.total_params, truth["total"] - towers))
+        if towers and sum(tower.params for tower in model.towers) != towers:
+            wrong.append((name, model.towers, towers))
+    assert wrong == []
+    assert len(refused) <= MOST_REFUSED
+    assert all("model_type" in why for _, why in refused)
+
+
+DRAWS: dict[str, dict[str, list[Any]]] = {
+    "hidden_size": {"*": [256, 512, 768]},
+    "num_attention_heads": {"*": [4, 8]},
+    "num_key_value_heads": {"*": [2, 4]},
+    "intermediate_size": {"*": [384, 512, 1024]},
+    "vocab_size": {"*": [1000, 1024, 1111]},
+    "num_hidden_layers": {"*": [2, 4, 6]},
+    "tie_word_embeddings": {"*": [True, False]},
+    "head_dim": {"*": [32, 64]},
+    "attention_bias": {"llama": [True, False], "qwen3": [True, False], "glm4_moe": [True, False], "deepseek_v3":
+                       [True, False], "smollm3": [True, False], "olmo2": [True, False], "qwen3_5_text": [True, False]},
+    "moe_intermediate_size": {"*": [64, 128]},
+    "n_routed_experts": {"*": [8, 16]},
+    "num_experts": {"*": [8, 16]},
+    "num_local_experts": {"*": [4, 8]},
+    "num_experts_per_tok": {"*": [2, 3]},
+    "n_shared_experts": {"*": [1, 2]},
+    "first_k_dense_replace": {"*": [0, 1, 2]},
+    "shared_expert_intermediate_size": {"*": [64, 128]},
+    "q_lora_rank": {"deepseek_v3": [None, 96], "deepseek_v2": [None, 96], "deepseek_v32": [96], "glm_moe_dsa": [96]},
+    "kv_lora_rank": {"*": [48, 64]},
+    "qk_nope_head_dim": {"*": [32, 48]},
+    "qk_rope_head_dim": {"*": [16, 32]},
+    "v_head_dim": {"*": [32, 64]},
+    "index_n_heads": {"*": [4, 8]},
+    "index_head_dim": {"*": [32, 64]},
+    "linear_num_key_heads": {"*": [2, 4]},
+    "linear_num_value_heads": {"*": [4, 8]},
+    "linear_key_head_dim": {"*": [16, 32]},
+    "linear_value_head_dim": {"*": [32, 64]},
+    "linear_conv_kernel_dim": {"*": [2, 4]},
+}  # fmt: skip
+"""Values drawn for a field of every family whose configuration has it ("*"), or of those named."""
+
+RANDOM = (
+    "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text",
+    "qwen3_5_moe_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss", "gemma2",
+    "olmo2", "smollm3", "minimax_m2", "minimax",
+)  # fmt: skip
+
+
+def drawn(family: str, config: Any, seed: int) -> dict[str, Any]:
+    """One random configuration of a family: fields that its configuration class has, in small sizes."""
+    rng = random.Random(f"{family} {seed}")
+    known = config.to_dict()
+    chosen: dict[str, Any] = {}
+    for key, of_family in DRAWS.items():
+        values = of_family.get(family, of_family.get("*"))
+        if values is not None and key in known:
+            chosen[key] = rng.choice(values)
+    heads = chosen.get("num_attention_heads", 4)
+    chosen["num_key_value_heads"] = heads if family.startswith(("deepseek", "glm_moe")) else min(heads, 2)
+    if "linear_num_value_heads" in chosen:
+        chosen["linear_num_value_heads"] = 2 * chosen["linear_num_key_heads"]
+    chosen |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 4096}
+    return chosen
+
+
+def check(family: str, seed: int, folder: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+
+    config = transformers.AutoConfig.for_model(family)
+    chosen = drawn(family, config, seed)
+    with torch.device("meta"):
+        made = transformers.AutoConfig.for_model(family, **chosen)
+        module = transformers.AutoModelForCausalLM.from_config(made)
+    path = folder / "config.json"
+    path.write_text(json.dumps(made.to_dict()))
+    assert load_model(str(path)).total_params == sum(p.numel() for p in module.parameters()), chosen
+
+
+@pytest.mark.parametrize("family", RANDOM)
+def test_a_random_configuration_counts_what_transformers_builds(family: str, tmp_path: Path) -> None:
+    check(family, 0, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1, 30))
+@pytest.mark.parametrize("family", RANDOM)
+def test_many_random_configurations_count_what_transformers_builds(family: str, seed: int, tmp_path: Path) -> None:
+    check(family, seed, tmp_path)
+
+
+def test_an_unknown_family_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+    for family in ("kimi_k3", "rwkv7", "falcon_h1"):
+        assert family not in FAMILIES and family not in TEXT_OF
+        path.write_text(json.dumps(sizes | {"model_type": family, "intermediate_size": 128}))
+        with pytest.raises(InputError) as caught:
+            load_model(str(path))
+        assert f"unknown model_type '{family}'" in str(caught.value)
+
+
+BY_TRANSFORMERS = {
+    "deepseek_v3.2": 671_877_929_216,
+    "deepseek_v4_flash": 284_332_230_231,
+    "deepseek_v4_pro": 1_572_997_179_491,
+    "gemma4_26b_a4b": 25_233_141_760,
+    "glm5": 743_911_199_232,
+    "glm5.2": 743_377_000_704,
+    "llama4_maverick": 400_711_848_960,
+    "llama4_scout": 107_769_861_120,
+    "minimax_m2.5": 228_689_748_992,
+    "minimax_m3": 424_945_372_416 + 1_229_193_216,
+    "nemotron3_nano": 31_577_937_344,
+    "nemotron3_super": 120_668_687_360,
+    "nemotron3_ultra": 549_308_968_960,
+    "nemotron_h_56b": 56_324_350_464,
+    "qwen3.5_122b_a10b": 122_111_526_912,
+    "qwen3.5_27b": 26_895_998_464,
+    "qwen3.5_397b_a17b": 396_346_350_336,
+    "qwen3_0.6b": 596_049_920,
+    "qwen3_1.7b": 1_720_574_976,
+    "qwen3_32b": 32_762_123_264,
+    "qwen3_coder_480b": 480_154_875_392,
+}
+"""Presets by configuration -> parameters of the modules that transformers 5.23 builds from it, towers apart."""
+
+
+@pytest.mark.parametrize("name", BY_TRANSFORMERS)
+def test_a_preset_counts_what_transformers_builds(name: str) -> None:
+    assert load_model(name).total_params == BY_TRANSFORMERS[name]

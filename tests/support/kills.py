@@ -1,0 +1,241 @@
+"""Runs that are killed at random moments: start one, kill what the test wants killed, continue, compare to the byte.
+
+The command line itself is run in a process of its own, with tasks cut small, so that even a space of a few seconds has
+many of them. Everything such a run starts inherits a mark in its environment, by which orphans are found, whatever
+session or process group they moved to.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_search.declare import load_space
+from primus_search.exploration import Options, RunFolder, run_search
+from primus_search.exploration.exhaustive import evaluate, task_plan
+from primus_search.exploration.run_folder.journal import MAGIC
+
+TASK_ROWS = KEEP = 500
+MARKS = tuple(f"KILL_TEST_MARK_{number}" for number in range(4))  # Ray overwrites the beginning of an environment
+PATIENCE_S = 600.0
+POLL_S = 0.01
+RAY_WORKER = b"ray::Worker"
+LATER_S = 0.2
+
+# The command with small tasks; workers are forked from it, and Ray's get their range with each task.
+COMMAND = f"""
+import sys
+from primus_search.exploration.exhaustive import evaluate, task_plan
+for module in (evaluate, task_plan):
+    module.CHUNK_ROWS = {TASK_ROWS}
+task_plan.MAX_TASK_ROWS = task_plan.LEAST_TASK_ROWS = {TASK_ROWS}
+from primus_search.cli import main
+main()
+"""
+
+SPACE = {
+    "name": "killed",
+    "model": "tiny_moe",
+    "hardware": "mi355x",
+    "nodes": 2,
+    "workload": {"seq_length": 1024, "global_batch_size": 64},
+    "benchmark": {"device": "off"},
+    "space": {
+        "etp": 1,
+        "cp": 1,
+        "pp": [1, 2, 4],
+        "schedule": ["1f1b", "interleaved", "zb-h1"],
+        "micro_batch_size": [1, 2],
+        "sync_free_stage": [0, 1],
+        "loss_fusion": True,
+        "overlap_grad_reduce": True,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the command in a folder of its own."""
+
+    space: Path
+    folder: Path
+    options: tuple[str, ...] = ()
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        """The command, started."""
+        arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", str(KEEP), *self.options, *more]
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *arguments],
+            env=os.environ | dict.fromkeys(MARKS, self.mark),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    def finish(self, *more: str) -> None:
+        """The command, to its end."""
+        process = self.start(*more)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, said.decode()
+
+    def answer(self) -> bytes:
+        """What must not depend on who was killed: ranking, frontier and the counts of every stage."""
+        facts = yaml.safe_load((self.folder / "run.json").read_text())
+        counts = {name: facts[name] for name in ("exact", "complete", "raw", "legal", "feasible", "removed")}
+        tables = [(self.folder / name).read_bytes() for name in ("ranking.csv", "pareto.csv")]
+        return b"".join(tables) + repr(counts).encode()
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks this finished run had."""
+        legal: int = yaml.safe_load((self.folder / "run.json").read_text())["legal"]
+        return -(-legal // TASK_ROWS)
+
+    def processes(self) -> list[int]:
+        """Everything alive that this run started, directly or not."""
+        return marked(self.mark)
+
+    def wait_until_gone(self, seconds: float = 60.0) -> None:
+        """Nothing may stay behind. Raises AssertionError with what did."""
+        deadline = time.monotonic() + seconds
+        while self.processes():
+            left = {number: _words(number, "cmdline").replace(b"\0", b" ")[:100] for number in self.processes()}
+            assert time.monotonic() < deadline, f"orphans: {left}"
+            time.sleep(0.1)
+
+
+def write_space(folder: Path) -> Path:
+    """The space that is searched while things are killed."""
+    path = folder / "killed.yaml"
+    path.write_text(yaml.safe_dump(SPACE), encoding="utf-8")
+    return path
+
+
+def moments(count: int, seed: int, num_tasks: int) -> list[tuple[int, float]]:
+    """Random moments of a run: tasks on record, and seconds after the last of them. All of the run is covered.
+
+    Counted in tasks, for a run takes twice as long when the machine is busy.
+    """
+    draws = [random.Random(f"{seed} {number}") for number in range(count)]
+    return [(draw.randint(0, num_tasks), draw.uniform(0.0, LATER_S)) for draw in draws]
+
+
+def wait_until(run: Run, process: subprocess.Popen[bytes], moment: tuple[int, float]) -> None:
+    """Until a run has reached a moment, or has ended before it."""
+    num_tasks, later_s = moment
+    wait_for(lambda: process.poll() is not None or _recorded(run.folder) >= num_tasks)
+    time.sleep(later_s)
+
+
+def _recorded(folder: Path) -> int:
+    """Tasks on record in the journal of a run that is going on; -1 before there is a journal."""
+    try:
+        return (folder / "journal.bin").read_bytes().count(MAGIC) - 1
+    except FileNotFoundError:
+        return -1
+
+
+def kill_at(run: Run, moment: tuple[int, float], *more: str) -> bool:
+    """Start the run and kill its driver at a moment; False when it had ended before."""
+    process = run.start(*more)
+    wait_until(run, process, moment)
+    was_running = process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE_S)
+    return was_running
+
+
+def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
+    """The run in this process, with something done to its cluster at a moment; whether that was possible meanwhile.
+
+    A process that stays connected to the cluster keeps its workers: only those that were killed start again.
+    """
+    with ThreadPoolExecutor(1) as search:  # Ray adds a node from the main thread only
+        running = search.submit(finished_here, run, engine="ray", ray_address=address)
+        num_tasks, later_s = moment
+        wait_for(lambda: running.done() or _recorded(run.folder) >= num_tasks)
+        time.sleep(later_s)
+        was_done = not running.done() and disturb()
+        running.result(PATIENCE_S)
+    return was_done
+
+
+def finished_here(run: Run, **options: Any) -> None:
+    """The run in this process, to its end; `resume=True` continues it."""
+    folder = RunFolder.open(run.folder, resume=bool(options.get("resume")))
+    try:
+        with small_tasks():
+            folder.write(run_search(load_space(run.space), Options(keep=KEEP, folder=folder, **options)))
+    finally:
+        folder.close()
+
+
+@contextmanager
+def small_tasks() -> Iterator[None]:
+    """This process cuts its tasks as COMMAND does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (evaluate, task_plan):
+            patch.setattr(module, "CHUNK_ROWS", TASK_ROWS)
+        patch.setattr(task_plan, "MAX_TASK_ROWS", TASK_ROWS)
+        patch.setattr(task_plan, "LEAST_TASK_ROWS", TASK_ROWS)
+        yield
+
+
+def wait_for(is_true: Callable[[], bool]) -> None:
+    """Poll until something holds. Raises AssertionError when it never does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(POLL_S)
+
+
+def children_of(parent: int) -> list[int]:
+    """Process ids of the direct children of a process."""
+    return [number for number in _numbers() if _parent(number) == parent]
+
+
+def marked(mark: str) -> list[int]:
+    """Everything alive that inherited a mark."""
+    return [number for number in _numbers() if mark.encode() in _words(number, "environ")]
+
+
+def ray_workers(mark: str) -> list[int]:
+    """Process ids of Ray workers with this mark that have begun to work for us."""
+    return [number for number in marked(mark) if _words(number, "cmdline").startswith(RAY_WORKER)]
+
+
+def ray_agents(mark: str) -> list[int]:
+    """Process ids of Ray's agents with this mark: starting (a script), or at work (a title)."""
+    return [number for number in marked(mark) if _is_agent(_words(number, "cmdline").split(b"\0"))]
+
+
+def _is_agent(words: list[bytes]) -> bool:
+    return words[0].startswith(b"ray::DashboardAgent") or any(word.endswith(b"agent.py") for word in words[:4])
+
+
+def _numbers() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _words(number: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{number}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(number: int) -> int:
+    words = _words(number, "stat").rpartition(b")")[2].split()
+    return int(words[1]) if len(words) > 1 else -1

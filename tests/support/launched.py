@@ -1,0 +1,52 @@
+"""Random legal candidates of spaces as launch jobs, and the frameworks' own checks where a checkout is there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.export.job import LaunchJob
+from primus_search.space import Enumerator, Space
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def clients() -> Path | None:
+    """The folder of the frameworks' own checks: PRIMUS_SEARCH_CLIENTS, or shared/clients beside the repository."""
+    named = os.environ.get("PRIMUS_SEARCH_CLIENTS", "")
+    places = [Path(named)] if named else [above / "shared" / "clients" for above in (ROOT.parent, *ROOT.parents[1:3])]
+    return next((place for place in places if (place / "accepts.py").is_file()), None)
+
+
+CLIENTS = clients()
+MISSING = "needs the frameworks' own checks: name their folder in PRIMUS_SEARCH_CLIENTS"
+
+
+def jobs(space: Space, count: int, seed: int = 1) -> Iterator[LaunchJob]:
+    """Random legal candidates of the first cluster of a space."""
+    enumerator = Enumerator(space)
+    rng = np.random.default_rng(seed)
+    numbers = np.sort(rng.choice(enumerator.size, min(count, enumerator.size), replace=False))
+    table = enumerator.rows(numbers)
+    for i in range(len(table)):
+        yield LaunchJob(
+            model=space.model,
+            cluster=space.cluster,
+            workload=space.workload,
+            candidate=table.take(slice(i, i + 1)),
+            framework=space.framework,
+        )
+
+
+def verdicts(judge: str, files: list[Path], layers: int = 0) -> list[dict[str, Any]]:
+    """What a framework says of launch files: one answer a file, in order."""
+    assert CLIENTS is not None
+    command = [sys.executable, str(CLIENTS / "accepts.py"), judge, *map(str, files)]
+    command += ["--layers", str(layers)] if judge == "torchtitan" else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

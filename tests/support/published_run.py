@@ -1,0 +1,23 @@
+"""A measured run made of the cells a test names, as `validate` reads it from a table."""
+
+from typing import Any
+
+from primus_search.lab.published.rules import first, vocabulary
+from primus_search.lab.published.run_table import NUMBERS, WORDS, PublishedRun
+
+
+def run_with(cells: dict[str, str]) -> PublishedRun:
+    """The run whose table has these cells and no others."""
+    words = dict.fromkeys(WORDS, "")
+    numbers: dict[str, float | None] = dict.fromkeys(NUMBERS, None)
+    for name, cell in cells.items():
+        if name in numbers:
+            numbers[name] = float(cell)
+        else:
+            words[name] = cell
+    return PublishedRun(line=2, words=words, numbers=numbers)
+
+
+def meaning(rules: str, **words: str) -> Any:
+    """What a list of rules of the vocabulary makes of these cells; None where no rule holds."""
+    return first(vocabulary("words")[rules], dict.fromkeys(WORDS, "") | words)
