@@ -10,7 +10,7 @@ LARGEST = 1e30
 LARGEST_WHOLE = 2**31 - 1
 """Counts of devices, units and links; their products stay within 64 bits."""
 
-_POSITIVE = ("_per_s", "_efficiency", "_factor", "_rate", "_dims", "_tokens", "_tile")
+_POSITIVE = ("_per_s", "_efficiency", "_factor", "_rate")
 _POSITIVE_NAMES = frozenset({
     "hbm_bytes", "num_compute_units", "gpus_per_node", "domain_size", "nics_per_node", "pod_size", "loss_chunks",
     "element_bytes", "weight_bytes", "score_bytes", "gradient_bytes", "gradient_comm_bytes", "moment_bytes",
