@@ -9,6 +9,7 @@ at higher TP is at most 0.8 % of a 128k vocabulary at TP 8 and is left out, so t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,12 +70,17 @@ def load_preset(name: str) -> Preset:
     path = find(FileKind.MODEL, name)
     if isinstance(path, str):
         raise InputError([Problem("model", path)])
-    return preset_from(read(path), path)
+    return _loaded(path, path.stat().st_mtime_ns)
 
 
 def presets() -> dict[str, Preset]:
     """Every preset by name."""
-    return {name: preset_from(read(path), path) for name, path in names(FileKind.MODEL).items()}
+    return {name: _loaded(path, path.stat().st_mtime_ns) for name, path in names(FileKind.MODEL).items()}
+
+
+@lru_cache(maxsize=256)
+def _loaded(path: Path, changed: int) -> Preset:
+    return preset_from(read(path), path)
 
 
 def padded(vocab_size: int, multiple: int = VOCAB_MULTIPLE) -> int:
@@ -233,8 +239,11 @@ def _published(document: Document, fields: Fields) -> Published | None:
 
 def registered_model(known: Mapping[str, str], model: Model) -> str | None:
     """What a framework calls a model that has the very shape of one of its own; `known`: preset to name there."""
-    bare = replace(model, name="", source="")
-    for name, theirs in known.items():
-        if replace(load_preset(name).model, name="", source="") == bare:
-            return theirs
-    return None
+    bare = _shape(model)
+    return next((theirs for name, theirs in known.items() if _shape(load_preset(name).model) == bare), None)
+
+
+@lru_cache(maxsize=256)
+def _shape(model: Model) -> Model:
+    """A model without its name and source."""
+    return replace(model, name="", source="")

@@ -106,8 +106,14 @@ def refusal(judge: Judge, name: str, values: Values, broken: Sequence[Broken]) -
     return "\n".join(lines)
 
 
+FILE_SUFFIXES = (".yaml", ".yml", ".toml", ".sh", ".slurm", ".json")
+
+
 def write_all(folder: Path, files: dict[str, LaunchFiles]) -> list[Path]:
     """Every file below `folder`, one folder a row; scripts are executable. Raises `InputError` where it cannot."""
+    if folder.suffix in FILE_SUFFIXES and not folder.is_dir():
+        what = f"names a folder, not a file: a launch is several files, in one folder per rank ({folder.stem}/1/...)"
+        raise InputError([Problem(f"--out {folder}", what)])
     written = []
     try:
         for name, launch in files.items():

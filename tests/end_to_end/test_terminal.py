@@ -198,12 +198,15 @@ def on_a_terminal(words: list[str], environment: dict[str, str]) -> str:
     return b"".join(parts).decode()
 
 
-def test_a_file_asked_for_comes_with_its_folder_or_is_refused_in_words(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "new" / "job.yaml"
+def test_launch_files_come_in_a_folder_that_is_made_or_is_refused_in_words(runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "files"
     printed(["export", str(runs / "a"), "1", "--out", str(out)])
-    assert "modules:" in out.read_text()
-    done = CliRunner().invoke(app, ["export", str(runs / "a"), "1", "--out", str(out / "in_the_way.yaml")])
-    assert str(done.exception) == f"--out {out}/in_the_way.yaml: cannot be written: File exists"
+    assert "modules:" in (out / "1" / "primus.yaml").read_text()
+    in_the_way = out / "1" / "primus.yaml" / "more"
+    done = CliRunner().invoke(app, ["export", str(runs / "a"), "1", "--out", str(in_the_way)])
+    assert str(done.exception) == f"--out {in_the_way}: cannot be written: Not a directory"
+    done = CliRunner().invoke(app, ["export", str(runs / "a"), "1", "--out", str(tmp_path / "job.yaml")])
+    assert "names a folder" in str(done.exception) and not (tmp_path / "job.yaml").exists()
 
 
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38;[0-9;]+|48;[0-9;]+)m")
