@@ -51,7 +51,8 @@ def script(job: LaunchJob) -> str:
         # Megatron wants 1 for overlap with tensor and context parallelism, and refuses 1 under FSDP (arguments.py).
         f"export CUDA_DEVICE_MAX_CONNECTIONS={8 if is_fsdp else 1}",
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        "export NCCL_GRAPH_REGISTER=0",  # graphs of modules are refused with expandable segments otherwise (arguments.py)
+        # Graphs of modules are refused with expandable segments otherwise (arguments.py).
+        "export NCCL_GRAPH_REGISTER=0",
         ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"',
         shell.rendezvous(nodes, gpus).rstrip(),
     ]
