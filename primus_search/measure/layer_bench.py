@@ -26,7 +26,7 @@ from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.mixed_precision import MainGradients, adamw_update, master_update
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Model
+from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Model, Tower
 
 MAX_CHAIN = 2  # copies of a layer in a chain; with their activations enough to leave the cache
 OPTIMIZER_PARAMS = 4_000_000  # parameters of the optimizer benchmark: well beyond any cache, soon done
@@ -77,6 +77,7 @@ class TimedPiece:
         model, shard, kind = data["model"], data["shard"], data["kind"]
         latent = LatentAttention(**model.pop("latent")) if model["latent"] else model.pop("latent")
         moe = MixtureOfExperts(**model.pop("moe")) if model["moe"] else model.pop("moe")
+        model["towers"] = tuple(Tower(**tower) for tower in model["towers"])
         shard |= {"fp8": Fp8(shard["fp8"]), "recompute": Recompute(shard["recompute"])}
         shard |= {"expert_kernel": GroupedGemm(shard["expert_kernel"])}
         return cls(
