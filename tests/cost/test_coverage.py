@@ -5,6 +5,7 @@ import pytest
 from primus_search.candidates import Candidates, Fp8
 from primus_search.cluster import Cluster
 from primus_search.cost.confidence.coverage import Covered, coverage, in_words
+from primus_search.cost.confidence.uncertainty import UNKNOWN, band
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
 from primus_search.declare.sourced.range_files import load_ranges
@@ -97,3 +98,12 @@ def test_every_shipped_range_has_points_sizes_and_a_source() -> None:
 def test_a_range_that_is_no_box_is_refused() -> None:
     with pytest.raises(ValueError, match="low and high"):
         box(low=(2.0,), high=(1.0,))
+
+
+@pytest.mark.parametrize("fp8", [Fp8.NONE, Fp8.HYBRID])
+def test_a_model_with_mixers_nobody_measured_has_the_widest_band_and_no_runs(fp8: Fp8) -> None:
+    cluster = load_cluster("h100", nodes=32)
+    plain, hybrid = load_model("llama3_8b"), load_model("nemotron_h_56b")
+    named, found = band(cluster, plain, fp8), band(cluster, hybrid, fp8)
+    assert named.runs > 0.0 and found.runs == 0.0
+    assert found.low <= min(named.low, UNKNOWN.low) and found.high >= max(named.high, UNKNOWN.high)

@@ -15,12 +15,11 @@ from primus_search.candidates import Candidates, Fp8
 from primus_search.cost.memory.activations import UNFUSED
 from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
 from primus_search.cost.parts.layer import attention_family, layer_operations
-from primus_search.cost.parts.mixer_operations import is_plain_attention
+from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
 from primus_search.job import Job
 from primus_search.kernel_table import GROUPED
 from primus_search.measured_ranges import Range, Ranges
-from primus_search.model import NoMixer
 from primus_search.units import GB
 
 ENOUGH = 0.9
@@ -144,12 +143,12 @@ def _products(job: Job, one: Candidates) -> list[_Asked]:
 
 
 def _mixers(job: Job) -> list[_Asked]:
-    """Mixers whose kernels no table has: scans, linear, sparse and gated attention, weighted by their layers."""
+    """Mixers whose kernels no table has, weighted by their layers."""
     model = job.model
     return [
         _Asked(kind=f"mixer/{kind.mixer.name}", sizes=(), names=(), weight=float(model.layers.count(kind)))
-        for kind in model.kinds
-        if kind.mixer is not None and not isinstance(kind.mixer, NoMixer) and not is_plain_attention(kind.mixer)
+        for kind in unmeasured_mixers(model)
+        if kind.mixer is not None
     ]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from primus_search.candidates import Bools, Floats, Fp8, Ints
 from primus_search.cluster import Cluster
 from primus_search.cost.memory.fit import fit_probability
+from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection
 from primus_search.model import Model
 from primus_search.stack import ErrorBand, Stack
@@ -59,10 +60,18 @@ def regime(model: Model, cluster: Cluster, fp8: int) -> str:
 
 
 def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
-    """The error band of a candidate's regime on a cluster's stack, or the next wider one that there is."""
+    """The error band of a candidate's regime on a cluster's stack, or the next wider one that there is.
+
+    A model with mixers whose kernels nobody measured has the widest of all of them, and no runs.
+    """
     family, errors = "moe" if model.is_moe else "dense", cluster.stack.errors
     known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
-    return next((errors[name] for name in (*known, ASSUMED + family) if name in errors), UNKNOWN)
+    names = (*known, ASSUMED + family)
+    found = next((errors[name] for name in names if name in errors), UNKNOWN)
+    if not unmeasured_mixers(model):
+        return found
+    bands = [UNKNOWN, *(errors[name] for name in names if name in errors)]
+    return ErrorBand(low=min(b.low for b in bands), high=max(b.high for b in bands), runs=0.0)
 
 
 def is_doubtful(stack: Stack, model: Model) -> bool:

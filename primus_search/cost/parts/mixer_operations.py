@@ -21,6 +21,7 @@ from primus_search.model import (
     Indexer,
     KimiDeltaAttention,
     LatentMixer,
+    LayerKind,
     LightningAttention,
     Mamba2,
     Mixer,
@@ -52,6 +53,15 @@ def is_plain_attention(mixer: Mixer) -> bool:
         return False
     has_more = mixer.has_output_gate or mixer.has_shared_kv or mixer.reuses_kv or mixer.indexer is not None
     return not has_more and mixer.value_dim == mixer.head_dim
+
+
+def unmeasured_mixers(model: Model) -> tuple[LayerKind, ...]:
+    """Kinds of layers whose mixer no kernel table has: scans, linear, sparse and gated attention."""
+    return tuple(
+        kind
+        for kind in model.kinds
+        if kind.mixer is not None and not isinstance(kind.mixer, NoMixer) and not is_plain_attention(kind.mixer)
+    )
 
 
 def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Shapes") -> list[Operation]:
