@@ -39,7 +39,7 @@ run: $(READY)
 	$(BIN)/primus-search run spaces/tiny_host.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not full"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full"
 
 test-full: $(READY)
 	$(BIN)/python -m pytest -m full
@@ -48,7 +48,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow and not full" -x
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not full" -x
 
 bench: $(READY)
 	for each in search project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done
