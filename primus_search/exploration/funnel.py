@@ -94,6 +94,8 @@ def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
             rows = task_rows(funnel, engine.workers)
             journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
             tasks = plan_tasks(funnel, journal.task_rows if journal else rows, promising.result())
+            if options.folder and journal:
+                options.folder.refuse_untrue(journal, funnel, tasks)
             aside.shutdown()  # an engine may fork, which a second thread would not survive
             budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
             collected = collect(engine, funnel, tasks, budget, journal, options.progress)

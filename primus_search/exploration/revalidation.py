@@ -20,7 +20,8 @@ from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.frontier import frontier_after
 from primus_search.exploration.result import PROJECTED, RankingTable, SearchResult
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
-from primus_search.exploration.run_folder.folder import RANKED_ROWS, TEMPORARY, StoreError, csv_bytes, file_facts
+from primus_search.exploration.run_folder.folder import RANKED_ROWS, TEMPORARY, StoreError, csv_bytes
+from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on, labels_of
 from primus_search.space import ClusterChoice
 

@@ -1,12 +1,14 @@
 """Runs that end early, disks that fail, files that are cut: a clear error or a recovered run, never a wrong ranking."""
 
 import errno
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from primus_search.analysis.kept_rows import Kept
@@ -15,6 +17,7 @@ from primus_search.exploration import Options, RunFolder, StoreError, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.run_folder import journal as journals
+from primus_search.exploration.run_folder.run_facts import SHAPE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report
 from primus_search.space import Space
@@ -118,6 +121,56 @@ def test_a_damaged_journal_costs_time_and_never_the_answer(
     again = continued(space_of(1), tmp_path, monkeypatch)
     assert set(again) & set(done)
     assert ranking_of(tmp_path) == whole
+
+
+def forged(path: Path, change: Callable[[list[Any]], None]) -> None:
+    """The journal with its records changed, every checksum valid: a record is its JSON and its rows."""
+    with path.open("rb") as file:
+        records = [[head, body] for head, body, _ in journals._records(file)]
+    change(records)
+    with path.open("wb", buffering=0) as file:
+        journal = journals.Journal(file, 0)
+        for head, body in records:
+            journal._write(head, body)
+
+
+def with_rows(records: list[Any], figures: Callable[[np.ndarray], None], first: int = 0) -> None:
+    """The rows of the first record that has some, changed: numbers, step seconds and memory bytes, as integers."""
+    at = next(number for number, (_, body) in enumerate(records) if body)
+    rows = np.frombuffer(records[at][1], dtype=np.int64).copy()
+    figures(rows[len(rows) // 3 * first :])
+    records[at][1] = rows.tobytes()
+
+
+FORGERIES: dict[str, Callable[[list[Any]], Any]] = {
+    "recorded twice": lambda records: records.append(records[-1]),
+    "is no task of this search": lambda records: records[1][0].update(task=10**6),
+    '"legal" is missing': lambda records: records[1][0].pop("legal"),
+    '"task" is missing or mistyped': lambda records: records[2][0].update(task="1"),
+    '"removed" is missing': lambda records: records[2][0].update(removed=[]),
+    '"rows" holds something else': lambda records: records[1][0]["rows"].update(memory=None),
+    '"miss" is not': lambda records: records[1][0].update(miss=[0]),
+    '"identity" is missing': lambda records: records[0][0].pop("identity"),
+    '"task_rows" 0 is no length': lambda records: records[0][0].update(task_rows=0),
+    "counts that do not add up": lambda records: records[1][0].update(legal=1),
+    "not a multiple": lambda records: records.__setitem__(1, [records[1][0], records[1][1] + b"x"]),
+    "distinct candidates": lambda records: with_rows(records, lambda rows: rows.fill(1)),
+    "rows that are not its own": lambda records: with_rows(records, lambda rows: rows.__iadd__(10**9)),
+    "figures that are not those": lambda records: with_rows(records, lambda rows: rows.__iadd__(1 << 40), first=1),
+    "rows that are not its own ": lambda records: records[1].__setitem__(1, records[2][1]),
+}
+
+
+@pytest.mark.parametrize("said", FORGERIES)
+def test_a_forged_journal_is_refused(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records with valid checksums that no run of this search has written."""
+    interrupted(space_of(1), tmp_path, 4, monkeypatch)
+    forged(tmp_path / "journal.bin", FORGERIES[said])
+    before = (tmp_path / "journal.bin").read_bytes()
+    with pytest.raises(InputError, match=said.strip()) as caught:
+        searched(space_of(1), tmp_path, workers=1, resume=True)
+    assert str(caught.value).startswith(f"--resume {tmp_path}/journal.bin: record ")
+    assert (tmp_path / "journal.bin").read_bytes() == before
 
 
 def test_a_journal_of_another_search_is_kept_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,9 +326,27 @@ def test_a_cut_parquet_file_is_refused_by_its_readers(tmp_path: Path) -> None:
     cut_short(tmp_path / "candidates.parquet")
     with pytest.raises(InputError) as caught:
         Kept.open(tmp_path, 0, is_exact=True)
-    assert str(caught.value).startswith(f"{tmp_path}/candidates.parquet: cannot be read back")
+    assert str(caught.value).startswith(f"{tmp_path}/candidates.parquet: is not what the run wrote")
     with pytest.raises(InputError):
         write_report(tmp_path)
+
+
+def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Missing or of another type: the file, the key, exit code 2."""
+    searched(space_of(1), tmp_path, workers=1, keep=20)
+    file = tmp_path / "run.json"
+    whole = json.loads(file.read_text())
+    assert set(SHAPE) <= set(whole)
+    for key in SHAPE:
+        for changed in ({name: value for name, value in whole.items() if name != key}, whole | {key: None}):
+            file.write_text(json.dumps(changed))
+            with pytest.raises(InputError) as caught:
+                SavedRun.open(tmp_path)
+            if key in changed or key != "files":
+                assert str(caught.value).startswith(f"{file} @ $.{key}: is "), key
+    file.write_text(json.dumps(whole | {"files": whole["files"] | {"ranking.csv": {"bytes": -1, "sha256": ""}}}))
+    with pytest.raises(InputError, match=r"\$\.files\.ranking\.csv\.bytes: is not a whole number of at least 0"):
+        SavedRun.open(tmp_path)
 
 
 def test_evaluation_is_cut_in_chunks_here() -> None:

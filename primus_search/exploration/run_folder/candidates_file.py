@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.result import RankingTable
+from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.knobs import WORDED
 
 
@@ -114,11 +115,16 @@ def read_kept(path: Path) -> Any:
     import pyarrow.parquet
 
     file = path / "candidates.parquet"
+    content = read_written(file, read_facts(path)["files"])
     try:
-        with pyarrow.parquet.ParquetFile(file) as opened:  # `read_table` loads pandas where it is installed
-            return opened.read()
-    except (OSError, pyarrow.ArrowException) as error:
+        with pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)) as opened:  # `read_table` loads pandas
+            table = opened.read()
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
+    absent = {"cluster", "index", *COLUMN_NAMES} - set(table.column_names)
+    if absent:
+        raise InputError([Problem(str(file), f"has no column {', '.join(sorted(absent))}; run the search again")])
+    return table
 
 
 def numbers_of(chunks: Sequence[Any]) -> NDArray[Any]:

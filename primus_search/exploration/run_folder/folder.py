@@ -28,12 +28,13 @@ from primus_search.cost.memory.fit import OUT_OF_MEMORY
 from primus_search.errors import InputError, PrimusSearchError, Problem
 from primus_search.exploration.result import MEASURED, RankingTable, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
-from primus_search.exploration.run_folder.journal import Journal, OtherSearch
+from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
+from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
 
 if TYPE_CHECKING:
-    from primus_search.exploration.exhaustive.evaluate import Funnel
+    from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 
 RANKED_ROWS = 1000
 """Rows of `ranking.csv`; `candidates.parquet` holds all that were kept."""
@@ -106,6 +107,7 @@ class RunFolder:
         Raises InputError when the journal to resume belongs to another search; a larger budget is the same search.
         """
         from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS
+        from primus_search.exploration.run_folder.journal_check import refuse_other_lengths
 
         unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
         searched = fingerprint(replace(funnel.space, search=unlimited))
@@ -114,11 +116,28 @@ class RunFolder:
         path = self.path / "journal.bin"
         try:
             found = Journal.resume(path, identity, funnel.keep) if resume else None
+            if found:
+                refuse_other_lengths(funnel, found.task_rows)
             return found or Journal.start(path, identity, task_rows)
         except OtherSearch as other:
             raise InputError([Problem(f"--resume {self.path}", _other_search(other))]) from other
+        except BadRecord as bad:
+            raise self._refusal(bad) from bad
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def refuse_untrue(self, journal: Journal, funnel: "Funnel", tasks: "Sequence[Task]") -> None:
+        """Raise InputError for a record of the journal that these tasks cannot have given."""
+        from primus_search.exploration.run_folder.journal_check import refuse_untrue
+
+        try:
+            refuse_untrue(funnel, journal, tasks)
+        except BadRecord as bad:
+            raise self._refusal(bad) from bad
+
+    def _refusal(self, bad: BadRecord) -> InputError:
+        what = f"{bad}; this program did not write it: leave out --resume to start over"
+        return InputError([Problem(f"--resume {self.path}/journal.bin", what)])
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
@@ -156,11 +175,6 @@ class RunFolder:
             temporary.replace(self.path / name)
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def file_facts(content: bytes) -> dict[str, Any]:
-    """What `run.json` says of a file beside it, so that a cut one is not taken for a short one."""
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 IDENTITY_WORDS = {

@@ -7,13 +7,14 @@ done again, so damage costs time and never the answer.
 """
 
 import json
+import math
 import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from primus_search.exploration.findings import Findings, Miss
 
 MAGIC = b"PSJ1"
 _HEAD = struct.Struct("<4sIII")  # magic, bytes of JSON, bytes of rows, checksum of both
+ROW_BYTES = 24
+"""Of a kept row: its number, step seconds, memory bytes."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,10 @@ class OtherSearch(Exception):
     def __init__(self, differences: Sequence[tuple[str, Any, Any]]) -> None:
         super().__init__(", ".join(name for name, _, _ in differences))
         self.differences = tuple(differences)
+
+
+class BadRecord(Exception):
+    """A record with a valid checksum that this program did not write: which one, and what is wrong with it."""
 
 
 class Journal:
@@ -61,7 +70,7 @@ class Journal:
     def resume(cls, path: Path, identity: Mapping[str, Any], keep: int) -> Self | None:
         """The journal and its finished tasks; None when there is none, or its first record is damaged.
 
-        Raises OtherSearch when it belongs to another search.
+        Raises OtherSearch when it belongs to another search, BadRecord for a whole record of other content.
         """
         if not path.exists():
             return None
@@ -70,15 +79,17 @@ class Journal:
         if not records:
             file.close()
             return None
-        first, _, _ = records[0]
-        there, here = first["identity"], json.loads(json.dumps(dict(identity)))
+        first = records[0][0]
+        there, here = _field(first, 0, "identity", dict), json.loads(json.dumps(dict(identity)))
         if there != here:
             file.close()
             names = [name for name in here if there.get(name) != here[name]] or ["layout"]
             raise OtherSearch([(name, there.get(name), here.get(name)) for name in names])
+        task_rows = _field(first, 0, "task_rows", int)
+        done = [_done(number, head, body, keep) for number, (head, body, _) in enumerate(records[1:], start=1)]
         file.truncate(records[-1][2])
         file.seek(records[-1][2])
-        return cls(file, first["task_rows"], [_done(head, body, keep) for head, body, _ in records[1:]])
+        return cls(file, task_rows, done)
 
     def add(self, task: int, findings: Findings) -> None:
         """Record a finished task; on return it is on disk."""
@@ -106,7 +117,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
 
-def _records(file: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes, int]]:
+def _records(file: BinaryIO) -> Iterator[tuple[Any, bytes, int]]:
     """Every whole record: its JSON, its rows, and where it ends."""
     data, at = file.read(), 0
     while at + _HEAD.size <= len(data):
@@ -115,25 +126,52 @@ def _records(file: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes, int]]:
         content = data[at + _HEAD.size : end]
         if magic != MAGIC or end > len(data) or zlib.crc32(content) != checksum:
             return
-        yield json.loads(content[:text_length]), content[text_length:], end
+        try:
+            head = json.loads(content[:text_length])
+        except (ValueError, RecursionError):
+            return
+        yield head, content[text_length:], end
         at = end
 
 
-def _done(head: dict[str, Any], body: bytes, keep: int) -> Done:
-    count = len(body) // 24
+def _done(number: int, head: Any, body: bytes, keep: int) -> Done:
+    """The finished task of a record. Raises BadRecord where a key is missing, mistyped or out of range."""
+    count = len(body) // ROW_BYTES
+    if count * ROW_BYTES != len(body):
+        raise BadRecord(f"record {number}: {len(body):,} bytes of rows are not a multiple of {ROW_BYTES}")
     numbers = np.frombuffer(body, dtype=np.int64, count=count)
     figures = np.frombuffer(body, dtype=np.float64, offset=8 * count)
+    if not (np.isfinite(figures).all() and (figures > 0.0).all() and len(np.unique(numbers)) == count):
+        raise BadRecord(f"record {number}: its rows are not distinct candidates with positive, finite figures")
+    miss = _field(head, number, "miss", list)
+    if [type(part) for part in miss] != [int, float] or not math.isfinite(miss[1]):
+        raise BadRecord(f'record {number}: "miss" is not a number of a candidate and its bytes')
     rows = ShortlistRows(indices=numbers, step_s=figures[:count], memory_bytes=figures[count:])
-    index, missing = head["miss"]
+    counts = {name: _counts(head, number, name) for name in ("removed", "rows", "seconds")}
     return Done(
-        head["task"],
+        _field(head, number, "task", int),
         Findings(
             shortlist=Shortlist.empty(keep).with_rows(rows),
-            legal=head["legal"],
-            feasible=head["feasible"],
-            removed=head["removed"],
-            rows=head["rows"],
-            seconds=head["seconds"],
-            miss=Miss(index=index, missing_bytes=missing),
+            legal=_field(head, number, "legal", int),
+            feasible=_field(head, number, "feasible", int),
+            miss=Miss(index=miss[0], missing_bytes=miss[1]),
+            **counts,
         ),
     )
+
+
+def _field(head: Any, number: int, name: str, kind: type[T]) -> T:
+    """A value of a record; whole numbers are at least 0."""
+    value = head.get(name) if isinstance(head, dict) else None
+    if type(value) is not kind or (isinstance(value, int) and value < 0):
+        raise BadRecord(f'record {number}: "{name}" is missing or mistyped')
+    return value
+
+
+def _counts(head: Any, number: int, name: str) -> dict[str, Any]:
+    """Counts or seconds by name."""
+    found: dict[str, Any] = _field(head, number, name, dict)
+    kinds = (int, float) if name == "seconds" else (int,)
+    if not all(type(value) in kinds and 0 <= value < math.inf for value in found.values()):
+        raise BadRecord(f'record {number}: "{name}" holds something else than counts')
+    return found

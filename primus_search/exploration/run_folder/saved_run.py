@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +10,8 @@ from typing import Any
 
 from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.errors import InputError, Problem
-from primus_search.exploration.run_folder.folder import file_facts, fingerprint
+from primus_search.exploration.run_folder.folder import fingerprint
+from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.framework import Framework
 from primus_search.knobs import WORDED
 from primus_search.space import ClusterChoice, Space
@@ -29,7 +29,7 @@ class SavedRun:
     @classmethod
     def open(cls, path: Path) -> "SavedRun":
         """Read a run folder. Raises `InputError` where it is none, or an unfinished one."""
-        facts = _facts(path)
+        facts = read_facts(path)
         return cls(
             path=path,
             facts=facts,
@@ -98,32 +98,13 @@ def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
     return all(row[name] == value or str(row[name]) == str(value) for name, value in labels.items() if name in row)
 
 
-def _facts(path: Path) -> Mapping[str, Any]:
-    """The content of run.json. Raises `InputError` for a missing or cut one."""
-    file = path / "run.json"
-    if not file.is_file():
-        what = "holds no run.json; is it a finished run of `primus-search run --out`?"
-        raise InputError([Problem(str(path), what if path.is_dir() else "no such folder")])
-    try:
-        facts: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
-    if not isinstance(facts, dict) or "files" not in facts:
-        raise InputError([Problem(str(file), "was written by an older version; run the search again")])
-    return facts
-
-
 def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """The rows of one of the run's tables, numbers as numbers. Raises `InputError` when it is not what was written."""
+    content = read_written(path, files)
     try:
-        content = path.read_bytes()
-        if file_facts(content) != files[path.name]:
-            what = f"is not what the run wrote: {len(content):,} bytes, not {files[path.name]['bytes']:,}"
-            what = what if len(content) != files[path.name]["bytes"] else "is not what the run wrote"
-            raise InputError([Problem(str(path), f"{what}; run the search again")])
         lines = csv.DictReader(io.StringIO(content.decode()))
         return tuple({name: _value(name, text) for name, text in row.items()} for row in lines)
-    except (OSError, ValueError) as error:
+    except (csv.Error, ValueError) as error:
         raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
 
 
