@@ -462,7 +462,6 @@ KNOBS: tuple[Knob, ...] = (
         enters=Enters.REPEATS | Enters.SHAPE | Enters.BATCH | Enters.MOMENTS,
         default=Recompute.NONE,
         off=Recompute.NONE,
-        auto=(Recompute.NONE, Recompute.CORE_ATTENTION, Recompute.FULL),
         relief=(Recompute.CORE_ATTENTION, Recompute.FULL),
         guess=Recompute.NONE,
         followers=("recompute_num_layers", "recompute_method", *_STAGES[:3]),

@@ -19,7 +19,8 @@ class Layout:
     """How layers are dealt to virtual stages.
 
     EVEN      the same number on each; only where it divides
-    BALANCED  as even as can be; the embedding's and the head's stage are the first to hold one fewer
+    BALANCED  as even as can be, MTP modules counted as layers; the embedding's and the head's stage are the first to
+              hold one fewer, and hold none where embedding and loss count as a layer each
     first/last  layers on the first / last virtual stage, the rest even
     text      a Megatron layout string such as `Et*4|t*4|...|t*3L` (E embedding, t layer, m MTP, L loss)
     """
@@ -48,6 +49,10 @@ class Layout:
         expand(text)
         return cls("string", text=text)
 
+
+COUNTED_ENDS = 2
+"""Embedding and loss, which may count as a layer each: the first and the last virtual stage then hold nothing else
+(Megatron-LM megatron/core/transformer/transformer_config.py, account_for_embedding_in_pipeline_split, .._loss_..)."""
 
 EVEN = Layout("even")
 BALANCED = Layout("balanced")
@@ -127,13 +132,15 @@ def _numbers(model: Model, stages: int, layout: Layout) -> list[int] | None:
         return numbers + ([layout.last] if layout.last is not None else [])
     if layout.kind == "even":
         return [layers // stages] * stages if layers % stages == 0 else None
-    if layers < stages:
+    if layers + COUNTED_ENDS < stages:
         return None
     # Short stages go to the end that carries the head first, then to the embedding's, then inwards from the end.
-    base, extra = divmod(layers, stages)
+    base, extra = divmod(layers + model.num_mtp_layers, stages)
     short_first = [stages - 1, 0, *range(stages - 2, 0, -1)][:stages] if stages > 1 else [0]
     short = set(short_first[: stages - extra])
-    return [base + (0 if stage in short else 1) for stage in range(stages)]
+    numbers = [base + (0 if stage in short else 1) for stage in range(stages)]
+    numbers[-1] -= model.num_mtp_layers
+    return numbers if numbers[-1] >= 0 else None
 
 
 MAX_SIGNS = 20_000

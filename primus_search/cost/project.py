@@ -44,7 +44,7 @@ class Projector:
         parameters at once that way."""
         self.job = job
         self.memory_margin, self.measured = memory_margin, measured
-        self.table = MemoryTable(job)
+        self.table = MemoryTable(job, memory_margin)
         self.terms = Terms(job, measured, shares_rows)
 
     def refresh(self) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from primus_search.cluster import Cluster
 from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.knobs import KNOB, KNOBS, CudaGraph, Fp8, Scope
+from primus_search.knobs import KNOB, KNOBS, CudaGraph, Fp8, Recompute, Scope
 from primus_search.model import Model
 from primus_search.schedule import names as schedule_names
 from primus_search.space.framework_rules import has_word, spelled
@@ -156,6 +156,14 @@ def _schedule(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisV
 def _fp8(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
     has_fp8 = cluster.accelerator.fp8_peak_flops_per_s > 0
     return (Fp8.NONE, Fp8.HYBRID) if has_fp8 else (Fp8.NONE,)
+
+
+@_of_job
+def _recompute(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
+    """What published recipes of such models recompute: cheap modules of every kind of layer, or whole layers."""
+    of_latent = (Recompute.MLA_UP_PROJ,) if model.latent is not None else ()
+    cheap = Recompute.MOE_ACTIVATION | Recompute.LAYERNORM if model.is_moe else Recompute.LAYERNORM
+    return (Recompute.NONE, Recompute.CORE_ATTENTION, *of_latent, cheap, Recompute.FULL)
 
 
 @_of_job

@@ -16,6 +16,7 @@ import numpy as np
 
 from primus_search.candidates import Bools
 from primus_search.knobs import CudaGraph, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.layout import COUNTED_ENDS
 from primus_search.model import Mamba2, Model
 from primus_search.space.context import Cells, Column, GridJob
 
@@ -24,6 +25,9 @@ SYNC_FREE_NEEDS_DEEPEP = 2  # from this stage on Primus turns on DeepEP and the 
 
 MOST_OVERLAPPED_MTP = 1
 """MTP modules that overlapped expert exchange supports (Megatron-Core transformer_config.py)."""
+
+BEFORE_BLACKWELL = ("sm80", "sm89", "sm90")
+"""Architectures without grouped products whose sizes are on the device."""
 
 Keeps = Callable[[GridJob, Cells], Bools]
 
@@ -185,9 +189,9 @@ def single_stage(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule("pp", "vpp", reason="every virtual stage holds at least one layer")
+@_rule("pp", "vpp", reason="every virtual stage holds at least one layer, or the embedding, or the loss")
 def stages_have_layers(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = c["pp"] * c["vpp"] <= job.model.num_layers
+    mask: Bools = c["pp"] * c["vpp"] <= job.model.num_layers + COUNTED_ENDS
     if any(layout.kind == "string" for layout in job.layouts):
         mask = everywhere(c, True)  # a layout string may leave stages without layers
     return mask
@@ -376,6 +380,17 @@ def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
         dense: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
         return dense
     mask: Bools = (graph != CudaGraph.FULL) | c["deepep"].astype(bool)
+    return mask
+
+
+@_rule(
+    "cuda_graph",
+    reason="a graph of the whole iteration with experts needs products of device-side token counts, which NVIDIA's "
+    "devices have from Blackwell on (NVIDIA/TransformerEngine common/gemm/cublaslt_grouped_gemm.cu)",
+)
+def graph_has_grouped_products(job: GridJob, c: Cells) -> Bools:
+    is_older = job.cluster.accelerator.arch in BEFORE_BLACKWELL
+    mask: Bools = (c.ints("cuda_graph") != CudaGraph.FULL) | (not (job.model.is_moe and is_older))
     return mask
 
 

@@ -1,5 +1,7 @@
 """The table of candidates and the layouts it speaks of."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,9 +54,16 @@ def test_recompute_words_and_flags_are_inverse(word: str) -> None:
 def test_a_balanced_layout_spares_the_stages_with_head_and_embedding() -> None:
     counts = stage_layers(MODEL, 16, BALANCED)
     assert counts is not None
-    assert counts.layers.tolist() == [3] + [4] * 13 + [3] + [3]
+    assert counts.layers.tolist() == [3] + [4] * 14 + [2]  # the last holds the MTP module, too
     assert counts.has_embedding[0] == counts.has_head[15] == counts.mtp[15] == 1
     assert stage_layers(MODEL, 16, EVEN) is None
+
+
+@pytest.mark.parametrize(("layers", "dealt"), [(14, [0] + [1] * 14 + [0]), (15, [1] * 15 + [0]), (13, None)])
+def test_embedding_and_loss_may_have_a_stage_of_their_own(layers: int, dealt: list[int] | None) -> None:
+    model = replace(MODEL, num_layers=layers, moe_layers=(True,) * layers, windows=(), num_mtp_layers=0)
+    counts = stage_layers(model, 16, BALANCED)
+    assert (counts if counts is None else counts.layers.tolist()) == dealt
 
 
 def test_a_layout_string_and_its_stages_agree() -> None:

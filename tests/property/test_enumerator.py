@@ -153,7 +153,8 @@ def _graph_is_legal(space: Space, r: dict[str, Any]) -> bool:
     if graph == CudaGraph.NONE:
         return True
     if graph == CudaGraph.FULL:
-        return not is_sharded and (not space.model.is_moe or bool(r["deepep"]))
+        has_sizes_on_device = space.cluster.accelerator.arch not in ("sm80", "sm90")
+        return not is_sharded and (not space.model.is_moe or (bool(r["deepep"]) and has_sizes_on_device))
     return space.model.is_moe and not is_sharded and r["recompute"] != Recompute.FULL and not r["offload_layers"]
 
 

@@ -55,8 +55,8 @@ class MemoryTable:
     batches  of what comes and goes: bytes by entry and by unit, expert buffers
     """
 
-    def __init__(self, job: Job) -> None:
-        self.job, words = job, WordNumbers()
+    def __init__(self, job: Job, margin: float = 0.0) -> None:
+        self.job, self.margin, words = job, margin, WordNumbers()
         units = Units(len(memory_kinds(job.model)))
         self.pipelines = PipelineMoments(job.model)
         self._state, self._batch = (
@@ -120,8 +120,8 @@ class MemoryTable:
 
     @property
     def full_bytes(self) -> float:
-        """Up to here the allocator may keep what it has cached."""
-        return self.job.room_bytes(ROUNDING)
+        """Up to here the allocator may keep what it has cached; a margin is kept free of cached blocks, too."""
+        return self.job.room_bytes(self.margin + ROUNDING)
 
     def shown(self, tight: Floats, loose: Floats) -> Floats:
         """What the driver shows: loose while the device has room; tight where it must, for torch frees what is cached.
