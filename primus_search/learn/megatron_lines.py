@@ -94,6 +94,7 @@ NO_EXPERTS = "[1]"
 
 _LAYOUT_SIZES = {
     "using world": "world_size",
+    "model-parallel": "model_parallel_size",
     "data-parallel": "data_parallel_size",
     "context-parallel": "context_parallel_size",
     "tensor-model-parallel": "tensor_model_parallel_size",
@@ -164,6 +165,7 @@ def argument(seen: Transcript, name: str) -> int | None:
 def virtual_stages(seen: Transcript, pp: int | None) -> int | None:
     """Virtual stages per rank as printed, or from the layers per virtual stage."""
     printed = argument(seen, "virtual_pipeline_model_parallel_size")
+    printed = printed or argument(seen, "num_virtual_stages_per_pipeline_rank")
     per_stage = argument(seen, "num_layers_per_virtual_pipeline_stage")
     layers = argument(seen, "num_layers")
     if printed is None and per_stage and layers and pp and layers % (per_stage * pp) == 0:
@@ -186,6 +188,8 @@ def model_facts(seen: Transcript) -> dict[str, Any]:
 def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumption]]:
     """Layout, batches and model of a run, and what is assumed where its release prints no such argument."""
     tp, pp = argument(seen, "tensor_model_parallel_size"), argument(seen, "pipeline_model_parallel_size")
+    if tp is None and (tp := argument(seen, "model_parallel_size")) is not None:
+        pp = pp or 1  # releases of before pipelines
     cp = argument(seen, "context_parallel_size")
     ep = argument(seen, "expert_model_parallel_size") or argument(seen, "moe_expert_parallel_size")
     facts: dict[str, Any] = {
@@ -200,6 +204,7 @@ def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumpti
         "micro_batch_size": argument(seen, "micro_batch_size"),
         "global_batch_size": argument(seen, "global_batch_size"),
     }
+    _take_batch_of_a_rank(seen, facts)
     if facts["gpus"] is None:
         facts["gpus"] = seen.whole("env_world_size")
     _take_printed_shape(seen, facts)
@@ -208,6 +213,15 @@ def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumpti
         if value is None and tp is not None:
             assumed[name] = Assumption(value=1, because=f"the log prints no argument for {name}")
     return facts, assumed
+
+
+def _take_batch_of_a_rank(seen: Transcript, facts: dict[str, Any]) -> None:
+    """`batch_size`: the batch of one replica, as releases before gradient accumulation print it; a step has one."""
+    size = argument(seen, "batch_size")
+    if facts["micro_batch_size"] is None and facts["global_batch_size"] is None and size and facts["tp"]:
+        facts["micro_batch_size"] = size
+        if facts["gpus"] and facts["gpus"] % (facts["tp"] * (facts["pp"] or 1)) == 0:
+            facts["global_batch_size"] = size * facts["gpus"] // (facts["tp"] * (facts["pp"] or 1))
 
 
 def _take_printed_shape(seen: Transcript, facts: dict[str, Any]) -> None:

@@ -165,3 +165,45 @@ def test_a_trainer_state_gives_the_mean_step_or_says_why_not(tmp_path: Path) -> 
     path.write_text('{"log_history": [{"step": 9, "loss": 0.4}]}')
     with pytest.raises(InputError, match="states no time"):
         read_log(path)
+
+
+def variant(name: str, tmp_path: Path, *changes: tuple[str, str]) -> LogReading:
+    """The written log of a format with words of another release."""
+    lines = LOGS[name]()
+    for old, new in changes:
+        assert any(old in line for line in lines), old
+        lines = [line.replace(old, new) for line in lines]
+    return read(tmp_path, lines)
+
+
+def test_virtual_stages_have_two_names(tmp_path: Path) -> None:
+    lines = [line for line in LOGS["megatron-lm"]() if "virtual" not in line]
+    assert read(tmp_path, ["  num_virtual_stages_per_pipeline_rank ..... 4", *lines]).vpp == 4
+
+
+def test_releases_before_pipelines_print_the_batch_of_a_rank(tmp_path: Path) -> None:
+    lines = [line for line in LOGS["megatron-lm"]() if "parallel" not in line and "_batch_size" not in line]
+    lines = [line.replace("global batch size:    64 |", "") for line in lines]
+    head = ["using world size: 16 and model-parallel size: 2", "  batch_size ............. 8"]
+    reading = read(tmp_path, [*head, *lines])
+    assert (reading.tp, reading.pp, reading.micro_batch_size, reading.global_batch_size) == (2, 1, 8, 64)
+    assert reading.step_s == pytest.approx(STEP_S, rel=0.005)
+
+
+def test_step_timing_of_nemo_without_its_unit(tmp_path: Path) -> None:
+    assert variant("nemo", tmp_path, ("timing in s: ", "timing=")).step_s == pytest.approx(STEP_S, rel=0.005)
+
+
+def test_lines_of_deepspeeds_pipeline_engine(tmp_path: Path) -> None:
+    head = [line for line in LOGS["deepspeed"]() if "SamplesPerSec" not in line]
+    lines = [f"steps: {n} loss: 5.6543 iter time (s): {STEP_S} samples/sec: 25.600" for n in range(10, 101, 10)]
+    reading = read(tmp_path, head + lines)
+    assert (reading.framework, reading.step_s, reading.pp) == ("deepspeed", STEP_S, None)
+    assert (reading.gpus, reading.global_batch_size) == (16, 64)
+
+
+def test_a_finished_trainer_state_gives_more_digits_than_its_rate(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    record = '{"step": 100, "train_runtime": 3187.5, "train_steps_per_second": 0.031}'
+    path.write_text('{"log_history": [' + record + "]}")
+    assert read_log(path).step_s == 31.875

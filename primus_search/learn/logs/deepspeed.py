@@ -17,6 +17,7 @@ _PARAMETER = re.compile(r"config\.py:\d+:print\w*\]\s+(\w+) \.* ?(\S.*)$")
 _PEAK = re.compile(r"MaxMemAllocated=(\d+(?:\.\d+)?)GB")
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d),(\d{3})\]")
 _LENGTH_FLAGS = ("max_seq_len", "max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_length")
+_PIPELINE = re.compile(r"\bsteps: (\d+) loss: \S+ iter time \(s\): (\d+(?:\.\d+)?) samples/sec: (\d+(?:\.\d+)?)")
 BATCH_SLACK = 0.25
 """A batch from times and rates counts where it is this near to a multiple of the micro-batch, in micro-batches."""
 
@@ -29,7 +30,9 @@ def observe(seen: Transcript, line: str) -> None:
         parameter = _PARAMETER.search(line) if "config.py:" in line else None
         if parameter:
             seen.facts[parameter[1]] = parameter[2].strip()
-    if "SamplesPerSec=" not in line:
+    if "iter time (s):" in line:
+        _observe_pipeline(seen, line)
+    if "SamplesPerSec=" not in line or "pipeline" in seen.scratch:
         return
     step, speed, peak = _STEP.search(line), _SPEED.search(line), _PEAK.search(line)
     if step is None or speed is None:
@@ -44,6 +47,19 @@ def observe(seen: Transcript, line: str) -> None:
         seen.scratch.setdefault("batches", []).append(between * float(speed[1]))
     seen.add_step(StepLine(iteration=number, seconds=1.0 / max(float(speed[1]), 1e-9), span=span))
     seen.scratch["last"] = (number, stamp)
+
+
+def _observe_pipeline(seen: Transcript, line: str) -> None:
+    """One line of its pipeline engine, which prints seconds of a step, the mean since the line before."""
+    found = _PIPELINE.search(line)
+    if found is None:
+        return
+    number, seconds = int(found[1]), float(found[2])
+    lines = seen.scratch.setdefault("pipeline", [])
+    last = lines[-1].iteration if lines else 0
+    lines.append(StepLine(iteration=number, seconds=seconds, span=max(number - last, 1)))
+    seen.scratch.setdefault("batches", []).append(seconds * float(found[3]))
+    seen.add_step(lines[-1])
 
 
 def _moment(line: str) -> datetime | None:
@@ -74,7 +90,12 @@ def conclude_run(seen: Transcript) -> LogReading:
     }
     if batch is None:
         seen.note("samples per second without a printed batch: no step time")
-    seen.steps = [replace(line, seconds=line.seconds * (batch or 0)) for line in seen.steps]
+    if "pipeline" in seen.scratch:
+        seen.steps = seen.scratch["pipeline"]
+        for name in ("tp", "pp", "cp"):
+            assumed.pop(name)
+    else:
+        seen.steps = [replace(line, seconds=line.seconds * (batch or 0)) for line in seen.steps]
     seen.note("sequences may be shorter than the printed length")
     settings = ("zero_optimization_stage", "flag:zero_stage", "flag:gradient_checkpointing", "bfloat16_enabled")
     return conclude(seen, "deepspeed", facts, assumed, settings=settings, samples_are_full=False)
@@ -99,7 +120,7 @@ register(
     LogFormat(
         name="deepspeed",
         summary="DeepSpeed without Megatron: its timer's lines, configuration dump and flags",
-        marks=(("SamplesPerSec=",),),
+        marks=(("SamplesPerSec=", "iter time (s): "),),
         rank=5,
         observe=observe,
         conclude=conclude_run,

@@ -17,9 +17,12 @@ _BANNER = re.compile(
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<[^,\]]*, +[\d.]+(?:s/it|it/s)\]?")
 _CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
 _COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
+_WORLD = re.compile(r"rank: \d+, world size: (\d+), ")
 _LENGTH_FLAGS = ("block_size", "max_seq_length", "cutoff_len", "model_max_length", "max_length")
 SHORTEST_BAR_STEP_S = 20.0
 """A progress bar counts whole seconds: differences below this are added up until they reach it."""
+RATE_ROUNDING = 5e-4
+"""Half a digit of printed steps per second. A run that was resumed counts the steps before it, too."""
 STEADY_RATE = 0.10
 """Printed tokens/s count as one rate while their relative spread stays below this."""
 
@@ -31,6 +34,9 @@ def observe(seen: Transcript, line: str) -> None:
         return
     observe_flags(seen, line)
     banner = _BANNER.search(line)
+    world = _WORLD.search(line) if "world size: " in line else None
+    if world:
+        seen.facts["world size"] = world[1]
     if banner:
         seen.facts[banner[1].split(" (")[0]] = banner[2].replace(",", "")
     if "/it" in line or "it/s" in line:
@@ -96,7 +102,7 @@ def conclude_run(seen: Transcript) -> LogReading:
     if batch and micro and accumulation and batch % (micro * accumulation) == 0:
         gpus = batch // (micro * accumulation)
     facts: dict[str, Any] = {
-        "gpus": gpus or _gpus_from_rates(seen) or seen.whole("env_world_size"),
+        "gpus": gpus or _gpus_from_rates(seen) or seen.whole("world size", "env_world_size"),
         "micro_batch_size": micro,
         "global_batch_size": batch,
         "seq_length": seen.whole(*("flag:" + name for name in _LENGTH_FLAGS)),
@@ -139,14 +145,24 @@ def read_state(path: Path) -> LogReading:
     except (ValueError, KeyError, TypeError) as error:
         raise refuse(path, f"is no trainer_state.json: {error!r}") from error
     seen = Transcript(source=str(path))
-    rates = [record.get("train_steps_per_second") for record in history]
-    known = [float(rate) for rate in rates if isinstance(rate, int | float) and rate > 0]
+    known = [seconds for record in history if (seconds := _mean_step_s(record)) is not None]
     if not known:
         raise refuse(path, "states no time: `train_steps_per_second` stands only in the state of a finished run")
     seen.note("step time is the run's mean, with its first steps, evaluations and checkpoints")
     micro = state.get("train_batch_size")
-    facts = {"step_s": 1.0 / known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
+    facts = {"step_s": known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
     return conclude(seen, NAME, facts, samples_are_full=False)
+
+
+def _mean_step_s(record: dict[str, Any]) -> float | None:
+    """Seconds of a step by a run's last record: its runtime over its steps, or the rate, which has three digits."""
+    rate, runtime, steps = (record.get(name) for name in ("train_steps_per_second", "train_runtime", "step"))
+    if not isinstance(rate, int | float) or rate <= 0:
+        return None
+    if not isinstance(runtime, int | float) or not isinstance(steps, int) or runtime <= 0 or steps <= 0:
+        return 1.0 / rate
+    is_whole_run = abs(runtime * rate - steps) <= RATE_ROUNDING * runtime + 1.0
+    return float(runtime) / steps if is_whole_run else 1.0 / rate
 
 
 register(

@@ -23,7 +23,7 @@ _DLL_PARAMETER = re.compile(r"cfg/([\w/]+) : (\S+)")
 _BAR = re.compile(r"global_step=" + _NUMBER)
 _CONSOLE = re.compile(r"iteration (\d+)/\d+ \|")
 _GLOBAL_STEP = re.compile(r"global_step: (\d+)\b")
-_TIMING = re.compile(r"train_step_timing in s\s*[=:]\s*" + _NUMBER)
+_TIMING = re.compile(r"train_step_timing(?: in s)?\s*[=:]\s*" + _NUMBER)
 _BATCH = re.compile(r"global_batch_size: (\d+)\b")
 _RATE = re.compile(r"tokens_per_sec_per_gpu: " + _NUMBER)
 _PEAK = re.compile(r"max_memory_(allocated|reserved): " + _NUMBER)
@@ -35,7 +35,7 @@ def observe(seen: Transcript, line: str) -> None:
     """One line of a NeMo log."""
     if not seen.scratch.get("precise") and not seen.steps:
         _observe_facts(seen, line)
-    if "train_step_timing in s" not in line:
+    if "train_step_timing" not in line:
         return
     dll, console = _DLL.search(line), _CONSOLE.search(line)
     if dll:
@@ -100,7 +100,7 @@ register(
     LogFormat(
         name="nemo",
         summary="NVIDIA NeMo 1 and 2: step timing of the progress bar, DLLogger or console",
-        marks=(("train_step_timing in s",),),
+        marks=(("train_step_timing in s", "train_step_timing="),),
         rank=45,
         observe=observe,
         conclude=conclude_run,
