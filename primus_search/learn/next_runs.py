@@ -55,10 +55,8 @@ def sampled_rates(posterior: Posterior, lines: Sequence[Lines], seed: int) -> Fl
     counts = rng.multinomial(SAMPLES, posterior.weights)
     for i, count in enumerate(counts.tolist()):
         if count:
-            line, h = lines[i], posterior.hypotheses[i]
-            moved = rng.multivariate_normal(
-                posterior.moved[i] - h.shift, posterior.covariances[i], count, "raise", 1e-6
-            )
+            line = lines[i]
+            moved = rng.multivariate_normal(posterior.moved[i], posterior.covariances[i], count, "raise", 1e-6)
             found.append(line.rates + moved @ line.slopes.T)
     logs = np.concatenate(found)
     return np.asarray(np.exp(logs + MODEL_ERROR * rng.standard_normal(logs.shape)))
@@ -118,7 +116,8 @@ def next_runs(
     seed: int = 0,
 ) -> RunsToMake:
     """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: projected seconds per row."""
-    posterior = update(shipped_hypotheses(framework), runs).leading()
+    archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
+    posterior = update(shipped_hypotheses(framework, archs=archs), runs).leading()
     lines = lines_of(posterior.hypotheses, [Reference(job=job, table=table)])
     rates = sampled_rates(posterior, lines, seed)
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0

@@ -2,9 +2,10 @@
 
 Inside a hypothesis the log-rate of a run is linear in the numbers' coordinates around its centre,
 
-    y = f + J (x - x0) + e,   x ~ N(x0, S),   e ~ N(0, model error^2 + noise^2)
+    y = f + J (x - x0) + g + e,   x ~ N(x0, S),   g ~ N(0, group error^2),   e ~ N(0, model error^2 + noise^2)
 
-so that the update is closed (Bayesian linear regression). Hypotheses are weighted by their prior and by the marginal
+so that the update is closed (Bayesian linear regression). `g` is common to the runs of one model on one device, so that
+ten runs of one model do not count as ten of different ones. Hypotheses are weighted by their prior and by the marginal
 likelihood of the runs. Both have the tails of a Student's t: one run that is off must not decide. Peaks of memory count
 in the weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
 """
@@ -15,17 +16,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
-from primus_search.candidates import Candidates, Floats
+from primus_search.candidates import Candidates, Floats, Ints, joined
 from primus_search.cost.project import Projector
 from primus_search.job import Job
 from primus_search.learn.hypotheses import Hypothesis
-from primus_search.learn.site_numbers import rates_and_slopes
+from primus_search.learn.site_numbers import NUMBERS, rates_and_slopes
 from primus_search.measured_run import MeasuredRun, overridden
 from primus_search.stack import Stack
 
-MODEL_ERROR = 0.08
-"""Standard deviation of log(measured / projected) of one run with the best numbers of its software: 90 % intervals
-then hold 85 to 95 % of left-out stacks' runs at every k. Leave-one-stack-out, tests/bench/learned_stacks.py."""
+MODEL_ERROR, GROUP_ERROR = 0.06, 0.06
+"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run, and of all runs of
+one model on one device. 90 % intervals then hold 85 to 95 % of left-out stacks' runs at every k.
+Leave-one-stack-out, tests/bench/learned_stacks.py."""
+
+EQUIVALENT_ERROR = 0.01
+"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
@@ -36,7 +41,7 @@ DEGREES_OF_FREEDOM = 6.0
 MEMORY_ERROR, MEMORY_FACTOR = 0.10, 0.15
 """Likewise of peaks: deviation of one peak, and of a factor common to all peaks of a software."""
 
-NEGLIGIBLE = 0.01
+NEGLIGIBLE = 0.02
 """Weight of a hypothesis over that of the first below which it is left out of projections."""
 
 BISECTIONS = 40
@@ -66,12 +71,17 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Posterior:
-    """What is known after the runs. `moved`: coordinates of each hypothesis' numbers less those of its stack."""
+    """What is known after the runs.
+
+    moved        coordinates of each hypothesis' numbers less those of its stack
+    peak_errors  log(measured / projected) of the runs' peaks on each hypothesis
+    """
 
     hypotheses: tuple[Hypothesis, ...]
     weights: Floats
     moved: tuple[Floats, ...]
     covariances: tuple[Floats, ...]
+    peak_errors: tuple[Floats, ...]
 
     def leading(self) -> "Posterior":
         """The same without hypotheses that no longer weigh."""
@@ -82,19 +92,27 @@ class Posterior:
             weights=weights / weights.sum(),
             moved=tuple(self.moved[i] for i in kept),
             covariances=tuple(self.covariances[i] for i in kept),
+            peak_errors=tuple(self.peak_errors[i] for i in kept),
         )
 
-    def rates(self, lines: Sequence[Lines]) -> "RateMixture":
+    def peaks(self, logs: Floats) -> "Mixture":
+        """The mixture over log-peaks of rows, given each hypothesis' projected ones (hypotheses, rows)."""
+        factors = [peak_factor(errors) for errors in self.peak_errors]
+        means = logs + np.array([mean for mean, _ in factors])[:, None]
+        spread = np.array([variance for _, variance in factors])[:, None] + MEMORY_ERROR**2
+        return Mixture(weights=self.weights, means=means, variances=np.broadcast_to(spread, means.shape))
+
+    def rates(self, lines: Sequence[Lines]) -> "Mixture":
         """The mixture over log-rates of rows, given each hypothesis' lines for them."""
         pairs = list(zip(self.hypotheses, lines, self.moved, self.covariances, strict=True))
-        means = np.array([line.rates + line.slopes @ (moved - h.shift) for h, line, moved, _ in pairs])
+        means = np.array([line.rates + line.slopes @ moved for _, line, moved, _ in pairs])
         spread = np.array([np.einsum("rp,pq,rq->r", line.slopes, c, line.slopes) for _, line, _, c in pairs])
-        return RateMixture(weights=self.weights, means=means, variances=spread + MODEL_ERROR**2)
+        return Mixture(weights=self.weights, means=means, variances=spread + MODEL_ERROR**2 + GROUP_ERROR**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RateMixture:
-    """Gaussians over log(tokens/s/GPU): (hypotheses,), (hypotheses, rows), (hypotheses, rows)."""
+class Mixture:
+    """Gaussians over the logarithms of rates or peaks: (hypotheses,), (hypotheses, rows), (hypotheses, rows)."""
 
     weights: Floats
     means: Floats
@@ -102,11 +120,11 @@ class RateMixture:
 
     @property
     def mean(self) -> Floats:
-        """Mean log-rate of every row."""
+        """Mean logarithm of every row."""
         return np.asarray(self.weights @ self.means)
 
     def quantile(self, share: float) -> Floats:
-        """The log-rate below which a share of the mixture lies, of every row (bisection)."""
+        """The logarithm below which a share of the mixture lies, of every row (bisection)."""
         sigma = np.sqrt(self.variances)
         low, high = (self.means - 8.0 * sigma).min(axis=0), (self.means + 8.0 * sigma).max(axis=0)
         for _ in range(BISECTIONS):
@@ -117,16 +135,42 @@ class RateMixture:
 
 
 def lines_of(hypotheses: Sequence[Hypothesis], references: Sequence[Reference]) -> tuple[Lines, ...]:
-    """Lines of every hypothesis over the rows of all references; hypotheses of one stack share a projection."""
-    by_stack: dict[str, tuple[Floats, Floats]] = {}
-    for stack in {h.stack.name: h.stack for h in hypotheses}.values():
-        found = [rates_and_slopes(one.on(stack), one.table) for one in references]
-        by_stack[stack.name] = (np.concatenate([f for f, _ in found]), np.concatenate([j for _, j in found]))
+    """Lines of every hypothesis over the rows of all references; references of one job are projected together."""
+    together = _by_job(references)
+    places = np.argsort(np.concatenate([places for _, places in together]), kind="stable")
     lines = []
     for h in hypotheses:
-        rates, slopes = by_stack[h.stack.name]
-        lines.append(Lines(rates=rates + slopes @ h.shift, slopes=slopes))
+        found = [rates_and_slopes(one.on(h.stack), one.table) for one, _ in together]
+        rates, slopes = (np.concatenate(parts)[places] for parts in zip(*found, strict=True))
+        lines.append(Lines(rates=rates, slopes=slopes))
     return tuple(lines)
+
+
+def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
+    """One reference per job with all rows on it, and the places of these rows among those of all references."""
+    ends = np.cumsum([len(one.table) for one in references])
+    found: list[tuple[Reference, list[Candidates], list[Ints]]] = []
+    for one, end in zip(references, ends.tolist(), strict=True):
+        places = np.arange(end - len(one.table), end)
+        same = next((entry for entry in found if entry[0].habits == one.habits and entry[0].job == one.job), None)
+        if same is None:
+            found.append((one, [one.table], [places]))
+        else:
+            same[1].append(one.table)
+            same[2].append(places)
+    return [(replace(one, table=joined(tables)), np.concatenate(places)) for one, tables, places in found]
+
+
+def log_rates(stack: Stack, references: Sequence[Reference]) -> Floats:
+    """log(tokens/s/GPU) of the rows of all references on a stack."""
+    found = [Projector(one.on(stack)).project(one.table).tokens_per_s_per_gpu for one in references]
+    return np.log(np.concatenate(found))
+
+
+def log_peaks(stack: Stack, references: Sequence[Reference]) -> Floats:
+    """Logarithm of the bytes that the driver shows, of the rows of all references on a stack."""
+    found = [Projector(one.on(stack)).memory(one.table).driver for one in references]
+    return np.log(np.concatenate(found))
 
 
 def reference_of(run: MeasuredRun) -> Reference:
@@ -138,30 +182,39 @@ def reference_of(run: MeasuredRun) -> Reference:
 def update(hypotheses: tuple[Hypothesis, ...], runs: Sequence[MeasuredRun]) -> Posterior:
     """The posterior of hypotheses given runs; runs without a rate count through their memory alone."""
     logs = np.array([h.log_prior for h in hypotheses])
-    moved, covariances = [h.shift for h in hypotheses], [h.covariance for h in hypotheses]
+    moved, covariances = [np.zeros(len(NUMBERS)) for _ in hypotheses], [h.covariance for h in hypotheses]
     rated = [run for run in runs if run.has_rate]
     if rated:
         measured = np.log([run.tokens_per_s_per_gpu for run in rated])
         noise = np.nan_to_num([run.measured.noise for run in rated])
         lines = lines_of(hypotheses, [reference_of(run) for run in rated])
+        groups = [(run.model.name, run.cluster.accelerator.name) for run in rated]
+        together = GROUP_ERROR**2 * np.array([[one == other for other in groups] for one in groups])
         for i, (h, line) in enumerate(zip(hypotheses, lines, strict=True)):
-            moved[i], covariances[i], likelihood = _regress(h, line, measured, noise)
+            moved[i], covariances[i], likelihood = _regress(h, line, measured, noise, together)
             logs[i] += likelihood
-    logs += _memory_likelihoods(hypotheses, runs)
+    peaks = tuple(peak_errors(h.stack, runs) for h in hypotheses)
+    logs += [_memory_likelihood(errors) for errors in peaks]
     weights = np.exp(logs - logs.max())
     return Posterior(
         hypotheses=hypotheses,
         weights=weights / weights.sum(),
         moved=tuple(moved),
         covariances=tuple(covariances),
+        peak_errors=peaks,
     )
 
 
-def _regress(h: Hypothesis, line: Lines, measured: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
-    """Coordinates and covariance after the runs, and their marginal log-likelihood (Student's t tails)."""
+def _regress(
+    h: Hypothesis, line: Lines, measured: Floats, noise: Floats, together: Floats
+) -> tuple[Floats, Floats, float]:
+    """Coordinates and covariance after the runs, and their marginal log-likelihood (Student's t tails).
+
+    together: covariance of the runs' errors that groups of them share, (runs, runs).
+    """
     residuals = measured - line.rates
     gain = h.covariance @ line.slopes.T
-    prior = line.slopes @ gain
+    prior = line.slopes @ gain + together
     plain = MODEL_ERROR**2 + noise**2
     error = plain
     for _ in range(ROUNDS):
@@ -169,9 +222,17 @@ def _regress(h: Hypothesis, line: Lines, measured: Floats, noise: Floats) -> tup
         error = plain * (TAIL + left**2 / plain) / (TAIL + 1.0)
     total = prior + np.diag(error)
     solved = np.linalg.solve(total, np.column_stack([residuals, gain.T]))
-    shift = h.shift + gain @ solved[:, 0]
     covariance = h.covariance - gain @ solved[:, 1:]
-    return shift, covariance, _log_student(float(residuals @ solved[:, 0]), np.linalg.slogdet(total)[1], len(residuals))
+    distance, determinant = float(residuals @ solved[:, 0]), np.linalg.slogdet(total)[1]
+    return gain @ solved[:, 0], covariance, _log_student(distance, determinant, len(residuals))
+
+
+def pulled(moved: Floats, covariance: Floats, line: Lines, target: Floats) -> Floats:
+    """The most probable numbers of a hypothesis whose log-rates follow a target, both relative to its stack."""
+    residuals = target - line.rates - line.slopes @ moved
+    gain = covariance @ line.slopes.T
+    error = EQUIVALENT_ERROR**2 * np.eye(len(residuals))
+    return np.asarray(moved + gain @ np.linalg.solve(line.slopes @ gain + error, residuals))
 
 
 def _log_student(distance: float, log_determinant: float, runs: int) -> float:
@@ -179,30 +240,34 @@ def _log_student(distance: float, log_determinant: float, runs: int) -> float:
     return float(-0.5 * log_determinant - 0.5 * (nu + runs) * np.log1p(distance / nu))
 
 
-def _memory_likelihoods(hypotheses: Sequence[Hypothesis], runs: Sequence[MeasuredRun]) -> Floats:
-    """Log-likelihood of the measured peaks of every hypothesis; 0 where no run has one."""
-    found = {}
-    for stack in {h.stack.name: h.stack for h in hypotheses}.values():
-        errors = peak_errors(stack, runs)
-        total = MEMORY_FACTOR**2 + np.diag(np.full(len(errors), MEMORY_ERROR**2))
-        if len(errors):
-            distance = float(errors @ np.linalg.solve(total, errors))
-            found[stack.name] = _log_student(distance, np.linalg.slogdet(total)[1], len(errors))
-    return np.array([found.get(h.stack.name, 0.0) for h in hypotheses])
+def _memory_likelihood(errors: Floats) -> float:
+    """Log-likelihood of the errors of measured peaks; 0 without any."""
+    if not len(errors):
+        return 0.0
+    total = MEMORY_FACTOR**2 + np.diag(np.full(len(errors), MEMORY_ERROR**2))
+    return _log_student(float(errors @ np.linalg.solve(total, errors)), np.linalg.slogdet(total)[1], len(errors))
+
+
+def peak_factor(errors: Floats) -> tuple[float, float]:
+    """Mean and variance of the logarithm of the factor that is common to all peaks, given the errors of some."""
+    if not len(errors):
+        return 0.0, MEMORY_FACTOR**2
+    trust = MEMORY_FACTOR**2 / (MEMORY_FACTOR**2 + MEMORY_ERROR**2 / len(errors))
+    return trust * float(np.mean(errors)), MEMORY_FACTOR**2 * (1.0 - trust)
 
 
 def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
     """log(measured / projected) of the peaks of runs that have one, each counted as its log counts it."""
-    errors = []
-    for run in runs:
-        measured = run.measured.peak_bytes
-        if np.isfinite(measured) and measured > 0.0:
-            reference = reference_of(run)
-            memory = Projector(reference.on(stack)).memory(run.candidates)
-            views = {
-                "allocated": memory.allocated - memory.expert_buffers,
-                "reserved": memory.reserved - memory.expert_buffers,
-                "driver": memory.driver,
-            }
-            errors.append(float(np.log(measured / views[run.measured.peak_kind][0])))
-    return np.array(errors)
+    measured = [run for run in runs if run.measured.peak_bytes > 0.0]
+    if not measured:
+        return np.zeros(0)
+    projected = np.empty(len(measured))
+    for one, places in _by_job([reference_of(run) for run in measured]):
+        memory = Projector(one.on(stack)).memory(one.table)
+        views = {
+            "allocated": memory.allocated - memory.expert_buffers,
+            "reserved": memory.reserved - memory.expert_buffers,
+            "driver": memory.driver,
+        }
+        projected[places] = [views[measured[at].measured.peak_kind][row] for row, at in enumerate(places.tolist())]
+    return np.log([run.measured.peak_bytes for run in measured] / projected)

@@ -7,13 +7,44 @@ from itertools import product
 import numpy as np
 
 from primus_search.candidates import Candidates, Recompute, degrees, joined
+from primus_search.cluster import Cluster
+from primus_search.declare.model_files import load_model
+from primus_search.job import Job
 from primus_search.learn.posterior import Reference, reference_of
 from primus_search.measured_run import MeasuredRun
+from primus_search.workload import Workload
 
 MOST_JOBS = 3
 TENSOR_SIZES = (1, 2, 4, 8)
 BATCH_FACTORS = (1, 2)
 RECOMPUTES = (Recompute.NONE, Recompute.FULL)
+
+USUAL_WORKLOAD = Workload(seq_length=4096, global_batch_size=512)
+DISTRIBUTED = {"sharding": "distributed_optimizer"}
+USUAL = (
+    ("llama3_8b", 1, ({"micro_batch_size": 2} | DISTRIBUTED,)),
+    (
+        "llama3_70b",
+        8,
+        ({"tp": 4, "pp": 4, "sequence_parallel": True} | DISTRIBUTED, {"sharding": "fsdp2", "recompute": "full"}),
+    ),
+    ("qwen3_30b_a3b", 2, ({"ep": 8, "micro_batch_size": 2} | DISTRIBUTED,)),
+    ("mixtral_8x7b", 4, ({"ep": 8, "pp": 4} | DISTRIBUTED,)),
+)
+"""Usual jobs: model, nodes, candidates. What a few runs tell of one model says less of these."""
+
+
+def usual(cluster: Cluster) -> list[Reference]:
+    """Usual jobs on the devices of a cluster, those that divide there."""
+    found = []
+    for name, nodes, rows in USUAL:
+        job = Job(load_model(name), replace(cluster, num_nodes=nodes), USUAL_WORKLOAD)
+        table = joined([Candidates.from_words(row) for row in rows])
+        whole = degrees(table, world=job.cluster.world, global_batch_size=job.workload.global_batch_size)
+        table = table.take(np.flatnonzero(whole.is_whole & (table.tp <= job.network.gpus_per_node)))
+        if len(table):
+            found.append(Reference(job=job, table=table))
+    return found
 
 
 def references(runs: Sequence[MeasuredRun]) -> list[Reference]:

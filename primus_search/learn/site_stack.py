@@ -1,7 +1,8 @@
 """A site's own stack: the one hypothesis that stands for the posterior, with the posterior's numbers and bands.
 
-A search projects millions of candidates, so the mixture is replaced by the hypothesis whose rates lie nearest to the
-mixture's over the site's runs and their neighbours; the mixture stays in the error bands. Written are NAME.yaml, which
+A search projects millions of candidates, so one equivalent stack stands for the mixture: the hypothesis whose rates lie
+nearest to the mixture's over the site's runs, their neighbours and some usual jobs, its numbers moved until its rates
+follow the mixture's means. The mixture stays in the error bands. Written are NAME.yaml, which
 any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
 """
 
@@ -12,21 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import Floats
+from primus_search.candidates import Bools, Floats
+from primus_search.cluster import Cluster
 from primus_search.cost.confidence.uncertainty import MEMORY
-from primus_search.cost.memory.fit import DEVIATIONS_TO_END
 from primus_search.learn.hypotheses import Hypothesis, shipped_hypotheses
 from primus_search.learn.posterior import (
-    MEMORY_ERROR,
-    MEMORY_FACTOR,
+    Mixture,
     Posterior,
-    RateMixture,
-    Reference,
     lines_of,
+    log_peaks,
+    log_rates,
     peak_errors,
+    peak_factor,
+    pulled,
     update,
 )
-from primus_search.learn.probes import references
+from primus_search.learn.probes import references, usual
 from primus_search.learn.site_numbers import NUMBERS, at, coordinates
 from primus_search.measured_run import MeasuredRun
 from primus_search.stack import GROUP_OF, ErrorBand, Stack, number_of, with_numbers
@@ -34,6 +36,9 @@ from primus_search.units import to_base, yaml_keys
 
 NEAR = 0.05
 """Difference of log-rates at which the nearness of a hypothesis to the mixture trades for its probability."""
+
+MOST_DEVICES = 2
+"""Kinds of devices of the runs on which usual jobs are compared."""
 
 LOW, HIGH = 0.05, 0.95
 """Ends of the 90 % band."""
@@ -46,7 +51,7 @@ class SiteStack:
     stack: Stack
     chosen: Hypothesis
     posterior: Posterior
-    mixture: RateMixture
+    mixture: Mixture
     runs: tuple[MeasuredRun, ...]
 
     @property
@@ -63,62 +68,69 @@ def learn_stack(
     framework: str | None = None,
     base: str | None = None,
     without: Sequence[str] = (),
-    around: Sequence[Reference] = (),
+    cluster: Cluster | None = None,
 ) -> SiteStack:
     """The stack of a site from its runs, possibly none.
 
-    base: only this stack's habits are considered. without: stacks that take no part. around: configurations, beside
-    the runs and their neighbours, over which the stack stands for the mixture; needed where there are no runs.
+    base: only this stack's habits are considered. without: stacks that take no part. cluster: whose devices the stack
+    is for; that of the runs where None, so it is needed where there are no runs.
     """
-    hypotheses = shipped_hypotheses(framework, without)
+    runs = sorted(runs, key=lambda run: run.id)
+    clusters = [cluster] if cluster is not None else list({run.hardware: run.cluster for run in runs}.values())
+    if not clusters:
+        raise ValueError("without runs the cluster must be named")
+    hypotheses = shipped_hypotheses(framework, without, {one.accelerator.arch for one in clusters})
     if base is not None:
         hypotheses = tuple(h for h in hypotheses if h.stack.name == base)
     posterior = update(hypotheses, runs)
-    everywhere = [*references(runs), *around]
+    everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     posterior = posterior.leading()
     lines = lines_of(posterior.hypotheses, everywhere)
-    mixture = posterior.rates(lines)
-    distances = ((mixture.means - mixture.mean) ** 2).mean(axis=1)
-    nearest = int(np.argmin(distances / NEAR**2 - 2.0 * np.log(posterior.weights)))
+    rates = posterior.rates(lines)
+    peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
+    nearest = int(np.argmin((_distances(rates) + _distances(peaks)) / NEAR**2 - 2.0 * np.log(posterior.weights)))
     chosen = posterior.hypotheses[nearest]
-    stack = at(chosen.stack, coordinates(chosen.stack) + posterior.moved[nearest])
-    stack, memory = _with_peaks(stack, runs)
+    moved = pulled(posterior.moved[nearest], posterior.covariances[nearest], lines[nearest], rates.mean)
+    stack = _with_peaks(at(chosen.stack, coordinates(chosen.stack) + moved), runs)
     is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
-    bands = _bands(mixture, mixture.means[nearest], is_moe, len(runs))
-    stack = replace(stack, name=name, errors=bands | memory, is_assumed=False)
-    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=mixture, runs=tuple(runs))
+    own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
+    bands = {
+        "dense": _band(rates, own_rates, ~is_moe, len(runs)),
+        "moe": _band(rates, own_rates, is_moe, len(runs)),
+        MEMORY: _band(peaks, own_peaks, is_moe | ~is_moe, len(posterior.peak_errors[nearest])),
+    }
+    stack = replace(stack, name=name, errors=bands, is_assumed=False)
+    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=rates, runs=tuple(runs))
 
 
-def _bands(mixture: RateMixture, centre: Floats, is_moe: Any, runs: int) -> dict[str, ErrorBand]:
-    """Measured over projected rates by family: the mixture's quantiles over the stack's own rates, geometric means."""
-    low, high = mixture.quantile(LOW) - centre, mixture.quantile(HIGH) - centre
-    found = {}
-    for family, rows in (("dense", ~is_moe), ("moe", is_moe)):
-        if rows.any():
-            ends = np.exp([low[rows].mean(), high[rows].mean()])
-            found[family] = ErrorBand(low=float(ends[0]), high=float(ends[1]), runs=float(runs))
-    return found
+def _distances(mixture: Mixture) -> Floats:
+    """Mean square distance of every hypothesis from the mixture's means."""
+    return np.asarray(((mixture.means - mixture.mean) ** 2).mean(axis=1))
 
 
-def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> tuple[Stack, dict[str, ErrorBand]]:
-    """The stack with what its peaks lie above the projection as fixed bytes, and the band of its peaks.
+def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int) -> ErrorBand:
+    """Measured over projected: the mixture's quantiles over the stack's own figures, geometric means over rows.
+
+    Over all rows where none of these is known.
+    """
+    rows = rows if rows.any() else ~rows
+    ends = [float(np.exp((mixture.quantile(share) - centre)[rows].mean())) for share in (LOW, HIGH)]
+    return ErrorBand(low=ends[0], high=ends[1], runs=float(runs))
+
+
+def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
+    """The stack with what measured peaks lie above its own as fixed bytes.
 
     Peaks below the projection move the band alone: no part of the memory is known to be too large.
     """
     errors = peak_errors(stack, runs)
-    if not len(errors):
-        return stack, {}
-    trust = MEMORY_FACTOR**2 / (MEMORY_FACTOR**2 + MEMORY_ERROR**2 / len(errors))
-    factor = trust * float(np.mean(errors))
-    spread = float(np.hypot(MEMORY_ERROR, MEMORY_FACTOR * np.sqrt(1.0 - trust)))
+    numbers = {"peaks_seen": float(len(errors))}
+    factor, _ = peak_factor(errors)
     if factor > 0.0:
         peaks = [run.measured.peak_bytes for run in runs if run.measured.peak_bytes > 0.0]
         extra = float(np.mean(peaks)) * (1.0 - float(np.exp(-factor)))
-        stack = with_numbers(stack, {"fixed_bytes": float(number_of(stack, "fixed_bytes")) + extra})
-        factor = 0.0
-    ends = np.exp(factor + np.array([-1.0, 1.0]) * DEVIATIONS_TO_END * spread)
-    stack = with_numbers(stack, {"peaks_seen": float(len(errors))})
-    return stack, {MEMORY: ErrorBand(low=float(ends[0]), high=float(ends[1]), runs=float(len(errors)))}
+        numbers["fixed_bytes"] = float(number_of(stack, "fixed_bytes")) + extra
+    return with_numbers(stack, numbers)
 
 
 def stack_yaml(site: SiteStack, date: str) -> str:
@@ -128,6 +140,9 @@ def stack_yaml(site: SiteStack, date: str) -> str:
     for field in (*(number.field for number in NUMBERS), "fixed_bytes", "peaks_seen"):
         key, value = _as_written(field, float(number_of(site.stack, field)))
         groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": source}
+    for field, value in site.chosen.habits.items():
+        if field not in [number.field for number in NUMBERS]:
+            groups.setdefault(GROUP_OF[field], {})[field] = {"value": value, "source": source}
     ends = ("low", "high", "runs")
     errors = {
         key: {end: {"value": round(float(band.__getattribute__(end)), 4), "source": source} for end in ends}

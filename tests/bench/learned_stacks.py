@@ -1,13 +1,15 @@
 """Software that no file describes: every shipped stack left out in turn and learned again from k of its own runs.
 
-    python tests/bench/learned_stacks.py [--tables LIST.txt] [--most 30] [--draws 5] [--out results.json]
+    python tests/bench/learned_stacks.py [--tables LIST.txt ...] [--most 30] [--draws 5] [--ks 0,1] [--out results.json]
 
 For every stack with at least three runs: the stack, the stacks that extend it or copy its numbers ("as NAME") take no
 part. k = 0, 1, 3, 5, 10, 20 of its runs, drawn at random, go to `learn_stack`; the rest are projected with the stack it
 returns, as `run` and `validate --stack` do, and scored: median and 90th percentile of the error of the rate, share of
 runs inside the 90 % band, Kendall's tau within sweeps (one source and model) and regret of the first choice there.
 Beside it, with the same draws: the nearest shipped file, and the nearest file with one factor. Runs of a stack share a
-weight of 1. Rates of devices are not fitted again without the left-out stack.
+weight of 1. Peaks of memory and verdicts likewise: median and 90th percentile of the error of a peak, share of runs
+that ran and are projected to run out (false OOM), of runs that ran out and are projected to fit (false FITS). Rates of
+devices are not fitted again without the left-out stack.
 """
 
 import argparse
@@ -24,16 +26,16 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.cost.confidence.uncertainty import band
+from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.lab.published import measured_table
-from primus_search.learn.hypotheses import NOT_SOFTWARE
-from primus_search.learn.posterior import reference_of
+from primus_search.learn.hypotheses import INTRODUCED, NOT_SOFTWARE
 from primus_search.learn.site_stack import learn_stack
 from primus_search.measured_run import MeasuredRun, on_stack
 from primus_search.stack import Stack
+from primus_search.validate.score_runs import ScoredRun
 
 RUNS = (0, 1, 3, 5, 10, 20)
 SMALLEST_SWEEP = 4
@@ -49,14 +51,18 @@ FRAMEWORKS |= {"maxtext": "maxtext", "deepspeed": "deepspeed", "fsdp_2023": "hf-
 """How a log of a left-out stack's runs would name its framework, by the beginning of the stack's name."""
 
 
-def selected(path: Path, most: int) -> dict[str, list[MeasuredRun]]:
-    """Runs with a rate whose software is known, by stack: whole sweeps in random order up to about `most`."""
+DATA = Path("tests/oracle/data")
+TABLES = [DATA / name for name in ("trained_on_amd.txt", "blind_trainers.csv", "blind_runs.csv", "oom_runs.csv")]
+
+
+def selected(paths: Sequence[Path], most: int) -> dict[str, list[MeasuredRun]]:
+    """Runs whose software is known, by stack: whole sweeps in random order up to about `most`."""
     rng = random.Random(0)
     by_stack: dict[str, list[MeasuredRun]] = defaultdict(list)
     seen = set()
-    for run in measured_table(path).runs:
+    for run in (run for path in paths for run in measured_table(path).runs):
         key = (run.duplicate_key, run.group, run.workload, run.cluster.world, run.candidate_key)
-        if run.has_rate and not run.ran_out and not run.cluster.stack.is_assumed and key not in seen:
+        if is_measured(run) and not run.cluster.stack.is_assumed and key not in seen:
             seen.add(key)
             by_stack[run.cluster.stack.name].append(run)
     for name, runs in by_stack.items():
@@ -71,6 +77,11 @@ def selected(path: Path, most: int) -> dict[str, list[MeasuredRun]]:
                 kept += group[: most // 2]
         by_stack[name] = kept
     return dict(sorted(by_stack.items()))
+
+
+def is_measured(run: MeasuredRun) -> bool:
+    """Whether a run has a rate, a peak, or ran out of memory."""
+    return run.has_rate or run.ran_out or run.measured.peak_bytes > 0.0
 
 
 def copies(name: str) -> list[str]:
@@ -117,6 +128,19 @@ class Score:
         self.covers: list[float] = []
         self.pairs = [0, 0]
         self.regrets: list[float] = []
+        self.peaks: list[tuple[np.ndarray, float]] = []
+        self.ran, self.false_oom, self.ran_out, self.false_fits = 0, 0, 0, 0
+
+    def add_memory(self, scored: Sequence[ScoredRun]) -> None:
+        """Peaks and verdicts of runs."""
+        errors = [abs(row.memory[0] / row.memory[1] - 1.0) for row in scored if row.memory is not None]
+        if errors:
+            self.peaks.append((np.array(errors), 1.0 / len(errors)))
+        lost = [row for row in scored if row.run.ran_out]
+        self.ran_out += len(lost)
+        self.false_fits += sum(row.verdict == FITS for row in lost)
+        self.ran += len(scored) - len(lost)
+        self.false_oom += sum(row.verdict == OUT_OF_MEMORY for row in scored if not row.run.ran_out)
 
     def add(self, logs: np.ndarray, measured: np.ndarray, groups: Sequence[Any], inside: np.ndarray | None) -> None:
         self.errors.append((np.abs(np.expm1(logs - measured)), 1.0 / len(logs)))
@@ -128,52 +152,64 @@ class Score:
         self.regrets += regrets(logs, measured, groups)
 
     def figures(self) -> dict[str, float]:
-        errors = np.concatenate([e for e, _ in self.errors])
-        weights = np.concatenate([np.full(len(e), w) for e, w in self.errors])
-        order = np.argsort(errors)
-        share = np.cumsum(weights[order]) / weights.sum()
-        at = lambda q: float(errors[order][np.searchsorted(share, q)])  # noqa: E731
         return {
-            "median": at(0.5),
-            "p90": at(0.9),
+            "median": quantile(self.errors, 0.5),
+            "p90": quantile(self.errors, 0.9),
             "cover": float(np.mean(self.covers)) if self.covers else math.nan,
             "kendall": (self.pairs[0] - self.pairs[1]) / max(sum(self.pairs), 1),
             "regret": float(np.mean(self.regrets)) if self.regrets else math.nan,
+            "peak median": quantile(self.peaks, 0.5),
+            "peak p90": quantile(self.peaks, 0.9),
+            "false OOM": self.false_oom / max(self.ran, 1),
+            "false FITS": self.false_fits / max(self.ran_out, 1),
         }
+
+
+def quantile(errors: Sequence[tuple[np.ndarray, float]], share: float) -> float:
+    """The error below which a share of all lies; every stack's errors have its weight."""
+    if not errors:
+        return math.nan
+    values = np.concatenate([e for e, _ in errors])
+    weights = np.concatenate([np.full(len(e), w) for e, w in errors])
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]) / weights.sum(), share)])
 
 
 def framework_of(name: str) -> str | None:
     return next((word for start, word in FRAMEWORKS.items() if name.startswith(start)), None)
 
 
-def score_stack(name: str, runs: list[MeasuredRun], draws: int, scores: dict[tuple[str, int], Score]) -> None:
+def score_stack(
+    name: str, runs: list[MeasuredRun], ks: Sequence[int], draws: int, scores: dict[tuple[str, int], Score]
+) -> None:
     """All k and draws of one left-out stack."""
     without = copies(name)
     others = [load_stack(one) for one in shipped(FileKind.STACK) if one not in (*without, *NOT_SOFTWARE)]
-    anonymous = [
-        replace(run, cluster=replace(run.cluster, stack=replace(run.cluster.stack, errors={}))) for run in runs
-    ]
-    by_file = np.log([[rate(run, stack) for stack in others] for run in anonymous])
-    measured = np.log([run.tokens_per_s_per_gpu for run in runs])
+    runs = [replace(run, cluster=replace(run.cluster, stack=replace(run.cluster.stack, errors={}))) for run in runs]
+    rated = [i for i, run in enumerate(runs) if run.has_rate and not run.ran_out]
+    by_file = np.full((len(runs), len(others)), math.nan)
+    by_file[rated] = np.log([[rate(runs[i], stack) for stack in others] for i in rated])
+    measured = np.full(len(runs), math.nan)
+    measured[rated] = np.log([runs[i].tokens_per_s_per_gpu for i in rated])
     rng = np.random.default_rng(1)
-    for k in RUNS:
-        if k and len(runs) - k < max(FEWEST_LEFT, 0.25 * len(runs)):
+    newest = max(runs, key=lambda run: INTRODUCED.get(run.cluster.accelerator.arch, 0))
+    for k in ks:
+        if k and len(rated) - k < max(FEWEST_LEFT, 0.25 * len(rated)):
             continue
         for _ in range(draws if k else 1):
-            taught = rng.choice(len(runs), k, replace=False)
-            left = np.setdiff1d(np.arange(len(runs)), taught)
+            taught = rng.choice(rated, k, replace=False)
+            cluster = newest.cluster if not k else None
+            lessons = [runs[i] for i in taught]
+            site = learn_stack("site", lessons, framework=framework_of(name), without=without, cluster=cluster)
+            scored = {i: on_site(runs[i], site.stack) for i in range(len(runs)) if i not in taught}
+            left = np.array([i for i in rated if i not in taught])
             groups = [runs[i].group for i in left]
-            around = [reference_of(anonymous[i]) for i in left] if not k else []
-            site = learn_stack(
-                "site", [anonymous[i] for i in taught], framework=framework_of(name), without=without, around=around
-            )
-            logs = np.log([rate(anonymous[i], site.stack) for i in left])
-            bands = [
-                band(on_stack(runs[i], site.stack).cluster, runs[i].model, int(runs[i].candidates.fp8[0])) for i in left
-            ]
-            ratio = np.exp(measured[left] - logs)
-            inside = np.array([b.low <= r <= b.high for b, r in zip(bands, ratio, strict=True)])
-            scores["learned", k].add(logs, measured[left], groups, inside)
+            logs = np.log([scored[i].predicted for i in left])
+            ends = np.array([scored[i].interval for i in left])
+            rates = np.exp(measured[left])
+            score = scores["learned", k]
+            score.add(logs, measured[left], groups, (ends[:, 0] <= rates) & (rates <= ends[:, 1]))
+            score.add_memory(list(scored.values()))
             if k:
                 residuals = measured[taught][:, None] - by_file[taught]
                 nearest = int(np.argmin(np.abs(residuals).mean(axis=0)))
@@ -181,30 +217,30 @@ def score_stack(name: str, runs: list[MeasuredRun], draws: int, scores: dict[tup
                 factors = np.median(residuals, axis=0)
                 best = int(np.argmin(np.abs(residuals - factors).mean(axis=0) if k > 1 else np.abs(residuals)[0]))
                 scores["one factor", k].add(by_file[left, best] + factors[best], measured[left], groups, None)
-        print(
-            name,
-            k,
-            {
-                m: {n: round(v, 3) for n, v in s.figures().items()}
-                for (m, kk), s in scores.items()
-                if kk == k and m == "learned"
-            },
-            flush=True,
-        )
+        figures = {label: round(value, 3) for label, value in scores["learned", k].figures().items()}
+        print(f"up to {name}, k = {k}: {figures}", flush=True)
+
+
+def on_site(run: MeasuredRun, stack: Stack) -> ScoredRun:
+    """A run scored on the stack of a site, as `validate --stack` does."""
+    moved = on_stack(run, stack)
+    return ScoredRun(run=moved, projection=Projector(moved.job).project(moved.candidates))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, default=Path("tests/oracle/data/trained_on.txt"))
+    parser.add_argument("--tables", type=Path, nargs="+", default=TABLES)
     parser.add_argument("--most", type=int, default=30)
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--ks", default=",".join(map(str, RUNS)))
     parser.add_argument("--only", default="")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    ks = [int(k) for k in given.ks.split(",")]
     scores: dict[tuple[str, int], Score] = defaultdict(Score)
     for name, runs in selected(given.tables, given.most).items():
-        if len(runs) >= FEWEST_LEFT and given.only in name:
-            score_stack(name, runs, given.draws, scores)
+        if sum(run.has_rate for run in runs) >= FEWEST_LEFT and given.only in name:
+            score_stack(name, runs, ks, given.draws, scores)
     table = {f"{method}, k = {k}": score.figures() for (method, k), score in sorted(scores.items())}
     for label, figures in table.items():
         print(f"{label:20}" + "  ".join(f"{name} {value:.3f}" for name, value in figures.items()))

@@ -26,7 +26,7 @@ COPIES = (SOFTWARE, "megatron_lm")
 
 def made_up() -> Stack:
     """Slower products, a slower host: numbers that no shipped file has."""
-    numbers = {"gemm_efficiency": 0.8, "memory_efficiency": 0.45, "host_launch_s": 20e-6}
+    numbers = {"gemm_efficiency": 0.7, "memory_efficiency": 0.35, "host_launch_s": 25e-6}
     return with_numbers(load_stack(SOFTWARE), numbers)
 
 
@@ -76,8 +76,8 @@ def test_a_few_runs_bring_the_projection_near(learned: SiteStack) -> None:
     every = runs()
     taught = {run.id for run in learned.runs}
     held_out = [run for run in every if run.id not in taught]
-    around = [reference_of(run) for run in held_out]
-    untaught = learn_stack("mine", [], framework="megatron-lm", without=COPIES, around=around)
+    cluster = held_out[0].cluster
+    untaught = learn_stack("mine", [], framework="megatron-lm", without=COPIES, cluster=cluster)
     before, after = np.abs(errors(untaught, held_out)), np.abs(errors(learned, held_out))
     assert np.median(after) < 0.05
     assert np.median(after) < 0.5 * np.median(before)
@@ -95,7 +95,7 @@ def test_without_runs_the_posterior_is_the_prior() -> None:
     posterior = update(hypotheses, [])
     prior = np.exp([h.log_prior for h in hypotheses])
     assert posterior.weights == pytest.approx(prior / prior.sum())
-    assert all(np.array_equal(moved, h.shift) for moved, h in zip(posterior.moved, hypotheses, strict=True))
+    assert not any(moved.any() for moved in posterior.moved)
 
 
 def test_the_order_of_runs_does_not_matter(learned: SiteStack) -> None:
@@ -137,6 +137,21 @@ def test_slopes_are_those_of_the_projection() -> None:
             continue
         there, _ = rates_and_slopes(replace(job, cluster=replace(job.cluster, stack=stack)), run.candidates)
         assert there[0] == pytest.approx(rates[0] + slopes[0] @ (moved - x), abs=3e-3), number.field
+
+
+def test_software_older_than_the_device_counts_less() -> None:
+    found = {h.name: h.log_prior for h in shipped_hypotheses(archs={"gfx950"})}
+    assert found["megatron_2023"] < found["torchtitan"] < found["primus_megatron"]
+    assert found["megatron_deepspeed"] < found["nemo_2024"]
+    assert {h.log_prior for h in shipped_hypotheses() if not h.kind and h.stack.errors} >= {0.0}
+
+
+def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack) -> None:
+    slow = next(h for h in shipped_hypotheses() if h.kind == "no fused kernels")
+    path = tmp_path / "mine.yaml"
+    path.write_text(stack_yaml(replace(learned, chosen=slow, stack=slow.stack), "2026-01-01"), encoding="utf-8")
+    assert load_stack(str(path)).kernels == slow.stack.kernels
+    assert load_stack(str(path)).host.host_race_power == slow.stack.host.host_race_power
 
 
 def test_quantiles_of_the_mixture_enclose_its_mean() -> None:

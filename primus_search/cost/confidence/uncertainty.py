@@ -75,10 +75,10 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
 
 
 def is_doubtful(stack: Stack, model: Model) -> bool:
-    """Whether nobody named the stack, or neither peaks of it nor runs with such a model were ever seen."""
+    """Whether nobody named the stack, neither peaks of it nor runs with such a model were seen, or it was learned."""
     family = "moe" if model.is_moe else "dense"
     runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == family)
-    return stack.is_assumed or (runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
+    return stack.is_assumed or MEMORY in stack.errors or (runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
 
 
 NAMED = 0.5
