@@ -17,6 +17,9 @@ from primus_search.model import Model
 
 HUGGINGFACE_KEYS = ("architectures", "text_config", "num_hidden_layers", "n_layer", "n_layers", "transformers_version")
 
+WRITTEN_KEYS = ("architectures", "transformers_version")
+"""Keys that transformers writes into every file, whatever else a family calls like Megatron."""
+
 
 def load_model(
     text: str,
@@ -61,6 +64,10 @@ def _named(model: Model, document: Document) -> Model:
 
 def is_huggingface(data: Any) -> bool:
     """Whether a document is a config.json; Megatron files may have a `model_type` too, but extend or count layers."""
-    if not isinstance(data, dict) or any(key in data for key in megatron_yaml.OWN_KEYS):
+    if not isinstance(data, dict):
+        return False
+    if any(key in data for key in WRITTEN_KEYS) and not any(key in data for key in megatron_yaml.PARENT_KEYS):
+        return True
+    if any(key in data for key in megatron_yaml.OWN_KEYS):
         return False
     return "model_type" in data or any(key in data for key in HUGGINGFACE_KEYS)

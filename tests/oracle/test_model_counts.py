@@ -18,7 +18,7 @@ from primus_search.errors import InputError
 PUBLISHED = Path(__file__).parents[3] / "shared" / "models"
 COUNTS = PUBLISHED / "parameter_counts.json"
 MOST_REFUSED = 4
-TOWER_PARTS = ("visual", "vision_tower", "embed_vision", "projector")
+TOWER_PARTS = ("visual", "vision_tower", "embed_vision", "projector", "vision_model")
 
 
 def counts() -> dict[str, Any]:
@@ -132,6 +132,49 @@ def test_a_random_configuration_counts_what_transformers_builds(family: str, tmp
 @pytest.mark.parametrize("family", RANDOM)
 def test_many_random_configurations_count_what_transformers_builds(family: str, seed: int, tmp_path: Path) -> None:
     check(family, seed, tmp_path)
+
+
+DEFAULTS = ("gemma3_text", "gemma4_text", "llama4_text", "nemotron_h")
+
+
+@pytest.mark.parametrize("family", DEFAULTS)
+def test_keys_that_transformers_writes_of_itself_are_read(family: str, tmp_path: Path) -> None:
+    assert counts_default(family, tmp_path)
+
+
+@pytest.mark.slow
+def test_every_decoder_of_transformers_is_counted_or_refused(tmp_path: Path) -> None:
+    """The default configuration of every causal language model: read and right to the last parameter, or refused."""
+    auto = pytest.importorskip("transformers.models.auto.modeling_auto", reason="transformers is not installed")
+    read = [family for family in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if counts_default(family, tmp_path)]
+    assert len(read) >= 40
+
+
+def counts_default(family: str, folder: Path) -> bool:
+    """Whether a family's default configuration is read; if so, its text model's parameters must be transformers'."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+
+    try:
+        config = transformers.AutoConfig.for_model(family)
+    except Exception:  # whatever a class without usable defaults raises
+        return False
+    auto = transformers.models.auto.modeling_auto
+    path = folder / f"{family}.json"
+    names = {"architectures": [auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]]}
+    path.write_text(json.dumps(config.to_dict() | names, default=str))
+    try:
+        model = load_model(str(path))
+    except InputError:
+        return False
+    try:
+        with torch.device("meta"):
+            module = transformers.AutoModelForCausalLM.from_config(config)
+    except (TypeError, ValueError):
+        return False  # defaults that transformers itself cannot build
+    towers = sum(p.numel() for name, p in module.named_parameters() if any(part in name for part in TOWER_PARTS))
+    assert model.total_params == sum(p.numel() for p in module.parameters()) - towers, family
+    return True
 
 
 def test_an_unknown_family_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from primus_search.declare.families.parts import (
     all_experts,
     attention,
     decoder,
+    layer_types,
     repeated,
     routed,
     sparse_layers,
@@ -66,8 +67,6 @@ def llama4(fields: Fields) -> Values:
     fields.switch("use_qk_norm", True)
     num_layers, expert_hidden = values["num_layers"], values["ffn_hidden"]
     step, chunk = fields.integer("interleave_moe_layer_step", 1), fields.integer("attention_chunk_size", 8192)
-    whole = fields.integer("no_rope_layer_interval", 4)
-    fields.anything("no_rope_layers")
     has_bias = fields.switch("attention_bias", False)
     values["ffn_hidden"] = fields.integer("intermediate_size_mlp", 16384)
     values["moe"] = MixtureOfExperts(
@@ -76,10 +75,24 @@ def llama4(fields: Fields) -> Values:
         expert_ffn_hidden=expert_hidden,
         shared_ffn_hidden=expert_hidden,
     )
-    values["moe_layers"] = tuple((layer + 1) % step == 0 for layer in range(num_layers))
-    kinds = [0 if (layer + 1) % whole == 0 else chunk for layer in range(num_layers)]
+    given = fields.items("moe_layers") if fields.has("moe_layers") else range(step - 1, num_layers, step)
+    values["moe_layers"] = tuple(layer in given for layer in range(num_layers))
+    kinds = [chunk if is_chunked else 0 for is_chunked in _chunked(fields, num_layers)]
     made = (attention(values, chunk=size, has_qkv_bias=has_bias, has_output_bias=has_bias) for size in kinds)
     return values | {"mixers": repeated(list(made))}
+
+
+def _chunked(fields: Fields, num_layers: int) -> list[bool]:
+    """Which layers attend in chunks: by `layer_types`, else those with rotary embeddings (`no_rope_layers` has 1)."""
+    interval, given = fields.integer("no_rope_layer_interval", 4), fields.items("no_rope_layers")
+    if fields.items("layer_types"):
+        words = ("chunked_attention", "full_attention")
+        return [kind == words[0] for kind in layer_types(fields, num_layers, words)]
+    if given and len(given) != num_layers:
+        fields.problem("no_rope_layers", f"has {len(given)} entries; the model has {num_layers} layers")
+    elif given:
+        return [bool(one) for one in given]
+    return [(layer + 1) % interval != 0 for layer in range(num_layers)]
 
 
 def gpt_oss(fields: Fields) -> Values:

@@ -1,5 +1,7 @@
 """Gemma 2, 3 and 4: windows in most layers, four norms a layer, tied embeddings; Gemma 4's experts and shared keys."""
 
+from collections.abc import Sequence
+
 from primus_search.declare.families.parts import Values, attention, decoder, layer_types, repeated, uniform, windows
 from primus_search.declare.fields import Fields
 from primus_search.model import Attention, DenseMlp, FeedForward, MixtureOfExperts
@@ -22,7 +24,9 @@ def gemma3(fields: Fields) -> Values:
     if not fields.has("head_dim"):
         values["head_dim"] = 256  # Gemma3TextConfig's own default, not hidden / heads
     found = windows(fields, values["num_layers"], every=False)
-    window, period = fields.integer("sliding_window", 4096), fields.integer("sliding_window_pattern", 6)
+    window = fields.integer("sliding_window", 4096)
+    pattern = "sliding_window_pattern"
+    period = fields.integer(pattern, fields.integer(f"_{pattern}", 6))
     values["windows"] = found or tuple(0 if (i + 1) % period == 0 else window for i in range(values["num_layers"]))
     values |= {"num_norms": 4, "has_qk_norm": True}
     return uniform(values, has_qkv_bias=True, has_output_bias=True) if _has_bias(fields) else values
@@ -43,6 +47,7 @@ def gemma4(fields: Fields) -> Values:
         types = [*(SLIDING if (i + 1) % 6 else FULL for i in range(num_layers - 1)), FULL]
     shared = fields.integer("num_kv_shared_layers", 0, least=0)
     mixers = [_mixer(fields, values, t, window, has_bias, i >= num_layers - shared) for i, t in enumerate(types)]
+    _check_layers(fields, mixers)
     if fields.integer("vocab_size_per_layer_input", values["vocab_size"]) != values["vocab_size"]:
         fields.problem("vocab_size_per_layer_input", "another vocabulary of per-layer embeddings is not modelled")
     values["per_layer_embedding"] = fields.integer("hidden_size_per_layer_input", 256, least=0)
@@ -51,6 +56,18 @@ def gemma4(fields: Fields) -> Values:
     wide = DenseMlp(ffn_hidden=2 * values["ffn_hidden"])
     ffns: tuple[FeedForward | None, ...] = tuple(wide if is_wide and m.reuses_kv else None for m in mixers)
     return values | {"feed_forwards": ffns, "has_qk_norm": True} | _experts(fields, values)
+
+
+def _check_layers(fields: Fields, mixers: Sequence[Attention]) -> None:
+    """`per_layer_config` repeats what the layers' types say; what else it says is not modelled."""
+    key = "per_layer_config"
+    layers = fields.section(key)
+    for name in layers.entries:
+        layer = layers.section(name)
+        is_known = name.isdecimal() and int(name) < len(mixers)
+        head_dim = mixers[int(name)].head_dim if is_known else 0
+        if not is_known or layer.integer("head_dim", head_dim) != head_dim:
+            fields.problem(key, f"entry {name!r} differs from what layer_types says and is not modelled")
 
 
 def _mixer(fields: Fields, values: Values, kind: str, window: int, has_bias: bool, reuses_kv: bool) -> Attention:

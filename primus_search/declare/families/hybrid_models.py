@@ -72,13 +72,22 @@ def _given(fields: Fields, value: int) -> Located:
 
 
 LETTERS = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+GENERIC = {"linear_attention": "mamba", "full_attention": "attention"}
+"""What releases of transformers from 5.23 on call these layers."""
+
+
+EXPERT_KEYS = (
+    "moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size", "n_routed_experts",
+    "n_shared_experts", "num_experts_per_tok", "n_group", "topk_group",
+)  # fmt: skip
+"""Sizes of experts that Nemotron's files have whether or not a layer has experts."""
 
 
 def nemotron_h(fields: Fields) -> Values:
     """Nemotron-H and Nemotron-3: a layer is a Mamba-2 mixer, attention, experts or an MLP, one of them alone."""
     pattern = fields.word("hybrid_override_pattern", "")
-    words = [LETTERS.get(letter, letter) for letter in pattern] or [str(w) for w in fields.items("layers_block_type")]
-    fields.items("layers_block_type")
+    blocks = [str(word) for word in fields.items("layers_block_type")]
+    words = [LETTERS.get(letter, letter) for letter in pattern] or [GENERIC.get(word, word) for word in blocks]
     fields.items("layer_types")
     for word in words:
         if word not in LETTERS.values():
@@ -106,7 +115,7 @@ def nemotron_h(fields: Fields) -> Values:
     ffns: tuple[FeedForward | None, ...] = tuple(None if w in ("moe", "mlp") else NoFeedForward() for w in words)
     flags = tuple(word == "moe" for word in words)
     experts = {"moe": _nemotron_experts(fields), "moe_layers": flags} if any(flags) else {}
-    for key in ("moe_intermediate_size", "moe_shared_expert_intermediate_size", "n_routed_experts", "moe_latent_size"):
+    for key in EXPERT_KEYS:
         fields.anything(key)
     mtp = fields.integer("num_nextn_predict_layers", 0, least=0)
     shape = {"mixers": repeated(mixers), "feed_forwards": ffns, "is_gated": False, "num_mtp_layers": mtp}
