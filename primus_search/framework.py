@@ -93,6 +93,8 @@ class Framework:
     release   what the entries were read in            vendors   whose devices it runs on; empty: any
     spellings  how each axis is written; an axis that is not listed has its plain value only
     models    presets that the framework has a model of, and what it calls them
+    flavors   other models of the framework by its name: the preset they are but for some fields, and those fields
+    launchers what a program that starts the framework sets where a file does not, by the program's name
     defaults  what the framework takes a key to be that a file does not set, where that is not absent, off or 1
     ignored   keys of a launch file that change neither time nor memory, by name or prefix with `*`
     effects   keys that are read, not modelled, and what they would change
@@ -107,6 +109,8 @@ class Framework:
     requires: tuple[Requirement, ...] = ()
     idles: tuple[Idle, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
+    flavors: Mapping[str, Settings] = field(default_factory=dict)
+    launchers: Mapping[str, Settings] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     effects: Mapping[str, str] = field(default_factory=dict)

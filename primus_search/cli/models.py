@@ -74,7 +74,8 @@ def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict
 
     known = presets()
     head: dict[str, Any] = _summary(name, load_preset(name)) if name in known else {}
-    model = load_model(name, ignore=ignore, vocab_size=vocab_size)
+    model = _of_experiment(name) if not ignore and vocab_size is None else None
+    model = model or load_model(name, ignore=ignore, vocab_size=vocab_size)
     kinds = [_kind(model, kind) for kind in model.kinds]
     fields = {f.name: model.__getattribute__(f.name) for f in dataclasses.fields(model)}
     fields |= {"latent": model.latent and dataclasses.asdict(model.latent)}
@@ -93,6 +94,22 @@ def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict
         "mtp_params": model.mtp_params * model.num_mtp_layers,
     }
     return head | fields | {"layer_kinds": kinds} | counts
+
+
+def _of_experiment(name: str) -> "Model | None":
+    """The model of an experiment file; None for other files and names. Raises `InputError` where it cannot be read."""
+    from pathlib import Path
+
+    from primus_search.errors import InputError
+    from primus_search.export.experiments import is_experiment, read_experiment
+
+    path = Path(name)
+    if not path.is_file() or not is_experiment(path):
+        return None
+    experiment = read_experiment(path)
+    if experiment.model is None:
+        raise InputError(experiment.model_problems)
+    return experiment.model
 
 
 def _kind(model: "Model", kind: "LayerKind") -> dict[str, Any]:

@@ -59,6 +59,7 @@ def project(
     projection = projector.project(chunk.candidates)
     figures = _figures(space, projection, chunk.candidates)
     if experiment is not None:
+        figures["notes"] += experiment.notes
         figures["not_modelled"] = list(experiment.experiment.not_modelled)
     if as_json:
         typer.echo(json.dumps(figures, indent=2))

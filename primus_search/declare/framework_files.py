@@ -22,7 +22,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 
 _KEYS = (
     "base", "title", "release", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults", "ignored",
-    "effects",
+    "effects", "flavors", "launchers",
 )  # fmt: skip
 
 
@@ -70,6 +70,8 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         requires=(*base.requires, *reader.requirements(data.get("requires", []))),
         idles=(*base.idles, *reader.idles(data.get("idles", []))),
         models={**base.models, **data.get("models", {})},
+        flavors={**base.flavors, **data.get("flavors", {})},
+        launchers={**base.launchers, **data.get("launchers", {})},
         defaults={**base.defaults, **data.get("defaults", {})},
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
         effects={**base.effects, **data.get("effects", {})},

@@ -151,7 +151,7 @@ class _Chain:
             return
         keys: Keys = (*module, "model")
         name = str(self._filled(document, keys, trainer["model"]))
-        preset = _preset_of(name) if _look_up(name, path.parent, self.environ) is None else None
+        preset = _preset_of(name) if look_up(name, path.parent, self.environ) is None else None
         if preset is None:
             self._parent(document, path, name, keys, (path.resolve(),))
         else:
@@ -162,7 +162,7 @@ class _Chain:
         if len(above) > 20:
             self.problems.append(document.problem(keys, "is more than 20 files deep"))
             return
-        found = _look_up(name, path.parent, self.environ)
+        found = look_up(name, path.parent, self.environ)
         if found is not None:
             try:
                 self.add(read(found), found, above)
@@ -210,12 +210,12 @@ def _preset_of(name: str) -> Model | None:
     return found.model if found and found.model.is_uniform else None
 
 
-def _look_up(name: str, beside: Path, environ: Mapping[str, str]) -> Path | None:
-    """The file a parent's name stands for, as Primus looks it up."""
+def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = PRESET_FOLDER) -> Path | None:
+    """The file a parent's name stands for, as Primus looks it up; `models`: the folder of a back end's models."""
     primus = environ.get("PRIMUS_PATH", "")
     folders = [beside]
-    folders += [above / PRESET_FOLDER for above in (beside.resolve(), *beside.resolve().parents)]
-    folders += [Path(primus) / PRESET_FOLDER] if primus else []
+    folders += [above / models for above in (beside.resolve(), *beside.resolve().parents)]
+    folders += [Path(primus) / models] if primus else []
     for folder in folders:
         for candidate in (folder / name, folder / f"{name}.yaml"):
             if candidate.is_file():

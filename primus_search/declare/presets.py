@@ -7,7 +7,6 @@ Vocabulary: frameworks pad the embedding so that tensor parallelism divides it. 
 at higher TP is at most 0.8 % of a 128k vocabulary at TP 8 and is left out, so that one model has one size.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from primus_search.declare.fields import Fields, layer_pattern
 from primus_search.declare.search_path import FileKind, find, names
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError, Problem
+from primus_search.framework import Framework
 from primus_search.model import LatentAttention, MixtureOfExperts, Model
 
 VOCAB_MULTIPLE = 128
@@ -237,10 +237,21 @@ def _published(document: Document, fields: Fields) -> Published | None:
     )
 
 
-def registered_model(known: Mapping[str, str], model: Model) -> str | None:
-    """What a framework calls a model that has the very shape of one of its own; `known`: preset to name there."""
+def registered_model(framework: Framework, model: Model) -> str | None:
+    """What a framework calls a model that has the very shape of one of its own."""
     bare = _shape(model)
-    return next((theirs for name, theirs in known.items() if _shape(load_preset(name).model) == bare), None)
+    own = {theirs: load_preset(name).model for name, theirs in framework.models.items()}
+    own |= {theirs: model_called(framework, theirs) for theirs in framework.flavors}
+    return next((theirs for theirs, known in own.items() if known is not None and _shape(known) == bare), None)
+
+
+def model_called(framework: Framework, theirs: str) -> Model | None:
+    """The model that a framework calls `theirs`; None where its contract names none."""
+    if theirs in framework.flavors:
+        fields = dict(framework.flavors[theirs])
+        return replace(load_preset(str(fields.pop("preset"))).model, **fields)
+    preset = next((ours for ours, name in framework.models.items() if name == theirs), None)
+    return load_preset(preset).model if preset else None
 
 
 @lru_cache(maxsize=256)

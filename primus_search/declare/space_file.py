@@ -83,10 +83,16 @@ def make_space(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     host_file: Callable[[], Path] | None = None,
+    model: Model | None = None,
 ) -> Space:
-    """The space that a mapping with the keys of a space file describes; `name` stands for the file in messages."""
+    """The space that a mapping with the keys of a space file describes; `name` stands for the file in messages.
+
+    model: stands in for the one that the mapping names.
+    """
     document = Document(name, dict(data))
-    return _from_document(document, None, "", nodes=nodes, overrides=overrides, environ=environ, host_file=host_file)
+    return _from_document(
+        document, None, "", nodes=nodes, overrides=overrides, environ=environ, host_file=host_file, model=model
+    )
 
 
 def _from_document(
@@ -98,6 +104,7 @@ def _from_document(
     overrides: Sequence[str],
     environ: Mapping[str, str] | None,
     host_file: Callable[[], Path] | None,
+    model: Model | None = None,
 ) -> Space:
     environment = os.environ if environ is None else environ
     document, won, unread = applied(document, nodes=nodes, sets=overrides, environ=environment)
@@ -105,7 +112,7 @@ def _from_document(
     problems += unread
     if shape is None:
         raise InputError(problems)
-    assembly = _Assembly(document, beside, host_file, skip, problems)
+    assembly = _Assembly(document, beside, host_file, skip, problems, model)
     space = assembly.space(shape)
     if assembly.problems or space is None:
         raise InputError(sorted(assembly.problems, key=_line))
@@ -116,7 +123,7 @@ def _from_document(
 class _Assembly:
     """Builds one space from one checked document, collecting what is wrong on the way.
 
-    `skip` names top-level keys whose structure is already known to be wrong.
+    `skip` names top-level keys whose structure is already known to be wrong; `model` stands in for the file's.
     """
 
     document: Document
@@ -124,6 +131,7 @@ class _Assembly:
     host_file: Callable[[], Path] | None
     skip: frozenset[str]
     problems: list[Problem]
+    model: Model | None = None
     notes: list[str] = field(default_factory=list)
 
     def space(self, shape: SpaceFile) -> Space | None:
@@ -169,6 +177,8 @@ class _Assembly:
         if "model" in self.skip:
             return None
         where = self.document.where(("model",))
+        if self.model is not None and not shape.ignore and shape.vocab_size is None:
+            return self.model
         changed = partial(load_model, ignore=tuple(shape.ignore), vocab_size=shape.vocab_size)
         model = self._collect(partial(changed, shape.model, beside=self.beside, where=where))
         assert model is None or isinstance(model, Model)

@@ -1,5 +1,6 @@
 """An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,30 +20,45 @@ from primus_search.space import Space
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """An experiment with the machine it is started on."""
+    """An experiment with the machine it is started on; `model` names its model, `notes` say what was assumed."""
 
     experiment: Experiment
     hardware: str
     nodes: int
     model: str
+    notes: tuple[str, ...] = ()
 
 
 def start(path: Path, hardware: str, nodes: int, model: str = "") -> Start:
     """The experiment of a file on `nodes` nodes of some hardware, as far as they are named.
 
     Hardware left out is the one that a folder of the path is called after (MI355X); nodes left out are those the file
-    starts, else one. Raises `InputError` where neither says.
+    starts, else the fewest that its degrees fill. Raises `InputError` where neither says.
     """
     name = hardware or _hardware_of(path)
     gpus = load_hardware(name).network.gpus_per_node
     loaded = load_model(model) if model else None
     experiment = read_experiment(path, max(nodes, 1) * gpus, loaded)
+    framework = experiment.framework
+    notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
     if nodes == 0 and experiment.world:
         nodes = max(experiment.world // gpus, 1)
+    elif nodes == 0:
+        nodes = fewest_nodes(experiment.row, gpus)
+        experiment = read_experiment(path, nodes * gpus, loaded)  # batch and shard group follow from the world
+        notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
     if experiment.model is None:
         raise InputError(experiment.model_problems)
     named = model or _preset_of(experiment.model) or str(path)
-    return Start(experiment=experiment, hardware=name, nodes=max(nodes, 1), model=named)
+    return Start(experiment=experiment, hardware=name, nodes=nodes, model=named, notes=tuple(notes))
+
+
+def fewest_nodes(row: Mapping[str, Any], gpus: int) -> int:
+    """The fewest nodes of so many GPUs that hold whole replicas of the dense layers and of the experts."""
+    dense = row["tp"] * row["cp"] * row["pp"]
+    experts = row["etp"] * row["ep"] * row["pp"]
+    group = int(row["shard_group"] or 1) * row["tp"] * row["pp"]
+    return math.lcm(dense, experts, group, gpus) // gpus
 
 
 def _preset_of(model: Model) -> str:
@@ -81,7 +97,14 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     }
     if stack is not None:
         data["stack"] = stack
-    return make_space(data, name=str(experiment.path), nodes=begun.nodes, overrides=sets, environ={})
+    return make_space(
+        data,
+        name=str(experiment.path),
+        nodes=begun.nodes,
+        overrides=sets,
+        environ={},
+        model=experiment.model,
+    )
 
 
 def _given(axis: str, row: Mapping[str, Any]) -> Any:

@@ -9,24 +9,26 @@ of the framework or the list of known keys says that it changes neither time nor
 """
 
 import fnmatch
+import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from primus_search.candidates import Candidates
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
-from primus_search.declare.megatron_yaml import PRESET_FOLDER, SIZES, experiment_settings
+from primus_search.declare.megatron_yaml import PRESET_FOLDER, SIZES, experiment_settings, filled, look_up
 from primus_search.declare.model_files import load_model
-from primus_search.declare.presets import presets
+from primus_search.declare.presets import model_called, presets
 from primus_search.declare.source import Document, read, shown
 from primus_search.errors import InputError, Problem
 from primus_search.export import megatron, torchtitan
 from primus_search.export.megatron_arguments import candidate_words, canonical
-from primus_search.export.settings import same
+from primus_search.export.settings import OFF, same, settings_of, whole
 from primus_search.framework import Framework, Settings
 from primus_search.knobs import KNOB
 from primus_search.layout import Layout
@@ -35,6 +37,7 @@ from primus_search.model import Model
 LOG_ARGUMENT = re.compile(r"^\s*(?:\S*\s)?\s{0,8}([a-z][a-z0-9_]+) \.{3,} (.+?)\s*$", re.MULTILINE)
 """A line of Megatron's dump of its arguments: `  tensor_model_parallel_size ...... 8`."""
 LEAST_ARGUMENTS = 20
+NOTHING: Settings = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +119,7 @@ def _primus(path: Path, world: int, model: Model | None) -> Experiment:
     module = _trainer(document)
     back_end = str(module.get("framework", "megatron"))
     if back_end == "torchtitan":
-        overrides = _filled(document, module.get("overrides") or {})
-        found = torchtitan.flattened(overrides)
-        name = str(_filled(document, module.get("model", "")))
-        return _torchtitan(path, found, world, model or _namesake(path, name), load_framework("torchtitan"))
+        return _torchtitan_of_primus(path, document, module, world, model)
     if back_end != "megatron":
         what = f"framework '{back_end}' is not read; read: megatron, torchtitan"
         raise InputError([document.problem(("modules", "pre_trainer", "framework"), what)])
@@ -128,7 +128,25 @@ def _primus(path: Path, world: int, model: Model | None) -> Experiment:
     loaded, problems = (model, ()) if model else _model_of(path)
     row, keys = candidate_words(framework, found, loaded, world)
     own = {key: value for key, value in found.items() if key in (module.get("overrides") or {})}
-    return _experiment(path, framework, row, found, own, keys, loaded, problems, world)
+    return _experiment(path, framework, row, found, own, keys, loaded, problems)
+
+
+def _torchtitan_of_primus(
+    path: Path, document: Document, module: Mapping[str, Any], world: int, model: Model | None
+) -> Experiment:
+    """The experiment of Primus' torchtitan back end: its defaults, its model file, the overrides."""
+    framework = load_framework("torchtitan")
+    name = str(filled(document, module.get("model", "")))
+    file = look_up(name, path.parent, os.environ, TORCHTITAN_MODELS)
+    given = torchtitan.flattened(filled(document, module.get("overrides") or {}))
+    if file is not None:
+        body = read(file)
+        given = torchtitan.flattened(filled(body, body.data)) | given
+    layers = given.pop("model.n_layers", None)
+    if model is None:
+        model = _flavor(framework, given) or _namesake(path, name)
+        model = replace(model, num_layers=whole("model.n_layers", layers)) if model and layers else model
+    return _torchtitan(path, given, world, model, framework, framework.launchers["primus"])
 
 
 def _trainer(document: Document) -> Mapping[str, Any]:
@@ -139,13 +157,6 @@ def _trainer(document: Document) -> Mapping[str, Any]:
         raise InputError([document.problem(("modules",), what)])
     module: Mapping[str, Any] = modules["pre_trainer"]
     return module
-
-
-def _filled(document: Document, value: Any) -> Any:
-    """A value with `${VAR:default}` replaced by its default or the environment."""
-    from primus_search.declare.megatron_yaml import filled
-
-    return filled(document, value)
 
 
 def _model_of(path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
@@ -172,7 +183,7 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     loaded, problems = (model, ()) if model else _model_of_arguments(path, found)
     row, keys = candidate_words(framework, found, loaded, started or world)
     keys |= {"nnodes", "nproc_per_node", "world_size", *megatron.FLAGS.values()}
-    return _experiment(path, framework, row, found, found, keys, loaded, problems, started or world)
+    return _experiment(path, framework, row, found, found, keys, loaded, problems, started)
 
 
 def _plain(text: str) -> Any:
@@ -209,19 +220,32 @@ def _model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tupl
 # --- torchtitan -------------------------------------------------------------------------------------------------------
 
 
-def _torchtitan(path: Path, found: dict[str, Any], world: int, model: Model | None, framework: Framework) -> Experiment:
+TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
+"""Where Primus has the model files of its torchtitan back end."""
+
+
+def _torchtitan(
+    path: Path,
+    given: dict[str, Any],
+    world: int,
+    model: Model | None,
+    framework: Framework,
+    preset: Settings = NOTHING,
+) -> Experiment:
+    """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
+    found = {**preset, **given}
     loaded = model or _flavor(framework, found)
     problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
     row, keys = torchtitan.words(framework, found, loaded, world)
     ours = {"job.description", "job.dump_folder", "model.name", "model.flavor", "experimental.custom_import"}
-    keys |= ours | {"training.steps", "training.mixed_precision_param", "training.mixed_precision_reduce"}
+    keys |= ours | {"training.steps"}
     renamed = {"seq_length": "training.seq_len", "global_batch_size": "training.global_batch_size"}
     sizes = {name: found.get(key, framework.defaults.get(key)) for name, key in renamed.items()}
     if int(str(sizes["global_batch_size"] or -1)) < 0:
         local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
         ranks = row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
         sizes["global_batch_size"] = local * (world // ranks) if world else None
-    return _experiment(path, framework, row, sizes, found, keys, loaded, problems, world)
+    return _experiment(path, framework, row, sizes, given, keys, loaded, problems)
 
 
 def _namesake(path: Path, name: str) -> Model | None:
@@ -239,9 +263,7 @@ def _namesake(path: Path, name: str) -> Model | None:
 
 
 def _flavor(framework: Framework, found: Settings) -> Model | None:
-    name = f"{found.get('model.name')}:{found.get('model.flavor')}"
-    preset = next((ours for ours, theirs in framework.models.items() if theirs == name), None)
-    return load_model(preset) if preset else None
+    return model_called(framework, f"{found.get('model.name')}:{found.get('model.flavor')}")
 
 
 # --- what is not modelled ---------------------------------------------------------------------------------------------
@@ -256,7 +278,7 @@ def _experiment(
     read_keys: set[str],
     model: Model | None,
     problems: tuple[Problem, ...],
-    world: int,
+    world: int = 0,
 ) -> Experiment:
     row = _settled(framework, row, model)
     left = [key for key in given if key not in read_keys and not _is_known(framework, key)]
@@ -265,6 +287,7 @@ def _experiment(
     for key in left:
         effect = framework.effects.get(key, "")
         notes.append(f"{key}: {str(given[key])[:60]}" + (f" ({effect})" if effect else ""))
+    notes += _projected_otherwise(framework, row, given, read_keys, has_experts=model is None or model.is_moe)
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
     return Experiment(
@@ -278,6 +301,30 @@ def _experiment(
         world=world,
         not_modelled=tuple(notes),
     )
+
+
+def _projected_otherwise(
+    framework: Framework, row: Mapping[str, Any], given: Settings, read_keys: set[str], *, has_experts: bool
+) -> list[str]:
+    """Settings beside an axis that a file has otherwise than a launch file of the same candidate would."""
+    ours = settings_of(framework, row, has_experts=has_experts)
+    if row["pp"] == 1:
+        ours = {key: value for key, value in ours.items() if key not in framework.schedules[row["schedule"]].keys}
+    if "overlap_param_gather" in given:
+        hides = row["overlap_grad_reduce"] and row["sharding"] == "distributed_optimizer"
+        ours.setdefault("overlap_param_gather", hides)
+    others = [key for key in given if key in ours and not same(given[key], ours[key])]
+    loose = [key for key in framework.effects if key in given and key in read_keys and key not in ours]
+    spelled = frozenset().union(*(spelling.keys for spelling in framework.spellings.values()))
+    others += [key for key in given if key in spelled and key not in ours and given[key] is True]
+    notes = [f"{key}: {str(given[key])[:60]} (projected as {shortened(ours.get(key))})" for key in others]
+    notes += [f"{key}: {str(given[key])[:60]} ({framework.effects[key]})" for key in loose if given[key] not in OFF]
+    return notes
+
+
+def shortened(value: Any) -> str:
+    """A value as a note has it: off for what is left out."""
+    return "off" if value in (None, False, "", []) else str(value)[:60]
 
 
 def _count(value: Any) -> int | None:

@@ -23,6 +23,8 @@ from primus_search.layout import BALANCED, EVEN, Layout, expand, layout_string
 from primus_search.model import Model
 
 GROUP = "microbatch_group_size_per_vp_stage"
+MANUAL = "decoder_pipeline_manual_split_list"
+"""Primus: layers of each virtual stage (primus_megatron_module.yaml, patches/args/validate_args_patches.py)."""
 
 
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def candidate_words(
     row |= _pipeline(framework, found, model, row.get("pp", 1), read)
     row["recompute"] = recompute_of(knobs["recompute"], found, framework.defaults)
     if row["recompute"] == "full":
-        row |= _full_recompute(framework, found)
+        row |= _full_recompute(framework, found, _most_layers(row, model))
     if row.get("sharding") in ("fsdp2", "hsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
         replicas = world // (row.get("tp", 1) * row["pp"])
@@ -82,13 +84,28 @@ def candidate_words(
     return row, read
 
 
-def _full_recompute(framework: Framework, found: Settings) -> dict[str, Any]:
+def _most_layers(row: Mapping[str, Any], model: Model | None) -> int:
+    """Layers of the fullest virtual stage; 0 where they are not known."""
+    if model is None:
+        return 0
+    stages = row["pp"] * row["vpp"]
+    text = layout_string(model, stages, Layout.parse(row["pipeline_layout"]))
+    return max(stage.count("t") for stage in text.split("|")) if text else -(-model.num_layers // stages)
+
+
+def _full_recompute(framework: Framework, found: Settings, most: int) -> dict[str, Any]:
+    """Method and count of full recompute; a count beyond the layers of a virtual stage recomputes all of them.
+
+    Source: megatron/core/transformer/transformer_block.py _checkpointed_forward.
+    """
     knobs = framework.spellings
     method = word_of(knobs["recompute_method"], found, framework.defaults) or "uniform"
     key = knobs["recompute_num_layers"].key
     count = whole(key, found.get(key) or 1)
-    if method == "uniform" and count == 1:
+    if (method == "uniform" and count == 1) or (method == "block" and count >= most > 0):
         count = 0
+    elif most:
+        count = min(count, most)
     return {"recompute_method": method, "recompute_num_layers": count}
 
 
@@ -96,13 +113,16 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     """Virtual stages, layout and schedule."""
     layout_key, vpp_key = framework.spellings["pipeline_layout"].key, framework.spellings["vpp"].key
     others = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
-              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")  # fmt: skip
+              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", MANUAL)  # fmt: skip
     read |= {layout_key, vpp_key, *others}
     read |= {key for schedule in framework.schedules.values() for key in schedule.keys}
     vpp, layout = 1, EVEN
     if found.get(layout_key):
         text = str(found[layout_key])
         vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
+    elif found.get(MANUAL):
+        counts = [whole(MANUAL, count) for count in found[MANUAL]]
+        vpp, layout = max(len(counts) // pp, 1), Layout("string", text=_dealt(counts))
     else:
         vpp = _virtual_stages(found, vpp_key, model, pp)
         first, last = (found.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
@@ -115,6 +135,13 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     if schedule is None:
         raise ValueError(f"no schedule of {framework.title} has these settings with {vpp} virtual stages per rank")
     return {"pp": pp, "vpp": vpp, "schedule": schedule, "pipeline_layout": str(canonical(layout, model, pp * vpp))}
+
+
+def _dealt(counts: list[int]) -> str:
+    """The layout of so many layers on each virtual stage."""
+    parts = ["t" * count for count in counts]
+    parts[0], parts[-1] = "E" + parts[0], parts[-1] + "L"
+    return "|".join(parts)
 
 
 def _virtual_stages(found: Settings, key: str, model: Model | None, pp: int) -> int:

@@ -44,7 +44,7 @@ def experiment(job: LaunchJob) -> str:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
     nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
     name = shell.safe_name(job.model.name)
-    own = registered_model(job.framework.models, job.model)
+    own = registered_model(job.framework, job.model)
     sizes = {} if own else _sizes(job)
     training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
     training |= dict(TRAINING) | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}

@@ -53,10 +53,19 @@ def recompute_settings(knob: Spelling, word: str) -> dict[str, Any]:
 
 
 def word_of(knob: Spelling, found: Settings, defaults: Settings) -> str | None:
-    """The word whose settings a file has: the most specific one; None where no word fits."""
+    """The word whose settings a file has: the most specific one; None where no word fits.
+
+    Of two with as many settings, the one that the defaults do not have wins.
+    """
     ways = [(word, one) for word, one in knob.values.items()]
     ways += [(word, one) for word, many in knob.reads.items() for one in many]
-    ways.sort(key=lambda way: (-sum(value not in OFF for value in way[1].values()), -len(way[1])))
+    ways.sort(
+        key=lambda way: (
+            -sum(value not in OFF for value in way[1].values()),
+            -sum(not same(defaults.get(key), value) for key, value in way[1].items()),
+            -len(way[1]),
+        )
+    )
     for word, settings in ways:
         if all(same(found.get(key, defaults.get(key)), value) for key, value in settings.items()):
             return word

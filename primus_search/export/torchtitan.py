@@ -25,8 +25,8 @@ def files(job: LaunchJob) -> dict[str, str]:
 
     nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
     head = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in EDITS)]
-    found = {JOB: "\n".join(head) + "\n" + tomli_w.dumps(_sections(settings(job))), SCRIPT: script(job)}
-    if registered_model(job.framework.models, job.model) is None:
+    found = {JOB: "\n".join(head) + "\n" + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
+    if registered_model(job.framework, job.model) is None:
         found[MODEL_FILE] = model_file(job.model)
     return found
 
@@ -34,7 +34,7 @@ def files(job: LaunchJob) -> dict[str, str]:
 def settings(job: LaunchJob) -> dict[str, Any]:
     """Every key of the job file, section and name with dots."""
     row = job.row
-    own = registered_model(job.framework.models, job.model)
+    own = registered_model(job.framework, job.model)
     family, _, flavor = (own or f"{MODULE}:{FLAVOR}").partition(":")
     said: dict[str, Any] = {
         "job.description": f"{shell.safe_name(job.model.name)} on {job.cluster.world} GPUs",
@@ -55,13 +55,17 @@ def settings(job: LaunchJob) -> dict[str, Any]:
     if row["pp"] == 1:
         written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
         written["parallelism.pipeline_parallel_degree"] = 1
-    return (
-        said
-        | written
-        | _degrees(job)
-        | _stages(job)
-        | dict(job.framework.spellings["recompute"].values[row["recompute"]])
-    )
+    return said | written | _degrees(job) | _stages(job) | _checkpointing(job)
+
+
+def _checkpointing(job: LaunchJob) -> dict[str, Any]:
+    """What is recomputed: every layer, or every n-th where a number of layers per virtual stage is given."""
+    row = job.row
+    said = dict(job.framework.spellings["recompute"].values[row["recompute"]])
+    if row["recompute"] == "full" and row["recompute_num_layers"]:
+        each = job.model.num_layers // (row["pp"] * row["vpp"]) // row["recompute_num_layers"]
+        said = {MODE: "selective", OPTION: str(each)}
+    return said
 
 
 def _degrees(job: LaunchJob) -> dict[str, Any]:
@@ -109,7 +113,7 @@ ENDS = {"E": ["tok_embeddings"], "L": ["norm", "output"]}
 """Modules of the first and the last stage by their letter in a layout."""
 
 
-def _sections(said: Mapping[str, Any]) -> dict[str, Any]:
+def nested(said: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys as nested tables."""
     tables: dict[str, Any] = {}
     for key, value in said.items():
@@ -146,6 +150,7 @@ def script(job: LaunchJob) -> str:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
+MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
 READ = {
     "training.local_batch_size", "training.global_batch_size", "training.seq_len", "compile.enable",
     "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree", "compile.components",
@@ -158,9 +163,9 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
     knobs, defaults = framework.spellings, framework.defaults
     pp = row.get("pp", 1)
     row["sequence_parallel"] = row.get("tp", 1) > 1
-    row["recompute"] = _recompute(framework, found)
-    read |= knobs["recompute"].keys
     row |= _pipeline_words(framework, found, model, pp, read)
+    row |= _recompute(framework, found, model, pp * row["vpp"])
+    read |= knobs["recompute"].keys
     if pp == 1:
         row["micro_batch_size"] = whole("training.local_batch_size", _get(found, defaults, "training.local_batch_size"))
     row |= _sharding(found, defaults, row, world)
@@ -174,15 +179,19 @@ def _get(found: Settings, defaults: Settings, key: str) -> Any:
     return found.get(key, defaults.get(key))
 
 
-def _recompute(framework: Framework, found: Settings) -> str:
-    mode = _get(found, framework.defaults, "activation_checkpoint.mode")
-    option = str(_get(found, framework.defaults, "activation_checkpoint.selective_ac_option"))
+def _recompute(framework: Framework, found: Settings, model: Model | None, stages: int) -> dict[str, Any]:
+    mode = _get(found, framework.defaults, MODE)
+    option = str(_get(found, framework.defaults, OPTION))
     if mode == "selective" and option == "op":
-        return "op_sac"
-    if mode == "selective" and option == "1":
-        return "full"
+        return {"recompute": "op_sac"}
+    if mode == "selective" and option in ("0", "1"):
+        return {"recompute": "full"}
+    if mode == "selective" and option.isdecimal() and model is not None:
+        layers = model.num_layers // stages // int(option)
+        block = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": layers}
+        return block if layers else {"recompute": "none"}
     if mode in ("none", "full"):
-        return str(mode)
+        return {"recompute": str(mode)}
     raise ValueError(f"activation_checkpoint: mode {mode} with option {option} is not modelled")
 
 

@@ -1,0 +1,163 @@
+"""Experiments that others wrote: Primus' own are read and legal under their framework, and no setting is lost."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from primus_search.declare.framework_files import load_framework
+from primus_search.declare.megatron_yaml import SIZES
+from primus_search.errors import InputError
+from primus_search.export import torchtitan
+from primus_search.export.experiment_space import fewest_nodes, space_of, start
+from primus_search.export.experiments import is_experiment, read_experiment
+from primus_search.framework import Framework
+from primus_search.space import Enumerator
+from tests.support.launched import CLIENTS, MISSING
+
+OTHER_KINDS = ("zebra", "lfm2", "kimi_k3", "deepseek_v4", "qwen3_5", "sft", "odc")
+"""Names of experiments that train what is not modelled: state-space layers, adapters, fine-tuning, ..."""
+
+
+def legal_rows(path: Path) -> int:
+    """How many candidates the space of an experiment has: one where it is legal under its own framework."""
+    space = space_of(start(path, "", 0), [], None, "")
+    enumerator = Enumerator(space)
+    return len(enumerator.chunk(0, enumerator.size).candidates)
+
+
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize("step", [pytest.param(6, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.full)])
+def test_primus_own_experiments_are_read_and_legal_or_refused_by_name(step: int) -> None:
+    assert CLIENTS is not None
+    files = [path for path in sorted((CLIENTS / "primus" / "examples").rglob("*.yaml")) if is_experiment(path)]
+    assert len(files) >= 230
+    supported = [path for path in files[::step] if not any(kind in path.name for kind in OTHER_KINDS)]
+    assert sum(legal_rows(path) for path in supported) >= 0.95 * len(supported)
+    for path in set(files[::step]) - set(supported):
+        with pytest.raises(InputError):  # names the keys or the module that is not modelled
+            legal_rows(path)
+
+
+def test_the_fewest_nodes_hold_whole_replicas() -> None:
+    row = {"tp": 1, "cp": 1, "pp": 4, "etp": 1, "ep": 8, "shard_group": 0}
+    assert fewest_nodes(row, 8) == 4
+    assert fewest_nodes(row | {"pp": 1, "ep": 1}, 8) == 1
+    assert fewest_nodes(row | {"pp": 3, "ep": 1, "tp": 8}, 8) == 3
+
+
+# --- no setting is lost -----------------------------------------------------------------------------------------------
+
+PRIMUS_BASE = {
+    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "group_query_attention": True,
+    "num_query_groups": 4, "vocab_size": 1000, "max_position_embeddings": 4096, "num_experts": 8,
+    "moe_ffn_hidden_size": 512, "tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2,
+    "expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1, "global_batch_size": 64, "seq_length": 2048,
+    "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2,
+}  # fmt: skip
+PRIMUS_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("fp8_recipe",): {"fp8": "hybrid"},
+    ("recompute_modules",): {"recompute_granularity": "selective", "recompute_num_layers": None},
+    ("use_torch_fsdp2",): {"use_distributed_optimizer": False},
+    ("data_parallel_replicate_degree",): {"use_torch_fsdp2": True, "use_distributed_optimizer": False},
+    ("use_megatron_fsdp",): {"data_parallel_sharding_strategy": "optim_grads_params"},
+    ("data_parallel_sharding_strategy",): {"use_megatron_fsdp": True},
+    ("enable_primus_turbo", "use_turbo_deepep", "use_turbo_grouped_gemm"): {
+        "use_turbo_deepep": True, "use_turbo_grouped_gemm": True,
+    },
+    ("pp_algorithm",): {"patch_primus_pipeline": True, "num_virtual_stages_per_pipeline_rank": 2},
+    ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"): {
+        "multi_latent_attention": True,
+    },
+    ("tokenizer_model", "tokenizer_type"): {"vocab_size": None, "tokenizer_model": "meta-llama/Meta-Llama-3-8B"},
+    ("sink_sliding_window", "sink_window_even_layers_only"): {
+        "use_sink_attention": True, "sink_sliding_window": 64,
+    },
+    ("window_attn_skip_freq",): {"window_size": [64, 0]},
+    ("quick_geglu",): {"swiglu": False},
+    ("max_position_embeddings", "use_rotary_position_embeddings"): {"position_embedding_type": "learned_absolute"},
+}  # fmt: skip
+"""Settings beside the base under which these keys act."""
+TITAN_BASE = {
+    "model.name": "deepseek_v3", "model.flavor": "16B", "training.global_batch_size": 64,
+    "training.local_batch_size": 4, "parallelism.tensor_parallel_degree": 2,
+}  # fmt: skip
+TITAN_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("parallelism.pipeline_parallel_microbatch_size", "parallelism.pipeline_parallel_schedule",
+     "parallelism.pipeline_parallel_layers_per_stage", "parallelism.module_fqns_per_model_part"): {
+        "parallelism.pipeline_parallel_degree": 2,
+    },
+    ("quantize.linear.float8.recipe_name",): {"model.converters": ["quantize.linear.float8"]},
+    ("quantize.linear.mx.recipe_name",): {"model.converters": ["quantize.linear.mx"]},
+    ("compile.components",): {"compile.enable": True},
+    ("training.local_batch_size",): {"training.global_batch_size": -1},
+}  # fmt: skip
+OTHER_VALUES = (True, False, 2, 3, 16, 0.5, "x", [4], "block", "rowwise", "[1]*4+[0]*4", "[0]*4+[1]*4")
+
+
+def keys_of(framework: Framework) -> dict[str, list[Any]]:
+    """Every key of a contract with the values that it names."""
+    settings: list[Mapping[str, Any]] = []
+    for spelling in framework.spellings.values():
+        settings += [{spelling.key: 2}] if spelling.key else []
+        settings += [*spelling.values.values(), *spelling.beside.values()]
+        settings += [one for many in spelling.reads.values() for one in many]
+    for schedule in framework.schedules.values():
+        settings += [schedule.keys, schedule.beside]
+    keys: dict[str, list[Any]] = {key: [] for key in framework.effects}
+    for one in settings:
+        for key, value in one.items():
+            keys.setdefault(key, []).append(value)
+    return {key: values for key, values in keys.items() if key not in framework.ignored}
+
+
+Contexts = Mapping[tuple[str, ...], dict[str, Any]]
+
+
+def lost(keys: Mapping[str, list[Any]], contexts: Contexts, seen: Callable[[dict[str, Any]], Any]) -> list[str]:
+    """Keys of which no other value changes what is read, each in its context."""
+    of_key = {key: context for names, context in contexts.items() for key in names}
+    before = [(context, seen(context)) for context in ({}, *contexts.values())]
+    found = []
+    for key, values in keys.items():
+        context = of_key.get(key, {})
+        plain = next(read for other, read in before if other == context)
+        tried = [value for value in (*values, *OTHER_VALUES) if value is not None]
+        if all(seen(context | {key: value}) == plain for value in tried):
+            found.append(key)
+    return found
+
+
+def what_is_read(path: Path) -> Any:
+    try:
+        found = read_experiment(path, 16)
+    except InputError as error:
+        return str(error)
+    return dict(found.row), found.seq_length, found.global_batch_size, found.model, found.not_modelled
+
+
+def test_no_key_of_primus_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+
+    def seen(changes: dict[str, Any]) -> Any:
+        given = {key: value for key, value in (PRIMUS_BASE | changes).items() if value is not None}
+        module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "language_model.yaml"}
+        path.write_text("modules: " + json.dumps({"pre_trainer": module | {"overrides": given}}))
+        return what_is_read(path)
+
+    keys = keys_of(load_framework("primus")) | {key: [] for key in SIZES}
+    assert lost(keys, PRIMUS_CONTEXTS, seen) == []
+
+
+def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+
+    def seen(changes: dict[str, Any]) -> Any:
+        path.write_text(tomli_w.dumps(torchtitan.nested(TITAN_BASE | changes)))
+        return what_is_read(path)
+
+    keys = keys_of(load_framework("torchtitan")) | {key: [] for key in torchtitan.READ}
+    assert lost(keys, TITAN_CONTEXTS, seen) == []
