@@ -16,7 +16,7 @@ from primus_search.declare.fields import Fields, layer_pattern
 from primus_search.declare.search_path import FileKind, find, names
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError, Problem
-from primus_search.framework import Framework
+from primus_search.framework import Framework, Settings
 from primus_search.model import LatentAttention, MixtureOfExperts, Model
 
 VOCAB_MULTIPLE = 128
@@ -240,18 +240,22 @@ def _published(document: Document, fields: Fields) -> Published | None:
 def registered_model(framework: Framework, model: Model) -> str | None:
     """What a framework calls a model that has the very shape of one of its own."""
     bare = _shape(model)
-    own = {theirs: load_preset(name).model for name, theirs in framework.models.items()}
-    own |= {theirs: model_called(framework, theirs) for theirs in framework.flavors}
-    return next((theirs for theirs, known in own.items() if known is not None and _shape(known) == bare), None)
+    own = [(theirs, load_preset(name).model) for name, theirs in framework.models.items()]
+    own += [(theirs, _changed(fields)) for theirs, fields in framework.flavors.items()]
+    return next((theirs for theirs, known in own if _shape(known) == bare), None)
 
 
 def model_called(framework: Framework, theirs: str) -> Model | None:
     """The model that a framework calls `theirs`; None where its contract names none."""
     if theirs in framework.flavors:
-        fields = dict(framework.flavors[theirs])
-        return replace(load_preset(str(fields.pop("preset"))).model, **fields)
+        return _changed(framework.flavors[theirs])
     preset = next((ours for ours, name in framework.models.items() if name == theirs), None)
     return load_preset(preset).model if preset else None
+
+
+def _changed(fields: Settings) -> Model:
+    """The preset that `fields` name, with the other fields of theirs."""
+    return replace(load_preset(str(fields["preset"])).model, **{k: v for k, v in fields.items() if k != "preset"})
 
 
 @lru_cache(maxsize=256)
