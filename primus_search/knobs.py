@@ -183,6 +183,7 @@ class Knob:
     allowed        what a space file may hold, where kind and bounds do not say it
     label          its part of a candidate's one-line label, where a text is only shown for values other than the
                    default; None: `name=value`
+    plain          how a comparison with another candidate says that this one has the default: `no DeepEP`
     """
 
     name: str
@@ -211,6 +212,7 @@ class Knob:
     limit: Callable[["Model", "Cluster", "Workload"], int] | None = None
     allowed: str = ""
     label: str | Callable[[Row], str] | None = None
+    plain: str = ""
 
     @property
     def has_words(self) -> bool:
@@ -265,6 +267,16 @@ class Knob:
             return self.label(row)
         text = f"{self.name}={{{self.name}}}" if self.label is None else self.label
         return text.format_map(row) if row[self.name] != self.word(self.default) else ""
+
+    def told(self, row: Row) -> str:
+        """Its value in a comparison with another candidate, the default included."""
+        if self.kind is Kind.SCHEDULE:
+            return str(row[self.name])
+        if self.kind is Kind.LAYOUT:
+            return f"layout:{row[self.name]}"
+        if row[self.name] == self.word(self.default) and self.plain:
+            return self.plain
+        return self.label_of(row) or f"{self.name}={row[self.name]}"
 
 
 def _pipeline_label(row: Row) -> str:
@@ -445,6 +457,7 @@ KNOBS: tuple[Knob, ...] = (
         tried=7,
         freed=8,
         label="fp8:{fp8}",
+        plain="BF16",
     ),
     Knob(
         name="recompute",
@@ -468,6 +481,7 @@ KNOBS: tuple[Knob, ...] = (
         tried=8,
         freed=5,
         label=_recompute_label,
+        plain="no recompute",
     ),
     Knob(
         name="recompute_num_layers",
@@ -508,6 +522,7 @@ KNOBS: tuple[Knob, ...] = (
         auto=(0,),
         limit=lambda model, cluster, workload: model.num_layers,
         label="offload{offload_layers}",
+        plain="no offload",
     ),
     Knob(
         name="sharding",
@@ -552,6 +567,7 @@ KNOBS: tuple[Knob, ...] = (
         tried=5,
         freed=9,
         label="deepep",
+        plain="no deepep",
     ),
     Knob(
         name="grouped_gemm",
@@ -566,6 +582,7 @@ KNOBS: tuple[Knob, ...] = (
         guess=GroupedGemm.TURBO,
         followers=("sync_free_stage",),
         label="{grouped_gemm}-gemm",
+        plain="turbo-gemm",
     ),
     Knob(
         name="sync_free_stage",
@@ -583,6 +600,7 @@ KNOBS: tuple[Knob, ...] = (
         tried=6,
         freed=10,
         label="sf{sync_free_stage}",
+        plain="sf0",
     ),
     Knob(
         name="exchange_overlap",
@@ -596,6 +614,7 @@ KNOBS: tuple[Knob, ...] = (
         followers=("schedule", "vpp", "recompute", "recompute_num_layers", "recompute_method"),
         tried=13,
         label="exchange-overlap",
+        plain="no exchange-overlap",
     ),
     Knob(
         name="cuda_graph",
@@ -609,6 +628,7 @@ KNOBS: tuple[Knob, ...] = (
         followers=("deepep", "recompute", "recompute_num_layers", "recompute_method"),
         tried=14,
         label="graph:{cuda_graph}",
+        plain="no graph",
     ),
     Knob(
         name="loss_fusion",
@@ -622,6 +642,7 @@ KNOBS: tuple[Knob, ...] = (
         relief=(True,),
         guess=True,
         label="unfused-loss",
+        plain="fused-loss",
     ),
     Knob(
         name="overlap_grad_reduce",
@@ -633,6 +654,7 @@ KNOBS: tuple[Knob, ...] = (
         auto=(True, False),
         guess=True,
         label="no-grad-overlap",
+        plain="grad-overlap",
     ),
 )
 """Every knob, in the order of enumeration, slowest first; those that are not `is_outer` vary within the others."""

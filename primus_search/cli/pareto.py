@@ -15,7 +15,7 @@ def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
     from json import dumps
 
     from primus_search.exploration.run_folder.saved_run import SavedRun
-    from primus_search.report.terminal import print_saved_frontier
+    from primus_search.report.frontier_text import print_saved_frontier
 
     saved = SavedRun.open(run)
     if as_csv:

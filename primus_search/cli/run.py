@@ -39,6 +39,16 @@ LoadBenchmark = Annotated[Path | None, typer.Option(help="Use the measurements o
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="KEY", help="Leave out this key of the model file; repeatable.")
 ]
+Distinct = Annotated[
+    str,
+    typer.Option(
+        metavar="KEYS", help="What choices are told apart by: axes, layout, precision, family; default these three."
+    ),
+]
+EveryRow = Annotated[bool, typer.Option("--all", help="Print the ranking row by row in place of the choices.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print the stages of the search and every rule as well.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
 
 
@@ -62,6 +72,9 @@ def run(
     save_benchmark: SaveBenchmark = None,
     load_benchmark: LoadBenchmark = None,
     ignore: Ignore = None,
+    every_row: EveryRow = False,
+    distinct: Distinct = "",
+    verbose: Verbose = False,
     json: AsJson = False,
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
@@ -72,26 +85,31 @@ def run(
     overrides = [*(sets or []), *flags]
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = load_space(space, overrides=overrides)  # before the rest is loaded: a mistake is said at once
+    from primus_search.analysis.choices import keys_of
     from primus_search.cli.output.progress import progress_bar
     from primus_search.complete_search import search
     from primus_search.exploration import Options, SearchResult, default_folder, summary
-    from primus_search.report.terminal import print_pareto, print_ranking
+    from primus_search.report.terminal import View, print_result
 
     must_exist(load_benchmark, "--load-benchmark")
     if resume and out is None:
         _refuse("--resume", "needs the run folder to continue: add --out DIR")
 
+    folder = out or default_folder(loaded.name)
+    view = View(
+        folder=str(folder), is_raw=every_row, distinct=keys_of(distinct), is_verbose=verbose, token_budget=tokens
+    )
+
     def show(result: SearchResult) -> None:
         if json:
             typer.echo(dumps(summary(result), indent=2))
         else:
-            print_ranking(result, token_budget=tokens)
-            print_pareto(result)
+            print_result(result, view)
 
     result = search(
         loaded,
         Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume),
-        out=out or default_folder(loaded.name),
+        out=folder,
         load_benchmark=load_benchmark,
         save_benchmark=save_benchmark,
         token_budget=tokens,

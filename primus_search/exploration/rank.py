@@ -37,6 +37,7 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
         ranking=table(funnel, cluster, found.shortlist.top.indices),
         frontier=table(funnel, cluster, found.shortlist.frontier.indices, by="memory"),
+        leaders=table(funnel, cluster, found.shortlist.grouped.rows.indices),
     )
 
 

@@ -150,6 +150,7 @@ class ClusterResult:
 
     raw        size of the grid          legal     rows that no rule removed
     feasible   rows that fit in memory   removed   rows per rule, in the order rules are asked
+    leaders    the best rows of each parallel layout and precision, by step; those of the ranking among them
     """
 
     choice: ClusterChoice
@@ -159,6 +160,7 @@ class ClusterResult:
     removed: Mapping[str, int]
     ranking: RankingTable
     frontier: RankingTable
+    leaders: RankingTable
 
     @property
     def best_tokens_per_s_per_gpu(self) -> float:
@@ -298,9 +300,3 @@ def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
             )
         )
     return tuple(rungs)
-
-
-def exposed_comm_s(projection: Projection) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Seconds of the step that communication takes on the critical path, hops of the pipeline not included."""
-    step = projection.step
-    return step.tensor_comm + step.context_comm + step.expert_comm + step.shard_comm + step.gradient_comm

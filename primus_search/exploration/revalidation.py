@@ -180,7 +180,7 @@ def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable) ->
     choice = run.cluster(1)
     number = run.space.clusters.index(choice)
     files = {
-        "ranking.csv": _as_csv(run.ranking, ranking, choice),
+        "ranking.csv": _as_csv(run.ranking, ranking, choice, run.ranking[RANKED_ROWS:]),
         "pareto.csv": _as_csv(run.frontier, frontier, choice),
         "candidates.parquet": kept_again(run.path, number, ranking),
     }
@@ -189,11 +189,16 @@ def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable) ->
     write_together(run.path, files | {"run.json": json.dumps(facts, indent=2).encode() + b"\n"})
 
 
-def _as_csv(before: Sequence[Mapping[str, Any]], table: RankingTable, choice: ClusterChoice) -> bytes:
-    """The rows of a table, labelled as before, and those of the other clusters."""
-    others = [row for row in before if not is_on(row, choice)]
+def _as_csv(
+    before: Sequence[Mapping[str, Any]],
+    table: RankingTable,
+    choice: ClusterChoice,
+    behind: Sequence[Mapping[str, Any]] = (),
+) -> bytes:
+    """The rows of a table, labelled as before, and those of the other clusters; rows `behind` stay where they are."""
+    others = [row for row in before[: len(before) - len(behind)] if not is_on(row, choice)]
     labels = {name: value for name, value in labels_of(choice).items() if name in before[0]}
-    return csv_bytes([*(labels | row for row in table.rows()), *others])
+    return csv_bytes([*(labels | row for row in table.rows()), *others, *behind])
 
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:

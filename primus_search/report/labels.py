@@ -1,6 +1,6 @@
 """A candidate in one short line, the way engineers write it: `TP2 PP4x2 EP8 mbs1 zbv sf3 fp8:hybrid full(4)`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from primus_search.candidates import COLUMN_NAMES
@@ -12,6 +12,18 @@ from primus_search.knobs import KNOB
 def short(row: Mapping[str, Any]) -> str:
     """The knobs that distinguish a candidate; what is at its usual value is left out."""
     return " ".join(text for text in (KNOB[name].label_of(row) for name in COLUMN_NAMES) if text)
+
+
+def factored(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """Labels of several candidates: the words that all of them have, and the others of each."""
+    labels = [short(row).split(" ") for row in rows]
+    shared = [word for word in labels[0] if all(word in label for label in labels)]
+    return " ".join(shared), [" ".join(word for word in label if word not in shared) for label in labels]
+
+
+def evidence_of(row: Mapping[str, Any]) -> str:
+    """`m/t`: time measured, memory traced."""
+    return f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}"
 
 
 def counted(number: int, noun: str) -> str:

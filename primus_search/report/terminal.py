@@ -1,143 +1,129 @@
-"""What `run` prints: the funnel, the ranking, and the frontier of memory against throughput.
+"""What `run` prints, the answer first: recommendation, choices, frontier, then evidence and legend.
 
 Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figure what it stands on.
 """
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from itertools import takewhile
+from dataclasses import dataclass, fields, replace
 from typing import Any, TextIO
 
-import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.table import Table as RichTable
 
-from primus_search.candidates import COLUMN_NAMES, Ints
+from primus_search.analysis.choices import DEFAULT_KEYS, ChoiceRow, choices
 from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.memory.fit import SURELY
+from primus_search.cost.memory.fit import FITS, SURELY
 from primus_search.declare.framework_files import framework_names, load_framework
-from primus_search.exploration.result import MEASURED, PROJECTED, RankingTable, SearchResult, exposed_comm_s, ladder
-from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.result import RankingTable, SearchResult, ladder
+from primus_search.exploration.run_folder.folder import ranked_rows
 from primus_search.exploration.trials import Judge, values_of
 from primus_search.report.console import Plain
-from primus_search.report.labels import between, chance, counted, rests, short
+from primus_search.report.frontier_text import EVIDENCE, print_frontier
+from primus_search.report.labels import counted, fits, rests, short
+from primus_search.report.plain_tables import table
+from primus_search.report.ranking_text import TIED, print_choices, print_ranked
 from primus_search.units import GB
 
-MOST_RULES = 12
-MOST_POINTS = 12
-PLOT_HEIGHT = 18
-TIED = "="
-"""Beside a rank: as fast as the first, as far as one run of each could tell."""
+MOST_RULES = 3
+"""Rules that the evidence names; `--verbose` names all."""
 SHOWN_SHARE = 0.015
 """Share of the step, or of the memory, below which a part is left to `explain`."""
-MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured"}
-"""Points of the plot by what they stand on."""
-CHOSEN = "#"
-UNLIKE = "Measured, traced and projected figures are not compared; each kind of evidence has its own frontier."
-EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device)."
-SPARED = ("comm", "MFU", "bubble", "T/M", "90 %", "fits")
-"""Columns of the ranking that a narrow window leaves out, first to last."""
-CONFIGURATION_WIDTH = 20
-"""Least width of the configuration, which may wrap: with it the ranking fits 80 columns."""
+
+Row = Mapping[str, Any]
 
 
-def print_ranking(result: SearchResult, stream: TextIO | None = None, *, token_budget: float = 0.0) -> None:
-    """The question, the funnel, and the best candidates; of several clusters the best one's, and the scaling table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """How much of a result is printed.
+
+    folder      of the run, for the commands that are printed; "" for none
+    is_raw      every row of the ranking in place of the choices
+    distinct    what choices are told apart by
+    is_verbose  stages of the funnel and every rule as well
+    token_budget  tokens to train on, for days in the scaling table; 0 for none
+    """
+
+    folder: str = ""
+    is_raw: bool = False
+    distinct: Sequence[str] = DEFAULT_KEYS
+    is_verbose: bool = False
+    token_budget: float = 0.0
+
+
+def print_result(result: SearchResult, view: View | None = None, stream: TextIO | None = None) -> None:
+    """The recommendation, the choices, the frontier, then what they rest on and what the words mean."""
+    view = view or View()
     console = Plain(stream)
-    space = result.space
-    cluster = result.best.choice.cluster
+    rows = ranked_rows(result)
+    chosen = choices(rows, most=result.space.search.top_k, keys=view.distinct)
+    _print_recommendation(console, result, chosen, view)
+    if view.is_raw:
+        ranks = [rank for rank, row in enumerate(rows, start=1) if _is_of_best(result, row)]
+        ranks = ranks[: result.space.search.top_k]
+        print_ranked(console, ranks, [rows[rank - 1] for rank in ranks])
+    else:
+        print_choices(console, chosen)
+    for line in _unstarted(result):
+        console.print(line)
+    if len(result.clusters) > 1 or view.token_budget:
+        console.print(_ladder(result, view.token_budget))
+    print_frontier(result, stream)
+    _print_evidence(console, result, view, len(rows))
+
+
+def _is_of_best(result: SearchResult, row: Row) -> bool:
+    """Whether a row of ranking.csv is of the best cluster."""
+    choice = result.best.choice
+    labels = dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
+    return all(row[name] == value for name, value in labels.items() if name in row)
+
+
+# --- the recommendation ----------------------------------------------------------------------------------------------
+
+
+def _print_recommendation(console: Plain, result: SearchResult, chosen: Sequence[ChoiceRow], view: View) -> None:
+    """What was asked, what to run, how to start it, what that rests on and what to measure."""
+    space, best, row = result.space, result.best, chosen[0].row
+    cluster = best.choice.cluster
     several = f"the best of {len(result.clusters)} clusters, " if len(result.clusters) > 1 else ""
     console.print(
         f"{space.name}: {several}{counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.title}, sequence {space.workload.seq_length}, "
-        f"global batch {space.workload.global_batch_size}"
+        f"{cluster.accelerator.name}, sequence {space.workload.seq_length}, global batch "
+        f"{space.workload.global_batch_size}"
     )
-    console.print(_framework(result))
-    console.print(_funnel(result))
-    console.print(_removed(result))
-    _print_ranking_table(console, _ranking(result))
-    for line in _unstarted(result):
-        console.print(line)
-    console.print(_confidence(result.ranking))
-    console.print(_parts(result.ranking))
-    console.print(f"First row, {in_words(result.ranking.coverage)}")
-    console.print(_evidence(result))
-    if len(result.clusters) > 1:
-        console.print(f"Ranks are those of ranking.csv, over all {len(result.clusters)} clusters.")
-    if len(result.clusters) > 1 or token_budget:
-        console.print(_ladder(result, token_budget))
-
-
-def print_pareto(result: SearchResult, stream: TextIO | None = None) -> None:
-    """The frontier as a plot with the winner marked, then points along it as a table."""
-    best = result.ranking.row(0) if len(result.ranking) else None
-    _print_frontier(list(result.frontier.rows()), best, stream or sys.stdout)
-
-
-def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
-    """The frontier of a run folder, as `print_pareto` prints it: of several clusters that of the best."""
-    best = run.ranking[0]
-    names = list(takewhile(lambda name: name != COLUMN_NAMES[0], best))  # what tells clusters apart comes first
-    mine = [row for row in run.frontier if all(row[name] == best[name] for name in names)]
-    _print_frontier(mine, best, stream or sys.stdout)
-    Plain(stream).print(EVIDENCE)
-    if len(mine) < len(run.frontier):
-        where = ", ".join(
-            f"{name}={best[name]:g}" if isinstance(best[name], float) else f"{name}={best[name]}" for name in names
-        )
-        Plain(stream).print(f"This is the frontier of {where}; pareto.csv has those of the other clusters as well.")
-
-
-def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, stream: TextIO) -> None:
-    if not rows:
-        return
-    width = shutil.get_terminal_size((80, 24)).columns
-    stream.write(plot(rows, best, min(width, 100)) + "\n")
-    Plain(stream).print(_frontier(rows))
-    if len({_evidence_of(row) for row in rows}) > 1:
-        Plain(stream).print(UNLIKE)
-
-
-def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
-    """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
-    import plotext
-
-    figure = plotext.figure
-    figure.clear()
-    figure.plot_size(width, PLOT_HEIGHT)
-    marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
-    marked |= {CHOSEN: [best] if best else []}
-    for mark, points in marked.items():
-        if points:
-            memory = [row["memory_bytes"] / GB for row in points]
-            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=mark))
-    figure.title(
-        "frontier: "
-        + "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
-        + f"  {CHOSEN} chosen"
+    console.print(f"Recommended: {short(row)}")
+    low, high = row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]
+    console.print(
+        f"{row['tokens_per_s_per_gpu']:,.0f} tok/s/GPU (90 %: {low:,.0f} to {high:,.0f}), MFU {row['mfu']:.0%}, "
+        f"{row['memory_bytes'] / GB:.0f} of {cluster.accelerator.hbm_bytes / GB:.0f} GB ({fits(row)})."
     )
-    figure.label("memory per GPU, GB", axis="x")
-    figure.label("tokens/s/GPU", axis="y")
-    return str(plotext.uncolorize(str(figure.build())))
+    console.print(_launch(result, chosen[0], view))
+    gaps = [one.part for one in best.ranking.coverage if not one.is_calibrated]
+    outside = f"; extrapolated: {', '.join(gaps)}" if gaps else ""
+    console.print(f"Rests on {rests(best.ranking.confidence)}{outside}.")
+    console.print(_to_measure(chosen, view))
 
 
-def _mark(row: Mapping[str, Any]) -> str:
-    """What a point of the plot stands on, as a key of `MARKS`."""
-    if row["time_evidence"] == MEASURED:
-        return "m"
-    return "." if row["memory_evidence"] == PROJECTED else "t"
+def _launch(result: SearchResult, first: ChoiceRow, view: View) -> str:
+    """The command that writes what starts the recommendation, and for which framework."""
+    choice, where = result.best.choice, view.folder or "RUN"
+    if choice.framework.is_any:
+        return f"Launch: primus-search export {where} {first.rank} --format NAME (no framework was chosen)"
+    why = (
+        f", assumed on {choice.cluster.accelerator.name}; --framework changes it" if choice.is_framework_assumed else ""
+    )
+    return f"Launch: primus-search export {where} {first.rank}  ({choice.framework.title}{why})"
 
 
-def _framework(result: SearchResult) -> str:
-    """What starts the jobs that are ranked, and how to choose another."""
-    choice = result.best.choice
-    why = f"assumed on {choice.cluster.accelerator.name}; --framework changes it" if choice.is_framework_assumed else ""
-    said = " or ".join(dict.fromkeys(one.choice.framework.title for one in result.clusters))
-    return f"Framework: {said}" + (f" ({why})." if why else ".")
+def _to_measure(chosen: Sequence[ChoiceRow], view: View) -> str:
+    """The runs that would tell most: the first row, and the choice next to it if the two cannot be told apart."""
+    tied = [choice.rank for choice in chosen[1:] if choice.row["ties_with_best"]]
+    rows = f"rows 1 and {tied[0]}, within the noise of one run ({TIE:.0%})" if tied else "row 1"
+    surely = [choice.rank for choice in chosen if choice.row["memory_verdict"] == FITS]
+    risk = ""
+    if chosen[0].row["memory_verdict"] != FITS:
+        risk = f" Row 1 may run out of memory{f'; row {surely[0]} fits' if surely else ''}."
+    return f"Measure next: {rows}; primus-search next {view.folder or 'RUN'} plans the runs.{risk}"
 
 
 def _unstarted(result: SearchResult) -> list[str]:
@@ -164,85 +150,60 @@ def _unstarted(result: SearchResult) -> list[str]:
     return [f"No framework ({names}) can start rows {', '.join(lost)}; --framework NAME ranks what one can start."]
 
 
+# --- evidence and legend ---------------------------------------------------------------------------------------------
+
+
+def _print_evidence(console: Plain, result: SearchResult, view: View, listed: int) -> None:
+    """Where the figures come from and what the words of the tables mean."""
+    console.print(_parts(result.ranking))
+    console.print(f"First row, {in_words(result.ranking.coverage)}")
+    if view.is_verbose:
+        console.print(_funnel(result))
+    console.print(_removed(result, None if view.is_verbose else MOST_RULES))
+    console.print(_optimality(result))
+    console.print(_legend(result.ranking, listed))
+    if len(result.clusters) > 1:
+        console.print(f"Ranks are those of ranking.csv, over all {len(result.clusters)} clusters.")
+
+
 def _funnel(result: SearchResult) -> RichTable:
-    table = _table("stage", "rows", "seconds", "rows/s/core")
+    found = table("stage", "rows", "seconds", "rows/s/core")
     for stage in result.stages:
-        table.add_row(stage.name, f"{stage.rows:,}", f"{stage.seconds:.2f}", f"{stage.rows_per_s:,.0f}")
-    return table
+        found.add_row(stage.name, f"{stage.rows:,}", f"{stage.seconds:.2f}", f"{stage.rows_per_s:,.0f}")
+    return found
 
 
-def _removed(result: SearchResult) -> str:
+def _removed(result: SearchResult, most: int | None) -> str:
+    """How many candidates there are, and the rules that removed most, with their reasons."""
     removed = sorted(((n, name) for name, n in result.removed.items() if n), key=lambda pair: (-pair[0], pair[1]))
-    said = ", ".join(f"{name} {n:,}" for n, name in removed[:MOST_RULES])
-    more = f", and {counted(len(removed) - MOST_RULES, 'rule')} more" if len(removed) > MOST_RULES else ""
+    said = "; ".join(f"{n:,} by {name} ({result.reasons[name]})" for n, name in removed[:most])
+    left = len(removed) - len(removed[:most])
+    more = f"; {counted(left, 'rule')} more with --verbose" if left else ""
     counts = f"{result.raw:,} in the grid, {result.legal:,} legal, {result.feasible:,} fit in memory."
-    return f"{counts}\nRemoved by rule: {said or 'none'}{more}."
+    return f"{counts}\nRemoved: {said or 'none'}{more}."
 
 
-def _print_ranking_table(console: Plain, rows: Sequence[Mapping[str, str]]) -> None:
-    """The best rows; a window too narrow for every column loses the least needed ones, and is told so."""
-    widths = {
-        name: max(cell_len(line) for row in rows for line in f"{name}\n{row[name]}".split("\n")) for name in rows[0]
-    }
-    widths["configuration"] = CONFIGURATION_WIDTH
-    left_out: list[str] = []
-    for name in SPARED:
-        if sum(widths.values()) + len(widths) + 1 > console.width:  # a blank before each column, one at the end
-            left_out.append(name)
-            del widths[name]
-    table = _table(*widths)
-    for row in rows:
-        table.add_row(*(row[name] for name in widths))
-    console.print(table)
-    if left_out:
-        console.print(f"{console.width} columns have no room for: {', '.join(left_out)}.")
+def _optimality(result: SearchResult) -> str:
+    """Whether the whole space was evaluated."""
+    if result.exact:
+        kind = f"Global optimum under the cost model: all {result.legal:,} legal candidates evaluated"
+    else:
+        kind = "The best found, not proven to be the optimum"
+    lines = [f"{kind} ({result.method}: {result.method_reason})."]
+    if not result.is_complete:
+        lines.append("The search stopped before the whole space was seen.")
+    return "\n".join([*lines, *result.space.notes, *result.notes])
 
 
-def _ranking(result: SearchResult) -> list[dict[str, str]]:
-    """Cells of the best cluster's best rows by the heading of their column."""
-    ranking, top = result.ranking, result.space.search.top_k
-    p, sure = ranking.projection, ranking.confidence
-    comm = exposed_comm_s(p) / p.step.total
-    places = _places(result)
-    return [
-        {
-            "#": f"{places[rank]}{TIED if rank and row['ties_with_best'] else ''}",
-            "configuration": short(row),
-            "tok/s/GPU": f"{row['tokens_per_s_per_gpu']:,.0f}",
-            "90 %": between(sure.low[rank], sure.high[rank]),
-            "GB": f"{row['memory_bytes'] / GB:.0f}",
-            "fits": f"{chance(sure.fits[rank])}\n{row['memory_verdict']}",
-            "bubble": f"{row['bubble_ratio']:z.1%}",
-            "comm": f"{comm[rank]:.0%}",
-            "MFU": f"{row['mfu']:.0%}",
-            "T/M": _evidence_of(row),
-        }
-        for rank, row in ((rank, ranking.row(rank)) for rank in range(min(top, len(ranking))))
-    ]
-
-
-def _places(result: SearchResult) -> Ints:
-    """Rank in ranking.csv, from 1, of each row of the best cluster."""
-    if len(result.clusters) == 1:
-        return np.arange(1, len(result.ranking) + 1)
-    tables = [one.ranking for one in result.clusters]
-    rate = np.concatenate([table.projection.__getattribute__(result.space.search.objective) for table in tables])
-    is_projected = np.array([word != MEASURED for table in tables for word in table.time_evidence])
-    is_lost = np.concatenate([table.is_lost for table in tables])
-    place = np.empty(len(rate), dtype=np.int64)
-    place[np.lexsort((-rate, is_projected, is_lost))] = np.arange(1, len(rate) + 1)
-    first = sum(len(table) for table in tables[: result.clusters.index(result.best)])
-    return place[first : first + len(result.ranking)]
-
-
-def _confidence(ranking: RankingTable) -> str:
-    """What the columns `90 %` and `fits` and the mark of a tie stand on."""
-    sure = ranking.confidence
-    tied = int(sure.ties_with_best.sum())
+def _legend(ranking: RankingTable, listed: int) -> str:
+    """What the columns and marks mean."""
+    tied, source = int(ranking.confidence.ties_with_best.sum()), rests(ranking.confidence)
     return (
-        f"90 %: interval of tok/s/GPU, from {rests(sure)}. fits: probability that it runs in device memory, "
-        f"FITS from {SURELY:.0%}, AT RISK below; candidates predicted to run out of memory are not listed. "
-        f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} candidates."
+        f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} kept "
+        f"candidates. vs #1: tokens/s/GPU against the first row. 90 %: interval of tok/s/GPU, from {source}. "
+        f"fits: probability that it runs in device memory, FITS from {SURELY:.0%}, AT RISK below; candidates predicted "
+        f"to run out of memory are not listed. simplest: fewest knobs off their defaults within 2 % of the best. "
+        f"{EVIDENCE} --all prints the ranking row by row; ranking.csv has {listed:,} rows."
     )
 
 
@@ -262,59 +223,17 @@ def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(parts.items(), key=lambda item: -item[1])
 
 
-def _evidence(result: SearchResult) -> str:
-    kind = "the exact optimum of the model" if result.exact else "the best found"
-    lines = [
-        EVIDENCE,
-        f"This is {kind} ({result.method}: {result.method_reason}).",
-    ]
-    if not result.is_complete:
-        lines.append("The search stopped before the whole space was seen.")
-    return "\n".join([*lines, *result.space.notes, *result.notes])
-
-
-def _evidence_of(row: Mapping[str, Any]) -> str:
-    """`m/t`: time measured, memory traced."""
-    return f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}"
-
-
-def _frontier(rows: Sequence[Mapping[str, Any]]) -> RichTable:
-    table = _table("GB", "tok/s/GPU", "T/M", "configuration")
-    ordered = sorted(rows, key=lambda row: row["memory_bytes"])
-    shown = np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int)
-    for row in (ordered[i] for i in shown):  # the leanest and the fastest among them
-        figures = (f"{row['memory_bytes'] / GB:.1f}", f"{row['tokens_per_s_per_gpu']:,.0f}", _evidence_of(row))
-        table.add_row(*figures, short(row))
-    return table
-
-
 def _ladder(result: SearchResult, token_budget: float) -> RichTable:
     """The scaling table; with a token budget how long and how many GPU hours it takes, with a price what it costs."""
     rungs = ladder(result, token_budget)
     is_priced = any(rung.cost_USD for rung in rungs)
     budget = ("days", "GPU hours", *(("USD",) if is_priced else ())) if token_budget else ()
-    table = _table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget)
+    found = table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget)
     for rung in rungs:
         name = ", ".join(f"{key}={value}" for key, value in rung.labels) or counted(rung.nodes, "node")
         cells = (f"{rung.days:,.1f}", f"{rung.gpu_hours:,.0f}", f"{rung.cost_USD:,.0f}")
-        table.add_row(
+        found.add_row(
             name, f"{rung.world:,}", f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}",
             f"{rung.efficiency:.1%}", *cells[: len(budget)],
         )  # fmt: skip
-    return table
-
-
-def _table(*columns: str) -> RichTable:
-    # The divider is a blank, and enough: in 80 columns rich drops the last ones of a table that does not fit.
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    for name in columns:
-        is_text = name in ("configuration", "stage", "cluster", "T/M")
-        # A configuration or a cluster is words and may wrap; figures may not.
-        table.add_column(
-            name,
-            justify="left" if is_text else "right",
-            overflow="fold",
-            no_wrap=name not in ("configuration", "cluster"),
-            min_width=CONFIGURATION_WIDTH if name == "configuration" else None,
-        )
-    return table
+    return found

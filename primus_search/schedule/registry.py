@@ -98,6 +98,13 @@ class Algorithm:
     needs: str = ""
     generate: Callable[[Request], Table]
 
+    @property
+    def family(self) -> str:
+        """What engineers call its kind: zero bubble (W apart from B), interleaved (several chunks a rank), or 1F1B."""
+        if self.splits_weight:
+            return "zero bubble"
+        return "1F1B" if self.virtual_stages == (1,) else "interleaved"
+
 
 class Traits(TypedDict, total=False):
     """Fields of an `Algorithm` that have a default."""

@@ -24,8 +24,8 @@ from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.job import Job
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
+from primus_search.report.frontier_text import print_saved_frontier
 from primus_search.report.html_data import content
-from primus_search.report.terminal import print_saved_frontier
 from tests.support.small_runs import make_run
 
 SLOWER, HEAVIER = 1.25, 1.02

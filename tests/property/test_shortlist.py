@@ -6,6 +6,10 @@ from hypothesis import strategies as st
 
 from primus_search.exploration.exhaustive.shortlist import (
     OPEN,
+    PER_GROUP,
+    PRECISIONS,
+    SLOWEST,
+    UNGROUPED,
     Collector,
     Cut,
     Shortlist,
@@ -93,6 +97,48 @@ def test_a_full_list_refuses_only_what_is_strictly_slower(pairs: list[tuple[floa
         would_tie = step <= cut.step_s
         assert not would_tie or bool(cut.admits(np.array([step]), np.array([memory]))[0])
     assert OPEN.admits(np.array([np.finfo(float).max]), np.array([0.0])).all()
+
+
+def groups_by_hand(pairs: list[tuple[float, float]], group: list[int]) -> set[int]:
+    """The best of each group that are not hopeless in their precision."""
+    kept = set()
+    for number in set(group) - {UNGROUPED}:
+        kin = [i for i in range(len(pairs)) if group[i] >= 0 and group[i] % PRECISIONS == number % PRECISIONS]
+        floor = SLOWEST * min(pairs[i][0] for i in kin)
+        mine = sorted((i for i in kin if group[i] == number), key=lambda i: (pairs[i][0], i))[:PER_GROUP]
+        kept |= {i for i in mine if pairs[i][0] <= floor}
+    return kept
+
+
+grouped = st.lists(
+    st.tuples(figures, figures, st.sampled_from([UNGROUPED, 0, 1, PRECISIONS, 3 * PRECISIONS + 1])), max_size=90
+)
+
+
+@given(grouped, st.integers(0, 90), st.randoms(use_true_random=False))
+def test_the_best_of_each_group_are_kept_whoever_finds_them(
+    rows: list[tuple[float, float, int]], split: int, rng
+) -> None:
+    pairs, group = [(step, memory) for step, memory, _ in rows], [number for *_, number in rows]
+    order = list(range(len(rows)))
+    rng.shuffle(order)
+    left, right = order[:split], order[split:]
+    first = Shortlist.empty(3).with_rows(
+        rows_of([pairs[i] for i in left], left), np.array([group[i] for i in left], int)
+    )
+    collector = Collector(3, first.cut)
+    for at in range(0, len(right), 7):
+        numbers = right[at : at + 7]
+        some, kinds = (
+            rows_of([pairs[i] for i in numbers], numbers),
+            np.array([group[i] for i in numbers], dtype=np.int64),
+        )
+        bound = some.step_s - rng.choice([0.0, 0.5, 2.0])
+        admitted = collector.cut.admits(bound, some.memory_bytes) | collector.cut.groups.admits(bound, kinds)
+        collector.add(some.take(admitted), kinds[admitted])
+    merged = first.plus(collector.shortlist)
+    assert set(merged.grouped.rows.indices.tolist()) == groups_by_hand(pairs, group)
+    assert merged.top.indices.tolist() == best_by_hand(pairs, 3)
 
 
 counts = st.dictionaries(st.sampled_from(["enumerate", "memory"]), st.integers(0, 9))

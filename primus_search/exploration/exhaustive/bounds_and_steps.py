@@ -15,6 +15,7 @@ from primus_search.cost.project import Projector
 from primus_search.cost.replicas import REPLICA_TERMS
 from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
+from primus_search.exploration.exhaustive.groups import Groups
 from primus_search.exploration.exhaustive.pair_codes import PairCodes, SetRows
 from primus_search.knobs import Enters, reading
 from primus_search.model import Model
@@ -30,7 +31,7 @@ class Sieve:
 
     def __init__(self, enumerator: Enumerator, projector: Projector) -> None:
         self.enumerator, self.projector = enumerator, projector
-        self.bundles = Bundles(enumerator, MEMORY_READS)
+        self.bundles, self.groups = Bundles(enumerator, MEMORY_READS), Groups(enumerator)
         terms, table = projector.terms, projector.table
         self._memory = [PairCodes(enumerator, memo) for memo in (table.moments, table.states, table.batches)]
         self._layer, self._shape, self._hop, self._replica = (

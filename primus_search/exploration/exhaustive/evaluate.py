@@ -2,8 +2,8 @@
 
 Candidates of a whole outer cell come in bundles that memory cannot tell apart: memory and a first bound are computed
 once per bundle. Bundles that may matter are taken up in the order of their bounds, candidate by candidate: a sharper
-bound, then the exact step. A row is dropped only when rows already found exclude it from the top list and from the
-frontier, so that the order in which rows are looked at never changes the answer.
+bound, then the exact step. A row is dropped only when rows already found exclude it from the top list, from the best
+of its group and from the frontier, so that the order in which rows are looked at never changes the answer.
 """
 
 import time
@@ -17,8 +17,17 @@ import numpy as np
 from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_IGNORES as MEMORY_IGNORES
-from primus_search.exploration.exhaustive.bounds_and_steps import Sieve
-from primus_search.exploration.exhaustive.shortlist import Collector, Cut, ShortlistRows, without_noise
+from primus_search.exploration.exhaustive.bounds_and_steps import Pipelines, Sieve
+from primus_search.exploration.exhaustive.shortlist import (
+    PER_GROUP,
+    UNGROUPED,
+    Collector,
+    Cut,
+    ShortlistRows,
+    lengths_of,
+    starts_of,
+    without_noise,
+)
 from primus_search.exploration.exhaustive.task_order import Walk
 from primus_search.exploration.findings import NO_MISS, Findings, Miss
 from primus_search.space import Enumerator, Space
@@ -103,32 +112,40 @@ class Funnel:
         for begin, end in _portions(sieve.bundles.count(cells), CHUNK_ROWS):
             alive = alive.plus(_sift(sieve, cells[begin:end], collector.cut, tally))
         alive = alive.take(np.argsort(alive.bound_s, kind="stable"))
-        for begin, end in _portions(sieve.bundles.size[alive.bundle], CHUNK_ROWS):
-            some = alive.take(slice(begin, end))
-            some = some.take(collector.cut.admits(some.bound_s, some.memory_bytes))
-            with tally.stage("enumerate", 0):
-                spread = sieve.bundles.lines(some.cells, some.bundle)
-            _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
+        leads = _leads_group(alive.group, sieve.bundles.size[alive.bundle])
+        for wave in (alive.take(leads), alive.take(~leads)):
+            for begin, end in _portions(sieve.bundles.size[wave.bundle], CHUNK_ROWS):
+                some = wave.take(slice(begin, end))
+                some = some.take(some.admitted(collector.cut))
+                with tally.stage("enumerate", 0):
+                    spread = sieve.bundles.lines(some.cells, some.bundle)
+                _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bundles:
-    """Bundles that fit, with the seconds that no member can beat and the bytes of each, freed of noise."""
+    """Bundles that fit, with their group, the seconds that no member can beat and the bytes of each, freed of noise."""
 
     cells: Ints
     bundle: Ints
+    group: Ints
     bound_s: Floats
     memory_bytes: Floats
 
     @classmethod
     def none(cls) -> "_Bundles":
         empty = np.zeros(0, dtype=np.int64)
-        return cls(cells=empty, bundle=empty, bound_s=np.zeros(0), memory_bytes=np.zeros(0))
+        return cls(cells=empty, bundle=empty, group=empty, bound_s=np.zeros(0), memory_bytes=np.zeros(0))
+
+    def admitted(self, cut: Cut) -> Bools:
+        """Which of them may hold a row of the top list, of the frontier or of the best of its group."""
+        return cut.admits(self.bound_s, self.memory_bytes) | cut.groups.admits(self.bound_s, self.group)
 
     def take(self, rows: Ints | Bools | slice) -> "_Bundles":
         return _Bundles(
             cells=self.cells[rows],
             bundle=self.bundle[rows],
+            group=self.group[rows],
             bound_s=self.bound_s[rows],
             memory_bytes=self.memory_bytes[rows],
         )
@@ -137,6 +154,7 @@ class _Bundles:
         return _Bundles(
             cells=np.concatenate([self.cells, other.cells]),
             bundle=np.concatenate([self.bundle, other.bundle]),
+            group=np.concatenate([self.group, other.group]),
             bound_s=np.concatenate([self.bound_s, other.bound_s]),
             memory_bytes=np.concatenate([self.memory_bytes, other.memory_bytes]),
         )
@@ -158,8 +176,9 @@ def _sift(sieve: Sieve, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
         if not len(cells):
             return _Bundles.none()
         bound_s = sieve.bound_s(cells, bundle) * (1.0 - BOUND_SLACK)
-        every = _Bundles(cells=cells, bundle=bundle, bound_s=bound_s, memory_bytes=memory_bytes)
-        return every.take(cut.admits(bound_s, memory_bytes))
+        group = sieve.groups.of(cells, bundles.example[bundle])
+        every = _Bundles(cells=cells, bundle=bundle, group=group, bound_s=bound_s, memory_bytes=memory_bytes)
+        return every.take(every.admitted(cut))
 
 
 def _look_at(sieve: Sieve, lines: GridRows, collector: Collector, tally: "_Tally") -> None:
@@ -176,24 +195,62 @@ def _look_at(sieve: Sieve, lines: GridRows, collector: Collector, tally: "_Tally
 
 
 def _project(sieve: Sieve, lines: GridRows, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> None:
-    """The exact steps of those lines that the collector's cut admits, handed to it."""
+    """The exact steps of those lines that the collector's cut admits, handed to it.
+
+    In two waves: what leads its group by its bound tells how many of the others may.
+    """
     if not len(lines):
         return
     with tally.stage("bound", 0):
         pipelines = sieve.pipelines(lines)
-        admitted = collector.cut.admits(pipelines.bound_s() * (1.0 - BOUND_SLACK), memory_bytes)
-    with tally.stage("pipeline", 0):
-        simulated = pipelines.simulated(admitted)
-    tally.rows["pipeline"] += len(simulated)
-    with tally.stage("project", int(np.count_nonzero(admitted))):
-        if admitted.any():
-            collector.add(
-                ShortlistRows(
-                    indices=lines.indices[admitted],
-                    step_s=without_noise(pipelines.step_s(admitted, simulated)),
-                    memory_bytes=memory_bytes[admitted],
-                )
+        bound_s = pipelines.bound_s() * (1.0 - BOUND_SLACK)
+        group = sieve.groups.of(lines.cells, lines.inner)
+        admitted = collector.cut.admits(bound_s, memory_bytes)
+        others = np.flatnonzero(~admitted & collector.cut.groups.admits(bound_s, group))
+        others = others[np.argsort(bound_s[others], kind="stable")]
+        leads = _leads_group(group[others], np.ones(len(others), dtype=np.int64))
+        admitted[others[leads]] = True
+    rows = _Lines(pipelines=pipelines, indices=lines.indices, memory_bytes=memory_bytes, group=group)
+    rows.settle(admitted, collector, tally)
+    others = others[~leads]
+    late = np.zeros(len(lines), dtype=np.bool_)
+    late[others] = collector.cut.groups.admits(bound_s[others], group[others])
+    rows.settle(late, collector, tally)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lines:
+    """Candidates with the pipelines they share."""
+
+    pipelines: Pipelines
+    indices: Ints
+    memory_bytes: Floats
+    group: Ints
+
+    def settle(self, admitted: Bools, collector: Collector, tally: "_Tally") -> None:
+        """Simulate the pipelines of some candidates and hand their steps to the collector."""
+        if not admitted.any():
+            return
+        with tally.stage("pipeline", 0):
+            simulated = self.pipelines.simulated(admitted)
+        tally.rows["pipeline"] += len(simulated)
+        with tally.stage("project", int(np.count_nonzero(admitted))):
+            rows = ShortlistRows(
+                indices=self.indices[admitted],
+                step_s=without_noise(self.pipelines.step_s(admitted, simulated)),
+                memory_bytes=self.memory_bytes[admitted],
             )
+            collector.add(rows, self.group[admitted])
+
+
+def _leads_group(group: Ints, sizes: Ints) -> Bools:
+    """Which entries, the best of all first, come first in their group until these hold `PER_GROUP` candidates."""
+    order = np.argsort(group, kind="stable")
+    before = np.cumsum(sizes[order]) - sizes[order]
+    before -= np.repeat(before[starts_of(group[order])], lengths_of(group[order]))
+    leads = np.empty(len(group), dtype=np.bool_)
+    leads[order] = (before < PER_GROUP) & (group[order] > UNGROUPED)
+    return leads
 
 
 def _portions(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:

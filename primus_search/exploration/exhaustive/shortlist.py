@@ -1,14 +1,16 @@
-"""The best rows found so far: a top list by time, and the frontier of memory against time. Both merge in any order.
+"""The best rows found so far: a top list by time, the best of each group of rows, and the frontier of memory against
+time. All merge in any order.
 
 A row is (number, step seconds, memory bytes). Smaller is better on both; ties go to the smaller number, so that what
 is kept depends on the rows alone and not on who found them first.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from primus_search.candidates import Bools, Floats, Ints
+from primus_search.knobs import Fp8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +80,123 @@ def frontier(rows: ShortlistRows) -> ShortlistRows:
     return ordered.take(ordered.step_s < best_before)
 
 
+PER_GROUP = 20
+"""Rows kept of each group of candidates, beside the top list."""
+SLOWEST = 1.5
+"""Step of a row that is kept for its group alone, at most, over the least of its precision."""
+PRECISIONS = len(Fp8)
+"""Group of a row: number of its parallel layout * PRECISIONS + its precision; below 0 in none."""
+UNGROUPED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedRows:
+    """The best `PER_GROUP` rows of each group, by group and then by step; `group`: number of each row's group.
+
+    Rows slower than `SLOWEST` times the best of their precision are left out, so that hopeless layouts cost nothing.
+    """
+
+    rows: ShortlistRows
+    group: Ints
+
+    @classmethod
+    def best_of(cls, rows: ShortlistRows, group: Ints) -> "GroupedRows":
+        """The best of each group among some rows; ungrouped rows are left out."""
+        inside = np.flatnonzero((group > UNGROUPED) & (rows.step_s <= _floors(rows, group)[group % PRECISIONS]))
+        rows, group = rows.take(inside), group[inside]
+        order = np.lexsort((rows.indices, rows.step_s, group))
+        order = order[_place_in_group(group[order]) < PER_GROUP]
+        return cls(rows=rows.take(order), group=group[order])
+
+    def plus(self, other: "GroupedRows") -> "GroupedRows":
+        """The best of each group of both."""
+        if not len(self.rows) or not len(other.rows):
+            return self if len(self.rows) else other
+        return GroupedRows.best_of(self.rows.joined(other.rows), np.concatenate([self.group, other.group]))
+
+    @property
+    def limits(self) -> "GroupLimits":
+        """What a further row must reach."""
+        found = np.full(int(self.group.max()) + 1 if len(self.group) else 0, np.inf)
+        last = _place_in_group(self.group) == PER_GROUP - 1
+        found[self.group[last]] = self.rows.step_s[last]
+        return GroupLimits(full_s=found, precision_s=_floors(self.rows, self.group))
+
+
+def _floors(rows: ShortlistRows, group: Ints) -> Floats:
+    """Slowest step worth keeping of each precision; infinite where none is known."""
+    floors = np.full(PRECISIONS, np.inf)
+    inside = group > UNGROUPED
+    np.minimum.at(floors, group[inside] % PRECISIONS, rows.step_s[inside])
+    return SLOWEST * floors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """Steps that a row must not exceed to be kept for its group.
+
+    full_s        slowest step of each full group, infinite for others; none beyond its end
+    precision_s   slowest step worth keeping of each precision
+    """
+
+    full_s: Floats
+    precision_s: Floats
+
+    def admits(self, bound_s: Floats, group: Ints) -> Bools:
+        """Whether a row whose step is at least `bound_s` can be among the best of its group."""
+        if not len(group):
+            return np.zeros(0, dtype=np.bool_)
+        last = max(int(group.max()) + 1, len(self.full_s))
+        limits = np.full(last + max(-int(group.min()), 0), -np.inf)  # negative numbers read its end
+        limits[:last] = np.resize(self.precision_s, last)
+        limits[: len(self.full_s)] = np.minimum(limits[: len(self.full_s)], self.full_s)
+        admitted: Bools = bound_s <= limits[group]
+        return admitted
+
+    def tighter(self, other: "GroupLimits") -> "GroupLimits":
+        """The smaller of both, where both are known."""
+        full_s = np.full(max(len(self.full_s), len(other.full_s)), np.inf)
+        for one in (self.full_s, other.full_s):
+            full_s[: len(one)] = np.minimum(full_s[: len(one)], one)
+        return GroupLimits(full_s=full_s, precision_s=np.minimum(self.precision_s, other.precision_s))
+
+
+def _place_in_group(group: Ints) -> Ints:
+    """Place of each row among those of its group, from 0; groups stand together."""
+    return np.arange(len(group)) - np.repeat(starts_of(group), lengths_of(group))
+
+
+def starts_of(sorted_group: Ints) -> Ints:
+    """Where each run of equal numbers begins."""
+    changes = np.ones(len(sorted_group), dtype=np.bool_)
+    changes[1:] = sorted_group[1:] != sorted_group[:-1]
+    return np.flatnonzero(changes)
+
+
+def lengths_of(sorted_group: Ints) -> Ints:
+    """How long each run of equal numbers is."""
+    lengths: Ints = np.diff(starts_of(sorted_group), append=len(sorted_group))
+    return lengths
+
+
+NO_GROUPED = GroupedRows(rows=NO_ROWS, group=np.zeros(0, dtype=np.int64))
+NO_LIMITS = NO_GROUPED.limits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What a row must reach to matter: the slowest step of a full top list, and a frontier. Safe to be out of date.
+    """What a row must reach to matter: the slowest step of a full top list, that of full groups, and a frontier.
 
-    `admits` says no only to rows that rows already found exclude from the top list and the frontier, ties included;
-    an older cut admits more, never less.
+    `admits` says no only to rows that rows already found exclude from the top list, their group and the frontier, ties
+    included; an older cut admits more, never less.
     """
 
     step_s: float
     frontier: ShortlistRows
+    groups: GroupLimits = NO_LIMITS
 
     def admits(self, bound_s: Floats, memory_bytes: Floats) -> Bools:
-        """Whether a row whose step is at least `bound_s` and whose memory is exact can still enter."""
+        """Whether a row whose step is at least `bound_s` and whose memory is exact can enter the list or frontier."""
         admitted: Bools = (bound_s <= self.step_s) | self.may_reach_frontier(bound_s, memory_bytes)
         return admitted
 
@@ -117,15 +223,19 @@ class Shortlist:
     most: int
     top: ShortlistRows
     frontier: ShortlistRows
+    grouped: GroupedRows = NO_GROUPED
 
     @classmethod
     def empty(cls, most: int) -> "Shortlist":
         return cls(most=most, top=NO_ROWS, frontier=NO_ROWS)
 
-    def with_rows(self, rows: ShortlistRows) -> "Shortlist":
-        """This list after some more rows."""
+    def with_rows(self, rows: ShortlistRows, group: Ints | None = None) -> "Shortlist":
+        """This list after some more rows, of these groups."""
         return Shortlist(
-            most=self.most, top=fastest(self.top.joined(rows), self.most), frontier=frontier(self.frontier.joined(rows))
+            most=self.most,
+            top=fastest(self.top.joined(rows), self.most),
+            frontier=frontier(self.frontier.joined(rows)),
+            grouped=self.grouped if group is None else self.grouped.plus(GroupedRows.best_of(rows, group)),
         )
 
     def plus(self, other: "Shortlist") -> "Shortlist":
@@ -134,18 +244,28 @@ class Shortlist:
             most=self.most,
             top=fastest(self.top.joined(other.top), self.most) if len(other.top) else self.top,
             frontier=frontier(self.frontier.joined(other.frontier)) if len(other.frontier) else self.frontier,
+            grouped=self.grouped.plus(other.grouped),
         )
 
     @property
     def cut(self) -> Cut:
         """What a further row must reach."""
         is_full = len(self.top) >= self.most
-        return Cut(step_s=float(self.top.step_s[-1]) if is_full else np.inf, frontier=self.frontier)
+        limit = float(self.top.step_s[-1]) if is_full else np.inf
+        return Cut(step_s=limit, frontier=self.frontier, groups=self.grouped.limits)
 
     @property
     def rows(self) -> ShortlistRows:
-        """Every row of the top list and of the frontier, once."""
-        return self.top.united(self.frontier)
+        """Every row of the top list, of the best of groups and of the frontier, once, by number."""
+        return self.top.united(self.frontier).united(self.grouped.rows)
+
+    @property
+    def rows_and_groups(self) -> tuple[ShortlistRows, Ints]:
+        """Every row once, and the group of those that are among the best of theirs."""
+        rows = self.rows
+        group = np.full(len(rows), UNGROUPED, dtype=np.int64)
+        group[np.searchsorted(rows.indices, self.grouped.rows.indices)] = self.grouped.group
+        return rows, group
 
 
 class Collector:
@@ -154,11 +274,11 @@ class Collector:
     def __init__(self, most: int, cut: Cut) -> None:
         self._most, self._pending, self._num_pending = most, [NO_ROWS], 0
         self._given = cut
-        self._top, self._frontier = NO_ROWS, NO_ROWS
+        self._top, self._frontier, self._grouped = NO_ROWS, NO_ROWS, NO_GROUPED
         self.cut = cut
 
-    def add(self, rows: ShortlistRows) -> None:
-        """Rows not seen before, in any order."""
+    def add(self, rows: ShortlistRows, group: Ints | None = None) -> None:
+        """Rows not seen before, in any order; `group`: number of each one's group, `UNGROUPED` in none."""
         new = rows.take(self.cut.may_reach_frontier(rows.step_s, rows.memory_bytes))
         if len(new):
             # The given frontier only prunes; rows of others never enter this task's own result.
@@ -168,17 +288,25 @@ class Collector:
         self._num_pending += len(fast)
         if self._num_pending >= self._most:
             self._settle()
-        self.cut = Cut(step_s=self.cut.step_s, frontier=frontier(self._given.frontier.joined(self._frontier)))
+        groups = self.cut.groups if group is None else self._group_limits(rows, group)
+        both = frontier(self._given.frontier.joined(self._frontier))
+        self.cut = Cut(step_s=self.cut.step_s, frontier=both, groups=groups)
+
+    def _group_limits(self, rows: ShortlistRows, group: Ints) -> GroupLimits:
+        """What rows must reach for their group after some more rows, others' rows considered."""
+        leading = self.cut.groups.admits(rows.step_s, group)
+        self._grouped = self._grouped.plus(GroupedRows.best_of(rows.take(leading), group[leading]))
+        return self._grouped.limits.tighter(self._given.groups)
 
     def _settle(self) -> None:
         self._top = fastest(self._top.joined(*self._pending), self._most)
         self._pending, self._num_pending = [], 0
         if len(self._top) >= self._most:
             limit = min(self.cut.step_s, float(self._top.step_s[-1]))
-            self.cut = Cut(step_s=limit, frontier=self.cut.frontier)
+            self.cut = replace(self.cut, step_s=limit)
 
     @property
     def shortlist(self) -> Shortlist:
         """Everything worth keeping of what was added."""
         self._settle()
-        return Shortlist(most=self._most, top=self._top, frontier=self._frontier)
+        return Shortlist(most=self._most, top=self._top, frontier=self._frontier, grouped=self._grouped)

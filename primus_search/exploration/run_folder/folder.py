@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import numpy as np
 
 from primus_search import __version__
+from primus_search.candidates import COLUMN_NAMES
 from primus_search.cost.memory.fit import OUT_OF_MEMORY
 from primus_search.errors import InputError, PrimusSearchError, Problem
 from primus_search.exploration.result import MEASURED, RankingTable, SearchResult, ladder
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 
 RANKED_ROWS = 1000
-"""Rows of `ranking.csv`; `candidates.parquet` holds all that were kept."""
+"""Best rows of `ranking.csv`, before the best of each layout and precision; `candidates.parquet` holds all kept."""
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
@@ -149,7 +150,7 @@ class RunFolder:
         try:
             (self.path / "run.json").unlink(missing_ok=True)  # an earlier run's must not vouch for this one's tables
             files = {
-                "ranking.csv": csv_bytes(_merged(result, "ranking", RANKED_ROWS)),
+                "ranking.csv": csv_bytes(ranked_rows(result)),
                 "pareto.csv": csv_bytes(_merged(result, "frontier", None)),
                 "candidates.parquet": kept_bytes([found.ranking for found in result.clusters]),
             }
@@ -266,6 +267,24 @@ def _versions() -> dict[str, str]:
     return {"primus-search": __version__, "python": platform.python_version(), "platform": sys.platform, **found}
 
 
+def ranked_rows(result: SearchResult) -> list[dict[str, Any]]:
+    """The rows of `ranking.csv`: the best of all clusters, then the best of each parallel layout and precision.
+
+    A rank is the place in this list, from 1. Behind the first `RANKED_ROWS`, other rows of the space lie between two
+    of the list.
+    """
+    head = _merged(result, "ranking", RANKED_ROWS)
+    known = {tuple(row.values())[: _named(result)] for row in head}
+    leaders = _merged(result, "leaders", None)
+    return head + [row for row in leaders if tuple(row.values())[: _named(result)] not in known]
+
+
+def _named(result: SearchResult) -> int:
+    """How many of a row's first columns tell it from every other row: its cluster and its axes."""
+    several = len(result.clusters) > 1
+    return len(COLUMN_NAMES) + (len(dict(result.best.choice.labels) | {"nodes": 0}) if several else 0)
+
+
 def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str, Any]]:
     """Rows of one cluster, or of all clusters with what distinguishes them in front, best first."""
     tables: list[RankingTable] = [found.__getattribute__(which) for found in result.clusters]
@@ -276,7 +295,7 @@ def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str
         for one in tables
         for rank in range(len(one))[:most]
     ]
-    if which == "ranking":
+    if which != "frontier":
         # As within a cluster: what was measured first, what a device showed not to fit last.
         rows.sort(
             key=lambda row: (

@@ -21,10 +21,10 @@ import numpy as np
 from primus_search.exploration.exhaustive.shortlist import Shortlist, ShortlistRows
 from primus_search.exploration.findings import Findings, Miss
 
-MAGIC = b"PSJ1"
+MAGIC = b"PSJ2"
 _HEAD = struct.Struct("<4sIII")  # magic, bytes of JSON, bytes of rows, checksum of both
-ROW_BYTES = 24
-"""Of a kept row: its number, step seconds, memory bytes."""
+ROW_BYTES = 32
+"""Of a kept row: its number, its group, step seconds, memory bytes."""
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class Journal:
 
     def add(self, task: int, findings: Findings) -> None:
         """Record a finished task; on return it is on disk."""
-        rows = findings.shortlist.rows
+        rows, group = findings.shortlist.rows_and_groups
         head = {
             "task": task,
             "legal": findings.legal,
@@ -103,7 +103,8 @@ class Journal:
             "seconds": dict(findings.seconds),
             "miss": [findings.miss.index, findings.miss.missing_bytes],
         }
-        self._write(head, rows.indices.tobytes() + rows.step_s.tobytes() + rows.memory_bytes.tobytes())
+        columns = (rows.indices, group, rows.step_s, rows.memory_bytes)
+        self._write(head, b"".join(column.tobytes() for column in columns))
 
     def close(self) -> None:
         self._file.close()
@@ -139,8 +140,8 @@ def _done(number: int, head: Any, body: bytes, keep: int) -> Done:
     count = len(body) // ROW_BYTES
     if count * ROW_BYTES != len(body):
         raise BadRecord(f"record {number}: {len(body):,} bytes of rows are not a multiple of {ROW_BYTES}")
-    numbers = np.frombuffer(body, dtype=np.int64, count=count)
-    figures = np.frombuffer(body, dtype=np.float64, offset=8 * count)
+    numbers, group = np.frombuffer(body, dtype=np.int64, count=2 * count).reshape(2, count)
+    figures = np.frombuffer(body, dtype=np.float64, offset=16 * count)
     if not (np.isfinite(figures).all() and (figures > 0.0).all() and len(np.unique(numbers)) == count):
         raise BadRecord(f"record {number}: its rows are not distinct candidates with positive, finite figures")
     miss = _field(head, number, "miss", list)
@@ -151,7 +152,7 @@ def _done(number: int, head: Any, body: bytes, keep: int) -> Done:
     return Done(
         _field(head, number, "task", int),
         Findings(
-            shortlist=Shortlist.empty(keep).with_rows(rows),
+            shortlist=Shortlist.empty(keep).with_rows(rows, group),
             legal=_field(head, number, "legal", int),
             feasible=_field(head, number, "feasible", int),
             miss=Miss(index=miss[0], missing_bytes=miss[1]),

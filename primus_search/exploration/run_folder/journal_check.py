@@ -53,6 +53,10 @@ def _problem(funnel: Funnel, done: Done, task: Task) -> str:
         return "keeps rows that are not its own"
     if not len(rows):
         return ""
+    grouped = found.shortlist.grouped
+    lines = funnel.enumerators[task.cluster].lines_at(grouped.rows.indices)
+    if not np.array_equal(funnel.sieves[task.cluster].groups.of(lines.cells, lines.inner), grouped.group):
+        return "keeps rows for a group that is not theirs"
     some = np.unique(np.linspace(0, len(rows) - 1, PROJECTED_ROWS).astype(np.int64))
     rows = rows.take(np.sort(np.argsort(rows.step_s, kind="stable")[some]))
     projection = funnel.fresh_projector(task.cluster).project(funnel.enumerators[task.cluster].rows(rows.indices))

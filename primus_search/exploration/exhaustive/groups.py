@@ -1,0 +1,32 @@
+"""Groups of candidates of which a search keeps the best few, however slow: one per parallel layout and precision."""
+
+import numpy as np
+
+from primus_search.candidates import Ints
+from primus_search.exploration.exhaustive.shortlist import PRECISIONS, UNGROUPED
+from primus_search.knobs import KNOBS, Kind
+from primus_search.space.enumerate import Enumerator
+
+LAYOUT = frozenset(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
+"""Degrees of parallelism: how ranks share the work."""
+PRECISION = "fp8"
+
+
+class Groups:
+    """Number of the group of every candidate of a cluster, see `shortlist.PRECISIONS`.
+
+    Candidates whose pipeline order depends on costs are in no group: finding their order takes longer than a slow
+    layout deserves.
+    """
+
+    def __init__(self, enumerator: Enumerator) -> None:
+        layout, _ = enumerator.outer_numbers(LAYOUT)
+        outer, inner = enumerator.blocks
+        is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms], dtype=np.bool_)
+        self._first = np.where(is_quick[outer.values["schedule"]], layout * PRECISIONS, UNGROUPED - PRECISIONS)
+        self._precision = inner.values[PRECISION].astype(np.int64)
+
+    def of(self, cells: Ints, inner: Ints) -> Ints:
+        """Group of each pair of an outer cell and an inner combination, below 0 for none."""
+        numbers: Ints = self._first[cells] + self._precision[inner]
+        return numbers

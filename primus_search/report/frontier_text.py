@@ -1,0 +1,108 @@
+"""The frontier of memory per GPU against tokens/s/GPU: a plot, and points along it as a table."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, TextIO
+
+import numpy as np
+
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.exploration.result import MEASURED, PROJECTED, SearchResult
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.console import Plain
+from primus_search.report.labels import evidence_of, factored
+from primus_search.report.plain_tables import print_rows, room_of, shortened, widths_of
+from primus_search.units import GB
+
+MOST_POINTS = 12
+PLOT_HEIGHT = 18
+MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured"}
+"""Points of the plot by what they stand on."""
+CHOSEN = "#"
+UNLIKE = "Measured, traced and projected figures are not compared; each kind of evidence has its own frontier."
+EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device)."
+
+
+def print_frontier(result: SearchResult, stream: TextIO | None = None) -> None:
+    """The frontier as a plot with the winner marked, then points along it as a table."""
+    best = result.ranking.row(0) if len(result.ranking) else None
+    _print_frontier(list(result.frontier.rows()), best, stream or sys.stdout)
+
+
+def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
+    """The frontier of a run folder, as `print_pareto` prints it: of several clusters that of the best."""
+    best = run.ranking[0]
+    names = list(takewhile(lambda name: name != COLUMN_NAMES[0], best))  # what tells clusters apart comes first
+    mine = [row for row in run.frontier if all(row[name] == best[name] for name in names)]
+    _print_frontier(mine, best, stream or sys.stdout)
+    Plain(stream).print(EVIDENCE)
+    if len(mine) < len(run.frontier):
+        where = ", ".join(
+            f"{name}={best[name]:g}" if isinstance(best[name], float) else f"{name}={best[name]}" for name in names
+        )
+        Plain(stream).print(f"This is the frontier of {where}; pareto.csv has those of the other clusters as well.")
+
+
+def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, stream: TextIO) -> None:
+    if not rows:
+        return
+    width = shutil.get_terminal_size((80, 24)).columns
+    stream.write(plot(rows, best, min(width, 100)) + "\n")
+    _print_points(Plain(stream), rows)
+    if len({evidence_of(row) for row in rows}) > 1:
+        Plain(stream).print(UNLIKE)
+
+
+def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
+    """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
+    import plotext
+
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, PLOT_HEIGHT)
+    marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
+    marked |= {CHOSEN: [best] if best else []}
+    for mark, points in marked.items():
+        if points:
+            memory = [row["memory_bytes"] / GB for row in points]
+            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=mark))
+    figure.title(
+        "frontier: "
+        + "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
+        + f"  {CHOSEN} chosen"
+    )
+    figure.label("memory per GPU, GB", axis="x")
+    figure.label("tokens/s/GPU", axis="y")
+    return str(plotext.uncolorize(str(figure.build())))
+
+
+def _mark(row: Mapping[str, Any]) -> str:
+    """What a point of the plot stands on, as a key of `MARKS`."""
+    if row["time_evidence"] == MEASURED:
+        return "m"
+    return "." if row["memory_evidence"] == PROJECTED else "t"
+
+
+def _print_points(console: Plain, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Points along the frontier, one line each; words that all of them share stand above."""
+    ordered = sorted(rows, key=lambda row: row["memory_bytes"])
+    shown = np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int)
+    points = [ordered[i] for i in shown]  # the leanest and the fastest among them
+    shared, own = factored(points)
+    cells = [
+        {
+            "GB": f"{row['memory_bytes'] / GB:.1f}",
+            "tok/s/GPU": f"{row['tokens_per_s_per_gpu']:,.0f}",
+            "T/M": evidence_of(row),
+            "configuration": text,
+        }
+        for row, text in zip(points, own, strict=True)
+    ]
+    widths = {name: width for name, width in widths_of(cells).items() if name != "configuration"}
+    for one in cells:
+        one["configuration"] = shortened(one["configuration"].split(" "), console.width - room_of(widths) - 1, " ")
+    if shared:
+        console.print(f"In every row: {shared}")
+    print_rows(console, cells)

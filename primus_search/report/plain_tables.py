@@ -1,0 +1,60 @@
+"""Tables of the terminal: figures to the right, words to the left, nothing cut off in 80 columns."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.table import Table as RichTable
+
+from primus_search.report.console import Plain
+
+CONFIGURATION_WIDTH = 20
+"""Least width of the configuration, which may wrap where a window is narrow."""
+WORDS = ("configuration", "layout", "what differs", "stage", "cluster", "T/M")
+MORE = "+"
+"""Before the number of words that a line has no room for."""
+
+
+def table(*columns: str) -> RichTable:
+    """An empty table with these columns."""
+    # The divider is a blank, and enough: in 80 columns rich drops the last ones of a table that does not fit.
+    found = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    for name in columns:
+        is_text = name in WORDS
+        # A configuration or a cluster is words and may wrap; figures may not.
+        found.add_column(
+            name,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            no_wrap=name not in ("configuration", "cluster"),
+            min_width=CONFIGURATION_WIDTH if name == "configuration" else None,
+        )
+    return found
+
+
+def widths_of(rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """Width that each column needs, its heading included."""
+    return {name: max(cell_len(text) for text in (name, *(row[name] for row in rows))) for name in rows[0]}
+
+
+def room_of(widths: Mapping[str, int]) -> int:
+    """Columns of the screen that a table of these widths takes: a blank before each column, one at the end."""
+    return sum(widths.values()) + len(widths) + 1
+
+
+def shortened(words: Sequence[str], width: int, joint: str = ", ") -> str:
+    """As many words as a line has room for, and how many more there are."""
+    for shown in range(len(words), 0, -1):
+        left = len(words) - shown
+        text = joint.join([*words[:shown], *([f"{MORE}{left}"] if left else [])])
+        if cell_len(text) <= width or shown == 1:
+            return text
+    return ""
+
+
+def print_rows(console: Plain, rows: Sequence[Mapping[str, str]]) -> None:
+    """Rows as a table."""
+    found = table(*rows[0])
+    for row in rows:
+        found.add_row(*row.values())
+    console.print(found)
