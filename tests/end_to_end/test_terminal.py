@@ -99,7 +99,7 @@ def test_a_run_begins_with_what_to_start_and_every_row_is_one_line_of_80(tmp_pat
 
 
 def test_stages_and_all_rules_come_with_verbose(tmp_path: Path) -> None:
-    words = ["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", str(tmp_path / "run")]
+    words = [*MIXTURE, "--out", str(tmp_path / "run")]
     brief, whole = (" ".join(printed([*words, *more]).split()) for more in ([], ["--verbose"]))
     assert "rows/s/core" not in brief and "more with --verbose" in brief
     assert "rows/s/core" in whole and "more with --verbose" not in whole
