@@ -15,9 +15,9 @@ def short(row: Mapping[str, Any]) -> str:
 
 
 def factored(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
-    """Labels of several candidates: the words that all of them have, and the others of each."""
+    """Labels of several candidates: the words that all of them have, and the others of each with its TP and PP."""
     labels = [short(row).split(" ") for row in rows]
-    shared = [word for word in labels[0] if all(word in label for label in labels)]
+    shared = [word for word in labels[0] if all(word in label for label in labels) and word[:2] not in ("TP", "PP")]
     return " ".join(shared), [" ".join(word for word in label if word not in shared) for label in labels]
 
 
