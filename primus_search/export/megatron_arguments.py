@@ -252,6 +252,8 @@ def _experts(model: Model) -> dict[str, Any]:
     if moe.has_router_bias and not model.has_linear_bias:
         said |= {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
         said["moe_router_load_balancing_type"] = "seq_aux_loss"
+    if moe.num_groups > 1:
+        said |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
     if moe.shared_ffn_hidden:
         said["moe_shared_expert_intermediate_size"] = moe.shared_ffn_hidden
     if moe.has_shared_gate:

@@ -90,7 +90,8 @@ def _family(model: Model) -> tuple[str, str, dict[str, Any]]:
 def _experts(model: Model) -> dict[str, Any]:
     moe = model.moe
     assert moe is not None
-    return {
+    limits = {"num_expert_groups": moe.num_groups, "num_limited_groups": moe.top_groups}
+    return (limits if moe.num_groups > 1 else {}) | {
         "num_experts": moe.num_experts,
         "top_k": moe.top_k,
         "num_shared_experts": moe.shared_ffn_hidden // moe.expert_ffn_hidden,

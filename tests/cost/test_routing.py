@@ -15,7 +15,7 @@ from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.parts.layer import expert_operations, shapes
 from primus_search.cost.parts.operations import GroupedLinear, Module, Part, tally
 from primus_search.cost.parts.routing import busiest_over_mean, permuted_rows
-from primus_search.cost.traffic.expert_parallel import distinct_destinations
+from primus_search.cost.traffic.expert_parallel import destinations_of, distinct_destinations
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.job import Job
@@ -186,3 +186,25 @@ def test_eager_runs_copy_what_they_gather(tmp_path: Path) -> None:
     split = {"tp": "4", "ep": "2", "etp": "4", "sequence_parallel": "yes"}
     eager, compiled = (moe_step(tmp_path, flags=word, **split).projection.step for word in ("no compile", ""))
     assert float(eager.tensor_comm[0]) > 1.1 * float(compiled.tensor_comm[0])
+
+
+@pytest.mark.parametrize("parts", [2, 8, 16, 64])
+def test_group_limited_routing_reaches_as_many_parts_as_drawing_says(parts: int) -> None:
+    """DeepSeek-V3: 4 of 8 groups, then 8 of their 128 experts."""
+    rng = np.random.default_rng(0)
+    reached = []
+    for _ in range(8000):
+        groups = rng.choice(8, 4, replace=False)
+        experts = (groups[:, None] * 32 + np.arange(32)).ravel()
+        reached.append(len(set(rng.choice(experts, 8, replace=False) // (256 // parts))))
+    limited = replace(MOE, num_groups=8, top_groups=4)
+    mean = float(destinations_of(limited, np.array(parts)))
+    assert mean == pytest.approx(np.mean(reached), rel=0.01)
+    assert mean <= float(destinations_of(MOE, np.array(parts)))
+    assert parts != 8 or mean < 4.0
+
+
+def test_groups_that_limit_nothing_change_nothing() -> None:
+    parts = np.array([1, 2, 8, 32])
+    for moe in (MOE, replace(MOE, num_groups=1, top_groups=1), replace(MOE, num_groups=8, top_groups=8)):
+        assert np.array_equal(destinations_of(moe, parts), distinct_destinations(256, 8, parts))

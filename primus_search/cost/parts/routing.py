@@ -21,7 +21,7 @@ import numpy as np
 from primus_search.candidates import Candidates, CudaGraph, Floats, Fp8
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Traffic
-from primus_search.cost.traffic.expert_parallel import distinct_destinations
+from primus_search.cost.traffic.expert_parallel import destinations_of
 from primus_search.model import MixtureOfExperts, Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -112,7 +112,7 @@ def busiest_over_mean(workload: Workload, c: Candidates) -> Floats:
 
 def permuted_rows(moe: MixtureOfExperts, workload: Workload, stack: Stack, c: Candidates) -> tuple[Floats, Floats]:
     """Rows read and written per routed row on the way to the experts and back: forward, and their gradients."""
-    ranks = distinct_destinations(moe.num_experts, moe.top_k, c.ep, in_turn=workload.experts_in_turn)
+    ranks = destinations_of(moe, c.ep, in_turn=workload.experts_in_turn)
     received = np.where(c.ep > 1, ranks, 1.0) / moe.top_k
     is_direct = np.logical_or(c.has_fused_dispatch, c.ep == 1)
     rows = np.where(is_direct, received + 1.0, 1.0 / moe.top_k + 1.0 + 2.0)

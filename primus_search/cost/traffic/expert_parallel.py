@@ -23,6 +23,7 @@ import numpy as np
 from primus_search.candidates import Candidates, Floats, Fp8, Ints
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.group_limited import is_limited, limited_destinations
 from primus_search.job import Job
 from primus_search.model import MixtureOfExperts
 from primus_search.network import Network
@@ -127,7 +128,7 @@ def exchange_s(
         network,
         tokens * row_bytes,
         group,
-        destinations=lambda parts: distinct_destinations(moe.num_experts, moe.top_k, parts, in_turn=in_turn),
+        destinations=lambda parts: destinations_of(moe, parts, in_turn=in_turn),
     )
     return np.where(c.has_fused_dispatch, fused, plain)
 
@@ -138,11 +139,20 @@ def split_expert_s(network: Network, gathered_bytes: Floats, c: Candidates) -> F
     return all_gather_s(network, gathered_bytes, group) + reduce_scatter_s(network, gathered_bytes, group)
 
 
+def destinations_of(moe: MixtureOfExperts, parts: Ints | Floats, *, in_turn: bool = False) -> Floats:
+    """Mean number of the `parts` equal shares of a model's experts that a token needs; groups may limit routing."""
+    if not in_turn and is_limited(moe.num_experts, moe.num_groups, moe.top_groups):
+        return limited_destinations(
+            moe.num_experts, moe.top_k, parts, num_groups=moe.num_groups, top_groups=moe.top_groups
+        )
+    return distinct_destinations(moe.num_experts, moe.top_k, parts, in_turn=in_turn)
+
+
 def distinct_destinations(num_experts: int, top_k: int, parts: Ints | Floats, *, in_turn: bool = False) -> Floats:
     """Mean number of the `parts` equal shares of the experts that a token with `top_k` different experts needs.
 
     Formula: parts * (1 - C(E - E/parts, K) / C(E, K)), the product written out; experts are chosen evenly and without
-    replacement. Group-limited routing (DeepSeek-V3) reaches fewer nodes and is not modelled.
+    replacement.
     in_turn: max(1, K * parts/E), experts dealt in turn as token * K + k modulo E (`Workload.experts_in_turn`).
     """
     parts = np.asarray(parts, dtype=np.float64)
