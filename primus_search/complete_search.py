@@ -53,7 +53,7 @@ def search(
             result = run_search(space, replace(options, folder=folder, progress=tick))
         try:
             files = {"load": load_benchmark, "save": save_benchmark}
-            result = revalidated(result, **files, ray_address=options.ray_address)
+            result = _with_own_runs(revalidated(result, **files, ray_address=options.ray_address))
             if on_result is not None:
                 on_result(result)
         finally:
@@ -65,6 +65,15 @@ def search(
                 if on_written is not None:
                     on_written(folder.path)
     return result
+
+
+def _with_own_runs(result: SearchResult) -> SearchResult:
+    """The result with the measured rates of rows that a learned stack's own runs are of."""
+    if not any(found.choice.cluster.stack.runs_file for found in result.clusters):
+        return result
+    from primus_search.learn.own_runs import with_own_runs  # reads tables, whose imports take a while
+
+    return with_own_runs(result)
 
 
 def as_space(space: Space | Mapping[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Space:

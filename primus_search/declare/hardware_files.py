@@ -28,6 +28,8 @@ from primus_search.network import Network
 from primus_search.stack import GROUP_OF, GROUPS, Stack
 
 HOST = "host"
+RUNS_ENDING = ".runs.parquet"
+"""Ending of the file beside a learned stack that holds the runs it rests on."""
 
 BASE = "device"
 """What a hardware file extends that extends no other one."""
@@ -88,7 +90,9 @@ def read_stack(text: str, *, beside: Path | None = None, where: str | None = Non
     if isinstance(data, dict):
         _check_groups(data, reading)
         data = {key: value for key, value in data.items() if key != EXTENDS}
-    stack = build(Stack, data, (), reading) if not reading.problems else None
+    runs = path.with_name(f"{path.stem}{RUNS_ENDING}")
+    given = {"runs_file": str(runs) if runs.is_file() else ""}
+    stack = build(Stack, data, (), reading, given) if not reading.problems else None
     if reading.problems:
         raise InputError(reading.problems)
     assert isinstance(stack, Stack)

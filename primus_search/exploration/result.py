@@ -12,14 +12,18 @@ from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, In
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
+from primus_search.cost.memory.fit import DEVIATIONS_TO_END
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.findings import FunnelStage
 from primus_search.job import Job
 from primus_search.space import ClusterChoice, Space
 
-PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
-"""What a figure stands on: formulas, torch modules without memory, or the same modules on a device."""
+PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
+"""What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""
+
+RUN_NOISE = 0.02
+"""Relative standard deviation of the rate between identical runs: half of `TIE`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +58,10 @@ class RankingTable:
         if runs_measured.any():  # and projected times do not compare with theirs
             rate = np.where(runs_measured, self.projection.tokens_per_s_per_gpu, 0.0)
             sure = replace(sure, ties_with_best=ties_with_best(rate))
+        rate = self.projection.tokens_per_s_per_gpu
+        was_run = np.array([one == RUN for one in self.time_evidence], dtype=np.bool_)
+        low, high = (rate * np.exp(sign * DEVIATIONS_TO_END * RUN_NOISE) for sign in (-1.0, 1.0))
+        sure = replace(sure, low=np.where(was_run, low, sure.low), high=np.where(was_run, high, sure.high))
         fits = sure.fits.copy()
         fits[list(self.sureties)] = list(self.sureties.values())
         return replace(sure, fits=fits)

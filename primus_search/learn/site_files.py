@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from primus_search.declare.hardware_files import load_stack
+from primus_search.declare.hardware_files import RUNS_ENDING, load_stack
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.errors import InputError, Problem
 from primus_search.learn.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE
@@ -32,7 +32,7 @@ def stack_path(folder: Path, name: str) -> Path:
 
 def runs_path(folder: Path, name: str) -> Path:
     """Where the runs of a site stand."""
-    return folder / f"{name}.runs.parquet"
+    return folder / f"{name}{RUNS_ENDING}"
 
 
 def learn_from(readings: Readings, name: str, said: SaidBeside, *, base: str | None, folder: Path) -> SiteStack:

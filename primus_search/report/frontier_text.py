@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from primus_search.candidates import COLUMN_NAMES
-from primus_search.exploration.result import MEASURED, PROJECTED, SearchResult
+from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.console import Plain
 from primus_search.report.labels import evidence_of, factored
@@ -18,11 +18,11 @@ from primus_search.units import GB
 
 MOST_POINTS = 12
 PLOT_HEIGHT = 18
-MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured"}
+MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured", "r": "run before"}
 """Points of the plot by what they stand on."""
 CHOSEN = "#"
 UNLIKE = "Measured, traced and projected figures are not compared; each kind of evidence has its own frontier."
-EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device)."
+EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device, r own run)."
 
 
 def print_frontier(result: SearchResult, stream: TextIO | None = None) -> None:
@@ -80,8 +80,8 @@ def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, widt
 
 def _mark(row: Mapping[str, Any]) -> str:
     """What a point of the plot stands on, as a key of `MARKS`."""
-    if row["time_evidence"] == MEASURED:
-        return "m"
+    if row["time_evidence"] in (MEASURED, RUN):
+        return str(row["time_evidence"][0])
     return "." if row["memory_evidence"] == PROJECTED else "t"
 
 

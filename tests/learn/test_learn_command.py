@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.complete_search import search
 from primus_search.errors import InputError
-from tests.support.written_logs import LOGS
+from tests.support.written_logs import LOGS, STEP_S
 
 KEYS = [
     "framework",
@@ -88,6 +90,7 @@ def megatron_log(folder: Path, number: int = 0, micro: int = 1) -> Path:
         "use_rotary_position_embeddings": True,
         "normalization": "RMSNorm",
         "use_distributed_optimizer": True,
+        "sequence_parallel": True,
         "micro_batch_size": micro,
     }
     dump = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sizes.items()]
@@ -156,3 +159,28 @@ def test_names_that_cannot_be_used_are_refused(tmp_path: Path, words: list[str],
     assert isinstance(done.exception, InputError)
     assert reason in str(done.exception)
     assert not (tmp_path / "sites").exists()
+
+
+def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) -> None:
+    into, log = tmp_path / "sites", megatron_log(tmp_path)
+    assert CliRunner().invoke(app, ["learn", str(log), "--as", "mine", "--into", str(into)]).exit_code == 0
+    space = {
+        "model": "llama2_7b",
+        "hardware": "h100",
+        "nodes": 2,
+        "stack": str(into / "mine.yaml"),
+        "workload": {"seq_length": 4096, "global_batch_size": 64},
+        "space": {"tp": [1, 2], "pp": [1, 2], "vpp": 1, "cp": 1, "micro_batch_size": [1, 2], "fp8": "none",
+                  "recompute": "none", "sharding": "distributed_optimizer", "schedule": "1f1b",
+                  "overlap_grad_reduce": True, "pipeline_layout": "even", "cuda_graph": "none", "loss_fusion": True},
+        "benchmark": {"device": "off"},
+    }  # fmt: skip
+    result = search(space)
+    ranking = result.ranking
+    (row,) = [i for i, one in enumerate(ranking.time_evidence) if one == "run"]
+    found = ranking.row(row)
+    assert (found["tp"], found["pp"], found["micro_batch_size"]) == (2, 2, 1)
+    assert found["tokens_per_s_per_gpu"] == pytest.approx(64 * 4096 / 16 / STEP_S, rel=0.01)
+    assert found["tokens_per_s_per_gpu_high"] < 1.05 * found["tokens_per_s_per_gpu"]
+    assert all(np.diff(ranking.projection.step.total) >= 0.0)
+    assert any("rows were run before (mine.runs.parquet)" in note for note in result.notes)

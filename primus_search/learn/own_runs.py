@@ -1,0 +1,118 @@
+"""Rows of a ranking that the site has run: they carry their measured rate and stand by it among the others.
+
+`learn` writes the runs of a stack beside its file. A run belongs to a row where job, degrees, batch, precision,
+recomputation and sharding are the same and the projection cannot tell both apart. The projections of such a stack are
+made from these runs, so a measured rate and the projected ones of other rows do compare.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from primus_search.candidates import Bools, Floats, Ints
+from primus_search.cost.project import Projector
+from primus_search.cost.projection import Step
+from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.frontier import frontier_after
+from primus_search.exploration.result import MEASURED, RUN, ClusterResult, RankingTable, SearchResult
+from primus_search.job import Job
+from primus_search.measured_run import MeasuredRun
+from primus_search.validate.record_table import read_records
+
+SAME = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "micro_batch_size",
+    "fp8",
+    "recompute",
+    "recompute_num_layers",
+    "sharding",
+)
+"""Columns that agree between a run and its row, whatever they change in the projection."""
+
+EQUAL = 1e-9
+"""Relative difference of two projections below which they are the same."""
+
+
+def with_own_runs(result: SearchResult) -> SearchResult:
+    """The result with the rates of the runs that the stacks' own files hold. Raises `InputError` for a bad file."""
+    notes: list[str] = []
+    for found in result.clusters:
+        runs_file = found.choice.cluster.stack.runs_file
+        if not runs_file:
+            continue
+        changed, count = _with_runs(found, read_records(Path(runs_file)).runs)
+        if count:
+            result = result.with_cluster(changed)
+            notes.append(f"{count} rows were run before ({Path(runs_file).name}): their rate is that of the run")
+    return replace(result, notes=(*result.notes, *dict.fromkeys(notes)))
+
+
+def _with_runs(found: ClusterResult, runs: Sequence[MeasuredRun]) -> tuple[ClusterResult, int]:
+    rates = rates_of(found.ranking, runs)
+    if not rates:
+        return found, 0
+    ranking = ranked_again(found.ranking, rates)
+    frontier = frontier_after(found.frontier, ranking)
+    return replace(found, ranking=ranking, frontier=frontier), len(rates)
+
+
+def rates_of(table: RankingTable, runs: Sequence[MeasuredRun]) -> dict[int, float]:
+    """Measured tokens/s/GPU of the rows that were run; the median where one was run several times."""
+    rates: dict[int, list[float]] = {}
+    for run in runs:
+        if run.has_rate and not run.ran_out and _is_same_job(run, table.job):
+            for row in _rows_of(table, run).tolist():
+                rates.setdefault(row, []).append(run.tokens_per_s_per_gpu)
+    return {row: median(found) for row, found in sorted(rates.items())}
+
+
+def _is_same_job(run: MeasuredRun, job: Job) -> bool:
+    """Whether model, devices and tokens of a step are the same; names of models may differ."""
+    tokens = (run.workload.seq_length, run.workload.global_batch_size)
+    return (
+        replace(run.model, name=job.model.name, source=job.model.source) == job.model
+        and run.cluster.accelerator.name == job.accelerator.name
+        and run.cluster.world == job.cluster.world
+        and run.cluster.network.gpus_per_node == job.network.gpus_per_node
+        and tokens == (job.workload.seq_length, job.workload.global_batch_size)
+    )
+
+
+def _rows_of(table: RankingTable, run: MeasuredRun) -> Ints:
+    """Rows of a table that are the configuration of a run."""
+    is_same: Bools = np.ones(len(table), np.bool_)
+    for name in SAME:
+        is_same &= table.candidates.columns()[name] == run.candidates.columns()[name][0]
+    if not is_same.any():
+        return np.flatnonzero(is_same)
+    one = Projector(table.job).project(run.candidates)
+    own = {"step": table.projection.step.total, "memory": table.projection.memory.total}
+    its = {"step": one.step.total[0], "memory": one.memory.total[0]}
+    for name, column in own.items():
+        is_same &= np.abs(column / its[name] - 1.0) < EQUAL
+    return np.flatnonzero(is_same)
+
+
+def ranked_again(table: RankingTable, rates: Mapping[int, float]) -> RankingTable:
+    """The table with the measured rates of some rows, in its new order: rows timed on a device stay first."""
+    factor: Floats = np.ones(len(table))
+    evidence = list(table.time_evidence)
+    for row, rate in rates.items():
+        factor[row] = float(table.projection.tokens_per_s_per_gpu[row]) / rate
+        evidence[row] = RUN
+    step = table.projection.step
+    scaled = {f.name: step.__getattribute__(f.name) * factor for f in fields(Step)}
+    changed = replace(table, projection=replace(table.projection, step=Step(**scaled)), time_evidence=tuple(evidence))
+    is_timed = np.array([one == MEASURED for one in evidence])
+    is_behind = ~is_timed if is_timed.any() else np.zeros(len(table), np.bool_)
+    is_behind &= np.array([one != RUN for one in evidence])
+    order = np.lexsort((table.indices, without_noise(changed.projection.step.total), is_behind, table.is_lost))
+    return changed.take(order)
