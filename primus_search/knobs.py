@@ -660,6 +660,8 @@ KNOBS: tuple[Knob, ...] = (
 """Every knob, in the order of enumeration, slowest first; those that are not `is_outer` vary within the others."""
 
 KNOB: Mapping[str, Knob] = {knob.name: knob for knob in KNOBS}
+NUMERIC = tuple(knob for knob in KNOBS if knob.is_numeric)
+"""Knobs that change what training computes (docs/numerics.md)."""
 WORDED = frozenset(knob.name for knob in KNOBS if knob.has_words)
 """Knobs whose values are printed as words."""
 

@@ -27,6 +27,14 @@ FrameworkName = Annotated[
 ]
 Top = Annotated[int, typer.Option(min=0, help="Rows of the ranking to print and re-validate; 0 as the space says.")]
 Seed = Annotated[int, typer.Option(min=-1, help="Seed of everything random; -1 as the space says.")]
+NumericsWord = Annotated[
+    str,
+    typer.Option("--numerics", metavar="safe|usual|any", help="safe: BF16 alone; any: every low-precision recipe."),
+]
+MinFit = Annotated[
+    float,
+    typer.Option(min=0.0, max=100.0, help="Leave out what fits in memory with a lower probability, in percent: 95."),
+]
 Keep = Annotated[int, typer.Option(min=1, help="Best rows kept in candidates.parquet.")]
 Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-validate the top rows with torch.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
@@ -64,6 +72,8 @@ def run(
     framework: FrameworkName = "",
     top: Top = 0,
     seed: Seed = -1,
+    numerics: NumericsWord = "",
+    min_fit: MinFit = 0.0,
     keep: Keep = 100_000,
     bench: Bench = "",
     out: Out = None,
@@ -82,6 +92,8 @@ def run(
     from primus_search.declare import load_space
 
     flags = _as_sets(nodes=nodes, method=method, framework=framework, top=top, seed=seed, bench=bench, stack=stack)
+    flags += [f"--numerics search.numerics={numerics}"] if numerics else []
+    flags += [f"--min-fit search.min_fit={min_fit}"] if min_fit else []
     overrides = [*(sets or []), *flags]
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = load_space(space, overrides=overrides)  # before the rest is loaded: a mistake is said at once

@@ -26,6 +26,7 @@ from primus_search.declare.space_schema import SpaceFile, validate
 from primus_search.errors import InputError, Problem
 from primus_search.framework import Framework
 from primus_search.guards.names import name_problem
+from primus_search.knobs import NUMERIC
 from primus_search.layout import Layout, expand
 from primus_search.model import Model
 from primus_search.space import (
@@ -41,6 +42,7 @@ from primus_search.space import (
     parse,
     word_values,
 )
+from primus_search.space.auto import every_recipe
 from primus_search.stack import Stack
 from primus_search.workload import Workload
 
@@ -145,6 +147,9 @@ class _Assembly:
         if model is None or not choices or "workload" in self.skip:
             return None
         axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
+        if shape.search.numerics == "any" and _mentions_auto(items["fp8"]):
+            every = dict.fromkeys(recipe for choice in choices for recipe in every_recipe(choice))
+            axes = [replace(axis, values=tuple(every)) if axis.name == "fp8" else axis for axis in axes]
         if self.problems:
             return None
         self._check_layouts(axes, model)
@@ -340,6 +345,9 @@ class _Assembly:
             except ConstraintError as error:
                 self.problems.append(Problem(where, f"{text!r}: {error}"))
             constraints.append(Constraint(text=text, where=where))
+        if shape.search.numerics == "safe":
+            where = self.document.where(("search", "numerics"))
+            constraints += [Constraint(text=f"{knob.name} == '{knob.word(knob.off)}'", where=where) for knob in NUMERIC]
         return tuple(constraints)
 
     def _check_layouts(self, axes: list[Axis], model: Model) -> None:

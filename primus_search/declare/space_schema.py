@@ -16,7 +16,7 @@ from primus_search.declare.axes import AXIS, shown
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
 from primus_search.errors import Problem
 from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.space.types import Device, Method, Objective
+from primus_search.space.types import Device, Method, Numerics, Objective
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -58,6 +58,10 @@ class SearchFile(_Strict):
     """What the ranking sorts by."""
     memory_margin: float = Field(default=0.08, ge=0.0, lt=1.0)
     """Share of device memory that stays free."""
+    numerics: Numerics = "usual"
+    """`safe`: BF16 alone. `usual`: where `fp8` is left out, what the framework's recipes use. `any`: every recipe."""
+    min_fit: float = Field(default=0.0, ge=0.0, le=100.0)
+    """Probability of running in device memory, in percent, below which a candidate is left out of the ranking."""
     budget: BudgetFile = Field(default_factory=BudgetFile)
     top_k: int = Field(default=8, ge=1, le=LARGEST_WHOLE)
     """Rows of the ranking."""

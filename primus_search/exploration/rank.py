@@ -14,13 +14,24 @@ from primus_search.exploration.findings import NO_MISS, Findings, Miss
 from primus_search.exploration.near_miss import explain_miss
 from primus_search.exploration.result import ClusterResult, RankingTable
 
+PERCENT = 100.0
 RULES_NAMED = 6
 """Rules an empty space lists; the others removed less."""
 
 
 def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
-    """Ranking and frontier of every cluster, projected in full."""
-    return tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
+    """Ranking and frontier of every cluster, projected in full.
+
+    Raises NothingFits where no row that was kept fits as surely as the space asks.
+    """
+    found = tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
+    if not any(len(one.ranking) for one in found):
+        least = funnel.space.search.min_fit
+        raise NothingFits(
+            f"none of the fastest candidates fits in device memory with a probability of {least:g} %; lower --min-fit, "
+            "or raise search.memory_margin, which removes such candidates before they are ranked"
+        )
+    return found
 
 
 def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterResult:
@@ -52,13 +63,15 @@ def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> Rank
     projection = funnel.fresh_projector(cluster).project(candidates)
     step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
     order = np.lexsort((numbers, step_s) if by == "step" else (numbers, step_s, memory_bytes))
-    return RankingTable(
+    found = RankingTable(
         job=funnel.space.job_on(choice.cluster),
         choice=choice,
         indices=numbers[order],
         candidates=candidates.take(order),
         projection=projection.take(order),
     )
+    least = funnel.space.search.min_fit
+    return found.take(np.flatnonzero(found.confidence.fits * PERCENT >= least)) if least else found
 
 
 def refuse_empty(funnel: Funnel) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from rich.table import Table as RichTable
 
-from primus_search.analysis.choices import DEFAULT_KEYS, ChoiceRow, choices
+from primus_search.analysis.choices import BEST_BF16, DEFAULT_KEYS, ChoiceRow, choices
 from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS, SURELY
@@ -17,6 +17,7 @@ from primus_search.declare.framework_files import framework_names, load_framewor
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
 from primus_search.exploration.run_folder.folder import ranked_rows
 from primus_search.exploration.trials import Judge, values_of
+from primus_search.knobs import NUMERIC
 from primus_search.report.console import Plain
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
 from primus_search.report.labels import counted, fits, rests, short
@@ -98,6 +99,9 @@ def _print_recommendation(console: Plain, result: SearchResult, chosen: Sequence
         f"{row['memory_bytes'] / GB:.0f} of {cluster.accelerator.hbm_bytes / GB:.0f} GB ({fits(row)})."
     )
     console.print(_launch(result, chosen[0], view))
+    changed = [knob.told(row) for knob in NUMERIC if row[knob.name] != knob.word(knob.off)]
+    if changed:
+        console.print(_numerics(changed, chosen))
     gaps = [one.part for one in best.ranking.coverage if not one.is_calibrated]
     outside = f"; extrapolated: {', '.join(gaps)}" if gaps else ""
     console.print(f"Rests on {rests(best.ranking.confidence)}{outside}.")
@@ -113,6 +117,12 @@ def _launch(result: SearchResult, first: ChoiceRow, view: View) -> str:
         f", assumed on {choice.cluster.accelerator.name}; --framework changes it" if choice.is_framework_assumed else ""
     )
     return f"Launch: primus-search export {where} {first.rank}  ({choice.framework.title}{why})"
+
+
+def _numerics(changed: Sequence[str], chosen: Sequence[ChoiceRow]) -> str:
+    """Which knobs of the first row change what training computes, and what the best row without costs."""
+    plain = [f"; best in BF16: row {one.rank}, {one.change:+.0%}" for one in chosen if BEST_BF16 in one.roles]
+    return f"Changes the mathematics: {', '.join(changed)} (docs/numerics.md){''.join(plain)}."
 
 
 def _to_measure(chosen: Sequence[ChoiceRow], view: View) -> str:

@@ -15,7 +15,7 @@ from primus_search.knobs import KNOB, KNOBS, CudaGraph, Fp8, Recompute, Scope
 from primus_search.model import Model
 from primus_search.schedule import names as schedule_names
 from primus_search.space.framework_rules import has_word, spelled
-from primus_search.space.types import AxisValue
+from primus_search.space.types import AxisValue, ClusterChoice
 from primus_search.workload import Workload
 
 MAX_TENSOR_PARALLEL = 16  # beyond, even a rack-scale domain leaves GEMMs too thin
@@ -156,6 +156,14 @@ def _schedule(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisV
 def _fp8(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
     has_fp8 = cluster.accelerator.fp8_peak_flops_per_s > 0
     return (Fp8.NONE, Fp8.HYBRID) if has_fp8 else (Fp8.NONE,)
+
+
+def every_recipe(choice: ClusterChoice) -> tuple[Fp8, ...]:
+    """The precisions that a framework can express; those the device lacks are for `space.rules` to remove."""
+    spelling = choice.framework.spellings.get("fp8")
+    if choice.framework.is_any:
+        return tuple(Fp8)
+    return tuple(one for one in Fp8 if spelling is None or has_word(spelling, spelled("fp8", one))) or (Fp8.NONE,)
 
 
 @_of_job

@@ -24,6 +24,8 @@ AXES: tuple[str, ...] = COLUMN_NAMES
 Method = Literal["auto", "exhaustive", "tpe", "nsga2", "nsga3", "gp", "qmc", "random"]
 Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s"]
 """By what several clusters are ranked; on one cluster both say the same."""
+Numerics = Literal["safe", "usual", "any"]
+"""Which changes of the mathematics a search may make: none, those of usual recipes, or every one the device has."""
 Device = Literal["auto", "off", "trace", "cpu", "cuda"]
 
 
@@ -63,6 +65,8 @@ class SearchSettings:
     budget_seconds     wall seconds allowed; 0 = no limit
     budget_evaluations projections a sampled search may make; 0 = 2,000
     top_k              rows of the ranking that are re-validated and printed
+    numerics           which low-precision recipes may be among the candidates
+    min_fit            probability of running in device memory below which a candidate is not ranked
     """
 
     method: Method = "auto"
@@ -73,6 +77,8 @@ class SearchSettings:
     budget_evaluations: int = 0
     top_k: int = 8
     seed: int = 0
+    numerics: Numerics = "usual"
+    min_fit: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.memory_margin < 1.0:

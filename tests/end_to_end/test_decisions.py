@@ -1,0 +1,58 @@
+"""What a run may decide on its user's behalf: precision, how surely it fits, and what the answer rests on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.cli import app
+from primus_search.errors import InputError, NothingFits
+from primus_search.exploration.run_folder.saved_run import SavedRun
+
+TINY: dict[str, Any] = {
+    "model": "llama3_8b",
+    "hardware": "mi300x",
+    "nodes": 1,
+    "workload": {"seq_length": 8192, "global_batch_size": 128},
+    "space": {"tp": [1, 2], "pp": 1, "cp": 1, "micro_batch_size": [1, 2], "recompute": ["none", "full"]},
+    "benchmark": {"device": "off"},
+}
+
+
+def run(folder: Path, *words: str, **changes: Any) -> tuple[str, SavedRun]:
+    """Output and folder of a run of a tiny space."""
+    (folder / "space.yaml").write_text(json.dumps(TINY | changes))
+    done = CliRunner().invoke(app, ["run", str(folder / "space.yaml"), "--out", str(folder / "run"), *words])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stdout.split()), SavedRun.open(folder / "run")
+
+
+def test_precision_is_named_as_a_change_of_the_mathematics_beside_the_best_row_in_bf16(tmp_path: Path) -> None:
+    text, saved = run(tmp_path)
+    assert saved.ranking[0]["fp8"] == "hybrid"
+    rank = next(place for place, row in enumerate(saved.ranking, start=1) if row["fp8"] == "none")
+    assert f"Changes the mathematics: fp8:hybrid (docs/numerics.md); best in BF16: row {rank}, -" in text
+
+
+def test_safe_numerics_search_bf16_alone_and_any_every_recipe_of_the_framework(tmp_path: Path) -> None:
+    text, saved = run(tmp_path, "--numerics", "safe")
+    assert {row["fp8"] for row in saved.ranking} == {"none"} and "Changes the mathematics" not in text
+    _, saved = run(tmp_path, "--numerics", "any")
+    assert {row["fp8"] for row in saved.ranking} > {"none", "hybrid"}
+    with pytest.raises(InputError, match="numerics"):
+        run(tmp_path, "--numerics", "best")
+
+
+def test_rows_that_fit_less_surely_than_asked_are_not_ranked(tmp_path: Path) -> None:
+    narrow = {"hardware.hbm_GiB": 80}
+    _, saved = run(tmp_path, space=TINY["space"] | narrow)
+    chances = sorted({row["fit_probability"] for row in saved.ranking})
+    assert chances[0] < 0.95 < chances[-1]
+    _, sure = run(tmp_path, "--min-fit", "95", space=TINY["space"] | narrow)
+    assert [row for row in saved.ranking if row["fit_probability"] >= 0.95] == list(sure.ranking)
+    with pytest.raises(NothingFits, match="with a probability of 99.9 %"):
+        run(tmp_path, "--min-fit", "99.9", "--set", "memory_margin=0", space=TINY["space"] | {"hardware.hbm_GiB": 45})
