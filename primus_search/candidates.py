@@ -76,15 +76,18 @@ class Candidates:
     ) -> Self:
         """A table from columns or scalars; scalars broadcast, columns left out take `DEFAULTS`.
 
-        Raises TypeError for an unknown column and ValueError for columns of different length.
+        Raises TypeError for an unknown column, ValueError for columns of different length and counts beyond 64 bits.
         """
         unknown = set(columns) - set(DEFAULTS)
         if unknown:
             raise TypeError(f"unknown columns {sorted(unknown)}; known: {sorted(DEFAULTS)}")
-        typed: dict[str, NDArray[Any]] = {
-            name: np.array(columns.get(name, default), dtype=np.bool_ if isinstance(default, bool) else np.int64)
-            for name, default in DEFAULTS.items()
-        }
+        try:
+            typed: dict[str, NDArray[Any]] = {
+                name: np.array(columns.get(name, default), dtype=np.bool_ if isinstance(default, bool) else np.int64)
+                for name, default in DEFAULTS.items()
+            }
+        except OverflowError as error:
+            raise ValueError("a count has more than 64 bits") from error
         if "sequence_parallel" not in columns:
             typed["sequence_parallel"] = np.greater(typed["tp"], 1)
         length = np.broadcast_shapes((1,), *(column.shape for column in typed.values()))

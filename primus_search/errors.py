@@ -13,6 +13,11 @@ class PrimusSearchError(Exception):
     exit_code = 1
 
 
+def printable(text: str) -> str:
+    """Text with control characters and surrogates as their escapes, so that no terminal acts on them; lines stay."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with one place of an input: `where: what`.
@@ -24,7 +29,7 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
+        return printable(f"{self.where}: {self.what}")
 
 
 class InputError(PrimusSearchError):

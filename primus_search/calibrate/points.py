@@ -14,6 +14,7 @@ from pathlib import Path
 
 from primus_search.candidates import Fp8
 from primus_search.errors import InputError, Problem
+from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.kernel_table import GROUPED
 from primus_search.units import TB
 
@@ -104,6 +105,9 @@ _FAMILIES = {
     "bwd_a16": "aiter",
 }
 
+SHORTEST_S, LONGEST_S = 1e-9, 1e5
+"""Seconds of one call: below a clock cycle and above a day a row is a slip."""
+
 COLUMNS = (
     "kind", "gpu", "dtype", "op", "m", "n", "k", "seq", "head_dim", "heads", "batch", "causal", "value", "unit",
     "source", "notes",
@@ -127,13 +131,21 @@ def read_points(path: Path) -> list[Point]:
     for number, row in enumerate(rows_of(path), start=2):
         try:
             point = _point(row)
-        except ValueError as error:
+            if point is not None and not _is_possible(point):
+                raise ValueError("sizes and value must be positive, finite numbers that a device can have")
+        except (ValueError, ArithmeticError) as error:
             problems.append(Problem(f"{path}:{number}", f"is not a measurement: {error}"))
         else:
             points += [point] if point is not None else []
     if problems:
         raise InputError(problems)
     return points
+
+
+def _is_possible(point: Point) -> bool:
+    """Whether sizes and seconds of a point are of a call that a device can make."""
+    sizes = (point.m, point.n, point.k, point.seq, point.batch, point.heads, point.qk_dim, point.v_dim, point.groups)
+    return SHORTEST_S < point.seconds < LONGEST_S and all(0.0 <= size <= LARGEST_WHOLE for size in sizes)
 
 
 def rows_of(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from primus_search import __version__
 from primus_search.cli.output import standard_streams
-from primus_search.errors import PrimusSearchError
+from primus_search.errors import PrimusSearchError, printable
 from primus_search.guards.interrupts import Interrupted, install
 
 COMMANDS: dict[str, str] = {
@@ -98,8 +98,19 @@ def main() -> None:
         standard_streams.discard()  # the reader of the pipe (head, less) is gone
         sys.exit(141)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO) or error.filename is not None:
+        what = unusable(error)
+        if not what:
             raise
-        standard_streams.discard()
-        typer.echo(f"primus-search: standard output cannot be written: {error.strerror}", err=True)
-        sys.exit(1)
+        if error.filename is None:
+            standard_streams.discard()
+        typer.echo(what, err=True)
+        sys.exit(1 if error.filename is None else 2)
+
+
+def unusable(error: OSError) -> str:
+    """The sentence for a file or stream that the system refuses, or the empty string for any other error."""
+    if error.filename is not None:
+        return printable(f"{error.filename}: {error.strerror}")
+    if error.errno in (errno.ENOSPC, errno.EIO):
+        return f"primus-search: standard output cannot be written: {error.strerror}"
+    return ""

@@ -5,13 +5,15 @@ so that a reader can say what it did not understand.
 """
 
 import ast
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Self, TypeVar
 
 from primus_search.declare.source import Document, Keys, did_you_mean
-from primus_search.errors import Problem
+from primus_search.errors import InputError, Problem
+from primus_search.guards.number_ranges import LARGEST_WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class _Required:
 
 
 REQUIRED = _Required()
+MAX_LAYERS = 4096
 
 
 @dataclass(slots=True)
@@ -43,7 +46,12 @@ class Fields:
 
     @classmethod
     def of(cls, document: Document, data: Mapping[str, Any], keys: Keys = (), into: "Fields | None" = None) -> Self:
-        """The fields of a mapping of a document; problems go to `into` where given."""
+        """The fields of a mapping of a document; problems go to `into` where given.
+
+        Raises InputError for anything else than a mapping.
+        """
+        if not isinstance(data, Mapping):
+            raise InputError([document.problem(keys, f"expected a mapping, got {reprlib.repr(data)}")])
         entries = {key: Located(value, document.where((*keys, key))) for key, value in data.items()}
         return cls(entries, document.where(keys), into.problems if into else [])
 
@@ -61,7 +69,11 @@ class Fields:
             return self._missing(key, default, least)
         value = self.entries[key].value
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.problem(key, f"{value!r} is not a whole number of at least {least}")
+            self.problem(key, f"{reprlib.repr(value)} is not a whole number of at least {least}")
+            return least
+        most = MAX_LAYERS if key.endswith(("layers", "n_layer")) else LARGEST_WHOLE
+        if value > most:
+            self.problem(key, f"{reprlib.repr(value)} is more than {most:,}, the largest that is read")
             return least
         return value
 
@@ -70,7 +82,7 @@ class Fields:
             return self._missing(key, default, 0.0)
         value = self.entries[key].value
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            self.problem(key, f"{value!r} is not a finite number")
+            self.problem(key, f"{reprlib.repr(value)} is not a finite number")
             return 0.0
         return float(value)
 
@@ -79,7 +91,7 @@ class Fields:
             return self._missing(key, default, False)
         value = self.entries[key].value
         if not isinstance(value, bool):
-            self.problem(key, f"{value!r} is not true or false")
+            self.problem(key, f"{reprlib.repr(value)} is not true or false")
             return False
         return value
 
@@ -88,7 +100,7 @@ class Fields:
             return self._missing(key, default, "")
         value = self.entries[key].value
         if not isinstance(value, str):
-            self.problem(key, f"{value!r} is not a word")
+            self.problem(key, f"{reprlib.repr(value)} is not a word")
             return ""
         return value
 
@@ -100,14 +112,35 @@ class Fields:
         """The entries of a list, empty where it is missing."""
         value = self.anything(key)
         if value is not None and not isinstance(value, list):
-            self.problem(key, f"{value!r} is not a list")
+            self.problem(key, f"{reprlib.repr(value)} is not a list")
         return value if isinstance(value, list) else []
+
+    def sections(self, key: str) -> "list[Fields]":
+        """The fields of each mapping in a list, none where it is missing."""
+        found = []
+        for place, one in enumerate(self.items(key)):
+            where = f"{self.entries[key].where}[{place}]"
+            if not isinstance(one, dict):
+                self.problems.append(Problem(where, f"{reprlib.repr(one)} is not a mapping"))
+            pairs = one.items() if isinstance(one, dict) else ()
+            found.append(
+                Fields({name: Located(value, f"{where}.{name}") for name, value in pairs}, where, self.problems)
+            )
+        return found
+
+    def whole_numbers(self, key: str) -> list[int]:
+        """The entries of a list of whole numbers of at least 0, empty where it is missing or holds something else."""
+        given = self.items(key)
+        if all(type(one) is int and 0 <= one <= LARGEST_WHOLE for one in given):
+            return given
+        self.problem(key, f"{reprlib.repr(given)} is not a list of whole numbers of at least 0")
+        return []
 
     def section(self, key: str) -> "Fields":
         """The fields of a nested mapping, none where it is missing."""
         value = self.anything(key)
         if value is not None and not isinstance(value, dict):
-            self.problem(key, f"{value!r} is not a mapping")
+            self.problem(key, f"{reprlib.repr(value)} is not a mapping")
         where = self.entries[key].where if key in self.entries else self.where
         entries = value if isinstance(value, dict) else {}
         return Fields({name: Located(one, f"{where}.{name}") for name, one in entries.items()}, where, self.problems)
@@ -125,9 +158,6 @@ class Fields:
         for key in self.entries:
             if key not in names:
                 self.problem(key, f"unknown key{did_you_mean(key, names)}")
-
-
-MAX_LAYERS = 4096
 
 
 def layer_pattern(text: str) -> tuple[int, ...]:

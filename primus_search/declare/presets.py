@@ -83,6 +83,10 @@ def _loaded(path: Path, changed: int) -> Preset:
     return preset_from(read(path), path)
 
 
+MOST_PARAMS = 1e16
+"""Beyond every model; counts of parameters and bytes stay within 64 bits."""
+
+
 def padded(vocab_size: int, multiple: int = VOCAB_MULTIPLE) -> int:
     """Rows of the embedding for a vocabulary: the next multiple."""
     return -(-vocab_size // multiple) * multiple
@@ -93,9 +97,12 @@ def build_model(fields: Fields, **values: Any) -> Model:
     if fields.problems:
         raise InputError(fields.problems)
     try:
-        return Model(**values)
+        model = Model(**values)
     except ValueError as error:
         raise InputError([Problem(fields.where, str(error))]) from None
+    if model.total_params > MOST_PARAMS:
+        raise InputError([Problem(fields.where, f"describes more than {MOST_PARAMS:.0e} parameters")])
+    return model
 
 
 def preset_from(document: Document, path: Path, vocab_size: int | None = None) -> Preset:
@@ -139,7 +146,7 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
         title=title,
         model=build_model(fields, name=path.stem, **values),
         published=published,
-        tokenizers=tuple(fields.anything("tokenizers") or ()),
+        tokenizers=tuple(str(one) for one in fields.items("tokenizers")),
         path=path,
     )
 
@@ -154,7 +161,7 @@ def _published_configuration(document: Document, fields: Fields, path: Path, voc
     published = _published(document, fields)
     if fields.problems:
         raise InputError(fields.problems)
-    tokenizers = tuple(fields.anything("tokenizers") or ())
+    tokenizers = tuple(str(one) for one in fields.items("tokenizers"))
     return Preset(
         title=fields.word("title", path.stem), model=model, published=published, tokenizers=tokenizers, path=path
     )

@@ -34,7 +34,7 @@ def qwen_experts(fields: Fields, num_layers: int) -> Values:
         shared_ffn_hidden=shared,
         has_shared_gate=shared > 0,
     )
-    step, dense = fields.integer("decoder_sparse_step", 1), fields.items("mlp_only_layers")
+    step, dense = fields.integer("decoder_sparse_step", 1), fields.whole_numbers("mlp_only_layers")
     layers = tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
     return {"moe": experts, "moe_layers": layers}
 
@@ -116,7 +116,7 @@ def gpt_oss(fields: Fields) -> Values:
 def minimax_m2(fields: Fields) -> Values:
     """MiniMax-M2: norms of queries and keys over all heads, a bias of the router by rule, several MTP modules."""
     values = decoder(fields)
-    if any(kind != 1 for kind in fields.items("attn_type_list")):
+    if any(kind != 1 for kind in fields.whole_numbers("attn_type_list")):
         fields.problem("attn_type_list", "layers other than full attention (1) are not modelled for this family")
     shared = fields.integer("shared_intermediate_size", 0, least=0)
     has_bias = fields.switch("use_routing_bias", True)
@@ -171,7 +171,7 @@ def _block_sparse(sparse: Fields, values: Values) -> Values:
     """Block-sparse attention where `sparse_attention_freq` says so; the selection is made by small heads."""
     if not sparse.switch("use_sparse_attention", False):
         return {}
-    flags = sparse.items("sparse_attention_freq")
+    flags = sparse.whole_numbers("sparse_attention_freq")
     if len(flags) != values["num_layers"]:
         sparse.problem(
             "sparse_attention_freq", f"has {len(flags)} entries; the model has {values['num_layers']} layers"

@@ -160,7 +160,7 @@ def kimi_linear(fields: Fields) -> Values:
         fields.anything(key)
     linear = fields.section("linear_attn_config")
     fields.anything("layer_types")
-    full = set(linear.items("full_attn_layers"))
+    full = set(linear.whole_numbers("full_attn_layers"))
     if not full:
         types = [str(kind) for kind in fields.items("layer_types")]
         full = {i + 1 for i, kind in enumerate(types) if kind == "full_attention"}
@@ -200,7 +200,7 @@ def minimax(fields: Fields) -> Values:
     )
     full = attention(values, window=fields.integer("sliding_window", 0, least=0))
     kinds: dict[str, Mixer] = {"full_attention": full, "linear_attention": linear}
-    given = fields.items("attn_type_list")
+    given = fields.whole_numbers("attn_type_list")
     if given:
         words = ["full_attention" if one == 1 else "linear_attention" for one in given]
     elif fields.items("layer_types"):
@@ -248,6 +248,6 @@ def _lfm2(fields: Fields) -> Values:
     if fields.items("layer_types"):
         mixers: tuple[Mixer, ...] = tuple(kinds[k] for k in layer_types(fields, num_layers, tuple(kinds)))
     else:
-        every = range(num_layers) if chosen is None else fields.items("full_attn_idxs")
+        every = range(num_layers) if chosen is None else fields.whole_numbers("full_attn_idxs")
         mixers = tuple(full if layer in every else convolution for layer in range(num_layers))
     return values | {"mixers": mixers, "has_qk_norm": True}

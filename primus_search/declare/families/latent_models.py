@@ -57,7 +57,7 @@ def _has_own_indexer(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     """Layers with an indexer of their own: all, or as `indexer_types` or a frequency says (GLM-5.2)."""
     frequency, offset = fields.integer("index_topk_freq", 1), fields.integer("index_skip_topk_offset", 2, least=0)
     types, pattern = fields.items("indexer_types"), fields.anything("index_topk_pattern")
-    given = types or list(pattern or ())
+    given = types or (list(pattern) if isinstance(pattern, str) else fields.items("index_topk_pattern"))
     if given:
         if len(given) != num_layers:
             fields.problem("indexer_types", f"has {len(given)} entries; the model has {num_layers} layers")
@@ -97,7 +97,7 @@ def compressed_mixers(
 ) -> tuple[CompressedAttention | None, ...]:
     """One mixer per layer from `compress_ratios` (further entries are of the MTP layers) or `layer_types`."""
     given = fields.anything("compress_ratios")
-    ratios = plain_list(given) if isinstance(given, str) else list(given or ())
+    ratios = plain_list(given) if isinstance(given, str) else fields.whole_numbers("compress_ratios")
     rates = fields.section("compress_rates")
     if not ratios and fields.items("layer_types"):
         words = [str(kind) for kind in fields.items("layer_types")]

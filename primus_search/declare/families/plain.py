@@ -99,7 +99,7 @@ def nemotron_nas(fields: Fields) -> Values:
     from primus_search.model import Attention, DenseMlp, NoFeedForward, NoMixer
 
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    blocks, vocab_size = fields.items("block_configs"), fields.integer("vocab_size")
+    blocks, vocab_size = fields.sections("block_configs"), fields.integer("vocab_size")
     head_dim = fields.integer("head_dim", max(hidden // heads, 1))
     fields.switch("attention_bias", False)
     fields.switch("mlp_bias", False)
@@ -107,15 +107,16 @@ def nemotron_nas(fields: Fields) -> Values:
         fields.problem("block_configs", f"has {len(blocks)} entries; num_hidden_layers says another number")
     mixers, ffns = list[Attention | NoMixer](), list[DenseMlp | NoFeedForward]()
     for block in blocks:
-        mixer, ffn = block["attention"], block["ffn"]
-        if mixer.get("replace_with_linear") or ffn.get("replace_with_linear") or mixer.get("sparsify"):
+        mixer, ffn = block.section("attention"), block.section("ffn")
+        replaced = [part.anything("replace_with_linear") for part in (mixer, ffn)]
+        if any(replaced) or mixer.anything("sparsify"):
             fields.problem("block_configs", "blocks replaced by a linear layer are not modelled")
-        kv_heads = heads // (mixer.get("n_heads_in_group") or 1)
-        window = mixer.get("window_length") or 0
+        kv_heads = max(heads // mixer.integer("n_heads_in_group", 1), 1)
+        window = mixer.integer("window_length", 0, least=0)
         full = Attention(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, window=window)
-        mixers.append(NoMixer() if mixer.get("no_op") else full)
-        inner = int(2 * (ffn.get("ffn_mult") or 0) * hidden / 3)
-        ffns.append(NoFeedForward() if ffn.get("no_op") else DenseMlp(ffn_hidden=-(-inner // 256) * 256))
+        mixers.append(NoMixer() if mixer.switch("no_op", False) else full)
+        inner = int(2 * ffn.number("ffn_mult", 0.0) * hidden / 3)
+        ffns.append(NoFeedForward() if ffn.switch("no_op", False) else DenseMlp(ffn_hidden=-(-inner // 256) * 256))
     first = next((m for m in mixers if isinstance(m, Attention)), None)
     widest = max((f.ffn_hidden for f in ffns if isinstance(f, DenseMlp)), default=1)
     return {

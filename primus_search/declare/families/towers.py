@@ -57,8 +57,9 @@ def _kimi(v: Fields, top: Fields, values: Values) -> int:
     """Kimi-K2.5 (MoonViT): tabled positions, a final norm, a projector over merged patches."""
     hidden, inner = v.integer("vt_hidden_size"), v.integer("vt_intermediate_size")
     rows, columns = v.integer("init_pos_emb_height", 64), v.integer("init_pos_emb_width", 64)
-    kernel = v.items("merge_kernel_size") or [2, 2]
-    merged = hidden * int(kernel[0]) * int(kernel[1])
+    kernel = v.whole_numbers("merge_kernel_size")
+    kernel = kernel if len(kernel) == 2 else [2, 2]
+    merged = hidden * kernel[0] * kernel[1]
     patch = 3 * v.integer("patch_size", 14) ** 2 * hidden + hidden + rows * columns * hidden
     projector = 2 * hidden + merged * merged + merged + (merged + 1) * int(values["hidden"])
     return patch + v.integer("vt_num_hidden_layers") * _encoder_layer(hidden, inner) + 2 * hidden + projector

@@ -4,7 +4,8 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from primus_search.errors import InputError, Problem
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.framework import Framework
+from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.knobs import WORDED
 from primus_search.space import ClusterChoice, Space
 
@@ -103,24 +105,53 @@ def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]
     content = read_written(path, files)
     try:
         lines = csv.DictReader(io.StringIO(content.decode()))
+        absent = [name for name in (*COLUMN_NAMES, *FIGURES) if name not in (lines.fieldnames or ())]
+        if absent and content:
+            raise ValueError(f"no column {', '.join(absent)}")
         return tuple({name: _value(name, text) for name, text in row.items()} for row in lines)
     except (csv.Error, ValueError) as error:
         raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
 
 
 _COUNTS = frozenset(name for name, default in DEFAULTS.items() if not isinstance(default, bool))
+FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "step_s", "memory_bytes", "headroom_bytes",
+           "bubble_ratio", "mfu")  # fmt: skip
+"""Columns of figures that every table of a run has, finite numbers."""
 
 
-def _value(name: str, text: str | None) -> Any:
-    if text is None:
-        raise ValueError(f"a row ends before column {name}")
-    if name in WORDED or name.endswith("_evidence"):
+def _value(name: str | None, text: str | None) -> Any:
+    """A cell by its column. Raises ValueError for what the column cannot hold."""
+    if name is None or text is None:
+        raise ValueError(f"a row is longer or shorter than its header, at column {name}")
+    if name in WORDED:
+        return _known_word(name, text)
+    if name.endswith("_evidence"):
         return text
+    if name in DEFAULTS and name not in _COUNTS and text not in ("true", "false"):
+        raise ValueError(f"{text[:40]!r} in column {name} is not true or false")
     if text in ("true", "false"):
         return text == "true"
     if name in _COUNTS or name in ("dp", "microbatches", "nodes"):
-        return int(text)
+        return _count(name, text)
+    if name in FIGURES and not isfinite(float(text)):
+        raise ValueError(f"{text[:40]!r} in column {name} is not a finite number")
     try:
         return float(text)
     except ValueError:
         return text  # a label of a hardware axis may be a word
+
+
+def _count(name: str, text: str) -> int:
+    if not 0 <= int(text) <= LARGEST_WHOLE:
+        raise ValueError(f"{text[:40]!r} in column {name} is no count")
+    return int(text)
+
+
+@lru_cache(maxsize=4096)
+def _known_word(name: str, text: str) -> str:
+    """A word that its knob has. Raises ValueError for another."""
+    try:
+        Candidates.from_words({name: text})
+    except KeyError:
+        raise ValueError(f"{text[:40]!r} in column {name} is none of its words") from None
+    return text

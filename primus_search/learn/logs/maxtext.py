@@ -53,7 +53,7 @@ def _observe_step(seen: Transcript, line: str) -> None:
         is_next = last_stamp is not None and last is not None and number > last
         seconds = (stamp - last_stamp).total_seconds() / (number - last) if is_next else 0.0
     weights = _WEIGHTS.search(step[3])
-    if weights and rate:
+    if weights and rate and float(rate[1]) * float(step[2]) > 0.0:
         seen.scratch["devices"] = float(weights[1]) / (float(rate[1]) * float(step[2]))
     seen.add_step(StepLine(iteration=number, seconds=seconds, rate=float(rate[1]) if rate else None))
     seen.scratch["last"] = (number, stamp)

@@ -1,0 +1,299 @@
+"""Whatever a user's files hold, reading them succeeds or is refused in words: no traceback, no hang, bounded memory.
+
+`make test` reads a few hundred mutants, `make test-full` 20,000. A finding names the surface, seed and mutant.
+"""
+
+import json
+import random
+import resource
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.cli import COMMANDS, app, unusable
+from primus_search.declare import load_cluster, load_hardware, load_model, load_space, load_stack
+from primus_search.errors import NothingFits
+from primus_search.exploration import Options, RunFolder, run_search
+from primus_search.exploration.run_folder import journal as journals
+from primus_search.exploration.run_folder.run_facts import file_facts
+from primus_search.learn.readers import read_log
+from primus_search.nightly.sweep import load_sweep
+from primus_search.space import Space
+from tests.support import written_logs
+from tests.support.mutants import VALUES, Surface, mutated, refusal_problem
+from tests.support.small_runs import make_run
+
+ROOT = Path(__file__).parents[2]
+FEW = {"space": 30, "hardware": 40, "stack": 20, "model": 30, "huggingface": 40, "experiment": 16, "sweep": 6,
+       "log": 40, "table": 12, "run folder": 12, "journal": 10, "search": 6, "command line": 25}  # fmt: skip
+ALL = {"space": 3000, "hardware": 2500, "stack": 1000, "model": 2500, "huggingface": 3000, "experiment": 1500,
+       "sweep": 300, "log": 3000, "table": 700, "run folder": 700, "journal": 500, "search": 300,
+       "command line": 1000}  # fmt: skip
+LAUNCH_FILES = {"primus": "primus.yaml", "megatron": "megatron.sh", "torchtitan": "torchtitan.toml"}
+MOST_MORE_BYTES = 1 << 30
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"num_key_value_heads": 2, "tie_word_embeddings": False},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 2},
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "decoder_sparse_step": 1,
+                  "num_key_value_heads": 2, "head_dim": 64, "mlp_only_layers": []},
+    "deepseek_v3": {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "q_lora_rank": 64,
+                    "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+                    "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+    "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 2, "head_dim": 64,
+                "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128},
+}  # fmt: skip
+"""config.json of some families, beside the sizes that all have."""
+SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512,
+         "vocab_size": 1024, "_name_or_path": "x/y", "max_position_embeddings": 4096}  # fmt: skip
+
+
+def shipped(pattern: str) -> list[tuple[str, bytes]]:
+    return [(path.name, path.read_bytes()) for path in sorted(ROOT.glob(pattern))]
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    axes = {"tp": [1, 2], "pp": [1, 2], "etp": 1, "cp": 1, "micro_batch_size": [1, 2], "schedule": "1f1b",
+            "recompute": "none", "fp8": "none", "sync_free_stage": 0, "deepep": False}  # fmt: skip
+    return make_run(tmp_path_factory.mktemp("run"), framework="primus", space=axes)
+
+
+def cli(*words: str) -> None:
+    """A command in this process; its exception if it is none that a command ends with."""
+    outcome = CliRunner().invoke(app, list(words))
+    error = outcome.exception
+    if isinstance(error, OSError) and unusable(error):
+        return
+    if error is not None and not isinstance(error, SystemExit):
+        raise error
+
+
+class Surfaces:
+    """Every way in, made in a folder where mutants are written."""
+
+    def __init__(self, folder: Path, small_run: Path) -> None:
+        self.folder, self.run = folder, small_run
+
+    def _reading(self, seeds: list[tuple[str, bytes]], read: Callable[[Path], object]) -> Surface:
+        def use(name: str, content: bytes) -> None:
+            path = self.folder / name
+            path.write_bytes(content)
+            read(path)
+
+        return Surface(seeds, use)
+
+    def space(self) -> Surface:
+        seeds = [one for one in shipped("spaces/*.yaml") if "stress" not in one[0]]
+        return self._reading(seeds, lambda path: load_space(path, environ={}))
+
+    def hardware(self) -> Surface:
+        def read(path: Path) -> None:
+            load_hardware(str(path))
+            load_cluster(str(path), 2)
+
+        seeds = [one for one in shipped("hardware/*.yaml") if one[0] in ("mi355x.yaml", "h100.yaml", "gb200.yaml")]
+        return self._reading(seeds, read)
+
+    def stack(self) -> Surface:
+        names = ("primus_megatron.yaml", "megatron_te.yaml", "maxtext.yaml")
+        seeds = [one for one in shipped("hardware/stacks/*.yaml") if one[0] in names]
+        return self._reading(seeds, lambda path: load_stack(str(path)))
+
+    def model(self) -> Surface:
+        return self._reading(shipped("spaces/models/*.yaml"), lambda path: load_model(str(path)))
+
+    def huggingface(self) -> Surface:
+        seeds = [("config.json", json.dumps({"model_type": name} | SIZES | more).encode())
+                 for name, more in CONFIGS.items()]  # fmt: skip
+        return self._reading(seeds, lambda path: load_model(str(path)))
+
+    def experiment(self) -> Surface:
+        seeds = []
+        for framework, name in (
+            ("primus", "primus.yaml"),
+            ("megatron", "megatron.sh"),
+            ("torchtitan", "torchtitan.toml"),
+        ):
+            out = self.folder / framework
+            cli("export", str(self.run), "1", "--format", framework, "--out", str(out))
+            found = next(iter(out.rglob(name)), None)
+            seeds += [(name, found.read_bytes())] if found else []
+        assert len(seeds) >= 2
+        words = ("--hardware", "mi355x", "--nodes", "2", "--json")
+        return self._reading(seeds, lambda path: cli("project", str(path), *words))
+
+    def sweep(self) -> Surface:
+        text = (ROOT / "sweeps/nightly.yaml").read_bytes().split(b"  - name: deepseek-v2")[0]
+        return self._reading([("nightly.yaml", text)], load_sweep)
+
+    def log(self) -> Surface:
+        makers = (written_logs.megatron_lm, written_logs.primus, written_logs.megatron_bridge, written_logs.nemo,
+                  written_logs.torchtitan, written_logs.maxtext, written_logs.deepspeed, written_logs.mlperf,
+                  written_logs.huggingface)  # fmt: skip
+        seeds = [(f"{make.__name__}.log", "\n".join(make()).encode()) for make in makers]
+        return self._reading(seeds, lambda path: read_log(path).as_json())
+
+    def table(self) -> Surface:
+        lines = (ROOT / "tests/oracle/data/training_runs.csv").read_bytes().splitlines(keepends=True)
+        seeds = [("runs.csv", b"".join([lines[0], *lines[first : first + 3]])) for first in range(1, 200, 40)]
+        points = (ROOT / "tests/oracle/data/kernel_points.csv").read_bytes().splitlines(keepends=True)[:12]
+
+        def read(path: Path) -> None:
+            if path.name == "runs.csv":
+                cli("validate", str(path), "--json")
+            else:
+                cli("calibrate", "--measurements", str(path))
+
+        return self._reading([*seeds, ("points.csv", b"".join(points))], read)
+
+    def run_folder(self) -> Surface:
+        names = ("run.json", "run.json", "run.json", "ranking.csv", "pareto.csv", "candidates.parquet")
+        seeds = [(name, (self.run / name).read_bytes()) for name in names]
+        rng = random.Random(0)
+
+        def use(name: str, content: bytes) -> None:
+            folder = self.folder / "damaged"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(self.run, folder)
+            (folder / name).write_bytes(content)
+            if name != "run.json" and rng.random() < 0.7:  # forged with its checksum
+                facts = json.loads((folder / "run.json").read_text())
+                facts["files"][name] = file_facts(content)
+                (folder / "run.json").write_text(json.dumps(facts))
+            commands = (("pareto",), ("explain",), ("compare", str(self.run)), ("export", "1"),
+                        ("schedules", "--run"))  # fmt: skip
+            command, *more = rng.choice(commands)
+            cli(command, *more, str(folder)) if "--run" in more else cli(command, str(folder), *more)
+
+        return Surface(seeds, use)
+
+    def journal(self) -> Surface:
+        space = replace(small_space(), name="journal")
+        folder = self.folder / "journalled"
+        opened = RunFolder.open(folder, resume=False)
+        result = run_search(space, Options(keep=20, workers=1, folder=opened))
+        opened.close()
+        whole = (folder / "journal.bin").read_bytes()
+        answer = list(result.ranking.rows())
+
+        def use(name: str, content: bytes) -> None:
+            (folder / name).write_bytes(content)
+            with RunFolder.open(folder, resume=True) as again:
+                found = run_search(space, Options(keep=20, workers=1, folder=again, resume=True))
+            assert list(found.ranking.rows()) == answer
+
+        return Surface([("journal.bin", whole), ("journal.bin", whole)], use)
+
+    def search(self) -> Surface:
+        seeds = [one for one in shipped("spaces/*.yaml") if one[0].startswith(("llama3_8b", "mixtral_8x22b_mi"))]
+
+        def read(path: Path) -> None:
+            space = load_space(path, environ={})
+            if space.model.num_layers < 200:
+                run_search(replace(space, search=replace(space.search, budget_candidates=500, budget_seconds=2.0)),
+                           Options(keep=10, workers=1))  # fmt: skip
+
+        return self._reading(seeds, read)
+
+    def command_line(self) -> Surface:
+        """Options with odd values, in lists of words; nothing that measures or writes outside the folder."""
+        run, out = str(self.run), str(self.folder / "out")
+        lines = [
+            ["run", "llama3_8b_mi300x", "--nodes", "1", "--bench", "off", "--out", out, "--set", "tp=8",
+             "--set", "pp=1", "--set", "search.budget.seconds=2"],
+            ["project", "--model", "llama3_8b", "--hardware", "h100", "--nodes", "2", "--set", "tp=2", "--json"],
+            ["explain", run, "1", "--what-if", "hardware.nic_GBps=100"], ["explain", run, "1", "--why-not", "tp=2"],
+            ["pareto", run, "--json"], ["compare", run, run],
+            ["export", run, "1,2", "--format", "primus", "--out", out],
+            ["models", "llama3_8b", "--json"],
+            ["schedules", "--stages", "4", "--microbatches", "8", "--costs", "1,1,1", "--comm", "0.1", "--vpp", "2"],
+            ["schedules", "--stages", "2", "--microbatches", "4", "--memory-limit", "2"], ["hardware", "h100"],
+            ["learn", str(ROOT / "README.md"), "--dry-run", "--as", "x"], ["validate", run, "--json"],
+            ["calibrate", "--measurements", run, "--hardware", "h100"], ["nightly", run], ["schema"], ["doctor", "x"],
+        ]  # fmt: skip
+        for line in lines:
+            assert line[0] in COMMANDS
+            if line[0] == "schedules":
+                cli(*line)  # compiles, where this machine has not yet
+        seeds = [("words.json", json.dumps(line).encode()) for line in lines]
+
+        def use(name: str, content: bytes) -> None:
+            words = json.loads(content)
+            cli(*words)
+
+        return CommandLines(seeds, use)
+
+
+class CommandLines(Surface):
+    """Words of a command line; the command itself stays."""
+
+    def findings(self, count: int, seed: int) -> Any:
+        for number in range(count):
+            rng = random.Random(f"{seed} {number}")
+            words = json.loads(rng.choice(self.seeds)[1])
+            for _ in range(rng.randint(1, 3)):
+                at = rng.randrange(1, len(words)) if len(words) > 1 else 0
+                if at and words[at - 1] != "--out":
+                    words[at] = self._other(rng, words[at])
+            if any("\0" in word or _is_unsafe(word) for word in words):
+                continue
+            problem = refusal_problem(lambda words=words: self.read("", json.dumps(words).encode()))
+            if problem:
+                yield f"seed {seed}, mutant {number}: {words}: {problem}"
+
+    @staticmethod
+    def _other(rng: random.Random, word: str) -> str:
+        value = str(rng.choice(VALUES))
+        key, equals, _ = word.partition("=")
+        if equals and rng.random() < 0.7:
+            return f"{key}={value}"
+        if rng.random() < 0.3:
+            return mutated(rng, word.encode(), "").decode(errors="replace")
+        return value
+
+
+def _is_unsafe(word: str) -> bool:
+    """What measures this machine."""
+    return word == "host" or "\udc80" in word
+
+
+@cache
+def small_space() -> Space:
+    return load_space("llama3_8b_mi300x", overrides=["tp=[1,2]", "pp=1", "recompute=none", "fp8=none", "cp=1"])
+
+
+def check(name: str, count: int, seed: int, folder: Path, small_run: Path) -> None:
+    surface: Surface = getattr(Surfaces(folder, small_run), name.replace(" ", "_"))()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    findings = list(surface.findings(count, seed))
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert not findings, f"{len(findings)} of {count}:\n" + "\n\n".join(findings[:5])
+    assert more < MOST_MORE_BYTES
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_few_mutants_are_read_or_refused(
+    name: str, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(name, FEW[name], 1, tmp_path, small_run)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ALL)
+def test_many_mutants_are_read_or_refused(
+    name: str, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(name, ALL[name], 2, tmp_path, small_run)
+
+
+def test_the_full_suite_reads_20000() -> None:
+    assert sum(ALL.values()) >= 20_000
+    assert issubclass(NothingFits, Exception) and journals.MAGIC
