@@ -30,6 +30,7 @@ from primus_search.export import megatron, torchtitan
 from primus_search.export.megatron_arguments import candidate_words, canonical
 from primus_search.export.settings import OFF, same, settings_of, whole
 from primus_search.framework import Framework, Settings
+from primus_search.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.knobs import KNOB
 from primus_search.layout import Layout
 from primus_search.model import Model
@@ -69,8 +70,8 @@ class Experiment:
 def is_experiment(path: Path) -> bool:
     """Whether a file is read as an experiment rather than as a model."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        text = read_text(path, most=MAX_TABLE_BYTES)
+    except InputError:
         return False
     return path.suffix == ".toml" or bool(re.search(r"^modules:", text, re.MULTILINE)) or _has_arguments(text)
 
@@ -80,10 +81,7 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
 
     `model` stands in for the one of the file. Raises `InputError` where the file is none, or sets what cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
+    text = read_text(path, most=MAX_TABLE_BYTES)
     try:
         if path.suffix == ".toml":
             return _torchtitan(

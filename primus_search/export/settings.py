@@ -9,6 +9,7 @@ from typing import Any
 
 from primus_search.candidates import DEFAULTS
 from primus_search.framework import Framework, Settings, Spelling
+from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.knobs import KNOB, WORDED, Kind, Scope
 from primus_search.space.framework_rules import recompute_parts
 
@@ -111,7 +112,7 @@ def words_of(framework: Framework, found: Settings, *, has_experts: bool) -> tup
             read.add(knob.key)
             value = found.get(knob.key, framework.defaults.get(knob.key))
             if value is not None:
-                row[axis] = whole(knob.key, value)
+                row[axis] = whole(knob.key, value, least=KNOB[axis].least)
     return row, read
 
 
@@ -122,14 +123,17 @@ def _typed(axis: str, word: str) -> Any:
     return word if axis in WORDED else int(word)
 
 
-def whole(key: str, value: Any) -> int:
-    """A setting as a whole number. Raises ValueError that names the key."""
+def whole(key: str, value: Any, *, least: int | None = None) -> int:
+    """A setting as a whole number of at least `least`. Raises ValueError that names the key."""
     try:
         if isinstance(value, bool):
             raise ValueError
-        return int(str(value))
+        number = int(str(value))
     except ValueError:
         raise ValueError(f"{key}: {str(value)[:80]!r} is not a whole number") from None
+    if abs(number) > LARGEST_WHOLE or (least is not None and number < least):
+        raise ValueError(f"{key}: {str(value)[:80]} is out of range")
+    return number
 
 
 def recompute_of(knob: Spelling, found: Settings, defaults: Settings) -> str:

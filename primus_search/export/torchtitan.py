@@ -228,7 +228,7 @@ def _pipeline_words(
         text = "|".join(_letters(part) for part in found[fqns])
         return {"vpp": len(found[fqns]) // pp, "schedule": schedule, "pipeline_layout": text}
     if found.get(each) and model is not None:
-        stages = -(-(model.num_layers + sum(less)) // whole(each, found[each]))
+        stages = -(-(model.num_layers + sum(less)) // whole(each, found[each], least=1))
     layout = "even" if model is None else str(_split(model.num_layers, stages, *less))
     return {"vpp": max(stages // pp, 1), "schedule": schedule, "pipeline_layout": layout}
 
