@@ -54,5 +54,5 @@ def test_rows_that_fit_less_surely_than_asked_are_not_ranked(tmp_path: Path) -> 
     assert chances[0] < 0.95 < chances[-1]
     _, sure = run(tmp_path, "--min-fit", "95", space=TINY["space"] | narrow)
     assert [row for row in saved.ranking if row["fit_probability"] >= 0.95] == list(sure.ranking)
-    with pytest.raises(NothingFits, match="with a probability of 99.9 %"):
+    with pytest.raises(NothingFits, match=r"with a probability of 99\.9 %"):
         run(tmp_path, "--min-fit", "99.9", "--set", "memory_margin=0", space=TINY["space"] | {"hardware.hbm_GiB": 45})
