@@ -5,17 +5,19 @@ result = ps.search("llama3_8b_mi300x", overrides=["nodes=2"], out="results/mine"
 result.ranking.row(0)
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from primus_search.declare.snapshot import INDEX
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
-from primus_search.exploration.run_folder.folder import RunFolder
+from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError, fingerprint
 from primus_search.space import Space
 
 
@@ -49,6 +51,8 @@ def search(
     space = as_space(space, overrides)
     options = options or Options()
     with _opened(out, options) as folder:
+        if folder is not None and not (options.resume and (folder.path / INPUTS / INDEX).is_file()):
+            keep_inputs(space, folder.path)
         with progress() as tick:
             result = run_search(space, replace(options, folder=folder, progress=tick))
         try:
@@ -74,6 +78,35 @@ def _with_own_runs(result: SearchResult) -> SearchResult:
     from primus_search.learn.own_runs import with_own_runs  # reads tables, whose imports take a while
 
     return with_own_runs(result)
+
+
+def keep_inputs(space: Space, folder: Path) -> None:
+    """Write the texts that a space file's space was loaded from into a run folder; raises StoreError.
+
+    Nothing is written for a space from Python, and where a file was edited since it was loaded.
+    """
+    from primus_search.declare import load_space
+    from primus_search.declare.hardware_files import host_hardware
+    from primus_search.declare.snapshot import Snapshot, recorded
+
+    shutil.rmtree(folder / INPUTS, ignore_errors=True)
+    if not space.source:
+        return
+    overrides = [f"{one.key}={one.value}" for one in space.overrides]
+    hosts: list[Path] = []
+
+    def host_file() -> Path:
+        hosts.append(host_hardware())
+        return hosts[-1]
+
+    with recorded() as texts:
+        again = load_space(space.source, overrides=overrides, environ={}, host_file=host_file)
+    if fingerprint(again) != fingerprint(space):
+        return
+    try:
+        Snapshot.of(texts, space.source, str(hosts[0].resolve()) if hosts else "").write(folder)
+    except OSError as error:
+        raise StoreError(f"{folder}: its inputs cannot be kept: {error.strerror}") from error
 
 
 def as_space(space: Space | Mapping[str, Any] | str | Path, overrides: Sequence[str] = ()) -> Space:

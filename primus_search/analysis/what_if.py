@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from primus_search.candidates import COLUMN_NAMES, Candidates
-from primus_search.declare import load_space
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
@@ -77,10 +76,7 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
 
 def changed_space(run: SavedRun, changes: Sequence[str]) -> Space:
     """The run's space with keys changed as `--set` would; its axes stay."""
-    saved = [f"{one['key']}={one['value']}" for one in run.facts["overrides"]]
-    space = load_space(
-        run.facts["source"], overrides=[*saved, *(f"--what-if {change}" for change in changes)], environ={}
-    )
+    space = run.loaded([f"--what-if {change}" for change in changes])
     wanted = [name.partition("=")[0].strip().removeprefix("space.") for name in changes]
     axes = [name for name in wanted if name in {axis.name for axis in space.axes}]
     if axes:

@@ -17,10 +17,10 @@ def compare(run_a: RunA, run_b: RunB, as_json: AsJson = False) -> None:
 
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.cli.output.opened_runs import opened
     from primus_search.report.compare_text import print_comparison
 
-    found = compared(SavedRun.open(run_a), SavedRun.open(run_b))
+    found = compared(opened(run_a), opened(run_b))
     if as_json:
         typer.echo(dumps(plain(found), indent=2))
     else:

@@ -43,9 +43,9 @@ def explain(
     import sys
     from json import dumps
 
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.cli.output.opened_runs import opened
 
-    saved = SavedRun.open(run)  # before the rest is loaded: most mistakes are a wrong folder
+    saved = opened(run)  # before the rest is loaded: most mistakes are a wrong folder
     from primus_search.analysis.explanation import as_data, plain
     from primus_search.analysis.explanation import explain as explained
     from primus_search.analysis.what_if import what_if as changed

@@ -33,9 +33,9 @@ def export(
     """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
     from json import dumps
 
+    from primus_search.cli.output.opened_runs import opened
     from primus_search.declare.framework_files import load_framework
     from primus_search.errors import InputError, Problem
-    from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.export import FORMATS
     from primus_search.export.launch_files import SLURM
     from primus_search.export.ranks import chosen_rows, files_of, write_all
@@ -45,7 +45,7 @@ def export(
     if framework and format_name not in ("", SLURM, framework):
         what = f"{format_name} files do not start {framework} jobs; give one of the two"
         raise InputError([Problem("--format", what)])
-    saved = SavedRun.open(run)
+    saved = opened(run)
     named = framework or ("" if format_name == SLURM else format_name)
     contract = load_framework(named, where="--framework") if named else None
     files = files_of(saved, chosen_rows(saved, ranks, contract), format_name)

@@ -34,11 +34,11 @@ def next(
     import numpy as np
 
     from primus_search.candidates import joined
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.cli.output.opened_runs import opened
     from primus_search.job import Job
     from primus_search.learn.next_runs import MOST_ROWS, next_runs
 
-    saved = SavedRun.open(run)
+    saved = opened(run)
     cluster = saved.cluster(1)
     ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster][:MOST_ROWS]
     advice = next_runs(

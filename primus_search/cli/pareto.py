@@ -14,10 +14,10 @@ def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
     """The frontier of memory per GPU against tokens per second per GPU of a run."""
     from json import dumps
 
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.cli.output.opened_runs import opened
     from primus_search.report.frontier_text import print_saved_frontier
 
-    saved = SavedRun.open(run)
+    saved = opened(run)
     if as_csv:
         typer.echo((run / "pareto.csv").read_text(encoding="utf-8"), nl=False)
     elif as_json:

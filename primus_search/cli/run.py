@@ -3,9 +3,12 @@
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from primus_search.space import Space
 
 from primus_search.guards.interrupts import Interrupted
 
@@ -89,14 +92,13 @@ def run(
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
     from primus_search.cli.output.written_files import must_exist
-    from primus_search.declare import load_space
 
     flags = _as_sets(nodes=nodes, method=method, framework=framework, top=top, seed=seed, bench=bench, stack=stack)
     flags += [f"--numerics search.numerics={numerics}"] if numerics else []
     flags += [f"--min-fit search.min_fit={min_fit}"] if min_fit else []
     overrides = [*(sets or []), *flags]
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
-    loaded = load_space(space, overrides=overrides)  # before the rest is loaded: a mistake is said at once
+    loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
     from primus_search.analysis.choices import keys_of
     from primus_search.cli.output.progress import progress_bar
     from primus_search.complete_search import search
@@ -131,6 +133,22 @@ def run(
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
+
+
+def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":
+    """The space; that of the run to continue where its originals have changed or are gone."""
+    from dataclasses import replace
+
+    from primus_search.declare import load_space
+    from primus_search.declare.snapshot import Snapshot
+
+    kept = Snapshot.read(resumed) if resumed else None
+    if kept is None or not kept.stands_for(space):
+        return load_space(space, overrides=overrides)
+    typer.echo(f"{space} changed since that run began; it goes on with the texts that it keeps", err=True)
+    with kept.mounted() as source:
+        loaded = load_space(source, overrides=overrides, host_file=kept.host_file)
+    return replace(loaded, source=kept.source)
 
 
 def _as_sets(*, nodes: str, method: str, framework: str, top: int, seed: int, bench: str, stack: str) -> list[str]:

@@ -108,11 +108,11 @@ def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, mem
 def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, given: list[object]) -> _Asked:
     """The candidate of that rank; `given` are the options that describe a pipeline without a run."""
     from primus_search.analysis.pipelines import RunPipeline
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.cli.output.opened_runs import opened
 
     if any(given):
         raise InputError([Problem("--run", "a run says its own pipeline; leave out --stages, --costs and the like")])
-    pipeline = RunPipeline.of(SavedRun.open(run), rank)
+    pipeline = RunPipeline.of(opened(run), rank)
     chunks = max(2, pipeline.virtual_stages) if vpp is None else vpp
     rows = pipeline.compared(virtual_stages=chunks, memory_limit=memory_limit)
     title = f"rank {rank} of {run}: {pipeline.stages} ranks, {pipeline.microbatches} micro-batches; times in ms"

@@ -14,6 +14,7 @@ from primus_search.declare.search_path import FileKind, find, names
 from primus_search.declare.source import Document, did_you_mean, read
 from primus_search.errors import InputError, Problem
 from primus_search.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Requirement, Schedule, Spelling
+from primus_search.guards.files import is_recording
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
 
@@ -43,13 +44,17 @@ def load_framework(text: str, *, beside: Path | None = None, where: str = "frame
     path = find(FileKind.FRAMEWORK, text, beside=beside)
     if isinstance(path, str):
         raise InputError([Problem(where, path)])
-    return _loaded(path.resolve(), path.stat().st_mtime_ns)
+    path = path.resolve()
+    return _read(path) if is_recording() else _loaded(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=32)
 def _loaded(path: Path, changed: int) -> Framework:
-    document = read(path)
-    return framework_of(document, path.stem, path.parent)
+    return _read(path)
+
+
+def _read(path: Path) -> Framework:
+    return framework_of(read(path), path.stem, path.parent)
 
 
 def framework_of(document: Document, name: str, beside: Path | None) -> Framework:

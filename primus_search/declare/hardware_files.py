@@ -63,7 +63,7 @@ def load_hardware(
     and returns a hardware file, and is only called for `host`.
     """
     if text == HOST:
-        path: Path | str = (host_file or _measured_host)()
+        path: Path | str = (host_file or host_hardware)()
     else:
         path = find(FileKind.HARDWARE, text, beside=beside)
     if isinstance(path, str):
@@ -239,7 +239,7 @@ def _price(reading: Reading, data: dict[str, Any]) -> float | None:
     return float(leaf["value"])
 
 
-def _measured_host() -> Path:
+def host_hardware() -> Path:
     """The hardware file of this machine, measured once and cached."""
     from primus_search.measure.host.host_calibration import host_file
 

@@ -17,6 +17,7 @@ from primus_search.declare.search_path import FileKind, find, names
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError, Problem
 from primus_search.framework import Framework, Settings
+from primus_search.guards.files import is_recording
 from primus_search.model import LatentAttention, MixtureOfExperts, Model
 
 VOCAB_MULTIPLE = 128
@@ -70,12 +71,16 @@ def load_preset(name: str) -> Preset:
     path = find(FileKind.MODEL, name)
     if isinstance(path, str):
         raise InputError([Problem("model", path)])
-    return _loaded(path, path.stat().st_mtime_ns)
+    return _preset(path)
 
 
 def presets() -> dict[str, Preset]:
     """Every preset by name."""
-    return {name: _loaded(path, path.stat().st_mtime_ns) for name, path in names(FileKind.MODEL).items()}
+    return {name: _preset(path) for name, path in names(FileKind.MODEL).items()}
+
+
+def _preset(path: Path) -> Preset:
+    return preset_from(read(path), path) if is_recording() else _loaded(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=256)

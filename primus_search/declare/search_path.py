@@ -12,7 +12,10 @@ YAML/JSON ending) is a path, looked up beside the file that names it, then in th
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -45,12 +48,39 @@ class FileKind(Enum):
         return self.value[1]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A folder with a copy of files from elsewhere, each below it at its own absolute path; looked up first.
+
+    roots, sites  the copies of the roots and of the folder of sites of the time
+    """
+
+    folder: Path
+    roots: tuple[Path, ...]
+    sites: Path
+
+
+_mount: ContextVar[Mount | None] = ContextVar("_mount", default=None)
+
+
+@contextmanager
+def mounted(mount: Mount) -> Iterator[None]:
+    """Look names and paths up in a mount first."""
+    token = _mount.set(mount)
+    try:
+        yield
+    finally:
+        _mount.reset(token)
+
+
 def roots(environ: Mapping[str, str] | None = None) -> list[Path]:
     """Every root folder that exists, in order of precedence."""
     environ = os.environ if environ is None else environ
     home = environ.get(HOME_VARIABLE, "")
     here = working_folder()
-    candidates = [Path(home)] if home else []
+    mount = _mount.get()
+    candidates = list(mount.roots) if mount else []
+    candidates += [Path(home)] if home else []
     candidates += [here] if here else []
     candidates += [_PACKAGE / "data", _PACKAGE.parent]
     return [root for root in dict.fromkeys(candidates) if _is_readable(root)]
@@ -67,8 +97,10 @@ def names(kind: FileKind, environ: Mapping[str, str] | None = None) -> dict[str,
         for path in sorted((root / kind.folder).glob("*.yaml")):
             found.setdefault(path.stem, path)
     if kind is FileKind.STACK:
-        for path in sorted(sites(environ).glob("*.yaml")):
-            found.setdefault(path.stem, path)
+        mount = _mount.get()
+        for folder in ([mount.sites] if mount else []) + [sites(environ)]:
+            for path in sorted(folder.glob("*.yaml")):
+                found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
 
 
@@ -103,6 +135,9 @@ def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str
     if is_path(text):
         given = expanded(text)
         places = ([beside / given] if beside else []) + [given] + [root / given for root in roots()]
+        mount = _mount.get()
+        if mount is not None and given.is_absolute():
+            places.insert(0, mount.folder.joinpath(*given.parts[1:]))
         for place in places:
             if exists(place):
                 return place

@@ -33,7 +33,7 @@ def chosen_rows(saved: SavedRun, text: str, framework: Framework | None) -> list
     if text.strip() == PARETO:
         rows = [(f"pareto_{i}", row) for i, row in enumerate(saved.frontier, start=1)]
     else:
-        rows = [(str(rank), saved.row(rank)) for rank in ranks_of(text)]
+        rows = [(str(rank), saved.row(rank)) for rank in ranks_of(text, len(saved.ranking))]
     found = []
     for name, row in rows:
         choice = next((one for one in saved.space.clusters if is_on(row, one)), None)
@@ -46,8 +46,11 @@ def chosen_rows(saved: SavedRun, text: str, framework: Framework | None) -> list
     return found
 
 
-def ranks_of(text: str) -> list[int]:
-    """`1,3,8` and `1-120` as numbers, in order, without doubles."""
+def ranks_of(text: str, last_rank: int = 0) -> list[int]:
+    """`1,3,8` and `1-120` as numbers, in order, without doubles.
+
+    A range that begins in a ranking of `last_rank` rows ends with it: 1-120 are all of 75 rows.
+    """
     ranks: dict[int, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -57,6 +60,8 @@ def ranks_of(text: str) -> list[int]:
         start, stop = int(first), int(last or first)
         if stop < start or stop - start >= MOST_RANKS:
             raise InputError([Problem("RANKS", f"{part.strip()}: from low to high, at most {MOST_RANKS:,} ranks")])
+        if start <= last_rank:
+            stop = min(stop, last_rank) if dash else stop
         ranks |= dict.fromkeys(range(start, stop + 1))
     return list(ranks)
 

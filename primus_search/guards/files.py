@@ -3,6 +3,9 @@
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
@@ -38,7 +41,30 @@ def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
         )
         raise InputError([Problem(where, what)])
     with os.fdopen(handle, "rb") as file:
-        return _bounded(file, most, where)
+        content = _bounded(file, most, where)
+    texts = _recorded.get()
+    if texts is not None:
+        texts[path.resolve()] = content
+    return content
+
+
+_recorded: ContextVar[dict[Path, bytes] | None] = ContextVar("_recorded", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[dict[Path, bytes]]:
+    """What `read_bytes` reads inside, by resolved path. Loaders with a cache read again inside (`is_recording`)."""
+    texts: dict[Path, bytes] = {}
+    token = _recorded.set(texts)
+    try:
+        yield texts
+    finally:
+        _recorded.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether reads are recorded."""
+    return _recorded.get() is not None
 
 
 def _bounded(file: IO[bytes], most: int, where: str) -> bytes:

@@ -6,11 +6,13 @@ collectives in us. Every row needs a source, as every number of a hardware file 
 """
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.kernel_table import GROUPED, KernelTable, Tables
 
 TERA, MICRO = 1e12, 1e-6
@@ -26,8 +28,7 @@ def read_tables(path: Path) -> tuple[Tables, Tables, tuple[str, ...]]:
     """Tables of kernels, tables of collectives, and the sources they are from. InputError lists every bad row."""
     if not path.is_file():
         raise InputError([Problem(str(path), "no such file of measured calls; the hardware file's `tables:` names it")])
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(read_text(path, most=MAX_TABLE_BYTES), newline="")))
     kernels, links = tables_of(rows, str(path))
     return kernels, links, tuple(dict.fromkeys(row["source"] for row in rows))
 

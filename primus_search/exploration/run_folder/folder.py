@@ -41,8 +41,10 @@ RANKED_ROWS = 1000
 """Best rows of `ranking.csv`, before the best of each layout and precision; `candidates.parquet` holds all kept."""
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
+INPUTS = "inputs"
+"""The texts that the space was loaded from (`declare.snapshot`)."""
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
-KNOWN = (*FILES, "exports", "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
+KNOWN = (*FILES, INPUTS, "exports", "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
 TEMPORARY = ".tmp"
 """How the name of a half-written file ends; one that a killed run left behind is deleted by the next."""
 
@@ -257,7 +259,9 @@ def summary(result: SearchResult) -> dict[str, Any]:
 
 def fingerprint(space: Space) -> str:
     """A hash of everything a search's answer depends on: model, clusters, workload, axes, constraints, settings."""
-    content = repr([space.model, space.workload, space.clusters, space.axes, space.constraints, space.search])
+    model = replace(space.model, source="")  # where a file lies decides nothing
+    constraints = [constraint.text for constraint in space.constraints]
+    content = repr([model, space.workload, space.clusters, space.axes, constraints, space.search])
     return hashlib.sha256(content.encode()).hexdigest()
 
 

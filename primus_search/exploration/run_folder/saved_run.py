@@ -2,12 +2,12 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.errors import InputError, Problem
@@ -17,6 +17,9 @@ from primus_search.framework import Framework
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.knobs import WORDED
 from primus_search.space import ClusterChoice, Space
+
+if TYPE_CHECKING:
+    from primus_search.declare.snapshot import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +44,41 @@ class SavedRun:
 
     @cached_property
     def space(self) -> Space:
-        """The space as it was searched, overrides included.
+        """The space as it was searched, overrides included, from the texts that the run folder keeps.
 
-        Raises `InputError` when the space, its model or its hardware has changed since: figures would not match.
+        Raises `InputError` when it holds none and the space, its model or its hardware has changed since: figures would
+        not match.
         """
-        from primus_search.declare import load_space
-
-        overrides = [f"{one['key']}={one['value']}" for one in self.facts["overrides"]]
-        space = load_space(self.facts["source"], overrides=overrides, environ={})
+        space = self.loaded(())
         if fingerprint(space) != self.facts["search_sha256"]:
             what = "its space, model, hardware or stack has changed since this run; run it again"
             raise InputError([Problem(str(self.path), what)])
         return space
+
+    @cached_property
+    def inputs(self) -> "Snapshot | None":
+        """The texts that the run was given; None where the folder of an older run keeps none."""
+        from primus_search.declare.snapshot import Snapshot
+
+        return Snapshot.read(self.path)
+
+    def loaded(self, changes: Sequence[str]) -> Space:
+        """The run's space with further `key=value` changes as after `--set`."""
+        from primus_search.declare import load_space
+
+        overrides = [*(f"{one['key']}={one['value']}" for one in self.facts["overrides"]), *changes]
+        if self.inputs is None:
+            return load_space(self.facts["source"], overrides=overrides, environ={})
+        with self.inputs.mounted() as source:
+            space = load_space(source, overrides=overrides, environ={}, host_file=self.inputs.host_file)
+        return replace(space, source=self.facts["source"])
+
+    @property
+    def note(self) -> str:
+        """One line where originals of the run's inputs have changed since; else empty."""
+        changed = self.inputs.changed() if self.inputs else ()
+        names = ", ".join(Path(name).name for name in changed[:3]) + (" ..." if len(changed) > 3 else "")
+        return f"{names} changed since this run; figures are those of the texts it keeps" if changed else ""
 
     def under(self, framework: Framework) -> "SavedRun":
         """The run judged by the rules of another framework; its rows stay."""
