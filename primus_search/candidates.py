@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.knobs import KNOB, KNOBS
+from primus_search.knobs import CpComm as CpComm
 from primus_search.knobs import CudaGraph as CudaGraph
 from primus_search.knobs import Fp8 as Fp8
 from primus_search.knobs import GroupedGemm as GroupedGemm
 from primus_search.knobs import Recompute as Recompute
 from primus_search.knobs import RecomputeMethod as RecomputeMethod
 from primus_search.knobs import Sharding as Sharding
+from primus_search.knobs import StateFormat as StateFormat
 from primus_search.layout import EVEN, Layout
 
 Ints = NDArray[np.int64]
@@ -64,6 +66,9 @@ class Candidates:
     offload_layers: Ints
     exchange_overlap: Bools
     cuda_graph: Ints
+    tp_overlap: Bools
+    cp_comm: Ints
+    state_format: Ints
     schedules: tuple[str, ...] = ("1f1b",)
     layouts: tuple[Layout, ...] = (EVEN,)
 
@@ -130,6 +135,10 @@ class Candidates:
     def graph_scope(self, always: str) -> Ints:
         """`CudaGraph` codes of what is replayed as a graph, under software that captures `always` anyway."""
         return np.maximum(self.cuda_graph, CudaGraph[always.upper()])
+
+    def exchange_of_context(self, usual: str) -> Ints:
+        """`CpComm` codes of what context-parallel ranks do, under software that does `usual` unless told."""
+        return np.where(self.cp_comm == CpComm.STACK, CpComm[usual.upper()], self.cp_comm)
 
     def shard_ranks(self, replicas: Ints) -> Ints:
         """Ranks that share one sharded copy, of so many replicas."""

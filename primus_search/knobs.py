@@ -100,6 +100,31 @@ class CudaGraph(IntEnum):
     FULL = 3
 
 
+class CpComm(IntEnum):
+    """How context-parallel ranks exchange keys and values; STACK as the software does unless told."""
+
+    STACK = 0
+    P2P = 1
+    A2A = 2
+    ALL_GATHER = 3
+
+
+class StateFormat(IntEnum):
+    """Number formats of gradients, weights and optimizer state; STACK those of the software.
+
+    BF16_MOMENTS    both Adam moments in BF16        BF16_STATE  moments and accumulated gradients in BF16
+    BF16_REDUCTION  gradients reduced in BF16        BF16_ALL    everything in BF16, without FP32 master weights
+    FP32_ALL        weights, gradients and moments in FP32; the weights are their own masters
+    """
+
+    STACK = 0
+    BF16_MOMENTS = 1
+    BF16_STATE = 2
+    BF16_REDUCTION = 3
+    BF16_ALL = 4
+    FP32_ALL = 5
+
+
 class Kind(Enum):
     """What values a knob takes.
 
@@ -402,6 +427,17 @@ KNOBS: tuple[Knob, ...] = (
         label="",
     ),
     Knob(
+        name="tp_overlap",
+        kind=Kind.SWITCH,
+        summary="Tensor-parallel traffic runs beside its products (user buffers or asynchronous tensor parallelism).",
+        enters=Enters.TRAFFIC,
+        scope=Scope.OTHERS | Scope.EXPERTS,
+        default=False,
+        off=False,
+        is_outer=True,
+        label="tp-overlap",
+    ),
+    Knob(
         name="cp",
         kind=Kind.DEGREE,
         summary="Context parallel degree.",
@@ -414,6 +450,19 @@ KNOBS: tuple[Knob, ...] = (
         tried=12,
         limit=lambda model, cluster, workload: workload.seq_length,
         label="CP{cp}",
+    ),
+    Knob(
+        name="cp_comm",
+        kind=Kind.CHOICE,
+        words=CpComm,
+        summary="How context-parallel ranks exchange keys and values; `stack`: as the software does.",
+        enters=Enters.TRAFFIC | Enters.BATCH,
+        scope=Scope.OTHERS | Scope.EXPERTS,
+        default=CpComm.STACK,
+        off=CpComm.STACK,
+        guess=CpComm.STACK,
+        is_outer=True,
+        label="cp:{cp_comm}",
     ),
     Knob(
         name="ep",
@@ -552,6 +601,20 @@ KNOBS: tuple[Knob, ...] = (
         auto=(0,),
         limit=lambda model, cluster, workload: cluster.world,
         label="",
+    ),
+    Knob(
+        name="state_format",
+        kind=Kind.CHOICE,
+        words=StateFormat,
+        summary="Number formats of gradients, weights and optimizer state; `stack`: as the software keeps them.",
+        enters=Enters.INSIDE | Enters.GATHERS | Enters.REPLICA | Enters.STATE,
+        default=StateFormat.STACK,
+        off=StateFormat.STACK,
+        auto=(StateFormat.STACK,),
+        relief=(StateFormat.BF16_MOMENTS, StateFormat.BF16_STATE),
+        guess=StateFormat.STACK,
+        is_numeric=True,
+        label="state:{state_format}",
     ),
     Knob(
         name="deepep",

@@ -180,7 +180,8 @@ def traffic(job: Job, one: Candidates, s: Stages, projection: Projection) -> lis
 
 def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]:
     """Traffic of one layer and micro-batch, as `layer_comm.add_traffic` adds it."""
-    work = tally(layer_operations(job, kind, one), acc=job.accelerator, stack=job.stack, rows=1)
+    operations, formats = layer_operations(job, kind, one), one.state_format
+    work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=formats)
     found: list[tuple[str, Comm]] = []
     for part, which, comm in layer_traffic(work, kind, job, one):
         work.seconds[which, part] += comm.exposed_s

@@ -32,7 +32,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     is_sharded = c.sharding != Sharding.NONE
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
-    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned)
+    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned, c.state_format)
     if measured is not None and measured.optimizer_s_per_param > 0:
         update_s = owned * measured.optimizer_s_per_param
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER

@@ -185,7 +185,14 @@ def _compute(pricing: _Pricing, piece: int, c: Candidates) -> Work:
         operations = head_operations(job, c)
     else:
         operations = list(mtp_operations(job, c))
-    work = tally(operations, acc=job.accelerator, stack=job.stack, rows=len(c), shares_rows=pricing.shares_rows)
+    work = tally(
+        operations,
+        acc=job.accelerator,
+        stack=job.stack,
+        rows=len(c),
+        shares_rows=pricing.shares_rows,
+        formats=c.state_format,
+    )
     put_measured(work, pricing.measured, piece, c)
     if kind is not None:
         return add_traffic(work, kind, job, c)

@@ -30,7 +30,7 @@ def assumed(job: LaunchJob) -> dict[str, Any]:
     if not stack.name.startswith(MEGATRON_STACKS):
         return {}
     switches = {
-        "tp_comm_overlap": row["tp"] > 1 and stack.communication.tensor_overlap > 0.0,
+        "tp_comm_overlap": row["tp"] > 1 and not row["tp_overlap"] and stack.communication.tensor_overlap > 0.0,
         "moe_permute_fusion": model.is_moe and stack.experts.permutation == "fused",
         "moe_router_fusion": model.is_moe and stack.experts.has_fused_router,
         "overlap_moe_expert_parallel_comm": row["ep"] > 1 and stack.experts.expert_overlap > 0.0,
@@ -40,7 +40,7 @@ def assumed(job: LaunchJob) -> dict[str, Any]:
         "use_precision_aware_optimizer": stack.precision.moment_bytes == BF16_BYTES,
     }
     said: dict[str, Any] = {name: True for name, is_on in switches.items() if is_on}
-    if row["cp"] > 1:
+    if row["cp"] > 1 and row["cp_comm"] == "stack":
         said["cp_comm_type"] = stack.communication.cp_comm.replace("_", "")
     return said | CUDA_GRAPHS[stack.host.cuda_graph]
 

@@ -24,6 +24,7 @@ SECTIONS = {
     "ddp": {"overlap_grad_reduce", "overlap_param_gather", "use_distributed_optimizer", "use_megatron_fsdp",
             "data_parallel_sharding_strategy", "num_distributed_optimizer_instances"},
     "dist": {"use_torch_fsdp2"},
+    "comm_overlap": {"tp_comm_overlap"},
     "checkpoint": {"ckpt_format"},
 }  # fmt: skip
 """Sections of the configuration other than `model`, and the fields in each."""
@@ -64,6 +65,9 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
             continue
         if name == "no_gradient_accumulation_fusion":
             found["model.gradient_accumulation_fusion"] = False
+            continue
+        if name == "grad_reduce_in_bf16":
+            found["ddp.grad_reduce_in_fp32"] = False
             continue
         section = next((section for section, names in SECTIONS.items() if name in names), "model")
         found[f"{section}.{ours}"] = value

@@ -11,7 +11,7 @@ from typing import Literal
 
 from primus_search.cluster import Cluster
 from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.knobs import KNOB, KNOBS, CudaGraph, Fp8, Recompute, Scope
+from primus_search.knobs import KNOB, KNOBS, CpComm, CudaGraph, Fp8, Recompute, Scope
 from primus_search.model import Model
 from primus_search.schedule import names as schedule_names
 from primus_search.space.framework_rules import has_word, spelled
@@ -138,6 +138,18 @@ def _etp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue,
 def _cp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
     most = min(workload.seq_length // MIN_TOKENS_PER_CP_RANK, cluster.world)
     return tuple(c for c in _powers_of_two(most) if c == 1 or workload.seq_length % (2 * c) == 0)
+
+
+@_of_job
+def _cp_comm(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
+    """As the software does, or heads for tokens, which takes more memory and mostly less time."""
+    return (CpComm.STACK,) if cluster.stack.communication.cp_comm == "a2a" else (CpComm.STACK, CpComm.A2A)
+
+
+@_of_job
+def _tp_overlap(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
+    """On where there is a choice: it takes no memory that counts and no more time."""
+    return (has_cuda_graphs(cluster),)
 
 
 @_of_job

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools
-from primus_search.knobs import CudaGraph, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.knobs import CpComm, CudaGraph, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
 from primus_search.layout import COUNTED_ENDS
 from primus_search.model import Mamba2, Model
 from primus_search.space.context import Cells, Column, GridJob
@@ -145,6 +145,20 @@ def cp_splits_sequence(job: GridJob, c: Cells) -> Bools:
 )
 def sequence_parallel_splits(job: GridJob, c: Cells) -> Bools:
     mask: Bools = ~c["sequence_parallel"].astype(bool) | (job.workload.seq_length % (c["tp"] * c["cp"]) == 0)
+    return mask
+
+
+@_rule(
+    "cp_comm",
+    "tp",
+    "cp",
+    reason="an all-to-all of context parallelism deals out whole heads: tp * cp divides heads and key-value heads "
+    "(NVIDIA/TransformerEngine pytorch/attention/dot_product_attention/context_parallel.py)",
+)
+def exchanges_whole_heads(job: GridJob, c: Cells) -> Bools:
+    model, ranks = job.model, c["tp"] * c["cp"]
+    sizes = [model.num_heads] if model.latent is not None else [model.num_heads, model.num_kv_heads]
+    mask: Bools = (c["cp_comm"] != CpComm.A2A) | divides_all(ranks, sizes)
     return mask
 
 
@@ -495,4 +509,17 @@ def has_experts(job: GridJob, c: Cells) -> Bools:
 @_matters("sequence_parallel", "tp")
 def splits_tensors(job: GridJob, c: Cells) -> Bools:
     splits: Bools = c["tp"] > 1
+    return splits
+
+
+@_matters("tp_overlap", "tp", "sequence_parallel")
+def splits_sequence(job: GridJob, c: Cells) -> Bools:
+    """Overlapped tensor-parallel traffic is that of sequence parallelism (Megatron-LM training/arguments.py)."""
+    splits: Bools = (c["tp"] > 1) & c["sequence_parallel"].astype(bool)
+    return splits
+
+
+@_matters("cp_comm", "cp")
+def splits_context(job: GridJob, c: Cells) -> Bools:
+    splits: Bools = c["cp"] > 1
     return splits

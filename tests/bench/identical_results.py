@@ -14,7 +14,14 @@ from pathlib import Path
 
 FILES = ("ranking.csv", "pareto.csv")
 ROOT = Path(__file__).resolve().parents[2]
-NEWER_KNOBS = ("--set", "exchange_overlap=false", "--set", "cuda_graph=none")
+NEWER = {
+    "exchange_overlap": "false",
+    "cuda_graph": "none",
+    "tp_overlap": "false",
+    "cp_comm": "stack",
+    "state_format": "stack",
+}
+NEWER_KNOBS = tuple(word for name, value in NEWER.items() for word in ("--set", f"{name}={value}"))
 """Knobs that the other checkout may lack, at the values that mean what it searched."""
 RUN = (sys.executable, "-m", "primus_search")
 
@@ -44,9 +51,8 @@ def same_space(baseline: Path, name: str) -> bool:
 
 def _known(table: Path) -> list[dict[str, str]]:
     """Rows of a table without the columns of newer knobs."""
-    newer = {setting.partition("=")[0] for setting in NEWER_KNOBS[1::2]}
     with table.open(newline="", encoding="utf-8") as file:
-        return [{k: v for k, v in row.items() if k not in newer} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if k not in NEWER} for row in csv.DictReader(file)]
 
 
 def same_table(baseline: Path, name: str) -> bool:

@@ -28,12 +28,12 @@ def test_a_run_has_what_its_entry_says_and_others_have_not(tmp_path: Path) -> No
 
 def test_overrides_are_counted_and_listed_with_their_reasons(tmp_path: Path) -> None:
     (tmp_path / "run_overrides.yaml").write_text(ENTRY)
-    found = summary(outcome_of(tmp_path, LLAMA, LLAMA | {"id": "x-2", "flags": "tp overlap"}))["overrides"]
+    found = summary(outcome_of(tmp_path, LLAMA, LLAMA | {"id": "x-2", "flags": "unfused rope"}))["overrides"]
     assert (found["runs"], found["of"]) == (2, 2)
     assert found["by_key"]["hardware.gemm.bf16_efficiency"] == 1
     reasons = {(one["id"], one["key"]): one["reason"] for one in found["per_row"]}
     assert reasons["x-1", "hardware.gemm.bf16_efficiency"] == "an older release on a slower board (somewhere)"
-    assert reasons["x-2", "stack.communication.tensor_overlap"] == ""
+    assert reasons["x-2", "stack.kernels.has_fused_rope"] == ""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primus_search.candidates import CudaGraph, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.candidates import (
+    CpComm,
+    CudaGraph,
+    Fp8,
+    GroupedGemm,
+    Recompute,
+    RecomputeMethod,
+    Sharding,
+    StateFormat,
+)
 from primus_search.declare import make_space
 from primus_search.layout import BALANCED, EVEN, Layout, layout_string
 from primus_search.space import AXES, Axis, Constraint, Enumerator, Space
@@ -37,6 +46,9 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "overlap_grad_reduce": (True, False),
     "exchange_overlap": (False, True),
     "cuda_graph": tuple(CudaGraph),
+    "tp_overlap": (False, True),
+    "cp_comm": tuple(CpComm),
+    "state_format": tuple(StateFormat),
 }
 ROWS_OF_GRID = 20_000
 
@@ -84,6 +96,8 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
     if r["cp"] > 1 and w.seq_length % (2 * r["cp"]):
         return False
     if r["sequence_parallel"] and w.seq_length % (r["tp"] * r["cp"]):
+        return False
+    if r["cp_comm"] == CpComm.A2A and (m.num_heads % (r["tp"] * r["cp"]) or m.num_kv_heads % (r["tp"] * r["cp"])):
         return False
     if m.moe and r["tp"] > 1 and not r["sequence_parallel"]:
         return False
@@ -200,6 +214,8 @@ def _with_idle_axes(space: Space, r: dict[str, Any], first: dict[str, Any]) -> d
         "shard_group": (r["sharding"] != Sharding.HSDP, 0),
         "grouped_gemm": (not space.model.is_moe, GroupedGemm.TURBO),
         "sequence_parallel": (r["tp"] == 1, False),
+        "tp_overlap": (r["tp"] == 1 or not r["sequence_parallel"], False),
+        "cp_comm": (r["cp"] == 1, CpComm.STACK),
     }
     for name, (is_idle, neutral) in idle.items():
         if is_idle:

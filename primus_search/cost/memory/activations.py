@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Recompute
+from primus_search.candidates import Bools, CpComm, Floats, Recompute
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.mixer_memory import mixer_outputs, mixer_tensors
 from primus_search.cost.memory.saved import Saved
@@ -210,7 +210,7 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
     heads = model.num_heads / s.tp
     out = s.tokens * heads * model.v_head_dim
     copy = np.where(linear_input_bytes(stack, s) < BF16_BYTES, FP8_BYTES, 0.0) * out
-    exchanged = np.where((s.cp > 1) & (stack.communication.cp_comm == "a2a"), BF16_BYTES * out, 0.0)
+    exchanged = np.where((s.cp > 1) & (s.cp_comm == CpComm.A2A), BF16_BYTES * out, 0.0)
     tensors = [
         Saved(name="attention output", bytes=BF16_BYTES * out, weight_input=True),
         Saved(name="attention output in FP8", bytes=copy),

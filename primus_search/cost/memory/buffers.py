@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from primus_search.candidates import Floats
+from primus_search.candidates import CpComm, Floats
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.model import Model
 from primus_search.stack import Stack
@@ -60,20 +60,16 @@ def pipeline_buffer(model: Model, s: Share) -> Floats:
     return np.where(s.pp > 1, HOP_TENSORS * BF16_BYTES * s.split_tokens * model.hidden, 0.0)
 
 
-def context_buffer(model: Model, stack: Stack, s: Share) -> Floats:
+def context_buffer(model: Model, s: Share) -> Floats:
     """Key/value blocks travelling round a ring, or copies on both sides of an all-to-all, or all keys gathered."""
     if model.latent is not None:
         width = model.num_heads / s.tp * (model.latent.qk_head_dim + model.latent.v_head_dim)
     else:
         width = 2.0 * s.kv_heads * model.head_dim
     block = BF16_BYTES * s.tokens * width
-    if stack.communication.cp_comm == "all_gather":
-        size = block * s.cp
-    elif stack.communication.cp_comm == "a2a":
-        queries = BF16_BYTES * s.tokens * model.num_heads / s.tp * (model.qk_head_dim + model.v_head_dim)
-        size = block + queries
-    else:
-        size = RING_DEPTH * block
+    queries = BF16_BYTES * s.tokens * model.num_heads / s.tp * (model.qk_head_dim + model.v_head_dim)
+    both_sides = np.where(s.cp_comm == CpComm.A2A, block + queries, RING_DEPTH * block)
+    size = np.where(s.cp_comm == CpComm.ALL_GATHER, block * s.cp, both_sides)
     return np.where(s.cp > 1, size, 0.0)
 
 

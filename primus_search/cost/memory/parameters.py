@@ -15,6 +15,7 @@ import numpy as np
 from primus_search.candidates import Bools, Floats, Sharding
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
+from primus_search.cost.state_formats import state_bytes
 from primus_search.model import LayerKind, Model, NoFeedForward
 from primus_search.stack import Stack
 
@@ -109,18 +110,22 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards.
     """
-    optimizer = stack.precision.master_weight_bytes + 2.0 * stack.precision.moment_bytes
-    gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + stack.memory.weight_bytes / shards, 0.0)
-    gradient = np.where(shards_weights(s), stack.memory.sharded_gradient_bytes, stack.precision.gradient_bytes)
+    master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
+    optimizer = master + 2.0 * moment
+    gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
+    gradient = np.where(shards_weights(s), sharded, whole)
     is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
     cached_bytes = np.where(is_cached, FP8_BYTES, 0.0)
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(
-        weights=count * np.where(gathered > 0.0, gathered, stack.memory.weight_bytes / held) + count * cached_bytes,
+        weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
         gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
         optimizer=count * optimizer / np.where(s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER, shards, 1.0),
         count=count,
     )
+
+
+_STATE = ("master_weight_bytes", "moment_bytes", "weight_bytes", "gradient_bytes", "sharded_gradient_bytes")
 
 
 def _caches_fp8(stack: Stack, is_linear: bool) -> Bools:

@@ -117,7 +117,7 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
     units, prices = Units(len(kinds)), Prices(rows=len(s.tp), element_scale=element_scale(stack))
     for k, kind in enumerate(kinds):
         view, _, own = seen(model, kind, s)
-        context = buffers.context_buffer(view, stack, own)
+        context = buffers.context_buffer(view, own)
         layer = layer_activations(model, stack, kind, s, workload.seq_length)
         prices.put("activations", units.live(k), layer.kept)
         prices.put("activations", units.waiting(k), layer.waiting)

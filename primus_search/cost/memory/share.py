@@ -6,6 +6,7 @@ import numpy as np
 
 from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
 from primus_search.cost.parts.routing import busiest_over_mean
+from primus_search.cost.state_formats import state_bytes
 from primus_search.model import Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -23,6 +24,7 @@ class Share:
                     times etp because every rank of an expert's tensor-parallel group sees its group's tokens; those of
                     the whole group (times ep) where shapes are fixed ahead
     sent_rows       token copies a device permutes for sending
+    state_format    `StateFormat` codes; cp_comm  `CpComm` codes, none of them STACK
     kv_heads        key/value heads on one device, at least one
     shards          devices that share what is sharded of a dense parameter; expert_shards of an expert's
     """
@@ -46,6 +48,8 @@ class Share:
     is_fp8: Bools
     has_fused_dispatch: Bools
     has_fused_loss: Bools
+    state_format: Ints
+    cp_comm: Ints
 
 
 def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: int) -> Share:
@@ -79,6 +83,8 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         is_fp8=c.fp8 != Fp8.NONE,
         has_fused_dispatch=c.has_fused_dispatch,
         has_fused_loss=c.loss_fusion,
+        state_format=c.state_format,
+        cp_comm=c.exchange_of_context(stack.communication.cp_comm),
     )
 
 
@@ -93,10 +99,10 @@ def keeps_gathered(stack: Stack, s: Share) -> Bools:
     GPT-OSS-20B on 64 GB300 takes 38 GiB more for it: 2 bytes of each of 20.9e9 parameters (LambdaLabsML/torchtitan
     gb300/TUNING_RESULTS.md).
     """
-    updates_shards = (
-        stack.precision.master_weight_bytes == 0.0 and stack.memory.weight_bytes > stack.memory.element_bytes
-    )
-    return np.equal(s.sharding, Sharding.ZERO2) & updates_shards
+    master, weight = (state_bytes(stack, name, s.state_format) for name in ("master_weight_bytes", "weight_bytes"))
+    updates_shards = (master == 0.0) & (weight > stack.memory.element_bytes)
+    keeps: Bools = np.equal(s.sharding, Sharding.ZERO2) & updates_shards
+    return keeps
 
 
 def _floats(column: Ints) -> Floats:

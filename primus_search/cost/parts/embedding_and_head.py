@@ -8,6 +8,7 @@ from primus_search.candidates import Candidates, Floats, Fp8
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.layer import BF16_BYTES, FP32_BYTES, layer_operations, shapes
 from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic
+from primus_search.cost.state_formats import state_bytes
 from primus_search.job import Job
 
 # Passes over the logits, in bytes per logit. Fused: read BF16 logits for maximum and sum, read again and write the
@@ -31,6 +32,7 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     s = shapes(job, c)
     elements = s.tokens * model.hidden
     table = model.vocab_size * model.hidden / c.tp
+    gradient_bytes = state_bytes(job.stack, "gradient_bytes", c.state_format)
     return [
         Traffic(
             part=Part.EMBEDDING_AND_HEAD,
@@ -46,7 +48,7 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
             part=Part.EMBEDDING_AND_HEAD,
             module=Module.ELEMENTWISE,
             forward_bytes=0.0,
-            backward_bytes=table * (2 * BF16_BYTES + 2 * job.stack.precision.gradient_bytes),
+            backward_bytes=table * (2 * BF16_BYTES + 2 * gradient_bytes),
             backward_kernels=2.0,
         ),
     ]

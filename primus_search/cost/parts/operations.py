@@ -19,6 +19,7 @@ from primus_search.cost.laws.expert_products import expert_precision, expert_pro
 from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.cost.memo import distinct, in_order
+from primus_search.cost.state_formats import state_bytes
 from primus_search.stack import Stack
 
 
@@ -171,10 +172,17 @@ class Work:
 
 
 def tally(
-    operations: Sequence[Operation], *, acc: Accelerator, stack: Stack, rows: int, shares_rows: bool = False
+    operations: Sequence[Operation],
+    *,
+    acc: Accelerator,
+    stack: Stack,
+    rows: int,
+    shares_rows: bool = False,
+    formats: Ints | None = None,
 ) -> Work:
     """Seconds and kernels of a list of operations for `rows` candidates.
 
+    formats      `StateFormat` codes of the rows, which say how gradients accumulate; None: all as the stack keeps them
     shares_rows  price equal products once; not where numbers of device or stack are columns of their own
     """
     work = Work(
@@ -183,8 +191,9 @@ def tally(
         core_backward_s=np.zeros(rows),
         kernels=np.zeros((len(Pass), rows)),
     )
-    _linears(work, [o for o in operations if isinstance(o, LinearOp)], acc, stack, shares_rows)
-    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack, shares_rows)
+    gradient_bytes = state_bytes(stack, "gradient_bytes", np.zeros(rows, np.int64) if formats is None else formats)
+    _linears(work, [o for o in operations if isinstance(o, LinearOp)], acc, stack, shares_rows, gradient_bytes)
+    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack, shares_rows, gradient_bytes)
     _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
     for o in operations:
         if isinstance(o, Call):
@@ -219,12 +228,15 @@ def _once(price: Callable[..., Sequence[Floats]], columns: Sequence[Floats], sha
     return [one[number].reshape(columns[0].shape) for one in priced]
 
 
-def _linears(work: Work, ops: list[LinearOp], acc: Accelerator, stack: Stack, shares_rows: bool) -> None:
+def _linears(
+    work: Work, ops: list[LinearOp], acc: Accelerator, stack: Stack, shares_rows: bool, gradient_bytes: Floats
+) -> None:
     if not ops:
         return
     rows = work.kernels.shape[1]
     facts = ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops], [o.precision for o in ops],
-             [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack))  # fmt: skip
+             [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack),
+             [gradient_bytes] * len(ops))  # fmt: skip
     columns = [_stack(column, rows) for column in facts]
     forward, input_grad, weight_grad, input_kernels, gradient_kernels = _once(
         lambda *distinct: _linear_s(acc, stack, *distinct), columns, shares_rows
@@ -237,7 +249,7 @@ def _linears(work: Work, ops: list[LinearOp], acc: Accelerator, stack: Stack, sh
 
 def _linear_s(
     acc: Accelerator, stack: Stack, m: Floats, n: Floats, k: Floats, precision: Floats, input_share: Floats,
-    gradient_share: Floats, is_fused: Floats,
+    gradient_share: Floats, is_fused: Floats, gradient_bytes: Floats,
 ) -> Sequence[Floats]:  # fmt: skip
     """Seconds of forward, input gradient and weight gradient of linears, and kernels that cast input and gradient.
 
@@ -250,7 +262,7 @@ def _linear_s(
     forward = gemm_s(acc, m, n, k, code, GemmPass.FORWARD) * slower
     input_grad = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) * slower
     weight_grad = gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD) * slower
-    weight_grad = _accumulated(weight_grad, n * k * (m > 0), acc, stack)
+    weight_grad = _accumulated(weight_grad, n * k * (m > 0), gradient_bytes, acc, stack)
     is_cast_before = GATHERS_LOW[code] & stack.precision.has_fp8_tensor_gather
     input_share, gradient_share = (np.where(is_cast_before, s, 1.0) for s in (input_share, gradient_share))
     cast_input, input_kernels = operand_cast_s(acc, m * k, input_share, code, is_fused > 0.0)
@@ -271,27 +283,31 @@ def _casts_with(ops: Sequence[LinearOp | GroupedLinear], stack: Stack) -> list[b
     return [helps[o.producer] for o in ops]
 
 
-def _accumulated(weight_grad: Floats, elements: Floats, acc: Accelerator, stack: Stack) -> Floats:
+def _accumulated(
+    weight_grad: Floats, elements: Floats, gradient_bytes: Floats, acc: Accelerator, stack: Stack
+) -> Floats:
     """Weight-gradient seconds with accumulation into the main gradient.
 
     Fused: the GEMM's epilogue reads and writes the main gradient, under the GEMM while there is compute to hide it.
     Else one more kernel reads the BF16 product and reads and writes the main gradient.
     """
     rate = bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) * stack.efficiencies.memory_efficiency
-    main_s = elements * 2.0 * stack.precision.gradient_bytes / rate
+    main_s = elements * 2.0 * gradient_bytes / rate
     if stack.kernels.has_gradient_accumulation_fusion:
         return np.maximum(weight_grad, main_s)
     return weight_grad + main_s + elements * 2.0 / rate
 
 
-def _grouped(work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack, shares_rows: bool) -> None:
+def _grouped(
+    work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack, shares_rows: bool, gradient_bytes: Floats
+) -> None:
     if not ops:
         return
     rows = work.kernels.shape[1]
     facts = ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
              [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack), [o.is_joined for o in ops],
              [o.producer is Producer.ACTIVATION for o in ops],
-             [o.consumer is Producer.ACTIVATION for o in ops])  # fmt: skip
+             [o.consumer is Producer.ACTIVATION for o in ops], [gradient_bytes] * len(ops))  # fmt: skip
     columns = [_stack(column, rows) for column in facts]
     found = _once(lambda *distinct: _grouped_linear_s(acc, stack, GroupedLinears(*distinct)), columns, shares_rows)
     seconds, kernels = found[: len(Pass)], found[len(Pass) :]
@@ -304,6 +320,7 @@ class GroupedLinears(NamedTuple):
     """Columns of grouped linears, one entry per linear and row.
 
     follows, leads  1 where the activation wrote the input, or writes the gradient of the output
+    gradient_bytes  per parameter of the main gradient
     """
 
     tokens: Floats
@@ -316,11 +333,12 @@ class GroupedLinears(NamedTuple):
     is_joined: Floats
     follows: Floats
     leads: Floats
+    gradient_bytes: Floats
 
 
 def _grouped_linear_s(acc: Accelerator, stack: Stack, linears: GroupedLinears) -> Sequence[Floats]:
     """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each."""
-    tokens, groups, n, k, precision, mode, is_fused, is_joined, follows, leads = linears
+    tokens, groups, n, k, precision, mode, is_fused, is_joined, follows, leads, _ = linears
     code = expert_precision(precision, mode)
     acc = with_experts_of(acc, stack)
     slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.efficiencies.fp8_efficiency)
@@ -328,7 +346,7 @@ def _grouped_linear_s(acc: Accelerator, stack: Stack, linears: GroupedLinears) -
     forward, input_grad, weight_grad = (
         expert_products_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass
     )
-    weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), acc, stack)
+    weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), linears.gradient_bytes, acc, stack)
     cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, is_fused > 0.0)
     cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
     # One product reads a weight in each direction, so each casts it for itself where nothing keeps the cast.

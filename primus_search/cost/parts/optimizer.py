@@ -3,8 +3,9 @@
 import numpy as np
 
 from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats
+from primus_search.candidates import Floats, Ints
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
+from primus_search.cost.state_formats import state_bytes
 from primus_search.stack import Stack
 
 # Passes of an optimizer written as one kernel per arithmetic step, over the fused one.
@@ -12,18 +13,21 @@ UNFUSED_PASSES = 2.5
 WEIGHT_BYTES = 2.0
 
 
-def bytes_per_param(stack: Stack) -> float:
+def bytes_per_param(stack: Stack, formats: Ints) -> Floats:
     """HBM bytes per updated parameter: gradient twice (norm, then update), master and moments in and out, new weight.
 
     Adam (arXiv:1412.6980) in mixed precision (arXiv:1710.03740): 4 + 4 + 2*4 + 2*2*4 + 2 = 34 with FP32 everywhere.
     """
-    state = 2.0 * stack.precision.master_weight_bytes + 4.0 * stack.precision.moment_bytes
-    total = 2.0 * stack.precision.gradient_bytes + state + WEIGHT_BYTES
+    master, moment, gradient = (
+        state_bytes(stack, name, formats) for name in ("master_weight_bytes", "moment_bytes", "gradient_bytes")
+    )
+    state = 2.0 * master + 4.0 * moment
+    total = 2.0 * gradient + state + WEIGHT_BYTES
     return total if stack.kernels.has_fused_optimizer else total * UNFUSED_PASSES
 
 
-def optimizer_s(acc: Accelerator, stack: Stack, params_per_rank: Floats) -> Floats:
-    """Seconds to update `params_per_rank` parameters, those this rank owns the optimizer state of."""
+def optimizer_s(acc: Accelerator, stack: Stack, params_per_rank: Floats, formats: Ints) -> Floats:
+    """Seconds to update `params_per_rank` parameters, whose state this rank owns; `formats`: `StateFormat` codes."""
     rate = bandwidth_bytes_per_s(acc, Stream.OPTIMIZER) * stack.efficiencies.memory_efficiency
-    seconds: Floats = np.asarray(params_per_rank, np.float64) * bytes_per_param(stack) / rate
+    seconds: Floats = np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats) / rate
     return seconds

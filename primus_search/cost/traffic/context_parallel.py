@@ -1,7 +1,7 @@
 """Context-parallel traffic of one layer: keys and values travel so that every query meets every earlier token.
 
 Tokens are dealt in the zigzag order (rank r holds slices r and 2c-1-r), so each rank owns 1/c of the causal pairs and
-each ring step the same work. Three ways to exchange, chosen by the stack:
+each ring step the same work. Three ways to exchange, the candidate's or the software's own:
 
     p2p         a ring: at each of c-1 steps a rank passes on the keys and values it just used
     a2a         (Ulysses) before attention tokens are exchanged for heads, and back afterwards
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Candidates, Floats
+from primus_search.candidates import Bools, Candidates, CpComm, Floats
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
 from primus_search.job import Job
@@ -47,12 +47,30 @@ def context_parallel(
         forward    (c-1) steps of kv;  backward (c-1) steps of kv and c steps of its gradient
         exposed    per step max(0, send - overlap * attention / c), since only one step's compute hides a step's send
     """
-    stack = job.stack
-    if stack.communication.cp_comm == "p2p":
-        return _ring(job, c, forward_s, backward_s)
-    if stack.communication.cp_comm == "a2a":
-        return _heads_for_tokens(job, c)
-    return _gather(job, c)
+    codes = c.exchange_of_context(job.stack.communication.cp_comm)
+    ways = {
+        CpComm.P2P: lambda: _ring(job, c, forward_s, backward_s),
+        CpComm.A2A: lambda: _heads_for_tokens(job, c),
+        CpComm.ALL_GATHER: lambda: _gather(job, c),
+    }
+    present = [code for code in ways if (codes == code).any()] or [CpComm.P2P]
+    found = ways[present[0]]()
+    for code in present[1:]:
+        found = _where(codes == code, ways[code](), found)
+    return found
+
+
+def _where(mask: Bools, chosen: ContextParallel, other: ContextParallel) -> ContextParallel:
+    """Rows of one exchange where the mask holds, of the other elsewhere."""
+
+    def both(a: Comm, b: Comm) -> Comm:
+        columns = {f: np.where(mask, a.__getattribute__(f), b.__getattribute__(f)) for f in _COLUMNS}
+        return Comm(operation=b.operation, **columns)
+
+    return ContextParallel(forward=both(chosen.forward, other.forward), backward=both(chosen.backward, other.backward))
+
+
+_COLUMNS = ("message_bytes", "count", "seconds", "exposed_s")
 
 
 def key_value_bytes(model: Model, workload: Workload, c: Candidates) -> Floats:

@@ -19,6 +19,7 @@ import numpy as np
 
 from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
 from primus_search.network import Network
 from primus_search.stack import Stack
@@ -73,8 +74,9 @@ def data_parallel(
     dense, experts = Group(dp * c.cp, c.tp), Group(edp, c.etp * c.ep)
     shard = c.shard_ranks(dp * c.cp)
     scatters = is_sharded & (shard == dp * c.cp)
+    sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
     reduced = [
-        _reduce(network, stack, group, params * replicates, scatters)
+        _reduce(network, stack, group, params * replicates, scatters, sent_bytes)
         for group, params in ((dense, dense_params), (experts, expert_params))
     ]
     gathered = [
@@ -110,12 +112,14 @@ def _buckets(
     return _Buckets(message_bytes=message, count=count * (seconds > 0), seconds=seconds)
 
 
-def _reduce(network: Network, stack: Stack, group: Group, params: Floats, is_sharded: Bools) -> _Buckets:
+def _reduce(
+    network: Network, stack: Stack, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats
+) -> _Buckets:
     def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
         scattered = reduce_scatter_s(network, message_bytes, members)
         return np.where(is_sharded, scattered, all_reduce_s(network, message_bytes, members))
 
-    return _buckets(network, stack, reduce_s, group, params, stack.precision.gradient_comm_bytes)
+    return _buckets(network, stack, reduce_s, group, params, sent_bytes)
 
 
 def _row(operation: str, stack: Stack, sent: _Buckets, compute_s: Floats | float, overlap: Floats) -> Comm:

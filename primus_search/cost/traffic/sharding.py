@@ -17,6 +17,7 @@ import numpy as np
 
 from primus_search.candidates import Candidates, Floats, Fp8, Ints, Sharding
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
 from primus_search.network import Network
 from primus_search.stack import Stack
@@ -109,7 +110,7 @@ def _exchange(
     """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them."""
     shard = np.where(c.sharding == Sharding.HSDP, c.shard_ranks(replicas), replicas)
     inside, across = Group(shard, stride), Group(replicas // shard, stride * shard)
-    gradient = params * stack.precision.gradient_comm_bytes
+    gradient = params * state_bytes(stack, "gradient_comm_bytes", c.state_format)
     is_there = params > 0
     return _Exchange(
         gathered_bytes=params * weight_bytes,

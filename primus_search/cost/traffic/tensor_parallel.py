@@ -72,6 +72,7 @@ def tensor_parallel(
     reduce = blocks * all_reduce_s(network, full, group)
     sp = c.sequence_parallel
     scale = 1.0 / stack.efficiencies.network_efficiency
+    overlap = np.where(c.tp_overlap, stack.communication.switched_tensor_overlap, stack.communication.tensor_overlap)
     blocking = scale * np.where(sp, gather + scatter, reduce)
     beside_weight_grad = scale * np.where(sp, scatter, reduce)
     beside_input_grad = scale * np.where(sp, gather, 0.0)
@@ -84,7 +85,7 @@ def tensor_parallel(
             exposed_s(
                 blocking,
                 forward_s,
-                overlap=stack.communication.tensor_overlap,
+                overlap=overlap,
             ),
         ),
         backward=comm(
@@ -93,7 +94,7 @@ def tensor_parallel(
             np.where(sp, 3 * blocks, blocks) * (c.tp > 1),
             beside_weight_grad + beside_input_grad + scale * np.where(sp, gather, 0.0),
             _backward_exposed_s(
-                stack, sp, scale * gather, beside_weight_grad, beside_input_grad, input_grad_s, weight_grad_s
+                stack, overlap, sp, scale * gather, beside_weight_grad, beside_input_grad, input_grad_s, weight_grad_s
             ),
         ),
     )
@@ -101,6 +102,7 @@ def tensor_parallel(
 
 def _backward_exposed_s(
     stack: Stack,
+    overlap: Floats,
     sp: ArrayLike,
     gather_s: Floats,
     beside_weight_grad_s: Floats,
@@ -114,4 +116,4 @@ def _backward_exposed_s(
     second = exposed_s(beside_weight_grad_s, weight_grad_s, overlap=async_overlap)
     left = np.maximum(np.asarray(input_grad_s) - async_overlap * beside_input_grad_s, 0.0)
     blocking = np.where(sp, gather_s, 0.0)
-    return first + second + exposed_s(blocking, left, overlap=stack.communication.tensor_overlap)
+    return first + second + exposed_s(blocking, left, overlap=overlap)

@@ -57,25 +57,16 @@ def _has_own(case: MeasuredRun, field: str) -> bool:
 
 
 def with_values(case: MeasuredRun, values: Mapping[str, ArrayLike]) -> MeasuredRun:
-    """The case with the values of the parameters that touch it; arrays are one value per row of a table.
-
-    What a run switched on (an overlap) carries the switched value in the active field, and follows it.
-    """
+    """The case with the values of the parameters that touch it; arrays are one value per row of a table."""
     stack, acc = case.cluster.stack, case.cluster.accelerator
     changes: dict[str, ArrayLike] = {}
     for path, value in values.items():
         owner, name, field = path.split(":")
         if owner == "stack" and name == stack.name:
             changes[field] = value
-            active = _SWITCHED.get(field)
-            if active and number_of(stack, active) == number_of(stack, field):
-                changes[active] = value
         elif owner == "hardware" and name == die(acc.name) and not _has_own(case, field):
             acc = _put(acc, {field: value})
     return replace(case, cluster=replace(case.cluster, stack=_with_columns(stack, changes), accelerator=acc))
-
-
-_SWITCHED = {"switched_tensor_overlap": "tensor_overlap"}
 
 
 def _with_columns(stack: Stack, changes: Mapping[str, ArrayLike]) -> Stack:

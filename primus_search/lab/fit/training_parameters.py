@@ -88,7 +88,13 @@ PLAIN_TENSOR = Offer(
     field="tensor_overlap", low=0.0, high=1.0, prior=0.0, sigma=0.3, is_share=True, speaks=_has("tp", 1)
 )
 SWITCHED_TENSOR = Offer(
-    field="switched_tensor_overlap", low=0.0, high=1.0, prior=0.7, sigma=0.3, is_share=True, speaks=_has("tp", 1)
+    field="switched_tensor_overlap",
+    low=0.0,
+    high=1.0,
+    prior=0.7,
+    sigma=0.3,
+    is_share=True,
+    speaks=lambda case: bool(case.candidates.tp_overlap[0]),
 )
 BATCH_EXPERT = Offer(
     field="batch_expert_overlap",

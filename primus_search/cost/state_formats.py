@@ -1,0 +1,37 @@
+"""Bytes per parameter of gradients, weights and optimizer state: the software's, or those a candidate's format sets.
+
+A format replaces single numbers of the stack: `BF16_MOMENTS` the moments alone, so that the rest stays the software's.
+Sources: NVIDIA/Megatron-LM megatron/core/optimizer/optimizer_config.py (use_precision_aware_optimizer,
+main_grads_dtype, exp_avg_dtype) and megatron/training/arguments.py (grad_reduce_in_bf16); pure BF16 training keeps no
+FP32 copy; MaxText configs/base.yml (weight_dtype float32: the weights are updated themselves).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from primus_search.candidates import Floats, Ints
+from primus_search.knobs import StateFormat
+from primus_search.stack import Stack, number_of
+
+_BF16 = {"gradient_bytes": 2.0, "sharded_gradient_bytes": 2.0, "moment_bytes": 2.0, "weight_bytes": 2.0}
+_FP32 = {"gradient_bytes": 4.0, "sharded_gradient_bytes": 4.0, "moment_bytes": 4.0, "weight_bytes": 4.0}
+FORMATS: Mapping[StateFormat, Mapping[str, float]] = {
+    StateFormat.BF16_MOMENTS: {"moment_bytes": 2.0},
+    StateFormat.BF16_STATE: {"moment_bytes": 2.0, "gradient_bytes": 2.0},
+    StateFormat.BF16_REDUCTION: {"gradient_comm_bytes": 2.0},
+    StateFormat.BF16_ALL: _BF16 | {"gradient_comm_bytes": 2.0, "master_weight_bytes": 0.0},
+    StateFormat.FP32_ALL: _FP32 | {"master_weight_bytes": 0.0},
+}
+"""Numbers of the stack that a format replaces, bytes per parameter."""
+
+
+def state_bytes(stack: Stack, name: str, formats: Ints) -> Floats:
+    """Bytes per parameter of one number of the stack (`moment_bytes`), a row per candidate's format."""
+    kept: Floats = np.broadcast_to(np.asarray(number_of(stack, name), dtype=np.float64), np.shape(formats))
+    if not formats.any():
+        return kept
+    for code, numbers in FORMATS.items():
+        if name in numbers:
+            kept = np.where(formats == code, numbers[name], kept)
+    return kept
