@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.candidates import Floats
+from primus_search.cores import one_blas_thread
 from primus_search.cost.confidence.uncertainty import band
 from primus_search.errors import InputError, Problem
 from primus_search.lab.fit.assumed_bands import assumed_bands
@@ -78,9 +79,10 @@ class TrainingFit:
     def left_out(self, group: Callable[[MeasuredRun], Hashable], *, exact: bool = False) -> Floats:
         """log(predicted / measured) of every run without the runs of its group; `exact` refits, else to first order."""
         groups = [group(case) for case in self.cases]
-        if exact:
-            return refitted(self.state, self.cases, self.parameters, self.lessons, groups)
-        return linearised(self.state, self.lessons, groups)
+        with one_blas_thread():
+            if exact:
+                return refitted(self.state, self.cases, self.parameters, self.lessons, groups)
+            return linearised(self.state, self.lessons, groups)
 
 
 SPLITS: dict[str, Callable[[MeasuredRun], Hashable]] = {
@@ -119,11 +121,7 @@ def fit_training(tables: Path, vendor: str = "") -> TrainingFit:
 def fit_cases(cases: Sequence[MeasuredRun]) -> TrainingFit:
     """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
     offered, lessons = _offered(cases)
-    state = improve(start(cases, offered), cases, offered, lessons, FREE_STEPS)
-    known = _known(offered, state, lessons)
-    pinned = frozenset(p.path for p in offered) - known
-    state = improve(state, cases, offered, lessons, PINNED_STEPS, pinned)
-    return _fit(cases, offered, lessons, state, known)
+    return _fit_in_two_stages(cases, offered, lessons)
 
 
 def fit_around_files(cases: Sequence[MeasuredRun]) -> TrainingFit:
@@ -131,10 +129,16 @@ def fit_around_files(cases: Sequence[MeasuredRun]) -> TrainingFit:
     offered, lessons = _offered(cases)
     shipped = start_as_shipped(cases, offered).x
     own = [replace(p, prior=p.value(x), family="") for p, x in zip(offered, shipped, strict=True)]
-    state = improve(start(cases, own), cases, own, lessons, FREE_STEPS)
-    known = _known(own, state, lessons)
-    state = improve(state, cases, own, lessons, PINNED_STEPS, frozenset(p.path for p in own) - known)
-    return _fit(cases, own, lessons, state, known)
+    return _fit_in_two_stages(cases, own, lessons)
+
+
+def _fit_in_two_stages(cases: Sequence[MeasuredRun], offered: Sequence[PriorParameter], lessons: Floats) -> TrainingFit:
+    with one_blas_thread():
+        state = improve(start(cases, offered), cases, offered, lessons, FREE_STEPS)
+        known = _known(offered, state, lessons)
+        pinned = frozenset(p.path for p in offered) - known
+        state = improve(state, cases, offered, lessons, PINNED_STEPS, pinned)
+    return _fit(cases, offered, lessons, state, known)
 
 
 def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
