@@ -1,6 +1,8 @@
 """Choose the training configuration of a large model before the cluster is paid for.
 
-from primus_search import load_space, project, search
+import primus_search as ps
+run = ps.search("space.yaml", nodes=32)
+run.ranking, run[1].explain(), run[1].export("megatron", "launch")
 """
 
 from typing import TYPE_CHECKING
@@ -8,9 +10,9 @@ from typing import TYPE_CHECKING
 from primus_search.lazy import loader
 
 if TYPE_CHECKING:
-    from primus_search.complete_search import search
     from primus_search.cost.project import project
     from primus_search.declare import load_cluster, load_model, load_space
+    from primus_search.notebook import Run, load_run, search
 
 __version__ = "0.1.0"
 
@@ -19,11 +21,13 @@ _LAZY = {
     "load_cluster": "declare",
     "load_space": "declare",
     "project": "cost.project",
-    "search": "complete_search",
+    "search": "notebook",
+    "load_run": "notebook",
+    "Run": "notebook",
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 
-__all__ = ["__version__", "load_cluster", "load_model", "load_space", "project", "search"]
+__all__ = ["Run", "__version__", "load_cluster", "load_model", "load_run", "load_space", "project", "search"]
 
 
 __getattr__ = loader(__name__, _LAZY)

@@ -1,7 +1,6 @@
 """A whole search, as `primus-search run` makes it: rank, re-validate with torch, write the run folder.
 
-import primus_search as ps
-result = ps.search("llama3_8b_mi300x", overrides=["nodes=2"], out="results/mine")
+result = search("llama3_8b_mi300x", overrides=["nodes=2"], out="results/mine")
 result.ranking.row(0)
 """
 

@@ -146,5 +146,11 @@ class Projector:
 
 
 def project(model: Model, cluster: Cluster, workload: Workload, c: Candidates) -> Projection:
-    """Memory and step of every candidate; for many tables keep a `Projector`."""
+    """Memory (bytes) and step (s) of every candidate, columns of the candidates' length; many tables: a `Projector`.
+
+    model, cluster   of `load_model` and `load_cluster`       workload   sequence length and global batch, in samples
+    c                `Candidates`, for instance `Candidates.from_words({"tp": 2, "pp": 4, ...})`
+
+    A candidate that does not fit is a row with a verdict and negative `headroom_bytes`, not an error.
+    """
     return Projector(Job(model, cluster, workload)).project(c)

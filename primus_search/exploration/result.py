@@ -26,7 +26,7 @@ RUN_NOISE = 0.02
 """Relative standard deviation of the rate between identical runs: half of `TIE`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RankingTable:
     """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on.
 
@@ -49,6 +49,9 @@ class RankingTable:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"<RankingTable of {len(self):,} candidates on {self.choice.cluster.accelerator.name}>"
 
     @cached_property
     def confidence(self) -> Confidence:
@@ -189,7 +192,7 @@ class SamplerCheck:
     hypervolume: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SearchResult:
     """The answer of one search. `exact`: the ranking is the true optimum of the model over the whole space.
 
@@ -215,6 +218,9 @@ class SearchResult:
     notes: tuple[str, ...] = ()
     interrupted_by: int = 0
     labels: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return f"<SearchResult {self.space.name}: {self.legal:,} legal, {self.feasible:,} fit, {self.method}>"
 
     @property
     def raw(self) -> int:

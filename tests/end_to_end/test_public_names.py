@@ -56,7 +56,7 @@ def test_search_revalidates_and_writes_the_run_folder_as_run_does(tmp_path: Path
     found = search(
         TINY, overrides=["benchmark.device=trace", "benchmark.top_k=1"], out=tmp_path / "api", on_result=seen.append
     )
-    assert seen == [found] and found.ranking.memory_evidence[0] == "traced"
+    assert seen == [found.result] and found.ranking.memory_evidence[1] == "traced"
     words = ["run", str(file), "--out", str(tmp_path / "cli"), "--bench", "trace", "--set", "benchmark.top_k=1"]
     assert CliRunner().invoke(app, words).exit_code == 0
     written = {path.name for path in (tmp_path / "api").iterdir()}
@@ -71,7 +71,7 @@ def test_a_path_a_mapping_and_a_space_are_the_same_search(tmp_path: Path) -> Non
     file = tmp_path / "tiny.yaml"
     file.write_text(json.dumps(TINY))
     tables = [
-        list(search(given, overrides=words).ranking.rows())
+        search(given, overrides=words).ranking.to_dict("records")
         for given, words in ((file, off), (TINY, off), (load_space(file, overrides=off), ()))
     ]
     assert tables[0] == tables[1] == tables[2]
