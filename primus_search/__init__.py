@@ -12,7 +12,7 @@ from primus_search.lazy import loader
 if TYPE_CHECKING:
     from primus_search.cost.project import project
     from primus_search.declare import load_cluster, load_model, load_space
-    from primus_search.notebook import Run, load_run, search
+    from primus_search.notebook.runs import Run, load_run, search
 
 __version__ = "0.1.0"
 
@@ -21,9 +21,9 @@ _LAZY = {
     "load_cluster": "declare",
     "load_space": "declare",
     "project": "cost.project",
-    "search": "notebook",
-    "load_run": "notebook",
-    "Run": "notebook",
+    "search": "notebook.runs",
+    "load_run": "notebook.runs",
+    "Run": "notebook.runs",
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 

@@ -1,0 +1,1 @@
+"""Searches and runs from Python and notebooks."""
