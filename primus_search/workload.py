@@ -15,6 +15,8 @@ class Workload:
                        token sees them; 0: a sample is one document
     experts_in_turn    a benchmark's gate deals experts to tokens in turn, so that those of a token are neighbours and
                        mostly on one rank; forced balance otherwise, and real routing, draw them evenly
+    pads_to_capacity   an expert takes as many tokens as its capacity, `routing_imbalance` times its share: those beyond
+                       are dropped, missing ones padded, and every rank sends equal pieces
     """
 
     seq_length: int
@@ -22,6 +24,7 @@ class Workload:
     routing_imbalance: float = 1.0
     experts_in_turn: bool = False
     document_length: float = 0.0
+    pads_to_capacity: bool = False
 
     def __post_init__(self) -> None:
         if self.seq_length < 1 or self.global_batch_size < 1:

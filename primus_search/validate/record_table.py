@@ -30,7 +30,8 @@ from primus_search.measured_run import (
     overrides_of,
 )
 from primus_search.model import Model
-from primus_search.units import to_base, yaml_keys
+from primus_search.network import Network
+from primus_search.units import GB, to_base, yaml_keys
 from primus_search.workload import Workload
 
 Made = TypeVar("Made")
@@ -41,13 +42,22 @@ _MACHINE = (
     "nodes",
     "gpus",
     "gpus_per_node",
+    "nics_per_node",
+    "nic_GBps",
     "stack",
     "stack_is_assumed",
     "framework",
     "overrides",
     "assumed",
 )
-_WORKLOAD = ("seq_length", "global_batch_size", "routing_imbalance", "document_length", "experts_in_turn")
+_WORKLOAD = (
+    "seq_length",
+    "global_batch_size",
+    "routing_imbalance",
+    "document_length",
+    "experts_in_turn",
+    "pads_to_capacity",
+)
 _FIGURES = (
     "tokens_per_s_per_gpu",
     *yaml_keys("step_s"),
@@ -126,6 +136,8 @@ def _cells(run: MeasuredRun) -> dict[str, Any]:
         "hardware": run.hardware,
         "nodes": cluster.num_nodes,
         "gpus_per_node": cluster.network.gpus_per_node,
+        "nics_per_node": cluster.network.nics_per_node,
+        "nic_GBps": cluster.network.nic_bytes_per_s / GB,
         "stack": cluster.stack.name,
         "stack_is_assumed": cluster.stack.is_assumed,
         "framework": run.framework,
@@ -218,6 +230,7 @@ class _Row:
                 raise ValueError(f"{gpus} GPUs are no whole number of nodes of {each}")
             nodes = int(self._number("nodes", gpus // each))
             cluster = load_cluster(hardware, nodes, self.cells.get("stack"), gpus_per_node=per_node)
+            cluster = replace(cluster, network=self._fabric(cluster.network))
             if "stack_is_assumed" in self.cells:
                 is_assumed = self._switch("stack_is_assumed")
                 cluster = replace(cluster, stack=replace(cluster.stack, is_assumed=is_assumed))
@@ -225,13 +238,20 @@ class _Row:
 
         return self._tried("hardware", make)
 
+    def _fabric(self, network: Network) -> Network:
+        """The network with the NICs that the row names."""
+        nics = int(self._number("nics_per_node", network.nics_per_node))
+        rate = self._number("nic_GBps", network.nic_bytes_per_s / GB) * GB
+        return replace(network, nics_per_node=nics, nic_bytes_per_s=rate)
+
     def _workload(self) -> dict[str, Any]:
         found: dict[str, Any] = {name: int(self._number(name)) for name in ("seq_length", "global_batch_size")}
         for name in ("routing_imbalance", "document_length"):
             if name in self.cells:
                 found[name] = self._number(name)
-        if "experts_in_turn" in self.cells:
-            found["experts_in_turn"] = self._switch("experts_in_turn")
+        for name in ("experts_in_turn", "pads_to_capacity"):
+            if name in self.cells:
+                found[name] = self._switch(name)
         return found
 
     def _knobs(self) -> dict[str, Any]:

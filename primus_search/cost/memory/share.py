@@ -59,7 +59,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
     sent = np.zeros_like(tokens)
     if model.moe is not None:
         sent = tokens / c.tp * model.moe.top_k
-    has_all = stack.memory.has_room_for_every_row & ~c.has_fused_dispatch
+    has_all = stack.memory.has_room_for_every_row & (not workload.pads_to_capacity) & ~c.has_fused_dispatch
     rows = np.where(has_all, c.ep, busiest_over_mean(workload, c)) * sent
     replicas = d.dp * c.cp
     group = c.shard_ranks(replicas)

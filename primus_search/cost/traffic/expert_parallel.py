@@ -71,7 +71,7 @@ def expert_parallel(
         (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_dispatch, FP8_BYTES, BF16_BYTES
     )
     in_turn = workload.experts_in_turn
-    ragged = stack.experts.ragged_exchange_share
+    ragged = 1.0 if workload.pads_to_capacity else stack.experts.ragged_exchange_share
     dispatch = exchange_s(network, moe, tokens, out_row, c, in_turn=in_turn, ragged_share=ragged)
     combine = exchange_s(network, moe, tokens, row, c, in_turn=in_turn, ragged_share=ragged)
     rows = own * c.etp * (1 if stack.experts.gathers_before_experts else moe.top_k)

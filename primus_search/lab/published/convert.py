@@ -47,6 +47,9 @@ from primus_search.model import Model
 from primus_search.units import to_base
 from primus_search.workload import Workload
 
+FABRIC = ("nics_per_node", "nic_bytes_per_s")
+"""Numbers of a network that a record has columns for."""
+
 MOST_PASSES = 4_000_000
 """Passes of a pipeline (stages times micro-batches) beyond which a row is read as a typo: the largest published runs
 have 10^5."""
@@ -91,9 +94,11 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
     if has_layout_of_recipe(row) and candidates.pp[0] > 1:
         assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
+    network = on_fewer_gpus(hardware.network, plain.network.gpus_per_node)
+    nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
     usual = replace(
         plain,
-        network=on_fewer_gpus(hardware.network, plain.network.gpus_per_node),
+        network=replace(network, **nics),
         stack=replace(stack_file(stack.name), is_assumed=stack.is_assumed),
     )
     return MeasuredRun(
@@ -149,6 +154,7 @@ def _workload(row: PublishedRun, cluster: Cluster) -> Workload:
         routing_imbalance=routing_imbalance(row, cluster.stack),
         document_length=length,
         experts_in_turn=first(words["experts_in_turn"], row.words),
+        pads_to_capacity=first(words["pads_to_capacity"], row.words),
     )
 
 
