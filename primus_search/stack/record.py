@@ -41,7 +41,7 @@ class Stack:
     is_assumed: bool = False
     """The stack of the run is not known and this one stands in for it, which widens every band."""
 
-    runs_file: str = field(default="", compare=False)
+    runs_file: str = field(default="", compare=False, repr=False)
     """Path of the site's own runs that `learn` wrote beside the stack's file; empty where there are none."""
 
     @property
