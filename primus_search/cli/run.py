@@ -50,6 +50,10 @@ LoadBenchmark = Annotated[Path | None, typer.Option(help="Use the measurements o
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="KEY", help="Leave out this key of the model file; repeatable.")
 ]
+BaselineFile = Annotated[
+    Path | None,
+    typer.Option("--baseline", metavar="FILE", help="What you run now: an experiment, shown with its rank."),
+]
 Distinct = Annotated[
     str,
     typer.Option(
@@ -85,6 +89,7 @@ def run(
     save_benchmark: SaveBenchmark = None,
     load_benchmark: LoadBenchmark = None,
     ignore: Ignore = None,
+    baseline: BaselineFile = None,
     every_row: EveryRow = False,
     distinct: Distinct = "",
     verbose: Verbose = False,
@@ -99,13 +104,17 @@ def run(
     overrides = [*(sets or []), *flags]
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
+    from primus_search.analysis.baseline import baseline_of, must_be_readable
     from primus_search.analysis.choices import keys_of
     from primus_search.cli.output.progress import progress_bar
     from primus_search.complete_search import search
     from primus_search.exploration import Options, SearchResult, default_folder, summary
+    from primus_search.report.baseline_text import baseline_data, baseline_lines
     from primus_search.report.terminal import View, print_result
 
     must_exist(load_benchmark, "--load-benchmark")
+    if baseline is not None:
+        must_be_readable(baseline)
     if resume and out is None:
         _refuse("--resume", "needs the run folder to continue: add --out DIR")
 
@@ -115,10 +124,15 @@ def run(
     )
 
     def show(result: SearchResult) -> None:
+        yours = baseline_of(result, baseline) if baseline is not None else None
         if json:
-            typer.echo(dumps(summary(result), indent=2))
-        else:
-            print_result(result, view)
+            data = summary(result) | ({"baseline": baseline_data(yours)} if yours else {})
+            typer.echo(dumps(data, indent=2))
+            return
+        print_result(result, view)
+        if yours is not None:
+            for line in baseline_lines(yours, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
+                typer.echo(line)
 
     result = search(
         loaded,

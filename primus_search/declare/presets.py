@@ -251,10 +251,10 @@ def _published(document: Document, fields: Fields) -> Published | None:
 
 def registered_model(framework: Framework, model: Model) -> str | None:
     """What a framework calls a model that has the very shape of one of its own."""
-    bare = _shape(model)
+    bare = shape(model)
     own = [(theirs, load_preset(name).model) for name, theirs in framework.models.items()]
     own += [(theirs, _changed(fields)) for theirs, fields in framework.flavors.items()]
-    return next((theirs for theirs, known in own if _shape(known) == bare), None)
+    return next((theirs for theirs, known in own if shape(known) == bare), None)
 
 
 def model_called(framework: Framework, theirs: str) -> Model | None:
@@ -271,6 +271,6 @@ def _changed(fields: Settings) -> Model:
 
 
 @lru_cache(maxsize=256)
-def _shape(model: Model) -> Model:
+def shape(model: Model) -> Model:
     """A model without its name and source."""
     return replace(model, name="", source="")

@@ -1,0 +1,145 @@
+"""The configuration somebody runs now, as a row of a finished search: its rank, its distance, what makes most of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.declare.presets import shape
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.result import ClusterResult, SearchResult
+from primus_search.exploration.trials import Broken, Figures, Judge, Values, values_of, word
+from primus_search.export.experiments import Experiment, read_experiment
+from primus_search.knobs import KNOB
+from primus_search.model import Model
+from primus_search.space import AXES, Enumerator
+
+PIPELINE = ("schedule", "vpp", "pipeline_layout")
+"""Axes that change together: one order of the pipeline."""
+SAMPLES, BLOCK = 8192, 64
+"""Rows of the space that are projected to estimate a rank beyond the rows that were kept, in runs of so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A baseline beside the winner of a search.
+
+    rank        its place among the rows that fit; `is_rank_exact` False: estimated from random rows; 0 where unknown
+    behind      by which share of the winner's rate it is slower
+    broken      rules of the framework and the space that it breaks; `figures` is then None where it cannot be projected
+    pair        the two changes towards the winner that gain most, in words, and the figures with them
+    notes       what its file has otherwise than the space, and what is not modelled
+    """
+
+    path: str
+    values: Mapping[str, Any]
+    rank: int = 0
+    of: int = 0
+    is_rank_exact: bool = True
+    behind: float = 0.0
+    broken: tuple[Broken, ...] = ()
+    figures: Figures | None = None
+    pair: Mapping[str, Any] = field(default_factory=dict)
+    pair_figures: Figures | None = None
+    notes: tuple[str, ...] = ()
+
+
+def baseline_of(result: SearchResult, path: Path) -> Baseline:
+    """A file's experiment in the ranking of a search's best cluster. Raises `InputError` where it cannot be read."""
+    found, space = result.best, result.space
+    world = found.choice.cluster.world
+    trained = read_experiment(path, world).model
+    experiment = read_experiment(path, world, space.model)
+    judge = Judge(replace(space.on(found.choice), constraints=()), found.choice)
+    own = judge.settled(values_of(experiment.candidate))
+    broken = tuple(rule for rule in judge.broken(own) if not rule.reason.endswith("(doubles)"))
+    said = Baseline(
+        path=str(path),
+        values={name: word(name, value) for name, value in own.items()},
+        of=found.feasible,
+        broken=broken,
+        notes=(*_otherwise(experiment, result, trained), *experiment.not_modelled),
+    )
+    if broken:
+        return said
+    figures = judge.project([own])[0]
+    best = values_of(found.ranking.candidates, 0)
+    winner = judge.project([best])[0]
+    said = replace(said, figures=figures, behind=1.0 - figures.tokens_per_s_per_gpu / winner.tokens_per_s_per_gpu)
+    if figures.fits:
+        rank, is_exact = _rank(found, judge, figures.tokens_per_s_per_gpu)
+        said = replace(said, rank=rank, is_rank_exact=is_exact)
+    pair, with_pair = _best_pair(judge, own, best, figures)
+    return replace(said, pair=pair, pair_figures=with_pair)
+
+
+def must_be_readable(path: Path) -> None:
+    """Raise `InputError` before a search where its baseline cannot be read."""
+    if not path.is_file():
+        raise InputError([Problem(f"--baseline {path}", "no such file")])
+    read_experiment(path, 1)
+
+
+def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | None) -> list[str]:
+    workload, model = result.space.workload, result.space.model
+    pairs = (
+        ("sequence", experiment.seq_length, workload.seq_length),
+        ("global batch", experiment.global_batch_size, workload.global_batch_size),
+    )
+    notes = [f"its {name} is {own}; judged with {ours}" for name, own, ours in pairs if own not in (None, ours)]
+    framework = result.best.choice.framework
+    if not framework.is_any and framework.name != experiment.framework.name:
+        notes.append(f"a job of {experiment.framework.title}; judged by the rules of {framework.title}")
+    if trained is not None and shape(trained) != shape(model):
+        notes.append(f"its model is {trained.name}; judged with {model.name}")
+    return notes
+
+
+def _rank(found: ClusterResult, judge: Judge, rate: float) -> tuple[int, bool]:
+    """The rank of a rate among the rows that fit: counted where the kept rows reach it, else estimated."""
+    kept = np.asarray(found.ranking.projection.tokens_per_s_per_gpu)
+    faster = int(np.count_nonzero(kept > rate))
+    if faster < len(kept) or len(kept) >= found.feasible:
+        return faster + 1, True
+    share = _faster_share(judge, rate)
+    return max(round(share * found.feasible), faster) + 1, False
+
+
+def _faster_share(judge: Judge, rate: float) -> float:
+    """Share of the rows that fit that are faster, of random rows of the space."""
+    enumerator = Enumerator(judge.space)
+    rng = np.random.default_rng(judge.space.search.seed)
+    starts = rng.integers(0, max(enumerator.size - BLOCK, 1), SAMPLES // BLOCK)
+    faster = fitting = 0
+    for start in starts.tolist():
+        candidates = enumerator.chunk(start, start + BLOCK).candidates
+        if len(candidates):
+            projection = judge.projector.project(candidates)
+            fits = projection.headroom_bytes >= 0
+            fitting += int(np.count_nonzero(fits))
+            faster += int(np.count_nonzero(fits & (projection.tokens_per_s_per_gpu > rate)))
+    return faster / fitting if fitting else 0.0
+
+
+def _best_pair(judge: Judge, own: Values, best: Values, before: Figures) -> tuple[Mapping[str, Any], Figures | None]:
+    """The one or two changes to the winner's values that are legal and gain most, those that fit first."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for name in AXES:
+        if own[name] != best[name]:
+            head = "schedule" if name in PIPELINE else KNOB[name].detail_of or name
+            groups[head] = (*groups.get(head, ()), name)
+    found: tuple[Values, Figures, tuple[str, ...]] | None = None
+    least = (before.fits, before.tokens_per_s_per_gpu)
+    for heads in [*combinations(groups, 2), *((one,) for one in groups)]:
+        names = [name for head in heads for name in groups[head]]
+        trial = judge.try_out(own, {name: best[name] for name in names}, may_follow=False)
+        if trial.figures is not None and (trial.fits, trial.figures.tokens_per_s_per_gpu) > least:
+            least = trial.fits, trial.figures.tokens_per_s_per_gpu
+            found = trial.values, trial.figures, tuple(trial.changes)
+    if found is None:
+        return {}, None
+    values, figures, changed = found
+    return {name: word(name, values[name]) for name in changed}, figures
