@@ -24,7 +24,7 @@ SAMPLES, BLOCK = 8192, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class OwnConfiguration:
     """A baseline beside the winner of a search.
 
     rank        its place among the rows that fit; `is_rank_exact` False: estimated from random rows; 0 where unknown
@@ -47,7 +47,7 @@ class Baseline:
     notes: tuple[str, ...] = ()
 
 
-def baseline_of(result: SearchResult, path: Path) -> Baseline:
+def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     """A file's experiment in the ranking of a search's best cluster. Raises `InputError` where it cannot be read."""
     found, space = result.best, result.space
     world = found.choice.cluster.world
@@ -56,7 +56,7 @@ def baseline_of(result: SearchResult, path: Path) -> Baseline:
     judge = Judge(replace(space.on(found.choice), constraints=()), found.choice)
     own = judge.settled(values_of(experiment.candidate))
     broken = tuple(rule for rule in judge.broken(own) if not rule.reason.endswith("(doubles)"))
-    said = Baseline(
+    said = OwnConfiguration(
         path=str(path),
         values={name: word(name, value) for name, value in own.items()},
         of=found.feasible,

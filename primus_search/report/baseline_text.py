@@ -4,14 +4,14 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from primus_search.analysis.baseline import Baseline
+from primus_search.analysis.baseline import OwnConfiguration
 from primus_search.exploration.trials import Figures, spoken
 from primus_search.units import GB
 
 COLUMNS = 80
 
 
-def baseline_lines(found: Baseline, best: float) -> list[str]:
+def baseline_lines(found: OwnConfiguration, best: float) -> list[str]:
     """The lines that `run --baseline` prints; `best` is the winner's rate in tokens/s/GPU."""
     lines = [f"Yours ({found.path}): " + _place(found)]
     lines += [f"  {one.rule}: {one.reason}" for one in found.broken]
@@ -21,7 +21,7 @@ def baseline_lines(found: Baseline, best: float) -> list[str]:
     return [part for line in lines for part in textwrap.wrap(line, COLUMNS, subsequent_indent="    ")]
 
 
-def _gain(found: Baseline, own: Figures, after: Figures, best: float) -> str:
+def _gain(found: OwnConfiguration, own: Figures, after: Figures, best: float) -> str:
     """What the two changes that gain most bring: `tp=2, recompute=none make 24 of these 31 %`."""
     changes = ", ".join(f"{name}={spoken(value)}" for name, value in found.pair.items())
     rate = f"{after.tokens_per_s_per_gpu:,.0f} tok/s/GPU"
@@ -33,7 +33,7 @@ def _gain(found: Baseline, own: Figures, after: Figures, best: float) -> str:
     return f"{changes} make {gained * 100:.0f} of these {found.behind:.0%}: {rate}"
 
 
-def _place(found: Baseline) -> str:
+def _place(found: OwnConfiguration) -> str:
     if found.figures is None:
         return "it is not legal here"
     rate = f"{found.figures.tokens_per_s_per_gpu:,.0f} tok/s/GPU"
@@ -44,7 +44,7 @@ def _place(found: Baseline) -> str:
     return f"rank {about}{found.rank:,} of {found.of:,}, {gap} ({rate})"
 
 
-def baseline_data(found: Baseline) -> dict[str, Any]:
+def baseline_data(found: OwnConfiguration) -> dict[str, Any]:
     """The same for run.json."""
     data = asdict(found)
     for name in ("figures", "pair_figures"):
