@@ -104,8 +104,8 @@ def run(
     overrides = [*(sets or []), *flags]
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
-    from primus_search.analysis.baseline import baseline_of, must_be_readable
     from primus_search.analysis.choices import keys_of
+    from primus_search.analysis.own_configuration import baseline_of, must_be_readable
     from primus_search.cli.output.progress import progress_bar
     from primus_search.complete_search import search
     from primus_search.exploration import Options, SearchResult, default_folder, summary

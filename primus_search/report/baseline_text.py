@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
-from primus_search.analysis.baseline import OwnConfiguration
+from primus_search.analysis.own_configuration import OwnConfiguration
 from primus_search.exploration.trials import Figures, spoken
 from primus_search.units import GB
 
