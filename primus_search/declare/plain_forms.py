@@ -100,7 +100,8 @@ def _parts(value: Any, plain: Mapping[str, Any]) -> Iterator[tuple[str, Plain]]:
         if field.compare and field.name in plain:
             inner = value.__getattribute__(field.name)
             own = plain[field.name]
-            yield field.name, _compared(inner, own) if is_dataclass(inner) else own
+            is_mixer = isinstance(own, dict) and own.get("kind") == type(inner).__name__  # complete, and keeps its kind
+            yield field.name, _compared(inner, own) if is_dataclass(inner) and not is_mixer else own
 
 
 # --- differences -----------------------------------------------------------------------------------------------------

@@ -19,14 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
+from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.measure.device import device_info as devices
 from primus_search.measure.device.device_info import CPU, placed
 from primus_search.measure.device.timing import PieceMeasurement, Timing, measure, measure_cycle
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.mixed_precision import MainGradients, adamw_update, master_update
+from primus_search.measure.modules.mixer_modules import is_reference
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import LatentAttention, LayerKind, MixtureOfExperts, Model, Tower
+from primus_search.model import LayerKind, Model
 
 MAX_CHAIN = 2  # copies of a layer in a chain; with their activations enough to leave the cache
 OPTIMIZER_PARAMS = 4_000_000  # parameters of the optimizer benchmark: well beyond any cache, soon done
@@ -65,26 +67,29 @@ class TimedPiece:
         if self.kind.is_moe and m.moe:
             sizes |= {"moe": asdict(m.moe), "ep": s.ep, "etp": s.etp, "grouped": s.expert_kernel.name}
         else:
-            sizes |= {"ffn": m.ffn_hidden}
+            sizes |= {"ffn": m.ffn_hidden_of(self.kind)}
+        if self.kind.mixer is not None:
+            sizes |= {"mixer": to_plain(self.kind)["mixer"]}
+        if self.kind.feed_forward is not None:
+            sizes |= {"feed_forward": type(self.kind.feed_forward).__name__}
         return _canonical(sizes)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        kind = to_plain(self.kind) if self.kind else None
+        data = {"piece": self.piece, "model": to_plain(self.model), "shard": asdict(self.shard), "kind": kind}
+        return json.dumps(data)
 
     @classmethod
     def from_json(cls, text: str) -> "TimedPiece":
         data = json.loads(text)
-        model, shard, kind = data["model"], data["shard"], data["kind"]
-        latent = LatentAttention(**model.pop("latent")) if model["latent"] else model.pop("latent")
-        moe = MixtureOfExperts(**model.pop("moe")) if model["moe"] else model.pop("moe")
-        model["towers"] = tuple(Tower(**tower) for tower in model["towers"])
+        shard, kind = data["shard"], data["kind"]
         shard |= {"fp8": Fp8(shard["fp8"]), "recompute": Recompute(shard["recompute"])}
         shard |= {"expert_kernel": GroupedGemm(shard["expert_kernel"])}
         return cls(
             piece=data["piece"],
-            model=Model(**model, latent=latent, moe=moe),
+            model=from_plain(Model, data["model"]),
             shard=Shard(**shard),
-            kind=LayerKind(**kind) if kind else None,
+            kind=from_plain(LayerKind, kind) if kind else None,
         )
 
 
@@ -140,6 +145,8 @@ def _layer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], Held
     assert piece.kind is not None
     if piece.shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not measured")
+    if setting.device != CPU and is_reference(piece.kind.mixer):
+        raise MissingKernelError(f"torch has no fused kernel of {piece.model.mixer(piece.kind).name}")
     kind, plain = piece.kind, replace(piece.shard, recompute=Recompute.NONE)
     x = _hidden(piece)
     if not piece.shard.recompute:

@@ -70,8 +70,14 @@ class LatentMixer:
         return 0, whole + (self.indexer.vector_params if self.indexer else 0)
 
     def mixing_flops(self, seq_length: int) -> float:
-        per_key = 2.0 * self.num_heads * (self.latent.qk_head_dim + self.latent.v_head_dim)
+        """Products of queries with keys and of scores with values.
+
+        With an indexer, queries attend in the latent space to one key/value head, because each query reads keys of its
+        own: 2 A (2 Rkv + Rr) per selected key. The up-projections of keys and values then act on queries and outputs,
+        with the FLOPs that the projections count. Source: Megatron-Core 0.20 absorbed MLA; arXiv:2512.02556.
+        """
+        a = self.latent
         if self.indexer is None:
-            return per_key * attended_tokens(seq_length, 0)
-        selected = attended_tokens(seq_length, self.indexer.top_k)
-        return per_key * selected + self.indexer.scoring_flops(seq_length)
+            return 2.0 * self.num_heads * (a.qk_head_dim + a.v_head_dim) * attended_tokens(seq_length, 0)
+        per_key = 2.0 * self.num_heads * (2 * a.kv_lora_rank + a.qk_rope_head_dim)
+        return per_key * attended_tokens(seq_length, self.indexer.top_k) + self.indexer.scoring_flops(seq_length)

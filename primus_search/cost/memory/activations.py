@@ -263,9 +263,12 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
         steps = 1.0 + (CLAMPED_STEPS if model.activation_clamp else 0.0)
         width = BF16_BYTES * steps * inner
         tensors.append(Saved(name="expert activation, step by step", bytes=width, dropped_by=Recompute.MOE_ACTIVATION))
+    if moe.has_shared_gate and moe.shared_ffn_hidden:
+        tensors.append(Saved(name="shared experts before their gate", bytes=BF16_BYTES * s.split_tokens * model.hidden))
     if moe.latent_hidden:
         latents = s.tokens / s.tp * moe.latent_hidden
-        tensors.append(Saved(name="latents of experts", bytes=2.0 * BF16_BYTES * latents, weight_input=True))
+        latents = latents * (2.0 if moe.has_latent_norm else 1.0)
+        tensors.append(Saved(name="latents of experts", bytes=BF16_BYTES * latents, weight_input=True))
     if model.beside_experts_hidden:
         tensors += mlp(model, stack, s, model.beside_experts_hidden, "shared experts", Recompute.NONE)
     return tensors

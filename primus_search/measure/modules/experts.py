@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.measure.modules.checkpointing import DiscardedOutput
+from primus_search.measure.modules.fused_core import fused
 from primus_search.measure.modules.fused_operations import combine, swiglu
-from primus_search.measure.modules.linear import fp8_grouped
+from primus_search.measure.modules.linear import Linear, fp8_grouped
 from primus_search.measure.modules.shard import Shard
 from primus_search.model import Model
 
@@ -72,9 +73,11 @@ class ExpertMlp(nn.Module):
         self.discards = bool(shard.recompute & Recompute.MOE_ACTIVATION)
         self.fp8, self.weights_at_combine = shard.fp8, shard.weights_at_combine
         ffn = max(1, -(-model.moe.expert_ffn_hidden // shard.etp))
-        hidden, width = model.hidden, ffn * (2 if model.is_gated else 1)
+        hidden, width = model.expert_hidden, ffn * (2 if model.is_gated else 1)
         self.exchange: Callable[[Tensor], Tensor] | None = None  # real all-to-all, where there are real ranks
-        self.router = nn.Parameter(torch.randn(model.moe.num_experts, hidden) * hidden**-0.5)
+        self.router = nn.Parameter(torch.randn(model.moe.num_experts, model.hidden) * model.hidden**-0.5)
+        self.into = Linear(model.hidden, hidden) if model.moe.latent_hidden else None
+        self.back = Linear(hidden, model.hidden) if model.moe.latent_hidden else None
         self.up = nn.Parameter(torch.randn(self.num_local, hidden, width) * hidden**-0.5)
         self.down = nn.Parameter(torch.randn(self.num_local, ffn, hidden) * ffn**-0.5)
 
@@ -82,6 +85,8 @@ class ExpertMlp(nn.Module):
         tokens = x.flatten(0, -2)
         weights, _ = self._route(tokens)
         order = self._balanced_order(tokens)
+        if self.into is not None:
+            tokens = self.into(tokens)
         copies = tokens.index_select(0, order).view(self.num_local, self.rows, -1)
         row_weights = weights.flatten().index_select(0, self._balanced_slots(weights.numel(), x.device))
         row_weights = row_weights.view(self.num_local, self.rows, 1)
@@ -91,7 +96,8 @@ class ExpertMlp(nn.Module):
             out = self._experts(copies, row_weights)
         else:
             out = self.exchange(self._experts(self.exchange(copies), self.exchange(row_weights)))
-        return combine(out.flatten(0, 1), order, tokens.shape[0]).view(x.shape)
+        joined = combine(out.flatten(0, 1), order, tokens.shape[0])
+        return (joined if self.back is None else self.back(joined)).view(x.shape)
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Routing weights (fp32, [tokens, K]) and the experts chosen."""
@@ -138,4 +144,9 @@ class ExpertMlp(nn.Module):
     def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:
         if self.is_gated:
             return swiglu(wide, weights)
-        return F.gelu(wide) if weights is None else F.gelu(wide) * weights.to(wide.dtype)
+        return F.gelu(wide) if weights is None else fused(_weighted_gelu, wide, weights)
+
+
+def _weighted_gelu(wide: Tensor, weights: Tensor) -> Tensor:
+    """GELU times a weight per row, in one kernel as a gated activation has it."""
+    return F.gelu(wide) * weights.to(wide.dtype)

@@ -7,7 +7,7 @@ traced module holds the same tensors, so each operation here is an autograd func
     operation        saved for backward (besides parameters)
     rms_norm         its input, one fp32 reciprocal deviation per row
     swiglu           the fused gate|up projection (and the routing weights where it applies them)
-    split_rope       nothing: the rotation is inverted
+    split_rope, rotated  nothing: the rotation is inverted
     combine          row numbers of the permutation
     gathered_linear  the sequence shard of its input; the full input is gathered again in backward
     fused_loss       the gradient of the logits, written over the logits
@@ -119,6 +119,24 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     torch.mul(second, cosine, out=right)
     right.addcmul_(first, sine)
     return out
+
+
+class _Rotated(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        ctx.tables = (cosine, sine)
+        return rotate(x, cosine, sine)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cosine, sine = ctx.tables
+        return rotate(grads[0], cosine, -sine), None, None
+
+
+def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """`rotate`, keeping nothing for backward."""
+    y: Tensor = _Rotated.apply(x, cosine, sine)  # type: ignore[no-untyped-call]
+    return y
 
 
 class _SplitRope(Function):

@@ -6,14 +6,18 @@ shape (see `fused.gather`), so a module costs what the rank computes and holds, 
 cost model. Activations travel as [batch, seq, hidden].
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
 from primus_search.candidates import Recompute
+from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules.attention_modules import core_attention
 from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
 from primus_search.measure.modules.experts import ExpertMlp
+from primus_search.measure.modules.fused_core import fused
 from primus_search.measure.modules.fused_operations import (
     fused_loss,
     plain_loss,
@@ -24,10 +28,14 @@ from primus_search.measure.modules.fused_operations import (
     swiglu,
 )
 from primus_search.measure.modules.linear import Linear
+from primus_search.measure.modules.mixer_modules import has_module, mixer_module
+from primus_search.measure.modules.rotary import Rope
+from primus_search.measure.modules.scans import output_gate
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import LayerKind, Model
+from primus_search.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
 
-ROPE_BASE = 10000.0
+SANDWICH_NORMS = 4
+"""Norms of a layer that normalises inputs and outputs of both blocks."""
 
 
 class Norm(nn.Module):
@@ -42,20 +50,6 @@ class Norm(nn.Module):
         if self.bias is None:
             return rms_norm(x, self.weight)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
-
-
-class Rope(nn.Module):
-    """Cosine and sine tables [seq, dim/2], constants shared by all layers of a model."""
-
-    def __init__(self, seq: int, dim: int) -> None:
-        super().__init__()
-        frequency = ROPE_BASE ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-        angle = torch.outer(torch.arange(seq, dtype=torch.float32), frequency)
-        self.register_buffer("cosine", angle.cos(), persistent=False)
-        self.register_buffer("sine", angle.sin(), persistent=False)
-
-    cosine: Tensor
-    sine: Tensor
 
 
 class GroupedQueryAttention(nn.Module):
@@ -101,7 +95,7 @@ class LatentAttentionModule(nn.Module):
     The small down-projections are not divided by tensor parallelism (each rank holds all of them), as in Megatron-Core.
     """
 
-    def __init__(self, model: Model, shard: Shard, window: int) -> None:
+    def __init__(self, model: Model, shard: Shard, window: int, *, has_gate: bool = False) -> None:
         super().__init__()
         assert model.latent is not None
         m = model.latent
@@ -121,6 +115,7 @@ class LatentAttentionModule(nn.Module):
         self.kv_down = Linear(model.hidden, m.kv_lora_rank + m.qk_rope_head_dim, fp8=fp8)
         self.kv_norm = Norm(m.kv_lora_rank)
         self.kv_up = Linear(m.kv_lora_rank, self.heads * (m.qk_nope_head_dim + m.v_head_dim), ranks=ranks, fp8=fp8)
+        self.gate = Linear(model.hidden, self.heads * m.v_head_dim, ranks=ranks, fp8=fp8) if has_gate else None
         self.out = Linear(self.heads * m.v_head_dim, model.hidden, fp8=fp8)
         self.rope = Rope(shard.context_seq, m.qk_rope_head_dim)
 
@@ -140,7 +135,10 @@ class LatentAttentionModule(nn.Module):
         else:
             q, k, v = self._up(*latents)
             mixed = checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
-        return scatter(self.out(mixed.transpose(1, 2).flatten(2)), self.ranks)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        if self.gate is not None:
+            mixed = fused(output_gate, mixed, self.gate(x))
+        return scatter(self.out(mixed), self.ranks)
 
     def _up(self, q_latent: Tensor, kv_latent: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         m, heads = self.sizes, self.heads
@@ -224,30 +222,66 @@ class MlpModule(nn.Module):
 
 
 def without_module(model: Model) -> tuple[str, ...]:
-    """Layers of a model that have no torch module here: mixers and feed-forwards that layers declare themselves."""
-    own = [kind for kind in model.kinds if kind.mixer is not None or kind.feed_forward is not None]
-    names = [f"{model.mixer(kind).name} + {model.feed_forward_name(kind)}" for kind in own]
-    return (*names, *(["hyper-connections"] if model.hyper_streams else []))
+    """What a model has that no torch module here computes: mixers, streams and embeddings of a kind of their own."""
+    absent = [
+        model.mixer(kind).name for kind in model.kinds if not _is_plain(kind) and not has_module(model.mixer(kind))
+    ]
+    absent += ["hyper-connections"] if model.hyper_streams else []
+    absent += ["per-layer embeddings"] if model.per_layer_embedding else []
+    return (*absent, *(["norms of parallel blocks"] if model.num_norms > SANDWICH_NORMS else []))
+
+
+def _is_plain(kind: LayerKind) -> bool:
+    """Whether the attention modules of this file hold the layer's mixer, or it has none."""
+    mixer = kind.mixer
+    if mixer is None or isinstance(mixer, NoMixer) or is_plain_attention(mixer):
+        return True
+    return isinstance(mixer, LatentMixer) and mixer.indexer is None
+
+
+def _mixer(model: Model, shard: Shard, kind: LayerKind) -> nn.Module | None:
+    """The module of the layer's mixer; None where it has none."""
+    if isinstance(kind.mixer, NoMixer):
+        return None
+    if kind.mixer is not None and not _is_plain(kind):
+        return mixer_module(kind.mixer, model.hidden, shard, kind.window)
+    view = model.layer_view(kind)
+    window = kind.window if view is model else view.windows[0]
+    if not view.latent:
+        return GroupedQueryAttention(view, shard, window)
+    has_gate = isinstance(kind.mixer, LatentMixer) and kind.mixer.has_output_gate
+    return LatentAttentionModule(view, shard, window, has_gate=has_gate)
 
 
 class Layer(nn.Module):
-    """Norm, attention, residual, norm, MLP or experts, residual; recomputation as the shard says."""
+    """Norm, mixer, residual, norm, MLP or experts, residual, where the layer has them; recomputed as the shard says."""
 
     def __init__(self, model: Model, shard: Shard, kind: LayerKind) -> None:
         super().__init__()
-        if kind.mixer is not None or kind.feed_forward is not None:
-            raise RuntimeError(f"no torch module of {model.mixer(kind).name} + {model.feed_forward_name(kind)}")
         self.recompute = shard.recompute
-        attention: type[nn.Module] = LatentAttentionModule if model.latent else GroupedQueryAttention
-        self.norm1, self.norm2 = Norm(model.hidden, model.norm), Norm(model.hidden, model.norm)
-        self.attention = attention(model, shard, kind.window)
-        self.mlp: MlpModule | None = None if kind.is_moe else MlpModule(model, shard, model.ffn_hidden)
-        self.experts = ExpertMlp(model, shard) if kind.is_moe else None
-        has_shared = kind.is_moe and model.moe is not None and model.moe.shared_ffn_hidden
-        self.shared = MlpModule(model, shard, model.moe.shared_ffn_hidden) if has_shared and model.moe else None
+        self.attention = _mixer(model, shard, kind)
+        self.mlp: MlpModule | None = None
+        self.experts: ExpertMlp | None = None
+        self.shared: MlpModule | None = None
+        self.shared_gate: Linear | None = None
+        if isinstance(kind.feed_forward, NoFeedForward):
+            pass
+        elif kind.is_moe:
+            self.experts = ExpertMlp(model, shard)
+            beside = model.beside_experts_hidden
+            self.shared = MlpModule(model, shard, beside) if beside else None
+            has_gate = beside and model.moe is not None and model.moe.has_shared_gate
+            self.shared_gate = Linear(model.hidden, 1) if has_gate else None
+        else:
+            self.mlp = MlpModule(model, shard, model.ffn_hidden_of(kind))
+        has_mixer, has_mlp = self.attention is not None, self.mlp is not None or self.experts is not None
         sandwich = model.num_norms > 2
-        self.norm3 = Norm(model.hidden, model.norm) if sandwich else None
-        self.norm4 = Norm(model.hidden, model.norm) if sandwich else None
+
+        def norm(is_there: bool) -> Norm | None:
+            return Norm(model.hidden, model.norm) if is_there else None
+
+        self.norm1, self.norm2 = norm(has_mixer), norm(has_mlp)
+        self.norm3, self.norm4 = norm(has_mixer and sandwich), norm(has_mlp and sandwich)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.recompute & Recompute.FULL:
@@ -255,30 +289,30 @@ class Layer(nn.Module):
         return self._whole(x)
 
     def _whole(self, x: Tensor) -> Tensor:
-        mixed = self._attention(x)
-        h = x + (mixed if self.norm3 is None else self.norm3(mixed))
-        if self.recompute & Recompute.MLP and self.mlp is not None:
-            out = checkpoint(self._feed_forward, h)
-        else:
-            out = self._feed_forward(h)
-        return h + (out if self.norm4 is None else self.norm4(out))
+        if self.attention is not None:
+            mixed = self._attention(x)
+            x = x + (mixed if self.norm3 is None else self.norm3(mixed))
+        if self.norm2 is None:
+            return x
+        is_again = bool(self.recompute & Recompute.MLP) and self.mlp is not None
+        out = checkpoint(self._feed_forward, x) if is_again else self._feed_forward(x)
+        return x + (out if self.norm4 is None else self.norm4(out))
 
     def _attention(self, x: Tensor) -> Tensor:
-        if not self.recompute & Recompute.LAYERNORM:
-            plain: Tensor = self.attention(self.norm1(x))
-            return plain
-        owner = DiscardedOutput()
-        y = owner.run(self.norm1, x)
-        out: Tensor = self.attention(y)
-        owner.discard_until_backward_of(out)
-        return out
+        assert self.attention is not None and self.norm1 is not None
+        return self._behind_norm(self.norm1, self.attention, x)
 
     def _feed_forward(self, h: Tensor) -> Tensor:
+        assert self.norm2 is not None
+        return self._behind_norm(self.norm2, self._mlp, h)
+
+    def _behind_norm(self, norm: Norm, block: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The block on the norm's output, which recompute of norms discards."""
         if not self.recompute & Recompute.LAYERNORM:
-            return self._mlp(self.norm2(h))
+            return block(norm(x))
         owner = DiscardedOutput()
-        y = owner.run(self.norm2, h)
-        out = self._mlp(y)
+        y = owner.run(norm, x)
+        out = block(y)
         owner.discard_until_backward_of(out)
         return out
 
@@ -287,7 +321,10 @@ class Layer(nn.Module):
             return self.mlp(y)  # type: ignore[no-any-return]
         assert self.experts is not None
         routed: Tensor = self.experts(y)
-        return routed if self.shared is None else routed + self.shared(y)
+        if self.shared is None:
+            return routed
+        shared = self.shared(y)
+        return routed + (shared if self.shared_gate is None else fused(output_gate, shared, self.shared_gate(y)))
 
 
 class Embedding(nn.Module):

@@ -1,0 +1,182 @@
+"""A kernel that mixes tokens, as one operation: it keeps what the fused kernel keeps and counts what it computes.
+
+The computation is a plain torch function (`scans`, `mixer_modules`). On a device it runs as it is, and backward runs it
+again from the saved inputs, as the kernels of flash-linear-attention and mamba do. Under `FakeTensorMode` an operation
+without kernel stands in for it; its FLOPs are those that torch counts over the function on the meta device, where
+products of a causal chunk count their lower triangle (`lower_scores`, `lower_apply`, `unit_lower_inverse`).
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import Function
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
+
+Computation = Callable[..., Tensor]
+Options = tuple[tuple[str, int], ...]
+
+
+def fused(computation: Computation, *inputs: Tensor, kept_bytes: float = 0.0, **options: int) -> Tensor:
+    """computation(*inputs, **options) as one kernel, which keeps its inputs and `kept_bytes` more for backward."""
+    words: Options = tuple(sorted(options.items()))
+    y: Tensor = _Fused.apply(computation, words, round(kept_bytes), *inputs)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Fused(Function):
+    @staticmethod
+    def forward(ctx: Any, computation: Computation, options: Options, kept_bytes: int, *inputs: Tensor) -> Tensor:
+        ctx.computation, ctx.options, ctx.flops = computation, options, 0
+        if isinstance(inputs[0], FakeTensor):
+            shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in inputs)
+            shape, dtype, ctx.flops = _traced(computation, options, shapes)
+            out = torch.ops.primus_search.fused_core(list(inputs), list(shape), ctx.flops).to(dtype)
+        else:
+            out = computation(*inputs, **dict(options))
+        ctx.save_for_backward(*inputs, inputs[0].new_empty(kept_bytes, dtype=torch.uint8))
+        return out  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors[:-1]
+        if isinstance(inputs[0], FakeTensor):
+            found = torch.ops.primus_search.fused_core_backward(grads[0], list(inputs), ctx.flops)
+            return None, None, None, *found
+        leaves = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
+        with torch.enable_grad():
+            out = ctx.computation(*leaves, **dict(ctx.options))
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        made = iter(torch.autograd.grad(out, wanted, grads[0], allow_unused=True))
+        return None, None, None, *(next(made) if leaf.requires_grad else None for leaf in leaves)
+
+
+@lru_cache(maxsize=1024)
+def _traced(
+    computation: Computation, options: Options, shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]
+) -> tuple[tuple[int, ...], torch.dtype, int]:
+    """Shape and type of the output, and FLOPs that torch counts over the computation on the meta device."""
+    with _disable_current_modes(), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        inputs = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+        out = computation(*inputs, **dict(options))
+    return tuple(out.shape), out.dtype, counter.get_total_flops()
+
+
+@torch.library.custom_op("primus_search::fused_core", mutates_args=())
+def _fused_core(inputs: list[Tensor], shape: list[int], flops: int) -> Tensor:
+    raise RuntimeError("traced kernels do not run")
+
+
+@_fused_core.register_fake
+def _(inputs: list[Tensor], shape: list[int], flops: int) -> Tensor:
+    return inputs[0].new_empty(shape)
+
+
+@torch.library.custom_op("primus_search::fused_core_backward", mutates_args=())
+def _fused_core_backward(grad: Tensor, inputs: list[Tensor], flops: int) -> list[Tensor]:
+    raise RuntimeError("traced kernels do not run")
+
+
+@_fused_core_backward.register_fake
+def _(grad: Tensor, inputs: list[Tensor], flops: int) -> list[Tensor]:
+    return [torch.empty_like(tensor) for tensor in inputs]
+
+
+@register_flop_formula(torch.ops.primus_search.fused_core)
+def _core_flops(inputs: Any, shape: Any, flops: int, **_: Any) -> int:
+    return flops
+
+
+@register_flop_formula(torch.ops.primus_search.fused_core_backward)
+def _core_backward_flops(grad: Any, inputs: Any, flops: int, **_: Any) -> int:
+    """Twice the forward: two gradients of every product; what kernels compute again is no model FLOP."""
+    return 2 * flops
+
+
+# --- products of a causal chunk -----------------------------------------------------------------------------------
+
+
+def lower_scores(left: Tensor, right: Tensor) -> Tensor:
+    """The lower triangle of left right^T, [.., C, K] each, diagonal included; zero above it."""
+    if left.is_meta:
+        out: Tensor = torch.ops.primus_search.lower_scores(left, right)
+        return out
+    return (left @ right.mT).tril()
+
+
+def lower_apply(weights: Tensor, values: Tensor) -> Tensor:
+    """weights values for a lower triangle of weights, [.., C, C] x [.., C, V]."""
+    if weights.is_meta:
+        out: Tensor = torch.ops.primus_search.lower_apply(weights, values)
+        return out
+    return weights @ values
+
+
+def unit_lower_inverse(strict: Tensor) -> Tensor:
+    """(1 + strict)^-1 for a strictly lower triangle, [.., C, C], in fp32."""
+    if strict.is_meta:
+        out: Tensor = torch.ops.primus_search.unit_lower_inverse(strict)
+        return out
+    one = torch.eye(strict.shape[-1], dtype=strict.dtype, device=strict.device)
+    eye = one.expand_as(strict)
+    found: Tensor = torch.linalg.solve_triangular(strict + one, eye, upper=False, unitriangular=True)
+    return found
+
+
+@torch.library.custom_op("primus_search::lower_scores", mutates_args=())
+def _lower_scores(left: Tensor, right: Tensor) -> Tensor:
+    raise RuntimeError("counted on the meta device only")
+
+
+@_lower_scores.register_fake
+def _(left: Tensor, right: Tensor) -> Tensor:
+    return left.new_empty(*left.shape[:-1], right.shape[-2])
+
+
+@torch.library.custom_op("primus_search::lower_apply", mutates_args=())
+def _lower_apply(weights: Tensor, values: Tensor) -> Tensor:
+    raise RuntimeError("counted on the meta device only")
+
+
+@_lower_apply.register_fake
+def _(weights: Tensor, values: Tensor) -> Tensor:
+    return values.new_empty(*weights.shape[:-1], values.shape[-1])
+
+
+@torch.library.custom_op("primus_search::unit_lower_inverse", mutates_args=())
+def _unit_lower_inverse(strict: Tensor) -> Tensor:
+    raise RuntimeError("counted on the meta device only")
+
+
+@_unit_lower_inverse.register_fake
+def _(strict: Tensor) -> Tensor:
+    return torch.empty_like(strict)
+
+
+def _elements(shape: list[int]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found
+
+
+@register_flop_formula(torch.ops.primus_search.lower_scores)
+def _scores_flops(left: list[int], right: list[int], **_: Any) -> int:
+    """Half of 2 C^2 K."""
+    return _elements(left) * right[-2]
+
+
+@register_flop_formula(torch.ops.primus_search.lower_apply)
+def _apply_flops(weights: list[int], values: list[int], **_: Any) -> int:
+    """Half of 2 C^2 V."""
+    return _elements(weights) * values[-1]
+
+
+@register_flop_formula(torch.ops.primus_search.unit_lower_inverse)
+def _inverse_flops(strict: list[int], **_: Any) -> int:
+    """C^3 / 3: Golub and Van Loan, Matrix Computations, section 3.1, for the inverse of a triangle."""
+    return _elements(strict) * strict[-1] // 3
