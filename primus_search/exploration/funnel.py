@@ -6,9 +6,9 @@ result.ranking.row(0)
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from primus_search.exploration.engines.resources import peak_rss_bytes
+from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.task_plan import look, open_engine, plan_tasks, task_rows
@@ -88,9 +88,10 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
 def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
     """Every legal row, on the engine that suits."""
     settings = funnel.space.search
+    workers, note = (options.workers, "") if options.ray_address else affordable(options.workers)
     with ThreadPoolExecutor(1) as aside:
         promising = aside.submit(look, funnel)  # while the engine starts
-        with open_engine(funnel, options.engine, options.workers, options.ray_address) as engine:
+        with open_engine(funnel, options.engine, workers, options.ray_address) as engine:
             rows = task_rows(funnel, engine.workers)
             journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
             tasks = plan_tasks(funnel, journal.task_rows if journal else rows, promising.result())
@@ -99,7 +100,7 @@ def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
             aside.shutdown()  # an engine may fork, which a second thread would not survive
             budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
             collected = collect(engine, funnel, tasks, budget, journal, options.progress)
-            return collected, engine.name, engine.workers
+            return replace(collected, notes=(*collected.notes, *([note] if note else []))), engine.name, engine.workers
 
 
 def _stages(collected: Collected, setup_s: float) -> tuple[FunnelStage, ...]:

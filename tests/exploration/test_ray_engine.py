@@ -1,11 +1,17 @@
 """Joining a Ray cluster: an address where nothing listens is an error at once."""
 
+import os
 import socket
+import subprocess
+import sys
+import threading
 import time
+import uuid
 
 import pytest
 
 from primus_search.errors import InputError
+from primus_search.exploration.engines import ray_engine
 from primus_search.exploration.engines.ray_engine import join
 
 
@@ -17,3 +23,55 @@ def test_an_address_where_nothing_listens_is_refused_within_seconds(scheme: str)
         with pytest.raises(InputError, match="no Ray cluster answers there"):
             join(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
         assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(("scheme", "answer"), [("", b""), ("ray://", b""), ("", b"HTTP/1.1 400 Bad Request\r\n\r\n")])
+def test_what_listens_and_is_no_cluster_is_refused_within_seconds(
+    scheme: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_engine, "CONNECT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=lambda: server.accept()[0].sendall(answer), daemon=True)
+        answering.start()
+        started = time.monotonic()
+        with pytest.raises(InputError, match="no Ray cluster answers there"):
+            join(f"{scheme}127.0.0.1:{server.getsockname()[1]}")
+        assert time.monotonic() - started < 10
+
+
+LISTENING = """
+import os, sys
+from pathlib import Path
+from primus_search.exploration.engines import ray_engine
+ray_engine.start(1)
+open_sockets, found = {}, set()
+for table in ("tcp", "tcp6"):
+    for line in Path("/proc/net/" + table).read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A":
+            open_sockets["socket:[" + words[9] + "]"] = words[1].split(":")[0]
+for process in Path("/proc").iterdir():
+    try:
+        if os.environ["LISTENING_MARK"].encode() not in (process / "environ").read_bytes():
+            continue
+        command = (process / "cmdline").read_bytes().split(b"\\0")
+        targets = {os.readlink(handle) for handle in (process / "fd").iterdir()}
+        held = {open_sockets[target] for target in targets & set(open_sockets)}
+    except OSError:
+        continue
+    found |= held
+    if held - {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}:
+        print(Path(command[0].decode()).name)
+print("checked" if found else "nothing listens")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_no_process_of_a_private_cluster_listens_beyond_this_machine() -> None:
+    """As docs/ray.md and SECURITY.md say."""
+    environment = os.environ | {"LISTENING_MARK": uuid.uuid4().hex}
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["checked"]

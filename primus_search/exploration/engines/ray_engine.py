@@ -12,11 +12,13 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import (
     AuthenticationError,
     NodeDiedError,
@@ -42,8 +44,9 @@ LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RaySyst
 OBJECT_STORE_BYTES = 256 * 1024**2  # summaries are small; the default would take a third of the machine
 RESCAN_S = 5.0
 CONNECT_S = 5.0
-LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 32
+HTTP2_PREFACE, EMPTY_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"
+"""What a client of HTTP/2 says first, and a SETTINGS frame: its length, its type (4), flags, stream 0."""
 ASKED_PER_CORE = 2
 
 
@@ -191,21 +194,40 @@ def _settings() -> dict[str, Any]:
 def start(workers: int) -> None:
     """A private cluster on this machine, whose workers are as important as this process: Ray's wait for all others.
 
-    Its processes use the loopback interface; its control store listens on all interfaces and accepts who holds the
-    cluster's token, which exists only in the environment of this process and its children. Ray enables tokens for new
-    local clusters unless RAY_AUTH_MODE says otherwise; a token that the user has set is kept.
+    Its processes listen on the loopback interface alone and accept who holds the cluster's token, which exists only in
+    the environment of this process and its children. Ray enables tokens for new local clusters unless RAY_AUTH_MODE
+    says otherwise; a token that the user has set is kept.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(TOKEN_BYTES)
-    ray.init(
-        address="local",  # without it Ray joins whatever cluster this machine belongs to
-        _node_ip_address=LOOPBACK,
-        num_cpus=workers or available_cores(),
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        **_settings(),
-    )
+    with _on_loopback():
+        ray.init(
+            address="local",  # without it Ray joins whatever cluster this machine belongs to
+            num_cpus=workers or available_cores(),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            **_settings(),
+        )
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """A cluster started meanwhile has the address 127.0.0.1, as Ray's on macOS and Windows, and listens nowhere else.
+
+    `ray.init(_node_ip_address="127.0.0.1")` does not do that: it is replaced by an address that others can reach.
+    """
+    before, variable = ray_constants.ENABLE_RAY_CLUSTER, ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    given = os.environ.get(variable)
+    ray_constants.ENABLE_RAY_CLUSTER, os.environ[variable] = False, "0"
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        if given is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = given
 
 
 def join(address: str) -> None:
@@ -221,11 +243,21 @@ def join(address: str) -> None:
 
 
 def _refuse_silent(address: str, where: str) -> None:
-    """InputError where nothing accepts connections at `host:port` or `ray://host:port`; Ray retries for minutes."""
+    """InputError where no gRPC server answers at `host:port` or `ray://host:port`; Ray retries for minutes.
+
+    A gRPC server begins every connection with the SETTINGS frame of HTTP/2 (RFC 9113, section 3.4).
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return  # `auto` and names that Ray resolves itself
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S) as opened:
+            if os.environ.get("RAY_USE_TLS", "0") == "1":
+                return
+            opened.settimeout(CONNECT_S)
+            opened.sendall(HTTP2_PREFACE + EMPTY_SETTINGS)
+            head = opened.recv(len(EMPTY_SETTINGS))
     except (OSError, OverflowError) as error:
         raise InputError([Problem(where, f"no Ray cluster answers there: {error}")]) from error
+    if head[3:4] != EMPTY_SETTINGS[3:4]:
+        raise InputError([Problem(where, "no Ray cluster answers there: what listens is no gRPC server")])
