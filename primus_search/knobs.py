@@ -577,6 +577,7 @@ KNOBS: tuple[Knob, ...] = (
         name="sharding",
         kind=Kind.CHOICE,
         words=Sharding,
+        aliases={"zero1": Sharding.DISTRIBUTED_OPTIMIZER},
         summary="What data-parallel ranks share instead of replicate.",
         enters=Enters.GATHERS | Enters.REPLICA | Enters.STATE | Enters.BATCH,
         default=Sharding.DISTRIBUTED_OPTIMIZER,

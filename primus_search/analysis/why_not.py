@@ -15,11 +15,12 @@ from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.remedies import single_changes
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
+from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, spoken, values_of
 from primus_search.export.experiments import read_experiment
 from primus_search.export.megatron_arguments import canonical
 from primus_search.layout import Layout
 from primus_search.space import Axis, AxisValue, Enumerator, Space
+from primus_search.space.tokens import axis_name, read_token
 
 MOST_ROWS = 2_000_000
 """Rows of the narrowed space that are looked through; beyond that only the first so many."""
@@ -68,9 +69,15 @@ def parse_asked(text: str, base: Values, judge: Judge | None = None) -> dict[str
     asked: dict[str, AxisValue] = {}
     problems: list[Problem] = []
     for part in _parts(text):
+        token = None if "=" in part else read_token(part)
+        if token is not None:
+            pairs = [f"{name}={spoken(value)}" for name, value in token.items()]
+            asked |= parse_asked(",".join(pairs), base, judge)
+            continue
         name, equals, value = (piece.strip() for piece in part.partition("="))
+        name = axis_name(name)
         if not equals or not value:
-            problems.append(Problem(where, f"'{part}' is no axis=value; write them with commas: tp=4,pp=2"))
+            problems.append(Problem(where, f"'{part}' is no axis=value; write them with commas: tp=4,pp=2 or TP4,PP2"))
         elif name not in AXIS:
             what = f"unknown axis '{name}'{did_you_mean(name, AXIS)} - allowed: {', '.join(AXIS)}"
             problems.append(Problem(where, what))
@@ -102,7 +109,8 @@ def _parts(text: str) -> list[str]:
     parts, depth, start = [], 0, 0
     for at, character in enumerate(text):
         depth += (character in "[{(") - (character in "]})")
-        if character == "," and depth == 0 and "=" in text[at:]:
+        rest = text[at + 1 :]
+        if character == "," and depth == 0 and ("=" in rest or read_token(rest.split(",")[0].strip()) is not None):
             parts.append(text[start:at].strip())
             start = at + 1
     return [*parts, text[start:].strip()]

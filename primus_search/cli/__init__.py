@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "models": "The model presets and their sizes.",
     "hardware": "The accelerators and networks, every number with its source.",
     "schema": "The JSON schema of a space file.",
+    "words": "What a word of the tables means: sf3, PP4x2, zero1, AT RISK.",
     "doctor": "Versions, devices, caches and folders of this installation.",
 }
 

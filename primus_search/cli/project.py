@@ -32,12 +32,18 @@ def project(
         typer.Option("--ignore", metavar="KEY", help="Leave out this key of the model file; repeatable."),
     ] = None,
     framework: Annotated[str, typer.Option("--framework", help="What starts the job; its rules bind.")] = "",
+    row: Annotated[
+        str, typer.Option("--row", metavar="RUN:RANK", help="A row of a run: out/first/ranking.csv:17.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Project one candidate: its memory tree and its step, part by part.
 
-    With a FILE, the candidate and the workload of a real experiment; --set changes them.
+    With a FILE, the candidate and the workload of a real experiment; --set changes them. With --row, a row of a run.
     """
+    if row:
+        _project_row(row, as_json)
+        return
     from primus_search.cost.project import Projector
     from primus_search.space import Enumerator
 
@@ -66,6 +72,27 @@ def project(
     else:
         _print(space, figures)
         _print_left(figures.get("not_modelled", []))
+
+
+def _project_row(row: str, as_json: bool) -> None:
+    """Project a row of a run's ranking on its cluster."""
+    from primus_search.cost.project import Projector
+    from primus_search.errors import InputError, Problem
+    from primus_search.exploration.run_folder.saved_run import SavedRun
+
+    place, colon, rank = row.rpartition(":")
+    path = Path(place)
+    folder = path.parent if path.name == "ranking.csv" else path
+    if not colon or not rank.isdecimal() or len(rank) > 9:
+        raise InputError([Problem(f"--row {row}", "write RUN:RANK, for example out/first/ranking.csv:17")])
+    saved = SavedRun.open(folder)
+    space, candidate = saved.space.on(saved.cluster(int(rank))), saved.candidate(int(rank))
+    projection = Projector(space.job, memory_margin=space.search.memory_margin).project(candidate)
+    figures = _figures(space, projection, candidate)
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        _print(space, figures)
 
 
 def _must_have(**options: str | int) -> None:

@@ -67,10 +67,12 @@ def schedules(
     console = Plain()
     _print(console, asked.title, rows, best, limit, asked.own)
     if draw:
+        from rich.text import Text
+
         from primus_search.report.gantt import terminal
 
         assert chosen.timeline is not None
-        console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True)
+        console.print(Text.from_markup(terminal(chosen.timeline, max(40, console.width - 24))), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

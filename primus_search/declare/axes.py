@@ -97,6 +97,8 @@ def _refuse(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
 def _read_count(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
     if isinstance(raw, str) and raw in dict(spec.choices):
         return [dict(spec.choices)[raw]]
+    if spec.knob.has_all and raw == ALL and not isinstance(raw, bool):
+        return [ALL]  # as tables of results have it
     most = LARGEST_WHOLE if spec.knob.most is None else spec.knob.most
     if isinstance(raw, bool) or not isinstance(raw, int) or not spec.knob.least <= raw <= most:
         return _refuse(reader, spec, raw, keys)
@@ -206,7 +208,7 @@ _ENDS = {
 def _number(knob: Knob) -> AxisSpec:
     words = ("auto",) if knob.limit is None else _COUNT_WORDS
     choices = (("all", ALL),) if knob.has_all else ()
-    schema: dict[str, Any] = {"type": "integer", "minimum": knob.least}
+    schema: dict[str, Any] = {"type": "integer", "minimum": min(knob.least, ALL) if knob.has_all else knob.least}
     allowed = [f"whole numbers of at least {knob.least}", *(word for word, _ in choices), *words]
     if knob.most is not None:
         schema |= {"maximum": knob.most}

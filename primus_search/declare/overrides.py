@@ -16,6 +16,7 @@ from primus_search.declare.source import Document, Keys, did_you_mean, parse, pl
 from primus_search.declare.space_schema import SearchFile, SpaceFile, WorkloadFile
 from primus_search.errors import InputError, Problem
 from primus_search.space import Override
+from primus_search.space.tokens import axis_name
 
 ENVIRONMENT: Mapping[str, Keys] = {
     "PRIMUS_TP": ("space", "tp"),
@@ -85,11 +86,12 @@ def _from_sets(sets: Sequence[str], problems: list[Problem]) -> Iterator[_Given]
 
 def key_path(name: str) -> Keys | None:
     """The key of a space file that a dotted name or a bare axis, workload or search name stands for."""
+    name = axis_name(name)
     if name.startswith(("hardware.", "stack.")):
         return ("space", name)
     first, _, rest = name.partition(".")
     if first == "space" and rest:
-        return ("space", rest)
+        return ("space", axis_name(rest))
     if first in SpaceFile.model_fields:
         return tuple(name.split("."))
     if name in AXIS:

@@ -43,6 +43,7 @@ from primus_search.space import (
     word_values,
 )
 from primus_search.space.auto import every_recipe
+from primus_search.space.tokens import axis_name
 from primus_search.stack import Stack
 from primus_search.workload import Workload
 
@@ -292,8 +293,8 @@ class _Assembly:
         reader = Reader(self.document)
         written: dict[str, list[Item]] = {}
         hardware: list[variants.HardwareAxis] = []
-        for key, raw in section.items():
-            keys = ("space", key)
+        for written_as, raw in section.items():
+            key, keys = axis_name(written_as), ("space", written_as)
             if key.startswith(variants.PREFIXES):
                 axis = variants.read_axis(self.document, keys, raw, reader.problems)
                 hardware += [axis] if axis else []

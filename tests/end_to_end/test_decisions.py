@@ -56,3 +56,22 @@ def test_rows_that_fit_less_surely_than_asked_are_not_ranked(tmp_path: Path) -> 
     assert [row for row in saved.ranking if row["fit_probability"] >= 0.95] == list(sure.ranking)
     with pytest.raises(NothingFits, match=r"with a probability of 99\.9 %"):
         run(tmp_path, "--min-fit", "99.9", "--set", "memory_margin=0", space=TINY["space"] | {"hardware.hbm_GiB": 45})
+
+
+def test_a_row_of_a_run_is_projected_by_its_place_in_the_ranking(tmp_path: Path) -> None:
+    _, saved = run(tmp_path)
+    words = ["project", "--row", f"{tmp_path}/run/ranking.csv:3", "--json"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    row = saved.row(3)
+    assert found["tokens_per_s_per_gpu"] == pytest.approx(row["tokens_per_s_per_gpu"])
+    assert {name: found["candidate"][name] for name in ("tp", "fp8", "recompute")} == {
+        name: row[name] for name in ("tp", "fp8", "recompute")
+    }
+    with pytest.raises(InputError, match="write RUN:RANK"):
+        CliRunner().invoke(app, ["project", "--row", "first"], catch_exceptions=False)
+
+
+def test_a_drawn_schedule_has_no_markup_in_a_pipe() -> None:
+    words = ["schedules", "--stages", "2", "--microbatches", "4", "--costs", "1,1,1", "--draw"]
+    text = CliRunner().invoke(app, words).stdout
+    assert "rank   0 F" in text and "[" not in text.split("rank   0")[1]

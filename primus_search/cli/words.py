@@ -1,0 +1,28 @@
+"""`primus-search words`: what a word of the tables means."""
+
+from typing import Annotated
+
+import typer
+
+Word = Annotated[str, typer.Argument(metavar="[WORD]", help="A word as a table prints it: sf3.")]
+
+
+def words(word: Word = "") -> None:
+    """What a word of the tables means: sf3, PP4x2, zero1, AT RISK; without a word, all of them."""
+    import textwrap
+
+    from primus_search.analysis.glossary import TERMS, close_words, every_token, explain_word, nicknames
+    from primus_search.errors import InputError, Problem
+
+    if word:
+        lines = explain_word(word)
+        if not lines:
+            near = close_words(word)
+            what = "is no word of the tables" + (f"; did you mean {' or '.join(near)}?" if near else "")
+            raise InputError([Problem(f"words {word}", what)])
+        for line in lines:
+            typer.echo(line)
+        return
+    for name, text in [*every_token(), *TERMS.items()]:
+        typer.echo(textwrap.fill(f"{name:<22} {text}", 80, subsequent_indent=" " * 23))
+    typer.echo("Short names of axes: " + ", ".join(nicknames()))
