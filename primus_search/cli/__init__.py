@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "calibrate": "Fit the efficiencies of an accelerator from measurements, or measure this device.",
     "learn": "Learn the stack of your own software and cluster from its training logs.",
     "next": "Which configurations of a run to measure next, and what that is worth.",
+    "tune": "Find the best configuration by running few: choose, launch, read the log, learn.",
     "validate": "Compare projections with measured training runs of a CSV file.",
     "nightly": "Run a set of spaces and compare with the committed baselines.",
     "export": "Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables.",

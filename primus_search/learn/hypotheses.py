@@ -108,11 +108,12 @@ class Hypothesis:
 
 
 def shipped_hypotheses(
-    framework: str | None = None, without: Sequence[str] = (), archs: Iterable[str] = ()
+    framework: str | None = None, without: Sequence[str] = (), archs: Iterable[str] = (), only: Stack | None = None
 ) -> tuple[Hypothesis, ...]:
     """Every hypothesis about software of a framework.
 
-    without: stacks that are left out, and who copies them. archs: architectures of the devices it runs on.
+    without: stacks that are left out, and who copies them. archs: architectures of the devices it runs on. only: a
+    stack whose habits are certain, so that its numbers alone are not known.
     """
     stacks = [stack for stack in _shipped() if stack.name not in without]
     sigma = np.maximum(np.array([coordinates(stack) for stack in stacks]).std(axis=0), LEAST_SPREAD) * SPREAD
@@ -128,7 +129,7 @@ def shipped_hypotheses(
             log_prior=_log_prior(stack, framework, year) + (UNUSUAL if kind else 0.0),
             covariance=covariance,
         )
-        for stack in stacks
+        for stack in ([only] if only is not None else stacks)
         for kind, habits in _kinds(stack)
     )
 

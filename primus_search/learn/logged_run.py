@@ -72,7 +72,7 @@ def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> Measure
         cluster=cluster,
         workload=workload,
         candidates=_candidate(reading, numbers),
-        measured=_measurement(reading),
+        measured=measurement_of(reading),
         provenance=Provenance(id=Path(reading.source).name, source=reading.source, gpu=reading.device or ""),
         hardware=hardware.path.stem,
         framework=reading.framework,
@@ -193,7 +193,7 @@ def _recompute(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"recompute": "full"}
 
 
-def _measurement(reading: LogReading) -> Measurement:
+def measurement_of(reading: LogReading) -> Measurement:
     nan = float("nan")
     peak = reading.peak_memory_bytes if reading.memory_kind in _PEAKS else None
     ending: Ending = "out_of_memory" if reading.died is Death.OUT_OF_MEMORY else "ran"

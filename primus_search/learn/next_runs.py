@@ -6,14 +6,15 @@ A run of one row re-weights the samples by how well they agree with what it may 
 choice after it is the best one under those weights. Rows are picked one by one, each given those before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from primus_search.candidates import Candidates, Floats
 from primus_search.job import Job
-from primus_search.learn.hypotheses import shipped_hypotheses
+from primus_search.learn.hypotheses import NOT_SOFTWARE, shipped_hypotheses
+from primus_search.learn.own_runs import own_rates
 from primus_search.learn.posterior import MODEL_ERROR, Lines, Posterior, Reference, lines_of, update
 from primus_search.measured_run import MeasuredRun
 
@@ -48,8 +49,14 @@ class RunsToMake:
     picks: tuple[Pick, ...]
 
 
-def sampled_rates(posterior: Posterior, lines: Sequence[Lines], seed: int) -> Floats:
-    """Samples of tokens/s/GPU of every row, (samples, rows)."""
+NEVER = 1e-9
+"""Tokens/s/GPU of a row that is known not to run."""
+
+
+def sampled_rates(
+    posterior: Posterior, lines: Sequence[Lines], seed: int, known: Mapping[int, float] | None = None
+) -> Floats:
+    """Samples of tokens/s/GPU of every row, (samples, rows). known: rates of rows that were run, 0 where one cannot."""
     rng = np.random.default_rng(seed)
     found = []
     counts = rng.multinomial(SAMPLES, posterior.weights)
@@ -59,7 +66,10 @@ def sampled_rates(posterior: Posterior, lines: Sequence[Lines], seed: int) -> Fl
             moved = rng.multivariate_normal(posterior.moved[i], posterior.covariances[i], count, "raise", 1e-6)
             found.append(line.rates + moved @ line.slopes.T)
     logs = np.concatenate(found)
-    return np.asarray(np.exp(logs + MODEL_ERROR * rng.standard_normal(logs.shape)))
+    rates = np.asarray(np.exp(logs + MODEL_ERROR * rng.standard_normal(logs.shape)))
+    for row, rate in (known or {}).items():
+        rates[:, row] = max(rate, NEVER) * np.exp(RUN_NOISE * rng.standard_normal(len(rates)))
+    return rates
 
 
 def regret(rates: Floats, weights: Floats) -> float:
@@ -68,8 +78,13 @@ def regret(rates: Floats, weights: Floats) -> float:
     return float(weights @ (1.0 - rates[:, chosen] / rates.max(axis=1)) / weights.sum())
 
 
-def advise(rates: Floats, gpu_hours: Floats, *, count: int, budget_gpu_hours: float = np.inf) -> RunsToMake:
-    """Up to `count` rows to run inside a budget, given samples of all rows' rates and what a run of each costs."""
+def advise(
+    rates: Floats, gpu_hours: Floats, *, count: int, budget_gpu_hours: float = np.inf, closed: Collection[int] = ()
+) -> RunsToMake:
+    """Up to `count` rows to run inside a budget, given samples of all rows' rates and what a run of each costs.
+
+    closed: rows that are not run again.
+    """
     plain = np.full(len(rates), 1.0 / len(rates))
     now = regret(rates, plain)
     outcomes = np.linspace(0, len(rates) - 1, min(OUTCOMES, len(rates))).astype(np.int64)
@@ -78,7 +93,7 @@ def advise(rates: Floats, gpu_hours: Floats, *, count: int, budget_gpu_hours: fl
     picks: list[Pick] = []
     spent, last = 0.0, now
     while len(picks) < count:
-        open_rows = [r for r in range(rates.shape[1]) if r not in [p.row for p in picks]]
+        open_rows = [r for r in range(rates.shape[1]) if r not in closed and r not in [p.row for p in picks]]
         open_rows = [r for r in open_rows if spent + gpu_hours[r] <= budget_gpu_hours]
         if not open_rows:
             break
@@ -111,14 +126,20 @@ def next_runs(
     runs: Sequence[MeasuredRun],
     *,
     framework: str | None = None,
+    known: Mapping[int, float] | None = None,
     count: int = 3,
     budget_gpu_hours: float = np.inf,
     seed: int = 0,
 ) -> RunsToMake:
-    """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: projected seconds per row."""
+    """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: projected seconds per row.
+
+    known: rates of rows that are runs themselves, 0 where one cannot run; they are not run again.
+    """
     archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
-    posterior = update(shipped_hypotheses(framework, archs=archs), runs).leading()
+    only = job.stack if job.stack.name in NOT_SOFTWARE else None
+    posterior = update(shipped_hypotheses(framework, archs=archs, only=only), runs).leading()
     lines = lines_of(posterior.hypotheses, [Reference(job=job, table=table)])
-    rates = sampled_rates(posterior, lines, seed)
+    known = known if known is not None else own_rates(job, table, runs)
+    rates = sampled_rates(posterior, lines, seed, known)
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
-    return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours)
+    return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

@@ -12,9 +12,9 @@ from statistics import median
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Ints
+from primus_search.candidates import Bools, Candidates, Floats, Ints
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import Step
+from primus_search.cost.projection import Projection, Step
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.frontier import frontier_after
 from primus_search.exploration.result import MEASURED, RUN, ClusterResult, RankingTable, SearchResult
@@ -56,7 +56,8 @@ def with_own_runs(result: SearchResult) -> SearchResult:
 
 
 def _with_runs(found: ClusterResult, runs: Sequence[MeasuredRun]) -> tuple[ClusterResult, int]:
-    rates = rates_of(found.ranking, runs)
+    table = found.ranking
+    rates = own_rates(table.job, table.candidates, runs, table.projection)
     if not rates:
         return found, 0
     ranking = ranked_again(found.ranking, rates)
@@ -64,12 +65,16 @@ def _with_runs(found: ClusterResult, runs: Sequence[MeasuredRun]) -> tuple[Clust
     return replace(found, ranking=ranking, frontier=frontier), len(rates)
 
 
-def rates_of(table: RankingTable, runs: Sequence[MeasuredRun]) -> dict[int, float]:
+def own_rates(
+    job: Job, table: Candidates, runs: Sequence[MeasuredRun], projection: Projection | None = None
+) -> dict[int, float]:
     """Measured tokens/s/GPU of the rows that were run; the median where one was run several times."""
     rates: dict[int, list[float]] = {}
-    for run in runs:
-        if run.has_rate and not run.ran_out and _is_same_job(run, table.job):
-            for row in _rows_of(table, run).tolist():
+    mine = [run for run in runs if run.has_rate and not run.ran_out and _is_same_job(run, job)]
+    if mine:
+        projection = projection or Projector(job).project(table)
+        for run in mine:
+            for row in _rows_of(job, table, projection, run).tolist():
                 rates.setdefault(row, []).append(run.tokens_per_s_per_gpu)
     return {row: median(found) for row, found in sorted(rates.items())}
 
@@ -86,15 +91,15 @@ def _is_same_job(run: MeasuredRun, job: Job) -> bool:
     )
 
 
-def _rows_of(table: RankingTable, run: MeasuredRun) -> Ints:
+def _rows_of(job: Job, table: Candidates, projection: Projection, run: MeasuredRun) -> Ints:
     """Rows of a table that are the configuration of a run."""
     is_same: Bools = np.ones(len(table), np.bool_)
     for name in SAME:
-        is_same &= table.candidates.columns()[name] == run.candidates.columns()[name][0]
+        is_same &= table.columns()[name] == run.candidates.columns()[name][0]
     if not is_same.any():
         return np.flatnonzero(is_same)
-    one = Projector(table.job).project(run.candidates)
-    own = {"step": table.projection.step.total, "memory": table.projection.memory.total}
+    one = Projector(job).project(run.candidates)
+    own = {"step": projection.step.total, "memory": projection.memory.total}
     its = {"step": one.step.total[0], "memory": one.memory.total[0]}
     for name, column in own.items():
         is_same &= np.abs(column / its[name] - 1.0) < EQUAL

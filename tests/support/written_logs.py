@@ -225,6 +225,13 @@ def huggingface() -> list[str]:
     return lines
 
 
+def small_trainer() -> list[str]:
+    facts = '{"gpus": 16, "tp": 2, "pp": 2, "cp": 1, "ep": 1, "micro_batch_size": 1, "seq_length": 4096, '
+    facts += '"global_batch_size": 64, "device": "host"}'
+    steps = [f"small trainer step {iteration}: {seconds:.6f} s" for iteration, seconds, _ in times()]
+    return [f"small trainer facts: {facts}", *steps, "small trainer peak bytes: 562663424"]
+
+
 LOGS: dict[str, Callable[[], list[str]]] = {
     "megatron-lm": megatron_lm,
     "megatron-deepspeed": megatron_deepspeed,
@@ -236,6 +243,7 @@ LOGS: dict[str, Callable[[], list[str]]] = {
     "deepspeed": deepspeed,
     "mlperf": mlperf,
     "hf-trainer": huggingface,
+    "small-trainer": small_trainer,
 }
 """A written log of every text format: 16 GPUs, global batch 64, steps of 2.5 s; where the format prints it tp 2, pp 2,
 micro-batch 1, sequences of 4096."""

@@ -1,0 +1,132 @@
+"""`primus-search tune SPACE --launch CMD`: search, run what tells most, learn from its log, and again."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.learn.tuning import TrialRows, Tuned
+
+
+def tune(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="A space file, or the name of one that ships with it.")],
+    launch: Annotated[
+        str,
+        typer.Option("--launch", help="Starts a trial in its folder: 'bash {script}', 'sbatch --wait {script}'."),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the loop; the same folder again goes on.")],
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Most trials in all.")] = 10,
+    until: Annotated[str, typer.Option("--until", help="End when the expected regret of the choice is below.")] = "1%",
+    limit: Annotated[float, typer.Option("--limit", min=0.1, help="Seconds of one trial.")] = 3600.0,
+    quiet: Annotated[
+        float, typer.Option("--quiet-limit", min=0.1, help="Seconds without output after which a trial hangs.")
+    ] = 900.0,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")
+    ] = None,
+    stack: Annotated[str, typer.Option("--stack", help="A software stack by name or path.")] = "",
+    nodes: Annotated[int, typer.Option("--nodes", min=0, help="Number of nodes; 0 as the space says.")] = 0,
+    framework: Annotated[str, typer.Option("--framework", metavar="NAME", help="What starts the job.")] = "",
+    format_name: Annotated[str, typer.Option("--format", help="slurm adds a batch file, which {script} then is.")] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
+    from primus_search.cli.output.written_files import must_be_folder
+    from primus_search.learn.launched_trials import Limits
+    from primus_search.learn.tuning import TrialRows, tune
+
+    must_be_folder(out, "--out")
+    overrides = [*(sets or [])]
+    overrides += [f'--stack stack="{stack}"'] if stack else []
+    overrides += [f"--nodes nodes={nodes}"] if nodes else []
+    overrides += [f"--framework framework={framework}"] if framework else []
+    saved = _searched(space, overrides, out)
+    rows = TrialRows.of(saved)
+    found = tune(
+        rows,
+        out,
+        _prepared(saved, format_name),
+        launch=launch,
+        trials=trials,
+        until=_share(until),
+        limits=Limits(seconds=limit, quiet_s=quiet),
+        seed=seed,
+        say=lambda text: typer.echo(text, err=True),
+    )
+    _write_runs(rows, found, out)
+    _print(found, out, as_json)
+
+
+def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
+    """The search whose rows are tried: the one of the folder where it finished, else a new one."""
+    from primus_search.complete_search import search
+    from primus_search.declare import load_space
+    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.learn.tuning import SEARCH
+
+    folder = out / SEARCH
+    if not (folder / "run.json").is_file():
+        search(load_space(space, overrides=[*overrides, '--bench benchmark.device="off"']), out=folder)
+    return SavedRun.open(folder)
+
+
+def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str]":
+    """What writes the launch files of a rank into a trial's folder and returns the name of its script."""
+
+    def prepare(rank: int, folder: Path) -> str:
+        from primus_search.export.launch_files import SLURM, SLURM_FILE, STARTED_BY
+        from primus_search.export.ranks import chosen_rows, files_of, write_all
+
+        framework = saved.cluster(rank).framework
+        if framework.is_any:
+            return ""
+        files = files_of(saved, chosen_rows(saved, str(rank), None), format_name)
+        write_all(folder, {".": next(iter(files.values()))})
+        return SLURM_FILE if format_name == SLURM else STARTED_BY[framework.name]
+
+    return prepare
+
+
+def _share(text: str) -> float:
+    """`1%` or `0.01` as a share. Raises `InputError` for anything else."""
+    from primus_search.errors import InputError, Problem
+
+    try:
+        share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+    except ValueError:
+        share = math.nan
+    if not 0.0 <= share < 1.0:
+        raise InputError([Problem(f"--until {text}", "is no share; write 1% or 0.01")])
+    return share
+
+
+def _write_runs(rows: "TrialRows", found: "Tuned", out: Path) -> None:
+    from primus_search.learn.site_files import write_runs
+    from primus_search.learn.tuning import RUNS, runs_of
+
+    ran = [one for one in found.outcomes if one.tokens_per_s_per_gpu]
+    if ran:
+        write_runs(runs_of(rows, ran), out / RUNS)
+
+
+def _print(found: "Tuned", out: Path, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        figures = {"expected_regret": found.regret, "trials": [asdict(one) for one in found.outcomes]}
+        figures["best"] = asdict(found.best) if found.best else None
+        typer.echo(json.dumps(figures, indent=2))
+        return
+    for number, one in enumerate(found.outcomes, start=1):
+        rate = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s/GPU" if one.tokens_per_s_per_gpu else one.reason
+        typer.echo(f"trial {number}: rank {one.rank}, {one.verdict}: {rate}")
+    if found.best is not None:
+        typer.echo(f"best: rank {found.best.rank} of {out / 'search'}; expected regret {found.regret:.1%}")
+    else:
+        typer.echo("no trial ran")

@@ -1,0 +1,32 @@
+"""The Optuna study of `tune`: every finished trial once, in a journal that `optuna-dashboard` opens."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState, create_trial
+
+from primus_search.exploration.sampled.study import STUDY_NAME
+
+
+def keep_trials(
+    path: Path, values: Mapping[str, Sequence[str]], trials: Sequence[tuple[Mapping[str, str], float | None, str]]
+) -> None:
+    """Write the trials that the journal lacks. values: of every axis; trials: candidate, tokens/s/GPU, verdict."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    lock = path.with_name(f"{path.name}.lock")
+    lock.unlink(missing_ok=True)  # a killed run may have left it; the folder is ours
+    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
+    study = optuna.create_study(study_name=STUDY_NAME, storage=storage, direction="maximize", load_if_exists=True)
+    axes = {name: CategoricalDistribution(list(choices)) for name, choices in values.items()}
+    for params, rate, verdict in trials[len(study.trials) :]:
+        state = TrialState.COMPLETE if rate is not None else TrialState.FAIL
+        params = {name: params[name] for name in axes}
+        study.add_trial(
+            create_trial(
+                state=state, value=rate, params=dict(params), distributions=dict(axes), user_attrs={"verdict": verdict}
+            )
+        )

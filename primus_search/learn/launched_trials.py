@@ -1,0 +1,244 @@
+"""One trial of `tune`: a folder, a command that starts the configuration, limits, and what came of it.
+
+trials/003/candidate.json   what is run: model, workload, candidate        launch files beside it
+trials/003/process.json     process group of the command, to end it when `tune` itself was killed
+trials/003/launch.log       its output
+trials/003/result.json      the outcome, written last: a folder without it is run again
+"""
+
+import contextlib
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from primus_search.candidates import Candidates
+from primus_search.errors import InputError
+from primus_search.job import Job
+from primus_search.learn.log_lines import lines
+from primus_search.learn.logged_run import measurement_of
+from primus_search.learn.reading import Death, LogReading
+from primus_search.learn.run_files import read_files
+from primus_search.learn.transcript import Transcript, observe_common
+from primus_search.measured_run import Measurement
+
+CANDIDATE, PROCESS, LOG, RESULT = "candidate.json", "process.json", "launch.log", "result.json"
+LOOK_S = 0.2
+"""Seconds between two looks at a running command."""
+
+ENDING_S = 10.0
+"""What a command may take to end after it is asked to, before it is killed."""
+
+
+class TrialVerdict(StrEnum):
+    """How a trial ended."""
+
+    RAN = "ran"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    HANG = "hang"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Seconds of one trial in all, and seconds without output after which it hangs."""
+
+    seconds: float
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a trial; figures are None where nothing was measured."""
+
+    rank: int
+    verdict: TrialVerdict
+    reason: str
+    tokens_per_s_per_gpu: float | None = None
+    step_s: float | None = None
+    peak_bytes: float | None = None
+    peak_kind: str = "driver"
+    noise: float | None = None
+
+    @property
+    def measurement(self) -> Measurement:
+        """As a record of a run holds it."""
+        nan = math.nan
+        values = {
+            name: self.__getattribute__(name) for name in ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
+        }
+        known: dict[str, Any] = {name: nan if value is None else value for name, value in values.items()}
+        ending: Any = "out_of_memory" if self.verdict is TrialVerdict.OUT_OF_MEMORY else "ran"
+        kind: Any = self.peak_kind
+        return Measurement(**known, peak_kind=kind, ending=ending)
+
+
+def written_outcome(folder: Path) -> Outcome | None:
+    """The outcome of a finished trial; None where it did not finish."""
+    try:
+        data = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return Outcome(**(data | {"verdict": TrialVerdict(data["verdict"])}))
+
+
+def write_whole(path: Path, data: Any) -> None:
+    """A JSON file, whole or as it was."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def run_trial(
+    folder: Path, command: str, script: str, limits: Limits, job: Job, table: Candidates, rank: int
+) -> Outcome:
+    """Launch the command of a prepared folder, wait, read its log, and write the outcome."""
+    end_left_over(folder)
+    words = {"{script}": script, "{candidate}": CANDIDATE}
+    parts = [words.get(part, part) for part in shlex.split(command)]
+    early, code = _waited(folder, parts, limits)
+    outcome = _outcome(folder, early, code, job, table, rank)
+    write_whole(folder / RESULT, asdict(outcome))
+    return outcome
+
+
+def _waited(folder: Path, parts: Sequence[str], limits: Limits) -> tuple[TrialVerdict | None, int]:
+    """Run a command to its end or to a limit: the limit's verdict, and its exit code."""
+    with (folder / LOG).open("wb") as log:
+        try:
+            process = subprocess.Popen(
+                parts,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            log.write(f"cannot be started: {error}\n".encode())
+            return None, 127
+    write_whole(folder / PROCESS, {"pid": process.pid, "started": _started(process.pid)})
+    begin = grown = time.monotonic()
+    size, verdict = -1, None
+    try:
+        while process.poll() is None and verdict is None:
+            time.sleep(LOOK_S)
+            now, written = time.monotonic(), _size(folder)
+            grown, size = (now, written) if written != size else (grown, size)
+            if now - begin > limits.seconds:
+                verdict = TrialVerdict.TIMEOUT
+            elif now - grown > limits.quiet_s:
+                verdict = TrialVerdict.HANG
+    finally:
+        if process.poll() is None:
+            _end(process.pid)
+    return verdict, process.wait()
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files of a folder, which grow while a command says anything."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
+def end_left_over(folder: Path) -> None:
+    """End what an earlier `tune`, killed itself, left running in this folder."""
+    try:
+        left = json.loads((folder / PROCESS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if left.get("started") is not None and _started(left["pid"]) == left["started"]:
+        _end(left["pid"])
+    (folder / PROCESS).unlink(missing_ok=True)
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks; tells it from a later one of the same number. None off Linux."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _end(pid: int) -> None:
+    """End a process group: asked first, killed after `ENDING_S`."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
+        until = time.monotonic() + ENDING_S
+        while time.monotonic() < until and _is_alive(pid):
+            time.sleep(LOOK_S / 4)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _outcome(folder: Path, early: TrialVerdict | None, code: int, job: Job, table: Candidates, rank: int) -> Outcome:
+    """The outcome by the log and the end of a command."""
+    try:
+        readings = read_files([folder]).runs
+    except InputError as error:
+        readings, why = (), "; ".join(problem.what for problem in error.problems)
+    else:
+        why = "its log has no steady step time"
+    if any(one.died is Death.OUT_OF_MEMORY for one in readings) or (not readings and _ran_out(folder / LOG)):
+        return Outcome(rank=rank, verdict=TrialVerdict.OUT_OF_MEMORY, reason="its log says that memory ran out")
+    steady = [one for one in readings if one.step_s is not None]
+    if steady:
+        return _ran(max(steady, key=lambda one: one.steps), job, table, rank)
+    ends = {
+        TrialVerdict.TIMEOUT: "the time limit ended it",
+        TrialVerdict.HANG: "it printed nothing for too long",
+        None: f"it ended with exit code {code}",
+    }
+    return Outcome(rank=rank, verdict=early or TrialVerdict.FAILED, reason=f"{ends[early]}; {why}")
+
+
+def _ran_out(path: Path) -> bool:
+    """Whether a log that no reader takes, for it ends before the first step, says that memory ran out."""
+    seen = Transcript(source=str(path))
+    for line in lines(path):
+        observe_common(seen, line)
+    return seen.died() is Death.OUT_OF_MEMORY
+
+
+def _ran(reading: LogReading, job: Job, table: Candidates, rank: int) -> Outcome:
+    """The outcome of a run with a step time, unless its log is of another configuration."""
+    expected = {name: table.row(0)[name] for name in ("tp", "pp", "cp", "ep", "micro_batch_size")}
+    expected |= {"global_batch_size": job.workload.global_batch_size, "seq_length": job.workload.seq_length}
+    expected |= {"gpus": job.cluster.world}
+    printed = reading.as_json()
+    other = [
+        f"{name} {printed[name]}, not {value}" for name, value in expected.items() if printed[name] not in (None, value)
+    ]
+    if other:
+        return Outcome(rank=rank, verdict=TrialVerdict.FAILED, reason=f"its log is of another run: {', '.join(other)}")
+    found = measurement_of(reading)
+    step_s = float(reading.step_s or 0.0)
+    return Outcome(
+        rank=rank,
+        verdict=TrialVerdict.RAN,
+        reason=f"{reading.steps} steady steps",
+        tokens_per_s_per_gpu=job.workload.tokens_per_step / step_s / job.cluster.world,
+        step_s=step_s,
+        peak_bytes=None if math.isnan(found.peak_bytes) else found.peak_bytes,
+        peak_kind=found.peak_kind,
+        noise=reading.noise,
+    )

@@ -1,0 +1,181 @@
+"""The loop of `tune`: choose a row of a search, launch it, read its log, learn, choose again.
+
+All state is in the folder: `search/`, the run folder whose rows are tried; `trials/NNN/`, one folder per trial;
+`study.log`, an Optuna journal of the finished ones. A trial that has no result is run again, finished ones are not, and
+the next choice follows from the results alone: a loop that was killed ends as if it had not been.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.candidates import COLUMN_NAMES, Candidates, Floats, joined
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.job import Job
+from primus_search.learn.launched_trials import (
+    CANDIDATE,
+    Limits,
+    Outcome,
+    TrialVerdict,
+    run_trial,
+    write_whole,
+    written_outcome,
+)
+from primus_search.learn.next_runs import MOST_ROWS, RunsToMake, next_runs
+from primus_search.measured_run import MeasuredRun, Provenance
+
+SEARCH, TRIALS, STUDY, RUNS = "search", "trials", "study.log", "tuned.runs.parquet"
+
+Prepare = Callable[[int, Path], str]
+"""Writes the launch files of a rank into a folder; the name of the script that starts it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRows:
+    """The rows of a search that are tried: those of the best cluster, up to `MOST_ROWS`."""
+
+    job: Job
+    ranks: tuple[int, ...]
+    table: Candidates
+    step_s: Floats
+    memory_bytes: Floats
+    framework: str
+    hardware: str
+
+    @classmethod
+    def of(cls, saved: SavedRun) -> "TrialRows":
+        """Those of a run folder."""
+        choice = saved.cluster(1)
+        ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == choice][:MOST_ROWS]
+        return cls(
+            job=Job(saved.space.model, choice.cluster, saved.space.workload),
+            ranks=tuple(ranks),
+            table=joined([saved.candidate(rank) for rank in ranks]),
+            step_s=np.array([float(saved.row(rank)["step_s"]) for rank in ranks]),
+            memory_bytes=np.array([float(saved.row(rank)["memory_bytes"]) for rank in ranks]),
+            framework=choice.framework.name,
+            hardware=choice.cluster.accelerator.name,
+        )
+
+    def row(self, rank: int) -> Candidates:
+        """One row as a table."""
+        return self.table.take(np.array([self.ranks.index(rank)]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What the loop found. regret: expected of the choice; best: the measured trial with the highest rate."""
+
+    outcomes: tuple[Outcome, ...]
+    regret: float
+    best: Outcome | None
+
+
+def tune(
+    rows: TrialRows,
+    folder: Path,
+    prepare: Prepare,
+    *,
+    launch: str,
+    trials: int,
+    until: float,
+    limits: Limits,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Tuned:
+    """Run up to so many trials, until the expected regret of the choice is below `until`."""
+    if "{script}" not in launch and "{candidate}" not in launch:
+        raise InputError(
+            [Problem("--launch", "names neither {script} nor {candidate}, so every trial would be the same")]
+        )
+    outcomes: list[Outcome] = []
+    while True:
+        advice = advised(rows, outcomes, seed)
+        found = tuple(outcomes)
+        if len(outcomes) >= trials or not advice.picks or (_rates(outcomes) and advice.regret <= until):
+            return Tuned(outcomes=found, regret=advice.regret, best=_best(found))
+        place = folder / TRIALS / f"{len(outcomes) + 1:03d}"
+        outcome = written_outcome(place)
+        if outcome is None:
+            rank = rows.ranks[advice.picks[0].row]
+            say(f"trial {len(outcomes) + 1}: rank {rank}, expected regret now {advice.regret:.1%}")
+            place.mkdir(parents=True, exist_ok=True)
+            row = rows.row(rank)
+            write_whole(place / CANDIDATE, _candidate(rows, row))
+            outcome = run_trial(place, launch, prepare(rank, place), limits, rows.job, row, rank)
+        rate = outcome.tokens_per_s_per_gpu
+        say(
+            f"trial {len(outcomes) + 1}: {outcome.verdict}, {outcome.reason}"
+            + (f", {rate:,.0f} tokens/s/GPU" if rate else "")
+        )
+        outcomes.append(outcome)
+        _keep(rows, folder, outcomes)
+
+
+def advised(rows: TrialRows, outcomes: Sequence[Outcome], seed: int) -> RunsToMake:
+    """The next row to run, given the outcomes so far.
+
+    Rows that need no less than one that ran out are not run while others are left.
+    """
+    places = {one.rank: rows.ranks.index(one.rank) for one in outcomes}
+    lost = [rows.memory_bytes[places[one.rank]] for one in outcomes if one.verdict is TrialVerdict.OUT_OF_MEMORY]
+    heavy = np.flatnonzero(rows.memory_bytes >= min(lost, default=np.inf)).tolist()
+    is_left = len({*heavy, *places.values()}) < len(rows.ranks)
+    known = dict.fromkeys(heavy, 0.0) if is_left else {}
+    known |= {places[one.rank]: one.tokens_per_s_per_gpu or 0.0 for one in outcomes}
+    runs = runs_of(rows, [one for one in outcomes if one.tokens_per_s_per_gpu])
+    framework = None if rows.framework == "any" else rows.framework
+    return next_runs(rows.job, rows.table, rows.step_s, runs, framework=framework, known=known, count=1, seed=seed)
+
+
+def runs_of(rows: TrialRows, outcomes: Sequence[Outcome]) -> list[MeasuredRun]:
+    """Trials as measured runs."""
+    return [
+        MeasuredRun(
+            model=rows.job.model,
+            cluster=rows.job.cluster,
+            workload=rows.job.workload,
+            candidates=rows.row(one.rank),
+            measured=one.measurement,
+            provenance=Provenance(id=f"rank-{one.rank}", source="tune"),
+            hardware=rows.hardware,
+            framework=rows.framework,
+        )
+        for one in outcomes
+    ]
+
+
+def _rates(outcomes: Sequence[Outcome]) -> list[float]:
+    return [one.tokens_per_s_per_gpu for one in outcomes if one.tokens_per_s_per_gpu]
+
+
+def _best(outcomes: Sequence[Outcome]) -> Outcome | None:
+    ran = [one for one in outcomes if one.verdict is TrialVerdict.RAN]
+    return max(ran, key=lambda one: one.tokens_per_s_per_gpu or 0.0, default=None)
+
+
+def _candidate(rows: TrialRows, row: Candidates) -> dict[str, Any]:
+    """What a launcher of the user's own needs to start a row."""
+    workload = rows.job.workload
+    return {
+        "model": rows.job.model.name,
+        "hardware": rows.hardware,
+        "nodes": rows.job.cluster.num_nodes,
+        "workload": {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size},
+        "candidate": {name: value for name, value in row.row(0).items() if name in COLUMN_NAMES},
+    }
+
+
+def _keep(rows: TrialRows, folder: Path, outcomes: Sequence[Outcome]) -> None:
+    """Every outcome in the study."""
+    from primus_search.exploration.sampled.trial_study import keep_trials
+
+    words = [{name: str(value) for name, value in rows.table.row(i).items()} for i in range(len(rows.table))]
+    values = {name: sorted({one[name] for one in words}) for name in words[0]}
+    values = {name: choices for name, choices in values.items() if len(choices) > 1}
+    trials = [(words[rows.ranks.index(one.rank)], one.tokens_per_s_per_gpu, str(one.verdict)) for one in outcomes]
+    keep_trials(folder / STUDY, values, trials)
