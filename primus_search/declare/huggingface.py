@@ -9,6 +9,7 @@ as towers of the model, with their parameters where the family is known.
 """
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from primus_search.declare.families import FAMILIES, TEXT_OF
@@ -51,7 +52,7 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
             (TEXT_SECTION, *SECTIONS, "model_type", *(k for k, v in section.entries.items() if _is_off(v)))
         )
         refuse_unread(section, known)
-    name = title(str(document.data.get("_name_or_path") or document.name).rstrip("/"))
+    name = title(str(document.data.get("_name_or_path") or Path(document.name).absolute()).rstrip("/"))
     return build_model(outer, name=name, source=document.name, ignored=ignored, **values)
 
 

@@ -69,8 +69,12 @@ def _family(model: Model) -> tuple[str, str, dict[str, Any]]:
     common["n_kv_heads"] = model.num_kv_heads
     is_plain = not model.is_moe and not model.has_qk_norm and not model.is_tied
     if is_plain and model.head_dim * model.num_heads == model.hidden:
-        # Llama's feed-forward size is rounded up to `multiple_of`: with that size itself it is met exactly.
-        fields = {"multiple_of": model.ffn_hidden, "ffn_dim_multiplier": 1e-6}
+        # Llama's feed-forward size, 8/3 dim times a factor, is rounded up to `multiple_of` (llama3/model/model.py
+        # FeedForward): from half of that size to that size itself.
+        fields = {
+            "multiple_of": model.ffn_hidden,
+            "ffn_dim_multiplier": round(0.5 * model.ffn_hidden / int(8 * model.hidden / 3), 6),
+        }
         return "llama3", "TransformerModelArgs", common | fields
     return (
         "qwen3",

@@ -38,6 +38,10 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_layernorm": lambda model: model.norm == "layernorm",
     "has_sinks": lambda model: model.has_attention_sinks,
     "is_tied": lambda model: model.is_tied,
+    "has_dense_layers": lambda model: model.is_moe and not all(model.moe_layers),
+    "has_dense_behind_experts": lambda model: (
+        model.is_moe and tuple(model.moe_layers) != tuple(sorted(model.moe_layers))
+    ),
 }
 """What conditions may say of the model, by name."""
 

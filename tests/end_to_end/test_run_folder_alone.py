@@ -64,6 +64,16 @@ def test_a_moved_folder_answers_after_its_inputs_are_gone(
     assert "same" in of("compare", "run", str(moved)).lower()
 
 
+def test_a_space_that_is_searched_from_its_own_folder_stands_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home / "models")
+    (home / "models" / "own.yaml").write_text(
+        SPACE.format(model="config.json", batch=64).replace("my_gpu", "../my_gpu")
+    )
+    of("run", "own.yaml", "--bench", "off", "--out", "run")
+    monkeypatch.chdir(home)
+    assert "models" in of("explain", "models/run")
+
+
 def test_changed_inputs_are_said_in_one_line_and_compare_says_why(home: Path) -> None:
     shutil.copytree(home / "run", home / "first")
     (home / "space.yaml").write_text(SPACE.format(model="models/config.json", batch=32))

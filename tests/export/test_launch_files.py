@@ -1,6 +1,7 @@
 """Launch files start what was ranked: they are read back as the same candidate, and hostile names stay names."""
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -14,6 +15,7 @@ from primus_search.candidates import Candidates
 from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.declare.framework_files import framework_names, load_framework
+from primus_search.declare.presets import load_preset
 from primus_search.declare.source import parse
 from primus_search.errors import InputError
 from primus_search.export import Inexpressible, launch_files
@@ -22,6 +24,7 @@ from primus_search.export.job import LaunchJob
 from primus_search.export.launch_files import STARTED_BY
 from primus_search.export.megatron_arguments import canonical_row, group_size
 from primus_search.export.ranks import ranks_of
+from primus_search.export.torchtitan_models import model_file
 from primus_search.framework import Framework
 from primus_search.knobs import KNOBS, Kind, Scope
 from primus_search.space import Space
@@ -202,6 +205,18 @@ def test_frameworks_accept_every_candidate(name: str, judge: str, framework: str
         pytest.skip(f"{framework} cannot start the model of {name} there")
     space = own_space(name, framework) if name in OWN else shipped_space(name, framework)
     assert refused(judge, written(space, name, MANY, tmp_path, judge), space.model.num_layers) == []
+
+
+@pytest.mark.parametrize("name", ["llama2_7b", "llama2_70b", "llama3_8b", "llama3.1_405b"])
+def test_the_feed_forward_of_torchtitans_llama_is_that_of_the_model(name: str) -> None:
+    """torchtitan/models/llama3/model/model.py FeedForward, of the arguments that our model file gives it."""
+    model = load_preset(name).model
+    text = model_file(model)
+    multiple, factor = (
+        float(re.search(rf"{key}=([\d.e-]+)", text)[1]) for key in ("multiple_of", "ffn_dim_multiplier")
+    )
+    hidden = int(factor * int(2 * 4 * model.hidden / 3))
+    assert multiple * ((hidden + multiple - 1) // multiple) == model.ffn_hidden
 
 
 # --- contracts --------------------------------------------------------------------------------------------------------
