@@ -19,7 +19,7 @@ from primus_search.cluster import Cluster
 from primus_search.declare.hardware_files import Hardware, on_fewer_gpus
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
 from primus_search.errors import Problem
-from primus_search.field_paths import with_value
+from primus_search.field_paths import value_at, with_value
 from primus_search.framework import Framework
 from primus_search.guards.number_ranges import range_problem
 from primus_search.network import Network
@@ -102,12 +102,18 @@ def clusters(
                 Network: on_fewer_gpus(hard.network, gpus),
                 Stack: stack,
             }
-            labels = list(base)
+            labels, overridden = list(base), list[str]()
             for axis, (written, value) in zip(axes, values, strict=True):
+                if not isinstance(value, bool | str) and value != value_at(parts[axis.part], axis.path):
+                    overridden.append(".".join((axis.part.__name__.lower(), *axis.path)))
                 parts[axis.part] = with_value(parts[axis.part], axis.path, value)
                 labels += [(axis.key, written)] if len(axis.values) > 1 else []
             cluster = Cluster(
-                accelerator=parts[Accelerator], network=parts[Network], stack=parts[Stack], num_nodes=count
+                accelerator=parts[Accelerator],
+                network=parts[Network],
+                stack=parts[Stack],
+                num_nodes=count,
+                overridden=tuple(overridden),
             )
             price = hard.price_per_gpu_hour_usd or 0.0
             choices.append(

@@ -75,3 +75,21 @@ def test_a_drawn_schedule_has_no_markup_in_a_pipe() -> None:
     words = ["schedules", "--stages", "2", "--microbatches", "4", "--costs", "1,1,1", "--draw"]
     text = CliRunner().invoke(app, words).stdout
     assert "rank   0 F" in text and "[" not in text.split("rank   0")[1]
+
+
+def test_numbers_of_the_users_own_are_extrapolated_and_widen_the_interval(tmp_path: Path) -> None:
+    _, saved = run(tmp_path)
+    text, own = run(
+        tmp_path, space=TINY["space"] | {"hardware.bf16_peak_TFLOPS": 5000, "hardware.fp8_peak_TFLOPS": 9000}
+    )
+    plain, changed = (
+        one.ranking[0]["tokens_per_s_per_gpu_high"] / one.ranking[0]["tokens_per_s_per_gpu_low"] for one in (saved, own)
+    )
+    assert changed > 1.2 * plain
+    for part in ("GEMM", "attention", "stack"):
+        assert f"{part} (accelerator.bf16_peak_flops_per_s, accelerator.fp8_peak_flops_per_s overridden" in text
+    assert "no measured run of this kind exists" in text
+    text, same = run(tmp_path, space=TINY["space"] | {"hardware.hbm_GiB": 100})
+    first = same.ranking[0]
+    assert "memory (accelerator.hbm_bytes overridden" in text
+    assert first["tokens_per_s_per_gpu_high"] / first["tokens_per_s_per_gpu_low"] == pytest.approx(plain)

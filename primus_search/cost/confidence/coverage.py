@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Candidates, Fp8
+from primus_search.cluster import CAPACITY
 from primus_search.cost.memory.activations import UNFUSED
 from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
 from primus_search.cost.parts.layer import attention_family, layer_operations
@@ -63,7 +64,21 @@ def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> 
     found += judged("collectives", _collectives(job, one))
     found += judged("memory", [peak])
     found.append(_stack(job, one, ranges))
-    return tuple(found)
+    return tuple(_overridden(part, cluster.overridden) for part in found)
+
+
+KERNELS = ("GEMM", "attention", "mixers", "grouped GEMM")
+RESTS_ON = {CAPACITY: ("memory",), "accelerator": (*KERNELS, "stack"), "network": ("collectives", "stack"),
+            "stack": ("stack",)}  # fmt: skip
+"""Parts of a projection that rest on a number, or on the numbers of a record."""
+
+
+def _overridden(part: Covered, paths: Sequence[str]) -> Covered:
+    """A part as extrapolated where it rests on a number that a user gave in place of a measured one."""
+    given = [path for path in paths if part.part in RESTS_ON.get(path, RESTS_ON[path.split(".")[0]])]
+    if not given:
+        return part
+    return Covered(part=part.part, is_calibrated=False, why=f"{', '.join(given)} overridden: no measurement of it")
 
 
 def in_words(parts: Sequence[Covered]) -> str:

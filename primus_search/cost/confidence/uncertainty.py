@@ -62,13 +62,14 @@ def regime(model: Model, cluster: Cluster, fp8: int) -> str:
 def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     """The error band of a candidate's regime on a cluster's stack, or the next wider one that there is.
 
-    A model with mixers whose kernels nobody measured has the widest of all of them, and no runs.
+    A model with mixers whose kernels nobody measured, and a cluster with numbers of the user's own, have the widest of
+    all of them, and no runs.
     """
     family, errors = "moe" if model.is_moe else "dense", cluster.stack.errors
     known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
     names = (*known, ASSUMED + family)
     found = next((errors[name] for name in names if name in errors), UNKNOWN)
-    if not unmeasured_mixers(model):
+    if not unmeasured_mixers(model) and not cluster.is_hypothetical:
         return found
     bands = [UNKNOWN, *(errors[name] for name in names if name in errors)]
     return ErrorBand(low=min(b.low for b in bands), high=max(b.high for b in bands), runs=0.0)
