@@ -105,3 +105,21 @@ class Network:
     def pod_bytes_per_s_per_gpu(self) -> float:
         """Line rate out of the pod that one device owns."""
         return self.nics_per_node * self.pod_bytes_per_s / self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """What a long run on many nodes loses; a zero switches its term off (`exploration/goodput.py`).
+
+    node_mtbf_hours           hours between two failures of one node that end a job
+    restart_minutes           from a failure to the next step: finding it, replacing the node, loading the checkpoint
+    checkpoint_bytes_per_s    rate at which one node writes its part of a checkpoint
+    """
+
+    node_mtbf_hours: float = 0.0
+    restart_minutes: float = 0.0
+    checkpoint_bytes_per_s: float = 0.0
+
+
+UNFAILING = Reliability()
+"""Of hardware that says nothing: no failures, and checkpoints that take no time."""

@@ -24,7 +24,7 @@ from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
 from primus_search.errors import InputError, Problem
 from primus_search.guards.names import name_problem
-from primus_search.network import Network
+from primus_search.network import UNFAILING, Network, Reliability
 from primus_search.stack import GROUP_OF, GROUPS, Stack
 
 HOST = "host"
@@ -37,7 +37,17 @@ BASE = "device"
 STACK_KINDS = (FileKind.STACK, FileKind.STACK_BASE)
 """What a stack may extend: another stack, or a base that several share."""
 
-_KEYS = ("name", EXTENDS, "vendor", "accelerator", "network", "price_per_gpu_hour_USD", "default_stack", "tables")
+_KEYS = (
+    "name",
+    EXTENDS,
+    "vendor",
+    "accelerator",
+    "network",
+    "reliability",
+    "price_per_gpu_hour_USD",
+    "default_stack",
+    "tables",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,7 @@ class Hardware:
     network: Network
     default_stack: str | None
     price_per_gpu_hour_usd: float | None
+    reliability: Reliability = UNFAILING
     sources: tuple[Sourced, ...]
     notes: tuple[str, ...] = ()
     path: Path
@@ -192,6 +203,8 @@ def _parse(document: Document, path: Path) -> Hardware:
             reading.problem((), f"missing section {section}")
             continue
         parts[section] = build(cls, data[section], (section,), reading, given[section])
+    if "reliability" in data:
+        parts["reliability"] = build(Reliability, data["reliability"], ("reliability",), reading)
     if reading.problems:
         raise InputError(reading.problems)
     loaded = Hardware(

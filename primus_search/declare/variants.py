@@ -22,7 +22,7 @@ from primus_search.errors import Problem
 from primus_search.field_paths import value_at, with_value
 from primus_search.framework import Framework
 from primus_search.guards.number_ranges import range_problem
-from primus_search.network import Network
+from primus_search.network import Network, Reliability
 from primus_search.space import ClusterChoice
 from primus_search.stack import GROUPS, Stack
 
@@ -47,7 +47,7 @@ def read_axis(document: Document, keys: Keys, raw: Any, problems: list[Problem])
     """The hardware axis at `keys` of the document, or None after noting problems."""
     key = str(keys[-1])
     prefix, _, rest = key.partition(".")
-    parts: tuple[type, ...] = (Accelerator, Network) if prefix == "hardware" else (Stack,)
+    parts: tuple[type, ...] = (Accelerator, Network, Reliability) if prefix == "hardware" else (Stack,)
     for part in parts:
         found = _locate(part, rest.split(".")) or _in_group(part, rest)
         if found is not None:
@@ -100,11 +100,13 @@ def clusters(
             parts: dict[type, Any] = {
                 Accelerator: hard.accelerator,
                 Network: on_fewer_gpus(hard.network, gpus),
+                Reliability: hard.reliability,
                 Stack: stack,
             }
             labels, overridden = list(base), list[str]()
             for axis, (written, value) in zip(axes, values, strict=True):
-                if not isinstance(value, bool | str) and value != value_at(parts[axis.part], axis.path):
+                is_rate = axis.part is not Reliability and not isinstance(value, bool | str)
+                if is_rate and value != value_at(parts[axis.part], axis.path):
                     overridden.append(".".join((axis.part.__name__.lower(), *axis.path)))
                 parts[axis.part] = with_value(parts[axis.part], axis.path, value)
                 labels += [(axis.key, written)] if len(axis.values) > 1 else []
@@ -123,6 +125,7 @@ def clusters(
                     is_framework_assumed=machine.is_framework_assumed,
                     labels=tuple(labels),
                     price_per_gpu_hour_USD=price,
+                    reliability=parts[Reliability],
                 )
             )
     return choices

@@ -16,6 +16,7 @@ from primus_search.cost.memory.fit import DEVIATIONS_TO_END
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.findings import FunnelStage
+from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.job import Job
 from primus_search.space import ClusterChoice, Space
 
@@ -275,7 +276,8 @@ class Rung:
     """One line of a scaling table: the best candidate of one cluster.
 
     efficiency     tokens/s/GPU over that of the smallest cluster of the ladder
-    days, gpu_hours, cost_USD   for the token budget; 0 without a budget or a price
+    goodput        share of the time that trains (`goodput.py`), checkpoint_share, redone_share, restart_share the rest
+    days, gpu_hours, cost_USD   for the token budget at that goodput; 0 without a budget or a price
     """
 
     labels: tuple[tuple[str, int | float | str], ...]
@@ -284,6 +286,12 @@ class Rung:
     tokens_per_s: float
     tokens_per_s_per_gpu: float
     efficiency: float
+    goodput: float
+    checkpoint_bytes: float
+    checkpoint_interval_s: float
+    checkpoint_share: float
+    redone_share: float
+    restart_share: float
     days: float
     gpu_hours: float
     cost_USD: float  # noqa: N815 - USD is the unit
@@ -299,7 +307,10 @@ def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
     rungs = []
     for one in found:
         world, per_gpu = one.choice.cluster.world, one.best_tokens_per_s_per_gpu
-        hours = token_budget / (per_gpu * world) / SECONDS_PER_HOUR
+        size = checkpoint_bytes(one.ranking.job, one.ranking.candidates.take(slice(0, 1)))
+        found_goodput = goodput(one.choice.reliability, one.choice.cluster.num_nodes, size)
+        share = found_goodput.share
+        hours = token_budget / (per_gpu * world * share) / SECONDS_PER_HOUR if share else math.inf
         rungs.append(
             Rung(
                 labels=one.choice.labels,
@@ -308,6 +319,12 @@ def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
                 tokens_per_s=per_gpu * world,
                 tokens_per_s_per_gpu=per_gpu,
                 efficiency=per_gpu / base,
+                goodput=share,
+                checkpoint_bytes=size,
+                checkpoint_interval_s=found_goodput.interval_s,
+                checkpoint_share=found_goodput.writing,
+                redone_share=found_goodput.redone,
+                restart_share=found_goodput.restarting,
                 days=hours / HOURS_PER_DAY,
                 gpu_hours=hours * world,
                 cost_USD=hours * world * one.choice.price_per_gpu_hour_USD,

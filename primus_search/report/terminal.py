@@ -14,6 +14,7 @@ from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS, SURELY
 from primus_search.declare.framework_files import framework_names, load_framework
+from primus_search.exploration.goodput import SECONDS_PER_MINUTE
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
 from primus_search.exploration.run_folder.folder import ranked_rows
 from primus_search.exploration.trials import Judge, values_of
@@ -68,6 +69,8 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
         console.print(line)
     if len(result.clusters) > 1 or view.token_budget:
         console.print(_ladder(result, view.token_budget))
+        for line in _goodput(result, view.token_budget):
+            console.print(line)
     print_frontier(result, stream)
     _print_evidence(console, result, view, len(rows))
 
@@ -233,15 +236,32 @@ def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(parts.items(), key=lambda item: -item[1])
 
 
+def _goodput(result: SearchResult, token_budget: float) -> list[str]:
+    """What the days hold beside training, of each cluster."""
+    if not token_budget:
+        return []
+    lines = [
+        "Days and cost are at goodput: checkpoints, work done again after a failure, restarts "
+        "(hardware.node_mtbf_hours, restart_minutes, checkpoint_GBps; 0 switches a term off)."
+    ]
+    for rung in ladder(result, token_budget):
+        every = f" every {rung.checkpoint_interval_s / SECONDS_PER_MINUTE:,.0f} min" if rung.checkpoint_share else ""
+        lines.append(
+            f"  {counted(rung.nodes, 'node')}: checkpoints of {rung.checkpoint_bytes / GB:,.0f} GB{every} "
+            f"{rung.checkpoint_share:.2%}, redone {rung.redone_share:.2%}, restarts {rung.restart_share:.2%}"
+        )
+    return lines
+
+
 def _ladder(result: SearchResult, token_budget: float) -> RichTable:
     """The scaling table; with a token budget how long and how many GPU hours it takes, with a price what it costs."""
     rungs = ladder(result, token_budget)
     is_priced = any(rung.cost_USD for rung in rungs)
-    budget = ("days", "GPU hours", *(("USD",) if is_priced else ())) if token_budget else ()
+    budget = ("goodput", "days", "GPU hours", *(("USD",) if is_priced else ())) if token_budget else ()
     found = table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget)
     for rung in rungs:
         name = ", ".join(f"{key}={value}" for key, value in rung.labels) or counted(rung.nodes, "node")
-        cells = (f"{rung.days:,.1f}", f"{rung.gpu_hours:,.0f}", f"{rung.cost_USD:,.0f}")
+        cells = (f"{rung.goodput:.1%}", f"{rung.days:,.1f}", f"{rung.gpu_hours:,.0f}", f"{rung.cost_USD:,.0f}")
         found.add_row(
             name, f"{rung.world:,}", f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}",
             f"{rung.efficiency:.1%}", *cells[: len(budget)],

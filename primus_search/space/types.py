@@ -13,6 +13,7 @@ from primus_search.framework import ANY_FRAMEWORK, Framework
 from primus_search.job import Job
 from primus_search.layout import Layout
 from primus_search.model import Model
+from primus_search.network import UNFAILING, Reliability
 from primus_search.workload import Workload
 
 AxisValue = int | bool | str | Layout
@@ -104,6 +105,7 @@ class ClusterChoice:
 
     framework               what starts the job there      is_framework_assumed  neither space nor flag named it
     price_per_gpu_hour_USD  0 when the hardware file gives no price
+    reliability             failures, restarts and checkpoints of long runs
     """
 
     cluster: Cluster
@@ -111,6 +113,7 @@ class ClusterChoice:
     is_framework_assumed: bool = False
     labels: tuple[tuple[str, int | float | str], ...] = ()
     price_per_gpu_hour_USD: float = 0.0  # noqa: N815 - USD is the unit
+    reliability: Reliability = UNFAILING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What commands print: 80 columns, no escape codes where nobody reads them, and JSON that parses, for every command."""
 
+import csv
 import json
 import os
 import pty
@@ -116,6 +117,11 @@ def test_the_raw_ranking_names_the_columns_a_window_has_no_room_for(tmp_path: Pa
     assert header.split() == ["#", "configuration", "tok/s/GPU", "90", "%", "GB", "fits", "bubble", "MFU", "T/M"]
 
 
+def scaling(folder: Path) -> list[dict[str, str]]:
+    with (folder / "scaling.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_of_several_clusters_the_best_is_shown_with_the_ranks_that_explain_takes(tmp_path: Path) -> None:
     words = ["run", "llama3_8b_mi300x", *NARROW, "--nodes", "1,2", "--tokens", "1e12", "--bench", "off"]
     text = printed([*words, "--out", str(tmp_path / "run")])
@@ -125,7 +131,8 @@ def test_of_several_clusters_the_best_is_shown_with_the_ranks_that_explain_takes
     best = saved.row(1)
     others = [rank for rank, _ in shown if saved.row(int(rank))["nodes"] != best["nodes"]]
     assert shown and all(saved.row(int(rank))["nodes"] < best["nodes"] for rank in others) and len(others) <= 1
-    days = 1e12 / best["tokens_per_s"] / 86400
+    (rung,) = [one for one in scaling(tmp_path / "run") if int(one["nodes"]) == best["nodes"]]
+    days = 1e12 / best["tokens_per_s"] / 86400 / float(rung["goodput"])
     line = next(line for line in text.splitlines() if line.startswith(f" nodes={best['nodes']} "))
     assert line.split()[-2:] == [f"{days:,.1f}", f"{days * 24 * 8 * best['nodes']:,.0f}"]
     frontier = printed(["pareto", str(tmp_path / "run")])

@@ -1,0 +1,66 @@
+"""How much of a cluster's time trains: what checkpoints, failures and restarts take over a long run.
+
+    checkpoint_s = bytes / (nodes * checkpoint_bytes_per_s)          bytes: weights, master weights and both moments
+    interval_s   = sqrt(2 checkpoint_s mtbf_s / nodes)               Young 1974, Daly 2006
+    lost         = checkpoint_s / interval_s                         writing
+                 + interval_s / 2 * nodes / mtbf_s                   work since the last checkpoint, done again
+                 + restart_s * nodes / mtbf_s                        finding the fault, restart, first step
+    goodput      = 1 - lost
+
+Valid: first order, while checkpoint_s << interval_s << mtbf_s / nodes; failures independent, one node each, synchronous
+checkpoints. A zero switches its term off: no failures without an MTBF, free checkpoints without a rate.
+"""
+
+import math
+from dataclasses import dataclass
+
+from primus_search.candidates import Candidates
+from primus_search.cost.state_formats import state_bytes
+from primus_search.job import Job
+from primus_search.network import Reliability
+
+SECONDS_PER_HOUR, SECONDS_PER_MINUTE = 3600.0, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Share of the time that trains, and what takes the rest.
+
+    checkpoint_bytes   of one checkpoint        interval_s   seconds of training between two; infinite without failures
+    writing, redone, restarting   shares of the time
+    """
+
+    checkpoint_bytes: float
+    interval_s: float
+    writing: float
+    redone: float
+    restarting: float
+
+    @property
+    def share(self) -> float:
+        """Share of the time that trains; 0 where failures come faster than restarts."""
+        return max(1.0 - self.writing - self.redone - self.restarting, 0.0)
+
+
+def goodput(reliability: Reliability, nodes: int, checkpoint_bytes: float) -> Goodput:
+    """The goodput of a job on that many nodes."""
+    rate = nodes * reliability.checkpoint_bytes_per_s
+    writing_s = checkpoint_bytes / rate if rate > 0.0 else 0.0
+    mtbf_s = reliability.node_mtbf_hours * SECONDS_PER_HOUR / nodes
+    if mtbf_s <= 0.0:
+        return Goodput(checkpoint_bytes=checkpoint_bytes, interval_s=math.inf, writing=0.0, redone=0.0, restarting=0.0)
+    interval_s = math.sqrt(2.0 * writing_s * mtbf_s)
+    return Goodput(
+        checkpoint_bytes=checkpoint_bytes,
+        interval_s=interval_s,
+        writing=writing_s / interval_s if interval_s else 0.0,
+        redone=interval_s / 2.0 / mtbf_s,
+        restarting=reliability.restart_minutes * SECONDS_PER_MINUTE / mtbf_s,
+    )
+
+
+def checkpoint_bytes(job: Job, one: Candidates) -> float:
+    """Bytes of one checkpoint of one candidate: every weight, master weight and moment once."""
+    formats = ("weight_bytes", "master_weight_bytes", "moment_bytes", "moment_bytes")
+    per_parameter = sum(float(state_bytes(job.stack, name, one.state_format)[0]) for name in formats)
+    return job.model.total_params * per_parameter
