@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from primus_search import __version__
 from primus_search.cli.output import standard_streams
-from primus_search.errors import PrimusSearchError, printable
+from primus_search.errors import InputError, PrimusSearchError, printable
 from primus_search.guards.interrupts import Interrupted, install
 
 COMMANDS: dict[str, str] = {
@@ -39,6 +39,10 @@ COMMANDS: dict[str, str] = {
     "words": "What a word of the tables means: sf3, PP4x2, zero1, AT RISK.",
     "doctor": "Versions, devices, caches and folders of this installation.",
 }
+
+
+EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}
+"""Libraries that a search can do without, and how to get them."""
 
 
 class _LazyGroup(TyperGroup):
@@ -96,6 +100,11 @@ def main() -> None:
     except PrimusSearchError as error:
         typer.echo(str(error), err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        typer.echo(f"this needs {error.name}, which is not installed: {EXTRAS[error.name]}", err=True)
+        sys.exit(InputError.exit_code)
     except BrokenPipeError:
         standard_streams.discard()  # the reader of the pipe (head, less) is gone
         sys.exit(141)

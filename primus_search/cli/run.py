@@ -106,7 +106,7 @@ def run(
     loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
     from primus_search.analysis.choices import keys_of
     from primus_search.analysis.own_configuration import baseline_of, must_be_readable
-    from primus_search.cli.output.progress import progress_bar
+    from primus_search.cli.output.progress import progress_bar, say_if_compiling
     from primus_search.complete_search import search
     from primus_search.exploration import Options, SearchResult, default_folder, summary
     from primus_search.report.baseline_text import baseline_data, baseline_lines
@@ -134,6 +134,7 @@ def run(
             for line in baseline_lines(yours, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
                 typer.echo(line)
 
+    say_if_compiling()
     result = search(
         loaded,
         Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume),

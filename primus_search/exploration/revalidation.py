@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from primus_search.measure.revalidate import Benchmark, Revalidation
 
 BUSY = "busy machine"
+TORCH = "torch"
+WITHOUT_TORCH = (
+    "torch is not installed: no row was re-validated, every figure is projected (pip install 'primus-search[torch]')"
+)
 
 
 def revalidated(
@@ -48,8 +52,13 @@ def revalidated(
     space, best = result.space, result.best
     if space.benchmark.device == "off":
         return result
-    from primus_search.measure.measurement_cache import save as save_benchmark
-    from primus_search.measure.revalidate import Benchmark, revalidate
+    try:
+        from primus_search.measure.measurement_cache import save as save_benchmark
+        from primus_search.measure.revalidate import Benchmark, revalidate
+    except ModuleNotFoundError as error:
+        if error.name != TORCH or space.benchmark.device != "auto" or load or save:
+            raise
+        return replace(result, notes=(*result.notes, WITHOUT_TORCH))
 
     how = Benchmark(
         mode=space.benchmark.device,
