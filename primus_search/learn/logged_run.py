@@ -5,7 +5,7 @@ what is still missing is a problem by name. Values that `LogReading.assumed` lis
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,9 @@ def _model(reading: LogReading, said: SaidBeside, problems: list[Problem]) -> Mo
             problems.append(Problem(reading.source, "the log prints no sizes of the model; give --model NAME"))
             return None
         facts.setdefault("swiglu", False)
-        return megatron_yaml.from_document(Document(reading.source, facts), Path(reading.source))
+        found = megatron_yaml.from_document(Document(reading.source, facts), Path(reading.source))
+        name = str(reading.model.get("model_name") or f"{found.num_layers} layers of {found.hidden}")
+        return replace(found, name=name, source=f"log of {reading.framework}")  # equal for logs of one model
     except InputError as error:
         problems.extend(error.problems)
         return None
@@ -154,6 +156,8 @@ def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
     }
     if "overlap_grad_reduce" in settings:
         row["overlap_grad_reduce"] = _is_on(settings, "overlap_grad_reduce")
+    if "tp_comm_overlap" in settings:
+        row["tp_overlap"] = _is_on(settings, "tp_comm_overlap") and numbers["tp"] > 1
     if "cross_entropy_loss_fusion" in settings:
         row["loss_fusion"] = _is_on(settings, "cross_entropy_loss_fusion")
     return Candidates.from_words(row)

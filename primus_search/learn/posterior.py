@@ -163,14 +163,18 @@ def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
 
 def log_rates(stack: Stack, references: Sequence[Reference]) -> Floats:
     """log(tokens/s/GPU) of the rows of all references on a stack."""
-    found = [Projector(one.on(stack)).project(one.table).tokens_per_s_per_gpu for one in references]
-    return np.log(np.concatenate(found))
+    rates = np.empty(sum(len(one.table) for one in references))
+    for one, places in _by_job(references):
+        rates[places] = Projector(one.on(stack)).project(one.table).tokens_per_s_per_gpu
+    return np.log(rates)
 
 
 def log_peaks(stack: Stack, references: Sequence[Reference]) -> Floats:
     """Logarithm of the bytes that the driver shows, of the rows of all references on a stack."""
-    found = [Projector(one.on(stack)).memory(one.table).driver for one in references]
-    return np.log(np.concatenate(found))
+    peaks = np.empty(sum(len(one.table) for one in references))
+    for one, places in _by_job(references):
+        peaks[places] = Projector(one.on(stack)).memory(one.table).driver
+    return np.log(peaks)
 
 
 def reference_of(run: MeasuredRun) -> Reference:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from primus_search.cli import app
 from primus_search.complete_search import search
 from primus_search.errors import InputError
+from primus_search.validate.record_table import read_records
 from tests.support.written_logs import LOGS, STEP_S
 
 KEYS = [
@@ -117,6 +118,8 @@ def test_learn_writes_a_stack_and_its_runs_and_nothing_else(tmp_path: Path) -> N
     done = CliRunner().invoke(app, ["learn", str(again), "--as", "mine", "--into", str(into), "--json"])
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["used"] == 2, "runs of the file count beside the new one"
+    kept = read_records(into / "mine.runs.parquet").runs
+    assert len({run.model for run in kept}) == 1, "logs of one model are of one model"
 
     words = [
         "project",
@@ -172,7 +175,8 @@ def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) ->
         "workload": {"seq_length": 4096, "global_batch_size": 64},
         "space": {"tp": [1, 2], "pp": [1, 2], "vpp": 1, "cp": 1, "micro_batch_size": [1, 2], "fp8": "none",
                   "recompute": "none", "sharding": "distributed_optimizer", "schedule": "1f1b",
-                  "overlap_grad_reduce": True, "pipeline_layout": "even", "cuda_graph": "none", "loss_fusion": True},
+                  "overlap_grad_reduce": True, "pipeline_layout": "even", "cuda_graph": "none", "loss_fusion": True,
+                  "tp_overlap": False},
         "benchmark": {"device": "off"},
     }  # fmt: skip
     result = search(space)
