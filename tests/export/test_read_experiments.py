@@ -11,7 +11,7 @@ import tomli_w
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.megatron_yaml import SIZES
 from primus_search.errors import InputError
-from primus_search.export import torchtitan
+from primus_search.export import shell, torchtitan
 from primus_search.export.experiment_space import fewest_nodes, space_of, start
 from primus_search.export.experiments import is_experiment, read_experiment
 from primus_search.framework import Framework
@@ -161,3 +161,34 @@ def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
 
     keys = keys_of(load_framework("torchtitan")) | {key: [] for key in torchtitan.READ}
     assert lost(keys, TITAN_CONTEXTS, seen) == []
+
+
+MEGATRON_BASE = PRIMUS_BASE | {"position_embedding_type": "rope", "use_distributed_optimizer": True}
+MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("fp8_recipe",): {"fp8_format": "hybrid"},
+    ("fp4_recipe",): {"fp4_format": "e2m1"},
+    ("recompute_modules",): {"recompute_granularity": "selective", "recompute_num_layers": None},
+    ("num_distributed_optimizer_instances", "data_parallel_sharding_strategy"): {"use_megatron_fsdp": True},
+    ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"): {
+        "multi_latent_attention": True,
+    },
+    ("tokenizer_model", "tokenizer_type"): {"vocab_size": None, "tokenizer_model": "meta-llama/Meta-Llama-3-8B"},
+    ("window_attn_skip_freq",): {"window_size": "64,0"},
+    ("max_position_embeddings", "use_rotary_position_embeddings"): {"position_embedding_type": "learned_absolute"},
+    ("moe_flex_dispatcher_backend",): {"moe_token_dispatcher_type": "flex"},
+    ("cuda_graph_scope",): {"cuda_graph_impl": "transformer_engine"},
+}  # fmt: skip
+OF_PRIMUS = ("add_bias_linear", "use_sink_attention", "sink_sliding_window", "sink_window_even_layers_only")
+"""Names of sizes that Megatron's command line does not have."""
+
+
+def test_no_argument_of_megatron_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+
+    def seen(changes: dict[str, Any]) -> Any:
+        given = {key: value for key, value in (MEGATRON_BASE | changes).items() if value is not None}
+        path.write_text("torchrun pretrain_gpt.py " + " ".join(" ".join(words) for words in shell.words(given)))
+        return what_is_read(path)
+
+    keys = keys_of(load_framework("megatron")) | {key: [] for key in SIZES if key not in OF_PRIMUS}
+    assert lost(keys, MEGATRON_CONTEXTS, seen) == []
