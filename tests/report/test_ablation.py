@@ -57,7 +57,6 @@ def test_sync_free_stages_gain_more_than_virtual_ones_and_these_more_than_loss_f
     assert sync_free > virtual_stages > loss_fusion
 
 
-@pytest.mark.xfail(strict=True, reason="5.4 % inside a node, after sync-free and virtual stages (8.7 and 6.6 %)")
 def test_deepep_is_the_largest_published_gain(published: Floats) -> None:
     assert published.argmax() == 1
 
