@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 
 from primus_search.declare.source import did_you_mean
-from primus_search.guards.files import exists, expanded, working_folder
+from primus_search.guards.files import exists, expanded, user_folder, working_folder
 
 HOME_VARIABLE = "PRIMUS_SEARCH_HOME"
 ENDINGS = (".yaml", ".yml", ".json")
@@ -115,7 +115,7 @@ def sites(environ: Mapping[str, str] | None = None) -> Path:
     """The folder of stacks that `learn` writes for this user: `primus-search/sites` of the configuration folder."""
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if base else Path.home() / ".config") / "primus-search" / "sites"
+    return (Path(base) if base else user_folder(".config", "config")) / "primus-search" / "sites"
 
 
 def is_path(text: str) -> bool:

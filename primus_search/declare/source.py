@@ -250,4 +250,15 @@ def plain(text: str) -> Any:
 
 def written(data: Any) -> str:
     """Plain data as YAML text, keys in their order; strings are quoted where YAML would read something else."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=1000)
+    return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=False, width=1000)
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes also the words that this reader, unlike PyYAML's, takes for numbers (`1e3`)."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        style = None if plain(text) == text else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Writer.add_representer(str, _Writer.represent_str)

@@ -119,13 +119,17 @@ def working_folder() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where this user's caches live: $XDG_CACHE_HOME/primus-search, or ~/.cache/primus-search.
+    """Where this user's caches live: $XDG_CACHE_HOME/primus-search, or ~/.cache/primus-search."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (expanded(given, where="XDG_CACHE_HOME") if given else user_folder(".cache", "cache")) / "primus-search"
+
+
+def user_folder(name: str, purpose: str) -> Path:
+    """A folder of the user's home, such as `.cache`.
 
     Without a home folder (a container whose user has no passwd entry) one below the temporary folder, per user.
     """
-    given = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        root = Path(given).expanduser() if given else Path.home() / ".cache"
+        return Path.home() / name
     except RuntimeError:
-        root = Path(tempfile.gettempdir()) / f"primus-search-cache-{os.getuid()}"
-    return root / "primus-search"
+        return Path(tempfile.gettempdir()) / f"primus-search-{purpose}-{os.getuid()}"

@@ -20,6 +20,8 @@ import yaml
 from primus_search.errors import InputError, PrimusSearchError
 
 MOST_S = 10.0
+WAITING_S = 60.0
+"""Wall time of a call on a busy machine; what blocks takes longer."""
 LONGEST_REFUSAL = 20_000
 
 VALUES: tuple[Any, ...] = (
@@ -142,18 +144,21 @@ class Hang(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise Hang in the main thread after so many seconds."""
+    """Raise Hang in the main thread after so many processor seconds, or when it waits for `WAITING_S`."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, WAITING_S))
+    before = [signal.signal(number, stop) for number, _, _ in timers]
     try:
+        for _, timer, limit in timers:
+            signal.setitimer(timer, limit)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, timer, _), handler in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0.0)
+            signal.signal(number, handler)
 
 
 def refusal_problem(call: Callable[[], None]) -> str:

@@ -31,6 +31,7 @@ from primus_search.exploration.result import MEASURED, RankingTable, SearchResul
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
 from primus_search.exploration.run_folder.run_facts import file_facts
+from primus_search.guards.csv_cells import guarded
 from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
 
@@ -315,17 +316,18 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Rows as the tables of a run folder are written."""
     text = io.StringIO()
     if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
+        names = {name: guarded(name) for name in rows[0]}
+        writer = csv.DictWriter(text, fieldnames=list(names), lineterminator="\n")
+        writer.writerow(names)
         writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue().encode()
 
 
 def _cell(value: Any) -> Any:
-    """Switches as true and false, floats with every digit that matters."""
+    """Switches as true and false, floats with every digit that matters, words that no spreadsheet evaluates."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else value
+    return repr(value) if isinstance(value, float) else guarded(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from primus_search.errors import InputError, Problem
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.framework import Framework
+from primus_search.guards.csv_cells import unguarded
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.knobs import WORDED
 from primus_search.space import ClusterChoice, Space
@@ -150,7 +151,7 @@ def _value(name: str | None, text: str | None) -> Any:
     if name is None or text is None:
         raise ValueError(f"a row is longer or shorter than its header, at column {name}")
     if name in WORDED:
-        return _known_word(name, text)
+        return _known_word(name, unguarded(text))
     if name.endswith("_evidence"):
         return text
     if name in DEFAULTS and name not in _COUNTS and text not in ("true", "false"):
@@ -164,7 +165,7 @@ def _value(name: str | None, text: str | None) -> Any:
     try:
         return float(text)
     except ValueError:
-        return text  # a label of a hardware axis may be a word
+        return unguarded(text)  # a label of a hardware axis may be a word
 
 
 def _count(name: str, text: str) -> int:

@@ -1,0 +1,226 @@
+"""Text from outside never becomes code: 500 hostile strings through every output, scripts executed beside a canary."""
+
+import csv
+import html
+import io
+import json
+import random
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from primus_search.declare import make_space
+from primus_search.declare.source import parse, written
+from primus_search.errors import InputError, Problem
+from primus_search.exploration.run_folder.folder import csv_bytes, default_folder
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.export import launch_files
+from primus_search.export.job import LaunchJob
+from primus_search.guards.csv_cells import FORMULA_SIGNS, unguarded
+from primus_search.guards.names import name_problem
+from primus_search.report.console import Plain
+from primus_search.report.html import embedded, page
+from primus_search.report.html_data import content
+from tests.export.test_launch_files import shipped_space
+from tests.support.launched import jobs
+from tests.support.small_runs import make_run
+
+CANARY = "CANARY"
+PARTS = (
+    f"$(touch {CANARY})",
+    f"`touch {CANARY}`",
+    f"; touch {CANARY} #",
+    f"\ntouch {CANARY}\n",
+    f"' ; touch {CANARY} ; '",
+    f'"; touch {CANARY}; "',
+    f"| touch {CANARY}",
+    f"&& touch {CANARY}",
+    f"\r\ntouch {CANARY}",
+    f"<(touch {CANARY})",
+    f"${{IFS}}touch${{IFS}}{CANARY}",
+    "${HOME}",
+    "!!",
+    "~",
+    "*",
+    "?",
+    "\\",
+    "\\\n",
+    "'",
+    '"',
+    "'''",
+    '"""',
+    "EOF\n",
+    "<script>alert(1)</script>",
+    "</script><script>",
+    "<!--",
+    "-->",
+    "]]>",
+    "&lt;",
+    "javascript:alert(1)",
+    "<img src=x>",
+    "=cmd|' /C calc'!A0",
+    "+1+1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    ",",
+    ";",
+    "\x1b]0;owned\x07",
+    "\x1b[31m",
+    "\x9b31m",
+    "\x00",
+    "[bold red]x[/]",
+    "[/]",
+    "[link=http://x]x[/link]",
+    ":smile:",
+    "{{7*7}}",
+    "{0.__class__}",
+    "%s%n",
+    "a: b",
+    "- x",
+    "# x",
+    "*alias",
+    "&anchor",
+    "!!python/object/apply:os.system ['x']",
+    "---",
+    "...",
+    "<<: *x",
+    "[section]",
+    "x = 1",
+    "\u202e",
+    "\u2028",
+    "\ud800",
+    "\U0001f4a9",
+    "../../etc/passwd",
+    "/dev/null",
+    "-rf",
+    "--help",
+    "true",
+    "null",
+    "1e3",
+    "x" * 100,
+)
+COUNT = 500
+FRAMEWORKS = ("primus", "megatron", "torchtitan", "nemo")
+STUBS = ("torchrun", "python", "python3", "srun", "scontrol", "primus-cli", "sbatch", "apptainer", "docker")
+
+
+def hostile() -> list[str]:
+    rng = random.Random(21)
+    mixed = ["".join(rng.choices(PARTS, k=rng.randint(2, 4))) for _ in range(COUNT - len(PARTS))]
+    return [*PARTS, *mixed]
+
+
+NAMES = hostile()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    axes = {"tp": 1, "pp": [1, 2], "etp": 1, "cp": 1, "micro_batch_size": 1, "schedule": "1f1b", "recompute": "none"}
+    return SavedRun.open(make_run(tmp_path_factory.mktemp("run"), model="tiny", space=axes))
+
+
+def test_there_are_500() -> None:
+    assert len(NAMES) == COUNT == len(set(NAMES))
+
+
+def test_a_name_enters_only_if_it_can_be_printed() -> None:
+    data = {"model": "tiny", "hardware": "h100", "workload": {"seq_length": 512, "global_batch_size": 64}}
+    entered = 0
+    for name in NAMES[::25]:
+        try:
+            space = make_space(data | {"name": name}, environ={})
+        except InputError as error:
+            assert name_problem(name) and str(error).isprintable()
+        else:
+            assert space.name == name and name.isprintable()
+            entered += 1
+    assert entered >= 3
+
+
+def test_messages_and_file_names_hold_no_control_character() -> None:
+    for name in NAMES:
+        assert all(sign.isprintable() or sign == "\n" for sign in str(Problem(name, name)))
+        slug = default_folder(name).name
+        assert slug.isprintable() and not set(slug) & set("/\\$`;|&<>'\"*? ")
+
+
+def test_tables_hold_no_formula_and_give_back_what_was_written() -> None:
+    for name in NAMES:
+        if "\ud800" in name:
+            continue  # refused where it enters
+        rows = list(csv.reader(io.StringIO(csv_bytes([{"label": name, name: "x"}]).decode(), newline="")))
+        assert not any(cell.startswith(FORMULA_SIGNS[:-1]) for row in rows for cell in row), name
+        assert [unguarded(cell) for cell in rows[0]] == ["label", name] and unguarded(rows[1][0]) == name
+
+
+def test_pages_hold_no_markup_of_a_name(run: SavedRun) -> None:
+    data = content(run)
+    plain = page(run, data)
+    for name in NAMES:
+        text = embedded({"name": name})
+        assert not set(text) & set("<>&") and json.loads(text) == {"name": name}
+    for name in NAMES[::10]:
+        facts = dict(run.facts) | {"space": name, "model": name, "hardware": name}
+        text = page(replace(run, facts=facts), data | {"notes": [name]})
+        for sign in ("<script", "</script", "<img", "<!--"):
+            assert text.count(sign) == plain.count(sign), name
+        assert html.escape(name) in text
+
+
+def test_terminals_print_no_markup() -> None:
+    for name in NAMES:
+        if not name_problem(name):
+            stream = io.StringIO()
+            Plain(stream).print(name, soft_wrap=True)
+            assert stream.getvalue().strip() == name.strip()
+
+
+def test_yaml_gives_back_what_was_written() -> None:
+    for name in NAMES:
+        if not name_problem(name):
+            assert parse(written({"name": name, "list": [name]}), "x.yaml").data == {"name": name, "list": [name]}
+
+
+@pytest.fixture(scope="module")
+def launched() -> dict[str, LaunchJob]:
+    """One candidate per framework, of a model that is no preset: its own name is written."""
+    found = {}
+    for framework in FRAMEWORKS:
+        space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
+        job = next(iter(jobs(space, 1)))
+        model = replace(job.model, hidden=job.model.hidden * 2, head_dim=job.model.head_dim * 2)
+        found[framework] = replace(job, model=model)
+    return found
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(COUNT, marks=pytest.mark.full)])
+def test_launch_files_execute_nothing_of_a_name(count: int, launched: dict[str, LaunchJob], tmp_path: Path) -> None:
+    """Every script is executed where each program it starts is a stub; all 500 names under `full`."""
+    stubs = tmp_path / "bin"
+    stubs.mkdir()
+    for name in STUBS:
+        (stubs / name).write_text("#!/bin/sh\nexit 0\n")
+        (stubs / name).chmod(0o755)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    scripts = []
+    for number, name in enumerate(NAMES[:count]):
+        job = launched[FRAMEWORKS[number % len(FRAMEWORKS)]]
+        for filename, text in launch_files(replace(job, model=replace(job.model, name=name)), "slurm").texts.items():
+            if filename.endswith((".sh", ".slurm")):
+                scripts.append(f"{number}-{filename}")
+                (folder / scripts[-1]).write_text(text, encoding="utf-8")
+            elif filename.endswith(".yaml"):
+                assert "modules" in parse(text, filename).data
+            elif filename.endswith(".toml"):
+                assert "training" in tomllib.loads(text)
+    assert len(scripts) >= count
+    loop = 'for script in *; do (exec bash "./$script") >/dev/null 2>&1 </dev/null; done'
+    environment = {"PATH": f"{stubs}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    subprocess.run(["bash", "-c", loop], cwd=folder, env=environment, check=False, timeout=120)
+    left = [path for path in tmp_path.rglob("*") if CANARY in path.name or path.name == "owned"]
+    assert not left and len(list(folder.iterdir())) <= len(scripts) + 20
