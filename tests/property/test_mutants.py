@@ -22,10 +22,13 @@ from primus_search.errors import NothingFits
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.run_facts import file_facts
+from primus_search.export import launch_files
 from primus_search.learn.readers import read_log
 from primus_search.nightly.sweep import load_sweep
 from primus_search.space import Space
+from tests.export.test_launch_files import shipped_space
 from tests.support import written_logs
+from tests.support.launched import jobs
 from tests.support.mutants import VALUES, Surface, mutated, refusal_problem
 from tests.support.small_runs import make_run
 
@@ -60,8 +63,8 @@ def shipped(pattern: str) -> list[tuple[str, bytes]]:
 @pytest.fixture(scope="module")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     axes = {"tp": [1, 2], "pp": [1, 2], "etp": 1, "cp": 1, "micro_batch_size": [1, 2], "schedule": "1f1b",
-            "recompute": "none", "fp8": "none", "sync_free_stage": 0, "deepep": False}  # fmt: skip
-    return make_run(tmp_path_factory.mktemp("run"), framework="primus", space=axes)
+            "recompute": "none", "fp8": "none"}  # fmt: skip
+    return make_run(tmp_path_factory.mktemp("run"), framework="primus", model="llama3_8b", space=axes)
 
 
 def cli(*words: str) -> None:
@@ -115,16 +118,9 @@ class Surfaces:
 
     def experiment(self) -> Surface:
         seeds = []
-        for framework, name in (
-            ("primus", "primus.yaml"),
-            ("megatron", "megatron.sh"),
-            ("torchtitan", "torchtitan.toml"),
-        ):
-            out = self.folder / framework
-            cli("export", str(self.run), "1", "--format", framework, "--out", str(out))
-            found = next(iter(out.rglob(name)), None)
-            seeds += [(name, found.read_bytes())] if found else []
-        assert len(seeds) >= 2
+        for framework, name in LAUNCH_FILES.items():
+            job = next(iter(jobs(shipped_space("llama3_8b_mi300x", framework), 1)))
+            seeds.append((name, launch_files(job).texts[name].encode()))
         words = ("--hardware", "mi355x", "--nodes", "2", "--json")
         return self._reading(seeds, lambda path: cli("project", str(path), *words))
 
