@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def learn(
     files: Annotated[
-        list[Path], typer.Argument(help="Training logs, TensorBoard event files, run folders, tables of runs.")
-    ],
+        list[Path] | None,
+        typer.Argument(help="Training logs, TensorBoard event files, run folders, tables; none: before the first run."),
+    ] = None,
     name: Annotated[str, typer.Option("--as", help="Name of the site's own stack file.")] = "site",
     into: Annotated[
         Path | None, typer.Option("--into", help="Folder to write to; default: sites/ of your configuration folder.")
@@ -40,9 +41,9 @@ def learn(
 ) -> None:
     """Learn the stack of your own software and cluster from its training logs."""
     from primus_search.lab.published import measured_table
-    from primus_search.learn.run_files import read_files
+    from primus_search.learn.run_files import Readings, read_files
 
-    readings = read_files(files, framework, measured_table)
+    readings = read_files(files, framework, measured_table) if files else Readings(runs=(), refused=())
     if dry_run:
         _print_readings(readings, as_json)
         return
@@ -52,7 +53,8 @@ def learn(
     from primus_search.learn.site_files import learn_from
 
     folder = into if into is not None else sites()
-    site = learn_from(readings, name, SaidBeside(hardware=hardware, model=model), base=base, folder=folder)
+    said = SaidBeside(hardware=hardware, model=model)
+    site = learn_from(readings, name, said, base=base, folder=folder, framework=framework)
     must_be_folder(folder, "--into")
     written = _write(site, folder, name)
     if as_json:
@@ -69,6 +71,8 @@ def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
 
     stack, runs = stack_path(folder, name), runs_path(folder, name)
     write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")
+    if not site.runs:
+        return {"stack": str(stack)}
     write_runs(site.runs, runs)
     return {"stack": str(stack), "runs": str(runs)}
 
@@ -91,7 +95,7 @@ def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
         typer.echo(f"  {weight:>6.1%}  {hypothesis}")
     for family, band in site.stack.errors.items():
         typer.echo(f"  90 % of {family}: {band.low:.2f} to {band.high:.2f} of the projection")
-    typer.echo(f"written: {written['stack']}, {written['runs']}")
+    typer.echo(f"written: {', '.join(written.values())}")
     typer.echo(f"use it: primus-search run SPACE --stack {written['stack']}")
 
 

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from primus_search.declare.hardware_files import RUNS_ENDING, load_stack
+from primus_search.cluster import Cluster
+from primus_search.declare.hardware_files import RUNS_ENDING, load_hardware, load_stack
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.errors import InputError, Problem
 from primus_search.learn.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE
@@ -17,6 +18,7 @@ from primus_search.learn.logged_run import SaidBeside, measured_run
 from primus_search.learn.run_files import Readings
 from primus_search.learn.site_stack import SiteStack, learn_stack
 from primus_search.measured_run import MeasuredRun
+from primus_search.stack import Stack
 from primus_search.validate.record_table import read_records, write_records
 
 PLAIN_STACK = "megatron_lm"
@@ -35,8 +37,10 @@ def runs_path(folder: Path, name: str) -> Path:
     return folder / f"{name}{RUNS_ENDING}"
 
 
-def learn_from(readings: Readings, name: str, said: SaidBeside, *, base: str | None, folder: Path) -> SiteStack:
-    """The stack of a site from what was read and from the runs of its file.
+def learn_from(
+    readings: Readings, name: str, said: SaidBeside, *, base: str | None, folder: Path, framework: str | None = None
+) -> SiteStack:
+    """The stack of a site from what was read and from the runs of its file; `framework`: of a site without runs.
 
     Raises `InputError` for a name that cannot be used, an unknown base, and with every fact that the runs lack.
     """
@@ -47,8 +51,17 @@ def learn_from(readings: Readings, name: str, said: SaidBeside, *, base: str | N
     seen = {run.id for run in new}
     runs = [run for run in kept if run.id not in seen] + new
     frameworks = Counter(run.framework for run in runs if run.framework)
-    framework = frameworks.most_common(1)[0][0] if frameworks else None
-    return learn_stack(name, runs, framework=framework, base=base)
+    framework = frameworks.most_common(1)[0][0] if frameworks else framework
+    cluster = None if runs else _unmeasured(said, load_stack(base or PLAIN_STACK))
+    return learn_stack(name, runs, framework=framework, base=base, cluster=cluster)
+
+
+def _unmeasured(said: SaidBeside, stack: Stack) -> Cluster:
+    """The devices of a site that has no runs yet."""
+    if said.hardware is None:
+        raise InputError([Problem("FILES", "are needed, or --hardware NAME: what is known of software before it ran")])
+    hardware = load_hardware(said.hardware)
+    return Cluster(accelerator=hardware.accelerator, network=hardware.network, stack=stack, num_nodes=1)
 
 
 def write_runs(runs: Sequence[MeasuredRun], path: Path) -> None:

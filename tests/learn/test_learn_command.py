@@ -138,6 +138,18 @@ def test_learn_writes_a_stack_and_its_runs_and_nothing_else(tmp_path: Path) -> N
     assert rate["tokens_per_s_per_gpu_low"] < rate["tokens_per_s_per_gpu"] < rate["tokens_per_s_per_gpu_high"]
 
 
+def test_before_the_first_run_the_stack_is_the_prior(tmp_path: Path) -> None:
+    words = ["learn", "--as", "mine", "--into", str(tmp_path / "sites"), "--json"]
+    refused = CliRunner().invoke(app, words)
+    assert "--hardware NAME" in str(refused.exception)
+    done = CliRunner().invoke(app, [*words, "--hardware", "h100", "--framework", "nemo"])
+    assert done.exit_code == 0, done.exception
+    figures = json.loads(done.stdout)
+    assert figures["used"] == 0
+    assert [path.name for path in (tmp_path / "sites").iterdir()] == ["mine.yaml"]
+    assert figures["bands"]["dense"]["low"] < 0.8 and figures["bands"]["dense"]["high"] > 1.2
+
+
 def test_a_missing_fact_is_asked_for_by_name(tmp_path: Path) -> None:
     log = written(tmp_path, "torchtitan")
     done = CliRunner().invoke(app, ["learn", str(log), "--as", "mine", "--into", str(tmp_path / "sites")])

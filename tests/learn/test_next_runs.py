@@ -52,3 +52,26 @@ def test_the_command_names_ranks_and_regrets(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert len(found["picks"]) == 2
     assert 0.0 < found["picks"][-1]["expected_regret_after"] < found["expected_regret"]
+
+
+def test_picks_are_written_as_launch_files(tmp_path: Path) -> None:
+    make_run(tmp_path, framework="primus")
+    words = [
+        "next",
+        str(tmp_path / "run"),
+        "--count",
+        "2",
+        "--budget-gpu-hours",
+        "50",
+        "--out",
+        str(tmp_path / "launch"),
+    ]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.stdout)
+    assert len(found["picks"]) == 2
+    folders = {str(pick["rank"]) for pick in found["picks"]}
+    assert {path.name for path in (tmp_path / "launch").iterdir()} == folders
+    assert all(Path(file).is_file() for file in found["files"])
+    assert any(file.endswith(".sh") for file in found["files"])
+    assert sum(pick["gpu_hours"] for pick in found["picks"]) <= 50.0
