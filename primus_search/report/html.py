@@ -85,7 +85,7 @@ def _file(name: str) -> str:
 def _answer(run: SavedRun) -> str:
     """The question and the answer in two sentences."""
     facts, best = run.facts, run.ranking[0]
-    kind = "the exact optimum of the model" if facts["exact"] else "the best found"
+    kind = "the global optimum under the cost model" if facts["exact"] else "the best found"
     question = (
         f"{facts['model']} on {counted(facts['nodes'], 'node')} ({facts['gpus']} x {facts['hardware']}), sequence "
         f"{facts['workload']['seq_length']}, global batch {facts['workload']['global_batch_size']}: which "
