@@ -20,12 +20,13 @@ from typing import Any
 
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
+from primus_search.declare.megatron_hybrid import HYBRID_TYPE, claim_hybrid_keys, hybrid_layers
 from primus_search.declare.megatron_keys import megatron_keys
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, padded, presets
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read
 from primus_search.declare.tokenizers import vocabulary_of
 from primus_search.errors import InputError, Problem
-from primus_search.model import LatentAttention, MixtureOfExperts, Model
+from primus_search.model import Attention, LatentAttention, MixtureOfExperts, Model
 
 PARENT_KEYS = ("extends", "bases", "includes")
 OWN_KEYS = (*PARENT_KEYS, "modules", "ffn_hidden_size", "num_query_groups", "kv_channels", "tokenizer_type", "swiglu")
@@ -225,8 +226,10 @@ def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = 
 
 def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size: int | None = None) -> Model:
     kind = fields.word("model_type", MODEL_TYPES[0])
-    if kind not in MODEL_TYPES:
-        fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {', '.join(MODEL_TYPES)}")
+    if kind not in (*MODEL_TYPES, HYBRID_TYPE):
+        known = ", ".join((*MODEL_TYPES, HYBRID_TYPE))
+        fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {known}")
+    claim_hybrid_keys(fields)
     refuse_unread(fields, known_keys("megatron"), SIZES)
     num_layers, hidden = fields.integer("num_layers"), fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
@@ -237,6 +240,11 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     rows, padding = _vocabulary(fields, vocab_size)
     has_positions = fields.word("position_embedding_type", "learned_absolute") == "learned_absolute"
     has_positions = has_positions and not fields.switch("use_rotary_position_embeddings", False)
+    num_kv_heads = fields.integer("num_query_groups", num_heads) if is_grouped else num_heads
+    head_dim = fields.integer("kv_channels", max(hidden // num_heads, 1))
+    attention = Attention(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
+    layers = {"moe_layers": _moe_layers(fields, num_layers) if moe else ()}
+    layers |= hybrid_layers(fields, num_layers, hidden, attention, latent)
     return build_model(
         fields,
         name=name,
@@ -244,13 +252,13 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         hidden=hidden,
         ffn_hidden=ffn_hidden,
         num_heads=num_heads,
-        num_kv_heads=fields.integer("num_query_groups", num_heads) if is_grouped else num_heads,
-        head_dim=fields.integer("kv_channels", max(hidden // num_heads, 1)),
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         vocab_size=rows,
         vocab_padding=padding,
         latent=latent,
         moe=moe,
-        moe_layers=_moe_layers(fields, num_layers) if moe else (),
+        **layers,
         windows=_windows(fields, num_layers),
         is_gated=is_gated,
         is_tied=not fields.switch("untie_embeddings_and_output_weights", True),

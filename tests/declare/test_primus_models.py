@@ -134,8 +134,13 @@ FORMS = "allowed: a whole number, a list or a text such as '([0]*3+[1]*58)'"
          f"(a layer pattern is a sum of lists such as [0]*3+[1]*58) - {FORMS}"),
         (f"{SIZES}num_experts: 8\nmoe_layer_freq: [0, 1]",
          "m.yaml:7 @ $.moe_layer_freq: has 2 entries; the model has 4 layers"),
-        (f"{SIZES}is_hybrid_model: true", "m.yaml:6 @ $.is_hybrid_model: is_hybrid_model makes Mamba or "
-         "linear-attention layers, which this reader does not read; --ignore is_hybrid_model leaves it out knowingly"),
+        (f"{SIZES}is_hybrid_model: true", "m.yaml:6 @ $.is_hybrid_model: shares of layers whose mixers the "
+         "experiment's spec decides are not read; give hybrid_override_pattern"),
+        (f"{SIZES}hybrid_override_pattern: M*-X", "m.yaml:6 @ $.hybrid_override_pattern: 'X' is no layer - allowed: "
+         "M Mamba-2, * attention, - MLP, E experts"),
+        (f"{SIZES}hybrid_layer_pattern: M*-", "m.yaml:6 @ $.hybrid_layer_pattern: has 3 layers; num_layers is 4"),
+        (f"{SIZES}spec: [somewhere, gdn_hybrid_stack_spec]", "m.yaml:6 @ $.spec: spec makes layers of its own, which "
+         "this reader does not read; --ignore spec leaves it out knowingly"),
         (f"{SIZES}num_query_groups: 3\ngroup_query_attention: true",
          "m.yaml:1 @ $: num_heads 8 is not a multiple of num_kv_heads 3"),
         (f"{SIZES}swiglu: 1", "m.yaml:6 @ $.swiglu: 1 is not true or false"),
@@ -145,6 +150,22 @@ FORMS = "allowed: a whole number, a list or a text such as '([0]*3+[1]*58)'"
 )  # fmt: skip
 def test_a_bad_model_file_says_where_what_and_what_to_do(text: str, what: str) -> None:
     assert message(text) == what
+
+
+def test_a_pattern_of_layers_is_the_model_that_huggingface_has() -> None:
+    nano = load_model("nemotron3_nano")
+    letters = {"Mamba-2 64 x 64, state 128": "M", "attention 32/2": "*"}
+    pattern = "".join(letters.get(nano.mixer(kind).name, "E") for kind in nano.layers)
+    Path("nano.yaml").write_text(
+        "num_layers: 52\nhidden_size: 2688\nffn_hidden_size: 1856\nnum_attention_heads: 32\n"
+        "group_query_attention: true\nnum_query_groups: 2\nkv_channels: 128\nis_hybrid_model: true\n"
+        f"hybrid_layer_pattern: '{pattern}'\nmamba_num_heads: 64\nmamba_state_dim: 128\nmodel_type: mamba\n"
+        "padded_vocab_size: 131072\nswiglu: false\nnormalization: RMSNorm\nposition_embedding_type: none\n"
+        "num_experts: 128\nmoe_router_topk: 6\nmoe_shared_expert_intermediate_size: 3712\n"
+        "moe_router_enable_expert_bias: true\n"
+    )
+    read = load_model("nano.yaml")
+    assert read.layers == nano.layers and read.total_params == nano.total_params
 
 
 def test_a_config_json_with_a_size_nobody_knows_is_refused() -> None:
