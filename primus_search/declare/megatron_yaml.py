@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from primus_search.declare.families.megatron_hybrid import HYBRID_TYPE, claim_hybrid_keys, hybrid_layers
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
-from primus_search.declare.megatron_hybrid import HYBRID_TYPE, claim_hybrid_keys, hybrid_layers
 from primus_search.declare.megatron_keys import megatron_keys
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, padded, presets
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read

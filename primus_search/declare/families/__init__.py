@@ -1,4 +1,7 @@
-"""Readers of HuggingFace model families, by `model_type`. A new family is one function and a row here."""
+"""Readers of HuggingFace model families, by `model_type`. A new family is one function and a row here.
+
+The layers of Megatron's hybrid models are read in `megatron_hybrid`, by their own keys.
+"""
 
 from primus_search.declare.families import (
     expert_models,
