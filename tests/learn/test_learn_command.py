@@ -115,7 +115,8 @@ def test_learn_writes_a_stack_and_its_runs_and_nothing_else(tmp_path: Path) -> N
     assert 0.5 < figures["bands"]["dense"]["low"] < 1.0 < figures["bands"]["dense"]["high"] < 2.0
 
     again = megatron_log(tmp_path / "logs", number=1, micro=2)
-    done = CliRunner().invoke(app, ["learn", str(again), "--as", "mine", "--into", str(into), "--json"])
+    words = ["learn", str(again), "--as", "mine", "--into", str(into), "--base", "megatron_te", "--json"]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["used"] == 2, "runs of the file count beside the new one"
     kept = read_records(into / "mine.runs.parquet").runs
