@@ -17,7 +17,7 @@ NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set shard
 help:
 	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
 	@echo "make test       set up, run the whole test suite"
-	@echo "make test-full  what takes long: every model preset traced, twenty moments of killing"
+	@echo "make test-full  what takes long: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
 	@echo "make check      ruff, mypy --strict, import layers, fast tests"
 	@echo "make bench      benchmarks of the search, its projections and schedules (docs/dev/performance.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"

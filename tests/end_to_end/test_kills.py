@@ -1,7 +1,7 @@
 """Whatever is killed, at whatever moment: the same files to the byte, nothing lost, nothing left behind.
 
-A few moments in the default suite; all twenty per victim with `-m full`. Moments are drawn from a seed and cover a run
-from holding its folder to writing its files.
+A few moments in the default suite; with `-m full` thirty kills of drivers and workers each, ten of nodes, five of each
+signal. Moments are drawn from a seed and cover a run from holding its folder to writing its files.
 """
 
 import os
@@ -17,7 +17,9 @@ import pytest
 from tests.support import kills
 from tests.support.kills import Run, kill_at, moments, write_space
 
-MOMENTS = 20
+MOMENTS, NODES, SIGNALS = 30, 10, 5
+WITH_A_TASK = 20
+"""Kills of drivers, of MOMENTS, that have to come after the first finished task."""
 FEW = 1
 HOW_OFTEN = [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(MOMENTS, marks=pytest.mark.full)]
 
@@ -36,15 +38,63 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 @pytest.mark.parametrize("count", HOW_OFTEN)
 def test_a_killed_driver_continues_to_the_same_files(count: int, tmp_path: Path, whole: Whole) -> None:
     space, answer, num_tasks = whole
-    hits = 0
+    before, hits, with_a_task = shared_memory() if count > FEW else None, 0, 0
     for number, moment in enumerate(moments(count, 1, num_tasks - 1)):
         run = Run(space, tmp_path / str(number), ("--workers", "2"))
-        hits += kill_at(run, moment)
+        was_running = kill_at(run, moment)
+        hits += was_running
+        with_a_task += was_running and kills.recorded(run.folder) > 0
         run.wait_until_gone()
         run.finish("--resume")
         assert run.answer() == answer, f"killed at {moment}"
-        run.wait_until_gone()
+        assert_nothing_is_left(run, before)
     assert hits > 0
+    assert with_a_task >= WITH_A_TASK or count < MOMENTS
+
+
+def shared_memory() -> set[str]:
+    """Names of what is in shared memory."""
+    folder = Path("/dev/shm")
+    return {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+def assert_nothing_is_left(run: Run, before: set[str] | None) -> None:
+    """No process, no temporary file, no shared memory of a run.
+
+    before: what was in shared memory; None where other tests may run at the same time.
+    """
+    run.wait_until_gone()
+    assert [path.name for path in run.folder.iterdir() if path.name.endswith(".tmp")] == []
+    assert before is None or shared_memory() <= before
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        pytest.param("SIGTERM", FEW, marks=pytest.mark.slow),
+        *(pytest.param(name, SIGNALS, marks=pytest.mark.full) for name in ("SIGINT", "SIGTERM", "SIGHUP")),
+    ],
+)
+def test_a_run_that_a_signal_ended_continues_to_the_same_files(
+    name: str, count: int, tmp_path: Path, whole: Whole
+) -> None:
+    space, answer, num_tasks = whole
+    before, hits = shared_memory() if count > FEW else None, 0
+    for number, moment in enumerate(moments(count, len(name) + ord(name[-1]), num_tasks - 1)):
+        run = Run(space, tmp_path / str(number), ("--workers", "2"))
+        process = run.start()
+        kills.wait_until(run, process, moment)
+        was_running = process.poll() is None
+        process.send_signal(signal.Signals[name])
+        _, said = process.communicate(timeout=kills.PATIENCE_S)
+        assert process.returncode in (0, 128 + signal.Signals[name]), said.decode()
+        assert "Traceback" not in said.decode()
+        hits += was_running and process.returncode != 0
+        run.wait_until_gone()
+        run.finish("--resume")
+        assert run.answer() == answer, f"{name} at {moment}"
+        assert_nothing_is_left(run, before)
+    assert hits > 0 or count < SIGNALS
 
 
 def test_a_driver_killed_again_and_again_still_arrives(tmp_path: Path, whole: Whole) -> None:
@@ -110,7 +160,9 @@ def cluster() -> Iterator[Any]:
         found.shutdown()
 
 
-@pytest.mark.parametrize("count", HOW_OFTEN)
+@pytest.mark.parametrize(
+    "count", [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(NODES, marks=pytest.mark.full)]
+)
 def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whole: Whole, cluster: Any) -> None:
     space, answer, num_tasks = whole
 

@@ -250,7 +250,7 @@ class CommandLines(Surface):
         if equals and rng.random() < 0.7:
             return f"{key}={value}"
         if rng.random() < 0.3:
-            return mutated(rng, word.encode(), "").decode(errors="replace")
+            return mutated(rng, word.encode(errors="replace"), "").decode(errors="replace")
         return value
 
 

@@ -135,11 +135,11 @@ def moments(count: int, seed: int, num_tasks: int) -> list[tuple[int, float]]:
 def wait_until(run: Run, process: subprocess.Popen[bytes], moment: tuple[int, float]) -> None:
     """Until a run has reached a moment, or has ended before it."""
     num_tasks, later_s = moment
-    wait_for(lambda: process.poll() is not None or _recorded(run.folder) >= num_tasks)
+    wait_for(lambda: process.poll() is not None or recorded(run.folder) >= num_tasks)
     time.sleep(later_s)
 
 
-def _recorded(folder: Path) -> int:
+def recorded(folder: Path) -> int:
     """Tasks on record in the journal of a run that is going on; -1 before there is a journal."""
     try:
         return (folder / "journal.bin").read_bytes().count(MAGIC) - 1
@@ -165,7 +165,7 @@ def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], moment: 
     with ThreadPoolExecutor(1) as search:  # Ray adds a node from the main thread only
         running = search.submit(finished_here, run, engine="ray", ray_address=address)
         num_tasks, later_s = moment
-        wait_for(lambda: running.done() or _recorded(run.folder) >= num_tasks)
+        wait_for(lambda: running.done() or recorded(run.folder) >= num_tasks)
         time.sleep(later_s)
         was_done = not running.done() and disturb()
         running.result(PATIENCE_S)
