@@ -91,7 +91,7 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
             return _primus(path, world, model)
         if _has_arguments(text):
             return _megatron(path, text, world, model)
-    except (ValueError, TypeError, KeyError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError([Problem(shown(path), str(error))]) from error
