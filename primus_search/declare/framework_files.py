@@ -4,7 +4,7 @@ load_framework("primus").spellings["tp"].key          # tensor_model_parallel_si
 default_framework("nvidia")                       # Megatron-LM
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 
 _KEYS = (
     "base", "title", "release", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults", "ignored",
-    "effects", "flavors", "launchers",
+    "effects", "flavors", "launchers", "lifts",
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def _read(path: Path) -> Framework:
 
 
 def framework_of(document: Document, name: str, beside: Path | None) -> Framework:
-    """The contract a document describes; `base` names one that it extends."""
+    """The contract a document describes; `base` names one it extends, `lifts` rules of it that do not bind."""
     data, problems = document.data, list[Problem]()
     if not isinstance(data, dict):
         raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
@@ -72,7 +72,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         vendors=tuple(data.get("vendors", base.vendors)),
         schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
         spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},
-        requires=(*base.requires, *reader.requirements(data.get("requires", []))),
+        requires=(*reader.kept(base.requires, data.get("lifts", [])), *reader.requirements(data.get("requires", []))),
         idles=(*base.idles, *reader.idles(data.get("idles", []))),
         models={**base.models, **data.get("models", {})},
         flavors={**base.flavors, **data.get("flavors", {})},
@@ -126,6 +126,14 @@ class _Reader:
             )
             for name, one in data.items()
         }
+
+    def kept(self, inherited: Sequence[Requirement], lifted: Sequence[str]) -> tuple[Requirement, ...]:
+        """Rules of the base but for those lifted by name."""
+        names = [one.name for one in inherited]
+        for name in lifted:
+            if name not in names:
+                self._problems.append(self._document.problem(("lifts",), f"no rule{did_you_mean(str(name), names)}"))
+        return tuple(one for one in inherited if one.name not in lifted)
 
     def requirements(self, data: list[Mapping[str, Any]]) -> tuple[Requirement, ...]:
         found = []

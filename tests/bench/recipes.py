@@ -1,7 +1,8 @@
 """Published tuned recipes by the user's path: `python tests/bench/recipes.py` writes docs/dev/recipes.md.
 
 The fastest published run of every job (model, devices, sequence, batch, precision) of NVIDIA's performance summaries
-(ids `mb-` and `k1mb-` of the measured tables) is projected three times and compared with its measurement:
+(ids `mb-` and `k1mb-` of the measured tables; `--framework nemo`, their launcher) is projected three times and
+compared with its measurement:
 
     as published   the row itself, as `validate` projects it
     same layout    `run` with its degrees and micro-batch, every other knob left out: best over the knobs
@@ -105,6 +106,7 @@ def space_of(run: MeasuredRun, axes: dict[str, Any]) -> Space:
     row = run.candidates.row(0)
     return make_space(
         {"name": run.id, "model": PRESETS[run.model.name], "hardware": run.hardware, "nodes": run.cluster.num_nodes,
+         "framework": "nemo",
          "workload": work, "space": {"fp8": row["fp8"]} | axes}
     )  # fmt: skip
 
