@@ -20,7 +20,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from primus_search.job import Job
+from primus_search.knobs import StateFormat
 from primus_search.stack import with_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,7 +169,8 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     payload = {"device": kind, "sweep": scale.sweep, "budget_s": scale.stream_s}
     streams = isolated("primus_search.measure.modules.streams:measure_streams", payload, limit_s=LIMIT_S)
     if streams.verdict is ProcessVerdict.DONE:
-        rate = rates(SIZES[scale.sweep], streams.value, bytes_per_param(load_stack(STACK)))
+        per_param = float(bytes_per_param(load_stack(STACK), np.array(StateFormat.STACK)))
+        rate = rates(SIZES[scale.sweep], streams.value, per_param)
         law = memory_law(rate, accelerator.hbm_bytes_per_s, streams.value["small_kernel_s"])
         accelerator = replace(accelerator, memory=law)
         evidence.streams = {"bytes_per_s": rate, "small_kernel_s": streams.value["small_kernel_s"]}

@@ -20,7 +20,7 @@ def wait_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "after_s"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 8.0), (signal.SIGHUP, 1.0)], ids=str
+    ("number", "after_s"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 3.0), (signal.SIGHUP, 1.0)], ids=str
 )
 def test_a_signal_ends_a_search_by_its_own_name(number: signal.Signals, after_s: float, tmp_path: Path) -> None:
     process = subprocess.Popen(
