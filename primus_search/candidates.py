@@ -178,9 +178,6 @@ def joined(tables: Sequence[Candidates]) -> Candidates:
     return Candidates.table(schedules=schedules, layouts=layouts, **every)
 
 
-recompute_word, recompute_flags = KNOB["recompute"].word, KNOB["recompute"].code
-
-
 def _read_only(column: NDArray[Any]) -> NDArray[Any]:
     owned = np.array(column, copy=True)
     owned.setflags(write=False)

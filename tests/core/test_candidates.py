@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, degrees, recompute_flags, recompute_word
+from primus_search.candidates import Candidates, degrees
+from primus_search.knobs import KNOB
 from primus_search.layout import BALANCED, EVEN, Layout, layout_string, stage_layers
 from primus_search.model import MixtureOfExperts, Model
 
@@ -48,7 +49,8 @@ def test_degrees_divide_once_for_dense_and_expert_groups() -> None:
 
 @pytest.mark.parametrize("word", ["none", "selective", "full", "core_attention+mla_up_proj", "op_sac"])
 def test_recompute_words_and_flags_are_inverse(word: str) -> None:
-    assert recompute_word(recompute_flags(word)) == word
+    recompute = KNOB["recompute"]
+    assert recompute.word(recompute.code(word)) == word
 
 
 def test_a_balanced_layout_spares_the_stages_with_head_and_embedding() -> None:

@@ -55,11 +55,6 @@ MOST_PASSES = 4_000_000
 have 10^5."""
 
 
-def converted_table(path: Path) -> RunTable:
-    """Every run of a published table that can be converted, and the others with the reason."""
-    return converted_rows(read_rows(path))
-
-
 def converted_rows(rows: Iterable[PublishedRun]) -> RunTable:
     """Every row that can be converted, and the others with the reason; overrides stand beside their tables."""
     runs: list[MeasuredRun] = []
