@@ -83,6 +83,10 @@ class AttentionLaw:
     latency_s: float
     kernels: dict[str, AttentionKernel]
 
+    def in_fp8(self, family: str) -> str:
+        """The family of the same kernel in FP8; empty where the device has no rates of one."""
+        return f"{family}_fp8" if f"{family}_fp8" in self.kernels else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedGemmLaw:

@@ -69,6 +69,7 @@ class Candidates:
     tp_overlap: Bools
     cp_comm: Ints
     state_format: Ints
+    fp8_attention: Bools
     schedules: tuple[str, ...] = ("1f1b",)
     layouts: tuple[Layout, ...] = (EVEN,)
 

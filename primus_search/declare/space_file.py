@@ -42,7 +42,7 @@ from primus_search.space import (
     parse,
     word_values,
 )
-from primus_search.space.auto import every_recipe
+from primus_search.space.auto import RECIPES, every_recipe
 from primus_search.space.tokens import axis_name
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -148,9 +148,9 @@ class _Assembly:
         if model is None or not choices or "workload" in self.skip:
             return None
         axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
-        if shape.search.numerics == "any" and _mentions_auto(items["fp8"]):
-            every = dict.fromkeys(recipe for choice in choices for recipe in every_recipe(choice))
-            axes = [replace(axis, values=tuple(every)) if axis.name == "fp8" else axis for axis in axes]
+        if shape.search.numerics == "any":
+            free = {name for name in RECIPES if _mentions_auto(items[name])}
+            axes = [replace(a, values=every_recipe(a.name, choices)) if a.name in free else a for a in axes]
         if self.problems:
             return None
         self._check_layouts(axes, model)

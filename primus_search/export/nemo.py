@@ -5,6 +5,7 @@ and docs/megatron-lm-to-megatron-bridge.md (which Megatron argument is which fie
 """
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from primus_search.export import shell
@@ -47,7 +48,8 @@ PRECISION = {
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
 """Precision recipes by our word (megatron/bridge/training/mixed_precision.py)."""
-OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe")
+FP8_ATTENTION = "fp8_dot_product_attention"
+OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION)
 
 
 def files(job: LaunchJob) -> dict[str, str]:
@@ -58,7 +60,7 @@ def files(job: LaunchJob) -> dict[str, str]:
 def overrides(job: LaunchJob) -> dict[str, Any]:
     """Dotted fields of the configuration and their values."""
     said = model_settings(job.model, job.workload.seq_length) | candidate_settings(job) | dict(TRAINING)
-    found: dict[str, Any] = {"mixed_precision": PRECISION[job.row["fp8"]]}
+    found = _precision(job.row["fp8"], said)
     for name, value in said.items():
         ours = RENAMED.get(name, name)
         if ours is None or name in OF_PRECISION:
@@ -78,10 +80,19 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     return found
 
 
+def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The precision recipe by name; with attention in FP8, fields of the recipe's own: a name has none to override."""
+    if not said.get(FP8_ATTENTION):
+        return {"mixed_precision": PRECISION[word]}
+    fields = {"fp8": said["fp8_format"], "fp8_recipe": said["fp8_recipe"], FP8_ATTENTION: True}
+    return {f"mixed_precision.{name}": value for name, value in fields.items()}
+
+
 def script(job: LaunchJob) -> str:
     """The script as text."""
     nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
+    own = [f"RECIPE: one of {PRECISION[job.row['fp8']]}()"] if job.row["fp8_attention"] else []
+    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS + own)
     lines += [
         ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
         ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',

@@ -150,6 +150,7 @@ def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
         "fp8": _fp8(settings),
         "sharding": _sharding(reading),
         "sequence_parallel": settings.get("sequence_parallel") in ("True", "true") and numbers["tp"] > 1,
+        "fp8_attention": _is_on(settings, "fp8_dot_product_attention"),
         "deepep": _is_on(settings, "moe_enable_deepep", "use_turbo_deepep"),
         "sync_free_stage": int(settings.get("turbo_sync_free_moe_stage", 0)),
         **_recompute(settings),

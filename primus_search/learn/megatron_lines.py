@@ -51,6 +51,7 @@ SETTING_ARGUMENTS = (
     "fp16",
     "fp8",
     "fp8_recipe",
+    "fp8_dot_product_attention",
     "sequence_parallel",
     "expert_tensor_parallel_size",
     "recompute_granularity",

@@ -6,7 +6,7 @@ a space file may list it.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from primus_search.cluster import Cluster
@@ -170,12 +170,20 @@ def _fp8(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue,
     return (Fp8.NONE, Fp8.HYBRID) if has_fp8 else (Fp8.NONE,)
 
 
-def every_recipe(choice: ClusterChoice) -> tuple[Fp8, ...]:
-    """The precisions that a framework can express; those the device lacks are for `space.rules` to remove."""
-    spelling = choice.framework.spellings.get("fp8")
-    if choice.framework.is_any:
-        return tuple(Fp8)
-    return tuple(one for one in Fp8 if spelling is None or has_word(spelling, spelled("fp8", one))) or (Fp8.NONE,)
+RECIPES = ("fp8", "fp8_attention")
+"""Axes of the formats of products; `numerics: any` tries all their values where a space leaves them out."""
+
+
+def every_recipe(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue, ...]:
+    """The values of such an axis that a framework can express; `space.rules` removes those that the device lacks."""
+    knob = KNOB[axis]
+    values: tuple[AxisValue, ...] = tuple(knob.words) if knob.words else (False, True)
+
+    def is_said(framework: Framework, value: AxisValue) -> bool:
+        spelling = framework.spellings.get(axis)
+        return framework.is_any or (spelling is not None and has_word(spelling, spelled(axis, value)))
+
+    return tuple(v for v in values if v == knob.default or any(is_said(choice.framework, v) for choice in choices))
 
 
 @_of_job

@@ -439,6 +439,20 @@ def device_has_format(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
+@_rule(
+    "fp8_attention",
+    "fp8",
+    reason="attention in FP8 needs an FP8 recipe other than block or row scales and a kernel of known rate on the "
+    "device (NVIDIA/TransformerEngine pytorch/attention/dot_product_attention/utils.py get_attention_backend)",
+)
+def attention_has_format(job: GridJob, c: Cells) -> Bools:
+    cluster = job.cluster
+    has_kernel = bool(cluster.accelerator.attention.in_fp8(cluster.stack.kernels.attention_kernel))
+    suits = has_kernel & np.isin(c.ints("fp8"), (Fp8.HYBRID, Fp8.DELAYED, Fp8.MXFP8, Fp8.NVFP4))
+    mask: Bools = ~c["fp8_attention"].astype(bool) | suits
+    return mask
+
+
 @_union_rule(
     "sharding", "pp", reason="ZeRO-2, FSDP2 and HSDP run without pipeline parallelism (Megatron-LM, DeepSpeed)"
 )

@@ -49,7 +49,17 @@ LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size")
 SWITCHES = tuple(
     knob.name
     for knob in KNOBS
-    if knob.name not in (*LAYOUT, "etp", "fp8", "pipeline_layout", "schedule", "sequence_parallel", "recompute_method")
+    if knob.name
+    not in (
+        *LAYOUT,
+        "etp",
+        "fp8",
+        "fp8_attention",
+        "pipeline_layout",
+        "schedule",
+        "sequence_parallel",
+        "recompute_method",
+    )
 )
 NEVER_BELOW, NEVER_ABOVE = 0.95, 1.15
 LEAST_EFFECT = 0.001
@@ -107,7 +117,7 @@ def space_of(run: MeasuredRun, axes: dict[str, Any]) -> Space:
     return make_space(
         {"name": run.id, "model": PRESETS[run.model.name], "hardware": run.hardware, "nodes": run.cluster.num_nodes,
          "framework": "nemo",
-         "workload": work, "space": {"fp8": row["fp8"]} | axes}
+         "workload": work, "space": {"fp8": row["fp8"], "fp8_attention": row["fp8_attention"]} | axes}
     )  # fmt: skip
 
 

@@ -75,14 +75,34 @@ def test_what_a_run_switched_on_is_a_knob_of_its_record(flags: str, knob: str, w
         ("deterministic=0; dropout=.", "gb200", "cudnn"),
         ("non-deterministic", "gb200", "cudnn"),
         ("", "gb200", "cudnn"),
-        ("fp8_dot_product_attention", "gb300", "cudnn_fp8"),
-        ("fp8_dot_product_attention=False", "gb300", "cudnn"),
-        ("fp8_dot_product_attention", "h100", "cudnn"),
     ],
 )
-def test_attention_is_deterministic_or_in_fp8_where_a_kernel_is(flags: str, device: str, kernel: str) -> None:
+def test_attention_is_deterministic_where_a_kernel_is(flags: str, device: str, kernel: str) -> None:
     device_file = load_hardware(device)
     assert switched(load_stack("megatron_lm"), run_of(flags=flags), device_file).kernels.attention_kernel == kernel
+
+
+@pytest.mark.parametrize(
+    ("words", "is_low"),
+    [
+        ({"flags": "fp8_dot_product_attention"}, True),
+        ({"flags": "fp8_dot_product_attention=False"}, False),
+        ({"flags": "attention recipe Float8CurrentScaling"}, True),
+        ({"flags": "cuda_graph=full_iteration", "source": "NVIDIA-NeMo/Megatron-Bridge (26.06)"}, True),
+        (
+            {
+                "flags": "cuda_graph=full_iteration",
+                "source": "NVIDIA-NeMo/Megatron-Bridge (26.06)",
+                "precision": "bf16",
+            },
+            False,
+        ),
+        ({"flags": "cuda_graph=none", "source": "NVIDIA-NeMo/Megatron-Bridge (26.06)"}, False),
+    ],
+)
+def test_attention_in_fp8_is_read_and_known_of_recipes(words: dict[str, str], is_low: bool) -> None:
+    run = run_of(**({"precision": "mxfp8", "gpu": "GB300", "flags": ""} | words))
+    assert bool(first(vocabulary("words")["knobs"]["fp8_attention"], run.words)) == is_low
 
 
 def test_dropout_fusion_and_moments_are_read() -> None:

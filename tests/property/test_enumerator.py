@@ -49,6 +49,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "tp_overlap": (False, True),
     "cp_comm": tuple(CpComm),
     "state_format": tuple(StateFormat),
+    "fp8_attention": (False, True),
 }
 ROWS_OF_GRID = 20_000
 
@@ -57,9 +58,13 @@ def random_space(seed: int) -> Space:
     """A space of at most ROWS_OF_GRID raw rows around one plain legal row: values legal or not, in any order."""
     rng = random.Random(seed)
     model = rng.choice(["tiny", "tiny_moe"])
-    data = {"model": model, "hardware": rng.choice(["mi355x", "h100", "a100_80"]), "nodes": rng.choice([1, 2, 4])}
+    data = {
+        "model": model,
+        "hardware": rng.choice(["mi355x", "h100", "a100_80", "b200"]),
+        "nodes": rng.choice([1, 2, 4]),
+    }
     space = make_space(
-        data | {"framework": "any", "workload": {"seq_length": 256, "global_batch_size": rng.choice([16, 48, 64])}}
+        data | {"framework": "any", "workload": {"seq_length": 256, "global_batch_size": rng.choice([32, 64, 96])}}
     )
     base = {name: choices[0] for name, choices in CHOICES.items()} | {"sharding": Sharding.DISTRIBUTED_OPTIMIZER}
     axes, rows = {name: [base[name]] for name in AXES}, 1
@@ -113,6 +118,7 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
         and _experts_are_legal(space, r)
         and _sharding_is_legal(r, first, dp, edp if space.model.is_moe else 1)
         and _format_exists(cluster.accelerator, r["fp8"])
+        and (not r["fp8_attention"] or _fp8_attention_exists(cluster.accelerator, r["fp8"]))
         and _constraints_hold(space, r, dp)
     )
 
@@ -183,6 +189,10 @@ def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: i
     if replicas == 1 and edp == 1:
         return bool(r["sharding"] == first["sharding"] and r["overlap_grad_reduce"] == first["overlap_grad_reduce"])
     return True
+
+
+def _fp8_attention_exists(accelerator: Any, fp8: Fp8) -> bool:
+    return "cudnn_fp8" in accelerator.attention.kernels and fp8 in (Fp8.HYBRID, Fp8.MXFP8, Fp8.NVFP4)
 
 
 def _format_exists(accelerator: Any, fp8: Fp8) -> bool:

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Bools, Candidates, CudaGraph, Floats, Fp8
-from primus_search.cost.laws.attention import UNFUSED, attention_s
+from primus_search.cost.laws.attention import UNFUSED, AttentionCall, ForwardBackward, attention_s
 from primus_search.cost.laws.expert_products import expert_precision
+from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.mixer_operations import (
     hyper_operations,
@@ -302,9 +303,7 @@ def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
     kernel = attention_family(acc, stack, model)
     is_unfused = kernel == UNFUSED
     queries = seq / c.cp
-    times = attention_s(
-        acc,
-        kernel,
+    call = AttentionCall(
         batch=c.micro_batch_size * (workload.seq_length / seq),
         heads=model.num_heads / c.tp,
         kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
@@ -315,12 +314,19 @@ def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
         window=kind.window,
         causal=True,
     )
+    times = attention_s(acc, kernel, **call)
     rate = stack.efficiencies.attention_efficiency * acc.training_rate
+    forward_s, backward_s = times.forward_s / rate, times.backward_s / rate
+    low_kernel = acc.attention.in_fp8(kernel)
+    if low_kernel and c.fp8_attention.any():
+        low, casts = attention_s(acc, low_kernel, **call), attention_casts_s(acc, c, call)
+        forward_s = np.where(c.fp8_attention, low.forward_s / rate + casts.forward_s, forward_s)
+        backward_s = np.where(c.fp8_attention, low.backward_s / rate + casts.backward_s, backward_s)
     return Call(
         part=Part.ATTENTION,
         module=Module.CORE,
-        forward_s=times.forward_s / rate,
-        backward_s=times.backward_s / rate,
+        forward_s=forward_s,
+        backward_s=backward_s,
         forward_kernels=6.0 if is_unfused else 1.0,
         backward_kernels=9.0 if is_unfused else 3.0,
     )
@@ -334,6 +340,22 @@ def attention_family(acc: Accelerator, stack: Stack, model: Model) -> str:
     if wanted == UNFUSED or wanted in acc.attention.kernels:
         return wanted
     return next(iter(acc.attention.kernels))
+
+
+def attention_casts_s(acc: Accelerator, c: Candidates, call: AttentionCall) -> ForwardBackward:
+    """Seconds of the casts of attention in FP8: queries, keys and values forward, the gradient of its output backward.
+
+    Block scales run along one direction, so MXFP8 writes both layouts; one scale per tensor serves both. NVFP4 runs
+    attention with one scale per tensor (NVIDIA-NeMo/Megatron-Bridge#5394).
+    """
+    heads, kv_heads, qk_dim, v_dim = (np.asarray(call[x], np.float64) for x in ("heads", "kv_heads", "qk_dim", "v_dim"))
+    tokens = np.asarray(call["batch"]) * np.asarray(call["seq_q"])
+    recipe = np.where(c.fp8 == Fp8.NVFP4, Fp8.HYBRID, c.fp8)
+    inputs = tokens * (heads * qk_dim + kv_heads * (qk_dim + v_dim))
+    forward_s, backward_s = (
+        operand_cast_s(acc, elements, 1.0, recipe, np.False_)[0] for elements in (inputs, tokens * heads * v_dim)
+    )
+    return ForwardBackward(forward_s=forward_s, backward_s=backward_s)
 
 
 def mlp_operations(
