@@ -48,7 +48,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     return terms
 """
 KNOB = {
-    "primus_search/knobs.py": (')\n"""Every knob', ROW),
+    "primus_search/knobs/rows.py": (')\n"""Every knob', ROW),
     "primus_search/candidates.py": ("    offload_layers: Ints\n", "    offload_layers: Ints\n    toy: Bools\n"),
     "primus_search/space/rules.py": (None, RULE),
     "primus_search/cost/replicas.py": (None, FORMULA),

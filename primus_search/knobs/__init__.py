@@ -1,0 +1,21 @@
+"""The knobs of a training configuration: `rows` has one of each, `knob` what a row is, `values` their words."""
+
+from primus_search.knobs.knob import Enters as Enters
+from primus_search.knobs.knob import Kind as Kind
+from primus_search.knobs.knob import Knob as Knob
+from primus_search.knobs.knob import KnobValue as KnobValue
+from primus_search.knobs.knob import Row as Row
+from primus_search.knobs.knob import Scope as Scope
+from primus_search.knobs.rows import KNOB as KNOB
+from primus_search.knobs.rows import KNOBS as KNOBS
+from primus_search.knobs.rows import NUMERIC as NUMERIC
+from primus_search.knobs.rows import WORDED as WORDED
+from primus_search.knobs.rows import reading as reading
+from primus_search.knobs.values import CpComm as CpComm
+from primus_search.knobs.values import CudaGraph as CudaGraph
+from primus_search.knobs.values import Fp8 as Fp8
+from primus_search.knobs.values import GroupedGemm as GroupedGemm
+from primus_search.knobs.values import Recompute as Recompute
+from primus_search.knobs.values import RecomputeMethod as RecomputeMethod
+from primus_search.knobs.values import Sharding as Sharding
+from primus_search.knobs.values import StateFormat as StateFormat

@@ -1,0 +1,102 @@
+"""The words of choices and modules, as the enumerations whose members a table's columns hold."""
+
+from enum import IntEnum, IntFlag
+
+
+class Fp8(IntEnum):
+    """Low-precision recipe of the linear layers' GEMMs; `NONE` is BF16 throughout.
+
+    HYBRID is per-tensor current scaling (E4M3 forward, E5M2 gradients), DELAYED per-tensor with an amax history,
+    BLOCKWISE 1x128 / 128x128 scales, ROWWISE one scale per row, MXFP8 and NVFP4 the OCP / NVIDIA block formats.
+    """
+
+    NONE = 0
+    HYBRID = 1
+    DELAYED = 2
+    BLOCKWISE = 3
+    ROWWISE = 4
+    MXFP8 = 5
+    NVFP4 = 6
+
+
+class Recompute(IntFlag):
+    """What is recomputed in backward. Modules combine; FULL recomputes whole layers (see `recompute_num_layers`).
+
+    CORE_ATTENTION is Megatron's `selective`; OP_SAC is torchtitan's per-op selective checkpointing (SDPA outputs and
+    every second matmul are kept); with OP_SAC_EXPERTS beside it products of routed experts are kept, too.
+    """
+
+    NONE = 0
+    CORE_ATTENTION = 1
+    MLA_UP_PROJ = 2
+    MLP = 4
+    MOE_ACTIVATION = 8
+    LAYERNORM = 16
+    OP_SAC = 32
+    FULL = 64
+    OP_SAC_EXPERTS = 128
+
+
+class RecomputeMethod(IntEnum):
+    """How FULL recompute picks layers: UNIFORM keeps each group's input, BLOCK takes the first layers of a stage."""
+
+    UNIFORM = 0
+    BLOCK = 1
+
+
+class Sharding(IntEnum):
+    """What is sharded over data-parallel ranks: nothing, optimizer state (ZeRO-1), + gradients, or all three.
+
+    HSDP shards inside groups of `shard_group` ranks and replicates across them.
+    """
+
+    NONE = 0
+    DISTRIBUTED_OPTIMIZER = 1
+    ZERO2 = 2
+    FSDP2 = 3
+    HSDP = 4
+
+
+class GroupedGemm(IntEnum):
+    """Experts of a rank as one grouped kernel (TURBO) or one GEMM after another (LEGACY)."""
+
+    TURBO = 0
+    LEGACY = 1
+
+
+class CudaGraph(IntEnum):
+    """What is captured as a CUDA graph and replayed without host launches, each member more than the one before.
+
+    ROUTER router and preparation of MoE layers; PARTIAL attention, norms and residuals as well; FULL forward and
+    backward of the whole iteration.
+    """
+
+    NONE = 0
+    ROUTER = 1
+    PARTIAL = 2
+    FULL = 3
+
+
+class CpComm(IntEnum):
+    """How context-parallel ranks exchange keys and values; STACK as the software does unless told."""
+
+    STACK = 0
+    P2P = 1
+    A2A = 2
+    ALL_GATHER = 3
+
+
+class StateFormat(IntEnum):
+    """Number formats of gradients, weights and optimizer state; STACK those of the software.
+
+    BF16_MOMENTS    both Adam moments in BF16        BF16_STATE  moments and accumulated gradients in BF16
+    BF16_REDUCTION  gradients reduced in BF16        BF16_ALL    everything in BF16, without FP32 master weights
+    FP32_ALL        weights, gradients and moments in FP32; the weights are their own masters
+    """
+
+    STACK = 0
+    BF16_MOMENTS = 1
+    BF16_STATE = 2
+    BF16_REDUCTION = 3
+    BF16_ALL = 4
+    FP32_ALL = 5
