@@ -47,7 +47,7 @@ def _of_framework(axis: str, usual: tuple[AxisValue, ...], framework: Framework)
         return tuple(name for name, schedule in framework.schedules.items() if schedule.is_auto)
     key = framework.spellings.get(axis)
     if key is None:
-        return tuple(value for value in usual if value == KNOB[axis].default) or usual[:1]
+        return (KNOB[axis].default,)
     if not key.values:
         return usual
     if key.auto and len(usual) > 1:
