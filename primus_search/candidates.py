@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from primus_search.knobs import KNOB, KNOBS
 from primus_search.knobs import CpComm as CpComm
 from primus_search.knobs import CudaGraph as CudaGraph
+from primus_search.knobs import DispatchBackend as DispatchBackend
 from primus_search.knobs import Fp8 as Fp8
 from primus_search.knobs import GroupedGemm as GroupedGemm
 from primus_search.knobs import Recompute as Recompute
@@ -70,6 +71,7 @@ class Candidates:
     cp_comm: Ints
     state_format: Ints
     fp8_attention: Bools
+    dispatch_backend: Ints
     schedules: tuple[str, ...] = ("1f1b",)
     layouts: tuple[Layout, ...] = (EVEN,)
 
@@ -132,6 +134,11 @@ class Candidates:
     def has_fused_dispatch(self) -> Bools:
         """Whether tokens reach experts by one fused, node-aware exchange rather than by a plain all-to-all."""
         return self.deepep
+
+    def has_group_buffers(self, *, usual: bool) -> Bools:
+        """Whether fused dispatch is HybridEP, under software whose own is (`usual`) unless told."""
+        is_stack = self.dispatch_backend == DispatchBackend.STACK
+        return np.where(is_stack, usual, self.dispatch_backend == DispatchBackend.HYBRIDEP)
 
     def graph_scope(self, always: str) -> Ints:
         """`CudaGraph` codes of what is replayed as a graph, under software that captures `always` anyway."""

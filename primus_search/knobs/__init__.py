@@ -13,6 +13,7 @@ from primus_search.knobs.rows import WORDED as WORDED
 from primus_search.knobs.rows import reading as reading
 from primus_search.knobs.values import CpComm as CpComm
 from primus_search.knobs.values import CudaGraph as CudaGraph
+from primus_search.knobs.values import DispatchBackend as DispatchBackend
 from primus_search.knobs.values import Fp8 as Fp8
 from primus_search.knobs.values import GroupedGemm as GroupedGemm
 from primus_search.knobs.values import Recompute as Recompute

@@ -15,6 +15,7 @@ from primus_search.knobs.knob import Enters, Kind, Knob, Row, Scope
 from primus_search.knobs.values import (
     CpComm,
     CudaGraph,
+    DispatchBackend,
     Fp8,
     GroupedGemm,
     Recompute,
@@ -367,6 +368,19 @@ KNOBS: tuple[Knob, ...] = (
         freed=9,
         label="deepep",
         plain="no deepep",
+    ),
+    Knob(
+        name="dispatch_backend",
+        kind=Kind.CHOICE,
+        words=DispatchBackend,
+        summary="Kernels of the fused dispatch that `deepep` switches on; `stack`: those of the software.",
+        enters=Enters.BATCH,
+        scope=Scope.EXPERTS,
+        default=DispatchBackend.STACK,
+        off=DispatchBackend.STACK,
+        relief=(DispatchBackend.DEEPEP,),
+        guess=DispatchBackend.STACK,
+        label="via:{dispatch_backend}",
     ),
     Knob(
         name="grouped_gemm",

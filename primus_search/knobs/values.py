@@ -86,6 +86,18 @@ class CpComm(IntEnum):
     ALL_GATHER = 3
 
 
+class DispatchBackend(IntEnum):
+    """Kernels of fused expert dispatch; STACK those of the software.
+
+    DEEPEP waits on the host for token counts and has room for what a device routes; HYBRIDEP keeps counts on the device
+    and has room for every token of the group.
+    """
+
+    STACK = 0
+    DEEPEP = 1
+    HYBRIDEP = 2
+
+
 class StateFormat(IntEnum):
     """Number formats of gradients, weights and optimizer state; STACK those of the software.
 

@@ -142,6 +142,7 @@ def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
     vpp = degrees.pop("vpp")
     vpp = vpp if numbers["pp"] > 1 else 1
     settings = reading.settings
+    is_flex = settings.get("moe_token_dispatcher_type") == "flex"
     row: dict[str, Any] = {name: numbers[name] for name in ("tp", "pp", "micro_batch_size")} | degrees
     row |= {
         "vpp": vpp,
@@ -151,10 +152,12 @@ def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
         "sharding": _sharding(reading),
         "sequence_parallel": settings.get("sequence_parallel") in ("True", "true") and numbers["tp"] > 1,
         "fp8_attention": _is_on(settings, "fp8_dot_product_attention"),
-        "deepep": _is_on(settings, "moe_enable_deepep", "use_turbo_deepep"),
+        "deepep": _is_on(settings, "moe_enable_deepep", "use_turbo_deepep") or is_flex,
         "sync_free_stage": int(settings.get("turbo_sync_free_moe_stage", 0)),
         **_recompute(settings),
     }
+    if is_flex and str(settings.get("moe_flex_dispatcher_backend")) in ("deepep", "hybridep"):
+        row["dispatch_backend"] = settings["moe_flex_dispatcher_backend"]
     if "overlap_grad_reduce" in settings:
         row["overlap_grad_reduce"] = _is_on(settings, "overlap_grad_reduce")
     if "tp_comm_overlap" in settings:

@@ -75,6 +75,7 @@ SETTING_ARGUMENTS = (
     "main_grads_dtype",
     "moe_token_dispatcher_type",
     "moe_enable_deepep",
+    "moe_flex_dispatcher_backend",
     "use_turbo_deepep",
     "turbo_sync_free_moe_stage",
     "moe_grouped_gemm",

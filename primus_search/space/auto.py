@@ -11,7 +11,7 @@ from typing import Literal
 
 from primus_search.cluster import Cluster
 from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.knobs import KNOB, KNOBS, CpComm, CudaGraph, Fp8, Recompute, Scope
+from primus_search.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope
 from primus_search.model import Model
 from primus_search.schedule import names as schedule_names
 from primus_search.space.framework_rules import has_word, spelled
@@ -198,6 +198,14 @@ def _recompute(model: Model, cluster: Cluster, workload: Workload) -> tuple[Axis
 def _recompute_num_layers(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
     """All (0), then 1, 2, 4 ... layers of each virtual stage."""
     return (0, *_powers_of_two(model.num_layers))
+
+
+@_of_job
+def _dispatch_backend(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
+    """The software's own by its name, so that launch files name it; AMD's kernels are those that its switch starts."""
+    if not model.is_moe or cluster.accelerator.vendor.lower() != "nvidia":
+        return (DispatchBackend.STACK,)
+    return (DispatchBackend.HYBRIDEP if cluster.stack.memory.group_buffer_copies else DispatchBackend.DEEPEP,)
 
 
 @_of_job

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools
-from primus_search.knobs import CpComm, CudaGraph, Fp8, GroupedGemm, Recompute, RecomputeMethod, Sharding
+from primus_search.knobs import (
+    CpComm,
+    CudaGraph,
+    DispatchBackend,
+    Fp8,
+    GroupedGemm,
+    Recompute,
+    RecomputeMethod,
+    Sharding,
+)
 from primus_search.layout import COUNTED_ENDS
 from primus_search.model import Mamba2, Model
 from primus_search.space.context import Cells, Column, GridJob
@@ -385,15 +394,19 @@ def exchange_overlap_interleaves(job: GridJob, c: Cells) -> Bools:
 @_rule(
     "cuda_graph",
     "deepep",
+    "dispatch_backend",
     reason="a graph of the whole iteration keeps token counts on the device: experts need the fused dispatcher "
-    "(NVIDIA-NeMo/Megatron-Bridge#3983); graphs of the router need experts",
+    "HybridEP (NVIDIA-NeMo/Megatron-Bridge#3983; Megatron-Core moe_expert_rank_capacity_factor); graphs of the router "
+    "need experts",
 )
 def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
     graph = c.ints("cuda_graph")
     if not job.model.is_moe:
         dense: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
         return dense
-    mask: Bools = (graph != CudaGraph.FULL) | c["deepep"].astype(bool)
+    backend, is_usual = c.ints("dispatch_backend"), job.cluster.stack.memory.group_buffer_copies > 0
+    is_hybrid = (backend == DispatchBackend.HYBRIDEP) | ((backend == DispatchBackend.STACK) & is_usual)
+    mask: Bools = (graph != CudaGraph.FULL) | (c["deepep"].astype(bool) & is_hybrid)
     return mask
 
 
@@ -518,6 +531,12 @@ def shards_in_groups(job: GridJob, c: Cells) -> Bools:
 @_matters("grouped_gemm")
 def has_experts(job: GridJob, c: Cells) -> Bools:
     return everywhere(c, job.model.is_moe)
+
+
+@_matters("dispatch_backend", "deepep")
+def dispatches_fused(job: GridJob, c: Cells) -> Bools:
+    fused: Bools = c["deepep"].astype(bool)
+    return fused
 
 
 @_matters("sequence_parallel", "tp")

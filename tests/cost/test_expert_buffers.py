@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates
+from primus_search.candidates import Candidates, DispatchBackend
 from primus_search.cost.memory.buffers import expert_buffer
 from primus_search.cost.memory.share import share
 from primus_search.declare.hardware_files import load_stack
@@ -24,6 +25,6 @@ def test_hybridep_has_room_for_every_token_of_its_group_twice_and_deepep_for_wha
     columns = share(MODEL, WORKLOAD, HYBRID, table, 64)
     hybrid = expert_buffer(MODEL, HYBRID, columns) / GIGABYTE
     assert hybrid.tolist() == pytest.approx([2 * 3.758, 0.0, 0.0], rel=1e-3)
-    memory = replace(HYBRID.memory, group_buffer_copies=0.0)
-    deepep = expert_buffer(MODEL, replace(HYBRID, memory=memory), columns) / GIGABYTE
+    named = replace(table, dispatch_backend=np.full(3, DispatchBackend.DEEPEP))
+    deepep = expert_buffer(MODEL, HYBRID, share(MODEL, WORKLOAD, HYBRID, named, 64)) / GIGABYTE
     assert deepep.tolist() == pytest.approx([4 * 8 * 4096 * 7168 * 2 / GIGABYTE, 0.0, 0.0])

@@ -297,3 +297,14 @@ def test_models_that_extend_themselves_are_refused() -> None:
     assert message(MINIMAL.replace("llama3_8b", "a.yaml")) == (
         "a.yaml:1 @ $: extends itself: a.yaml -> b.yaml -> a.yaml; break the cycle"
     )
+
+
+def test_an_axis_that_a_framework_has_no_key_for_has_its_plain_value() -> None:
+    """torchtitan has no key for `tp_overlap`, which is on where there is a choice: tensor parallelism stays legal."""
+    space = make_space(
+        {"model": "llama3_8b", "hardware": "h100", "nodes": 1, "framework": "torchtitan",
+         "workload": {"seq_length": 4096, "global_batch_size": 64}, "space": {"pp": 1, "cp": 1}}
+    )  # fmt: skip
+    assert space.axis("tp_overlap").values == (False,)
+    enumerator = Enumerator(space)
+    assert set(enumerator.chunk(0, enumerator.size).candidates.tp.tolist()) == {1, 2, 4, 8}

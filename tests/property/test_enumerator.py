@@ -10,6 +10,7 @@ import pytest
 from primus_search.candidates import (
     CpComm,
     CudaGraph,
+    DispatchBackend,
     Fp8,
     GroupedGemm,
     Recompute,
@@ -50,6 +51,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "cp_comm": tuple(CpComm),
     "state_format": tuple(StateFormat),
     "fp8_attention": (False, True),
+    "dispatch_backend": tuple(DispatchBackend),
 }
 ROWS_OF_GRID = 20_000
 
@@ -174,8 +176,14 @@ def _graph_is_legal(space: Space, r: dict[str, Any]) -> bool:
         return True
     if graph == CudaGraph.FULL:
         has_sizes_on_device = space.cluster.accelerator.arch not in ("sm80", "sm90")
-        return not is_sharded and (not space.model.is_moe or (bool(r["deepep"]) and has_sizes_on_device))
+        hybrid = {DispatchBackend.HYBRIDEP} | ({DispatchBackend.STACK} if _is_hybrid(space) else set())
+        is_fused = bool(r["deepep"]) and r["dispatch_backend"] in hybrid
+        return not is_sharded and (not space.model.is_moe or (is_fused and has_sizes_on_device))
     return space.model.is_moe and not is_sharded and r["recompute"] != Recompute.FULL and not r["offload_layers"]
+
+
+def _is_hybrid(space: Space) -> bool:
+    return space.cluster.stack.memory.group_buffer_copies > 0
 
 
 def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: int) -> bool:
@@ -226,6 +234,7 @@ def _with_idle_axes(space: Space, r: dict[str, Any], first: dict[str, Any]) -> d
         "sequence_parallel": (r["tp"] == 1, False),
         "tp_overlap": (r["tp"] == 1 or not r["sequence_parallel"], False),
         "cp_comm": (r["cp"] == 1, CpComm.STACK),
+        "dispatch_backend": (not r["deepep"], DispatchBackend.STACK),
     }
     for name, (is_idle, neutral) in idle.items():
         if is_idle:

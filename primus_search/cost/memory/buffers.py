@@ -9,6 +9,9 @@ from primus_search.stack import Stack
 
 RING_DEPTH = 2.0
 """Key/value blocks a ring holds beside its own: the one attended to and the one arriving."""
+GROUP_COPIES = 2.0
+"""Copies of a group's tokens that HybridEP has room for under software whose own dispatch is another: one each for
+dispatch and combine (deepseek-ai/DeepEP csrc/hybrid_ep)."""
 HOP_TENSORS = 2.0
 """Activations and gradients each have one tensor on its way over a pipeline hop."""
 
@@ -82,6 +85,6 @@ def expert_buffer(model: Model, stack: Stack, s: Share) -> Floats:
     per rank times ranks) and deepseek-ai/DeepEP csrc/hybrid_ep (one buffer each for dispatch and combine).
     """
     top_k = model.moe.top_k if model.moe is not None else 1
-    of_group = stack.memory.group_buffer_copies * s.ep * s.sent_rows / top_k
-    rows = of_group if stack.memory.group_buffer_copies else stack.memory.deepep_buffer_copies * s.sent_rows
+    of_group = (stack.memory.group_buffer_copies or GROUP_COPIES) * s.ep * s.sent_rows / top_k
+    rows = np.where(s.has_group_buffers, of_group, stack.memory.deepep_buffer_copies * s.sent_rows)
     return np.where(s.has_fused_dispatch & (s.ep > 1), BF16_BYTES * rows * model.expert_hidden, 0.0)

@@ -47,6 +47,7 @@ class Share:
     recompute: Ints
     is_fp8: Bools
     has_fused_dispatch: Bools
+    has_group_buffers: Bools
     has_fused_loss: Bools
     state_format: Ints
     cp_comm: Ints
@@ -82,6 +83,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         recompute=c.recompute,
         is_fp8=c.fp8 != Fp8.NONE,
         has_fused_dispatch=c.has_fused_dispatch,
+        has_group_buffers=c.has_group_buffers(usual=stack.memory.group_buffer_copies > 0),
         has_fused_loss=c.loss_fusion,
         state_format=c.state_format,
         cp_comm=c.exchange_of_context(stack.communication.cp_comm),
