@@ -107,6 +107,12 @@ class Candidates:
         taken: dict[str, Any] = {name: _read_only(column[rows]) for name, column in self.columns().items()}
         return replace(self, **taken)
 
+    def with_columns(self, columns: Mapping[str, Ints | Bools]) -> Self:
+        """The table with some columns replaced, in the types and codes of its own."""
+        own = self.columns()
+        typed: dict[str, Any] = {n: _read_only(column.astype(own[n].dtype)) for n, column in columns.items()}
+        return replace(self, **typed)
+
     def columns(self) -> dict[str, Ints | Bools]:
         """The columns by name, in declaration order, codes as codes."""
         return {name: self.__getattribute__(name) for name in COLUMN_NAMES}

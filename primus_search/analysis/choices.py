@@ -21,7 +21,7 @@ from primus_search.schedule import algorithm
 
 Row = Mapping[str, Any]
 
-RATE = "tokens_per_s_per_gpu"
+RATE = "expected_tokens_per_s_per_gpu"
 CLOSE = 0.02
 """Share of the best rate that the simplest candidate may lose."""
 REPEATS = 4
@@ -43,7 +43,7 @@ class ChoiceRow:
     """One row of a ranking beside the first.
 
     rank         place in ranking.csv, from 1        roles    why it is always shown: `best in BF16`
-    differences  names of the knobs that differ from the first row's         change   of tokens/s/GPU, -0.31
+    differences  names of the knobs that differ from the first row's    change   of the expected rate, -0.31
     """
 
     rank: int

@@ -24,6 +24,7 @@ from primus_search.cost.confidence.uncertainty import Confidence, confidence
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
 from primus_search.declare.sourced.range_files import load_ranges
+from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.layout import Layout
@@ -73,6 +74,11 @@ class Explained:
         """Which parts of its projection rest on measured ranges."""
         space, cluster = self.space, self.choice.cluster
         return coverage(space.job_on(cluster), self.one, self.figures.memory_bytes, load_ranges())
+
+    @cached_property
+    def unmeasured_gain(self) -> UnmeasuredGain | None:
+        """What rests on switches that no run on this device had on together."""
+        return unmeasured_gain(self.judge.projector, self.one)
 
     @cached_property
     def measured_kernels(self) -> str:
@@ -156,6 +162,8 @@ def as_data(e: Explained) -> dict[str, Any]:
         "fit_probability": float(e.confidence.fits[0]),
         "coverage": [plain(part) for part in e.coverage],
         "measured_kernels": e.measured_kernels,
+        "unmeasured_gain": e.unmeasured_gain and plain(e.unmeasured_gain),
+        "expected_tokens_per_s_per_gpu": e.row["expected_tokens_per_s_per_gpu"],
         "time_evidence": e.row.get("time_evidence"),
         "memory_evidence": e.row.get("memory_evidence"),
         "mfu": e.figures.mfu,

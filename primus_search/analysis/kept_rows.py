@@ -14,9 +14,9 @@ from primus_search.exploration.run_folder.candidates_file import Knobs, knobs_of
 from primus_search.exploration.run_folder.folder import RANKED_ROWS
 from primus_search.knobs import WORDED
 
-FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low",
-           "tokens_per_s_per_gpu_high", "ties_with_best", "step_s", "memory_bytes", "headroom_bytes", "fit_probability",
-           "bubble_ratio", "mfu")  # fmt: skip
+FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu",
+           "expected_tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high", "ties_with_best",
+           "step_s", "memory_bytes", "headroom_bytes", "fit_probability", "bubble_ratio", "mfu")  # fmt: skip
 
 
 @dataclass(frozen=True)

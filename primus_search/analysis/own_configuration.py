@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.candidates import Candidates, Floats
 from primus_search.declare.presets import shape
 from primus_search.errors import InputError, Problem
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import ClusterResult, SearchResult
-from primus_search.exploration.trials import Broken, Figures, Judge, Values, values_of, word
+from primus_search.exploration.trials import Broken, Figures, Judge, Values, table_of, values_of, word
 from primus_search.export.experiments import Experiment, read_experiment
 from primus_search.knobs import KNOB
 from primus_search.model import Model
@@ -70,7 +72,7 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     winner = judge.project([best])[0]
     said = replace(said, figures=figures, behind=1.0 - figures.tokens_per_s_per_gpu / winner.tokens_per_s_per_gpu)
     if figures.fits:
-        rank, is_exact = _rank(found, judge, figures.tokens_per_s_per_gpu)
+        rank, is_exact = _rank(found, judge, _expected(judge, table_of([own]))[0])
         said = replace(said, rank=rank, is_rank_exact=is_exact)
     pair, with_pair = _best_pair(judge, own, best, figures)
     return replace(said, pair=pair, pair_figures=with_pair)
@@ -98,9 +100,15 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
     return notes
 
 
+def _expected(judge: Judge, table: Candidates) -> Floats:
+    """Expected tokens/s/GPU of every row."""
+    projection = judge.projector.project(table)
+    return projection.tokens_per_s_per_gpu * expected_shares(judge.projector, table, projection)
+
+
 def _rank(found: ClusterResult, judge: Judge, rate: float) -> tuple[int, bool]:
-    """The rank of a rate among the rows that fit: counted where the kept rows reach it, else estimated."""
-    kept = np.asarray(found.ranking.projection.tokens_per_s_per_gpu)
+    """The rank of an expected rate among the rows that fit: counted where the kept rows reach it, else estimated."""
+    kept = found.ranking.expected_rate
     faster = int(np.count_nonzero(kept > rate))
     if faster < len(kept) or len(kept) >= found.feasible:
         return faster + 1, True
@@ -117,10 +125,9 @@ def _faster_share(judge: Judge, rate: float) -> float:
     for start in starts.tolist():
         candidates = enumerator.chunk(start, start + BLOCK).candidates
         if len(candidates):
-            projection = judge.projector.project(candidates)
-            fits = projection.headroom_bytes >= 0
+            fits = judge.projector.project(candidates).headroom_bytes >= 0
             fitting += int(np.count_nonzero(fits))
-            faster += int(np.count_nonzero(fits & (projection.tokens_per_s_per_gpu > rate)))
+            faster += int(np.count_nonzero(fits & (_expected(judge, candidates) > rate)))
     return faster / fitting if fitting else 0.0
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
 from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
 from primus_search.space import ClusterChoice, Space
@@ -57,8 +58,10 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
     legal = [int(i) for i in np.flatnonzero(there.still_legal(table_of(every)))] if every else []
     ranking: list[MovedRow] = []
     if legal:
-        projection = there.projector.project(table_of([every[i] for i in legal]))
-        order = [int(i) for i in np.argsort(without_noise(projection.step.total), kind="stable") if projection.fits[i]]
+        table = table_of([every[i] for i in legal])
+        projection = there.projector.project(table)
+        step_s = without_noise(projection.step.total / expected_shares(there.projector, table, projection))
+        order = [int(i) for i in np.argsort(step_s, kind="stable") if projection.fits[i]]
         ranking = [
             MovedRow(rank=place, was=numbers[legal[i]], figures=figures_of(projection, i), row=rows[legal[i]])
             for place, i in enumerate(order, start=1)

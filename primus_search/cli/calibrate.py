@@ -140,6 +140,7 @@ def _write_ranges(measurements: Path | None, training: Path | None, folder: Path
     """Devices and stacks: the sizes of everything that was measured of them."""
     from primus_search.errors import InputError, Problem
     from primus_search.lab.fit.write_ranges import device_ranges, stack_ranges, write_ranges
+    from primus_search.lab.fit.write_switches import write_switches
 
     if measurements is None or training is None:
         raise InputError([Problem("--ranges", "needs --measurements and --training")])
@@ -148,6 +149,7 @@ def _write_ranges(measurements: Path | None, training: Path | None, folder: Path
         devices, folder / "devices.yaml", "Sizes of measured kernels, collectives and memory peaks per device."
     )
     write_ranges(stack_ranges(training), folder / "stacks.yaml", "Training runs of each stack: GPUs, sequence length.")
+    write_switches(training, folder.parent / "switches" / "measured.yaml")
 
 
 def beside(out: Path, table: Path) -> str:

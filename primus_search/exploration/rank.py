@@ -10,6 +10,7 @@ from primus_search.errors import InputError, NothingFits, Problem
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import NO_MISS, Findings, Miss
 from primus_search.exploration.near_miss import explain_miss
 from primus_search.exploration.result import ClusterResult, RankingTable
@@ -53,22 +54,26 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
 
 
 def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> RankingTable:
-    """The rows with these numbers with their full projection, by step time or, for a frontier, by memory.
+    """The rows with these numbers with their full projection, by expected step or, for a frontier, by memory.
 
     Projected afresh and in the order of their numbers, so that the last digit of a figure does not depend on which
     worker saw which row beside which.
     """
     numbers, choice = np.sort(indices), funnel.space.clusters[cluster]
     candidates = funnel.enumerators[cluster].rows(numbers)
-    projection = funnel.fresh_projector(cluster).project(candidates)
-    step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
-    order = np.lexsort((numbers, step_s) if by == "step" else (numbers, step_s, memory_bytes))
+    projector = funnel.fresh_projector(cluster)
+    projection = projector.project(candidates)
     found = RankingTable(
         job=funnel.space.job_on(choice.cluster),
         choice=choice,
-        indices=numbers[order],
-        candidates=candidates.take(order),
-        projection=projection.take(order),
+        indices=numbers,
+        candidates=candidates,
+        projection=projection,
+        expected_shares=expected_shares(projector, candidates, projection),
+    )
+    step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
+    found = found.take(
+        np.lexsort((numbers, found.expected_step_s) if by == "step" else (numbers, step_s, memory_bytes))
     )
     least = funnel.space.search.min_fit
     return found.take(np.flatnonzero(found.confidence.fits * PERCENT >= least)) if least else found

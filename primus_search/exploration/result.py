@@ -13,8 +13,11 @@ from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.memory.fit import DEVIATIONS_TO_END
+from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.range_files import load_ranges
+from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.job import Job
@@ -31,6 +34,7 @@ RUN_NOISE = 0.02
 class RankingTable:
     """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on.
 
+    expected_shares  expected over projected rate of every row (`exploration.expected`); 1 unless given
     sureties  probability of fitting of rows whose memory was measured, by row; projected errors say it of the others
     """
 
@@ -42,8 +46,11 @@ class RankingTable:
     time_evidence: tuple[str, ...] = ()
     memory_evidence: tuple[str, ...] = ()
     sureties: Mapping[int, float] = field(default_factory=dict)
+    expected_shares: Floats = field(default_factory=lambda: np.ones(0))
 
     def __post_init__(self) -> None:
+        if not len(self.expected_shares):
+            object.__setattr__(self, "expected_shares", np.ones(len(self.indices)))
         for name in ("time_evidence", "memory_evidence"):
             if not self.__getattribute__(name):
                 object.__setattr__(self, name, (PROJECTED,) * len(self.indices))
@@ -54,13 +61,24 @@ class RankingTable:
     def __repr__(self) -> str:
         return f"<RankingTable of {len(self):,} candidates on {self.choice.cluster.accelerator.name}>"
 
+    @property
+    def expected_rate(self) -> Floats:
+        """Expected tokens/s/GPU of every row: what a ranking is by."""
+        return self.projection.tokens_per_s_per_gpu * self.expected_shares
+
+    @property
+    def expected_step_s(self) -> Floats:
+        """Expected seconds of a step, without the noise of sums: what tables are sorted by."""
+        return without_noise(self.projection.step.total / self.expected_shares)
+
     @cached_property
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties of every row."""
         sure = confidence(self.job.model, self.job.cluster, self.candidates.fp8, self.projection)
+        sure = replace(sure, ties_with_best=ties_with_best(self.expected_rate))
         runs_measured = np.array([one == MEASURED for one in self.time_evidence], dtype=np.bool_) & ~self.is_lost
         if runs_measured.any():  # and projected times do not compare with theirs
-            rate = np.where(runs_measured, self.projection.tokens_per_s_per_gpu, 0.0)
+            rate = np.where(runs_measured, self.expected_rate, 0.0)
             sure = replace(sure, ties_with_best=ties_with_best(rate))
         rate = self.projection.tokens_per_s_per_gpu
         was_run = np.array([one == RUN for one in self.time_evidence], dtype=np.bool_)
@@ -75,6 +93,12 @@ class RankingTable:
         """Which parts of the first row's projection rest on measured ranges."""
         memory_bytes = float(self.projection.memory.total[0])
         return coverage(self.job, self.candidates.take(slice(0, 1)), memory_bytes, load_ranges())
+
+    @cached_property
+    def unmeasured_gain(self) -> UnmeasuredGain | None:
+        """What of the first row's projection rests on switches that no run on the device had on together."""
+        is_projected = self.time_evidence[0] not in (MEASURED, RUN)
+        return unmeasured_gain(Projector(self.job), self.candidates.take(slice(0, 1))) if is_projected else None
 
     @property
     def is_lost(self) -> Bools:
@@ -99,6 +123,7 @@ class RankingTable:
             projection=self.projection.take(rows),
             time_evidence=tuple(self.time_evidence[row] for row in chosen),
             memory_evidence=tuple(self.memory_evidence[row] for row in chosen),
+            expected_shares=self.expected_shares[rows],
             sureties={place: self.sureties[row] for place, row in enumerate(chosen) if row in self.sureties},
         )
 
@@ -112,6 +137,7 @@ class RankingTable:
             projection=self.projection.plus(other.projection),
             time_evidence=self.time_evidence + other.time_evidence,
             memory_evidence=self.memory_evidence + other.memory_evidence,
+            expected_shares=np.concatenate([self.expected_shares, other.expected_shares]),
             sureties=dict(self.sureties) | behind,
         )
 
@@ -124,6 +150,7 @@ class RankingTable:
             "microbatches": p.microbatches,
             "tokens_per_s": p.tokens_per_s,
             "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
+            "expected_tokens_per_s_per_gpu": self.expected_rate,
             "tokens_per_s_per_gpu_low": sure.low,
             "tokens_per_s_per_gpu_high": sure.high,
             "ties_with_best": sure.ties_with_best,
@@ -266,7 +293,7 @@ class SearchResult:
         return replace(self, clusters=clusters)
 
     def _score(self, found: ClusterResult) -> float:
-        per_gpu = found.best_tokens_per_s_per_gpu
+        per_gpu = float(found.ranking.expected_rate[0])
         is_total = self.space.search.objective == "tokens_per_s"
         return per_gpu * (found.choice.cluster.world if is_total else 1)
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Candidates, joined
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, joined
 from primus_search.cost.project import Projector
-from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.frontier import frontier_after
-from primus_search.exploration.result import PROJECTED, RankingTable, SearchResult
+from primus_search.exploration.result import MEASURED, PROJECTED, RankingTable, SearchResult
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.exploration.run_folder.folder import RANKED_ROWS, TEMPORARY, StoreError, csv_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
@@ -131,10 +131,16 @@ def _reordered(table: RankingTable, found: "Revalidation") -> RankingTable:
         indices=table.indices[order],
         candidates=table.candidates.take(order),
         projection=found.projection.plus(table.projection.take(tail)),
+        expected_shares=np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order]),
         time_evidence=found.time_evidence + rest,
         memory_evidence=found.memory_evidence + rest,
         sureties=found.sureties,
     )
+
+
+def _is_timed(found: "Revalidation", rows: int) -> Bools:
+    """Rows whose step was measured: their rate is expected as it is."""
+    return np.array([one == MEASURED for one in found.time_evidence] + [False] * (rows - len(found.order)))
 
 
 # --- an old run, measured later -----------------------------------------------------------------------------------
@@ -174,14 +180,16 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
     candidates = joined([Candidates.from_words(dict(zip(COLUMN_NAMES, one, strict=True))) for one in words])
     job = space.job_on(choice.cluster)
     projector = Projector(job, memory_margin=space.search.memory_margin)
+    projection = projector.project(candidates)
     table = RankingTable(
         job=job,
         choice=choice,
         indices=np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64),
         candidates=candidates,
-        projection=projector.project(candidates),
+        projection=projection,
+        expected_shares=expected_shares(projector, candidates, projection),
     )
-    return table.take(np.lexsort((table.indices, without_noise(table.projection.step.total))))
+    return table.take(np.lexsort((table.indices, table.expected_step_s)))
 
 
 def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable) -> None:

@@ -62,6 +62,9 @@ class Enters(Flag):
     MEMORY = STATE | BATCH | MOMENTS
 
 
+EXECUTION = Enters.INSIDE | Enters.REPLICA | Enters.BATCH
+
+
 class Scope(Flag):
     """Pieces of a model whose kernels and traffic (`Enters.INSIDE`) a knob changes."""
 
@@ -136,6 +139,14 @@ class Knob:
     def has_words(self) -> bool:
         """Whether tables and files print its values as words, which have no order."""
         return self.kind in (Kind.CHOICE, Kind.MODULES, Kind.SCHEDULE, Kind.LAYOUT)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it chooses how the same computation is executed on the same layout: fused kernels, overlaps, graphs.
+
+        Any legal row stays a configuration, if not a legal one, with such a knob at its default.
+        """
+        return not self.is_numeric and self.kind is not Kind.DEGREE and not self.enters & ~EXECUTION
 
     @property
     def is_coded(self) -> bool:

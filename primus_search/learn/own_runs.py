@@ -15,7 +15,6 @@ import numpy as np
 from primus_search.candidates import Bools, Candidates, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
-from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.frontier import frontier_after
 from primus_search.exploration.result import MEASURED, RUN, ClusterResult, RankingTable, SearchResult
 from primus_search.job import Job
@@ -115,9 +114,15 @@ def ranked_again(table: RankingTable, rates: Mapping[int, float]) -> RankingTabl
         evidence[row] = RUN
     step = table.projection.step
     scaled = {f.name: step.__getattribute__(f.name) * factor for f in fields(Step)}
-    changed = replace(table, projection=replace(table.projection, step=Step(**scaled)), time_evidence=tuple(evidence))
+    shares = np.where([one == RUN for one in evidence], 1.0, table.expected_shares)
+    changed = replace(
+        table,
+        projection=replace(table.projection, step=Step(**scaled)),
+        time_evidence=tuple(evidence),
+        expected_shares=shares,
+    )
     is_timed = np.array([one == MEASURED for one in evidence])
     is_behind = ~is_timed if is_timed.any() else np.zeros(len(table), np.bool_)
     is_behind &= np.array([one != RUN for one in evidence])
-    order = np.lexsort((table.indices, without_noise(changed.projection.step.total), is_behind, table.is_lost))
+    order = np.lexsort((table.indices, changed.expected_step_s, is_behind, table.is_lost))
     return changed.take(order)

@@ -82,7 +82,8 @@ def _coverage(e: Explained) -> Group:
     table = _table("part", "rests on", "", left=("part", "rests on", ""))
     for part in e.coverage:
         table.add_row(part.part, "measurements" if part.is_calibrated else "extrapolation", part.why)
-    return Group("What the projection rests on", table, *([e.measured_kernels] if e.measured_kernels else []))
+    switches = f"Switches: {e.unmeasured_gain}." if e.unmeasured_gain else ""
+    return Group("What the projection rests on", table, *(line for line in (e.measured_kernels, switches) if line))
 
 
 def _step(e: Explained) -> Group:

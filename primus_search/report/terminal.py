@@ -101,6 +101,9 @@ def _print_recommendation(console: Plain, result: SearchResult, chosen: Sequence
         f"{row['tokens_per_s_per_gpu']:,.0f} tok/s/GPU (90 %: {low:,.0f} to {high:,.0f}), MFU {row['mfu']:.0%}, "
         f"{row['memory_bytes'] / GB:.0f} of {cluster.accelerator.hbm_bytes / GB:.0f} GB ({fits(row)})."
     )
+    gain = best.ranking.unmeasured_gain
+    if gain is not None:
+        console.print(f"Expected {row['expected_tokens_per_s_per_gpu']:,.0f} tok/s/GPU: {gain}.")
     console.print(_launch(result, chosen[0], view))
     changed = [knob.told(row) for knob in NUMERIC if row[knob.name] != knob.word(knob.off)]
     if changed:
@@ -213,7 +216,8 @@ def _legend(ranking: RankingTable, listed: int) -> str:
     tied, source = int(ranking.confidence.ties_with_best.sum()), rests(ranking.confidence)
     return (
         f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} kept "
-        f"candidates. vs #1: tokens/s/GPU against the first row. 90 %: interval of tok/s/GPU, from {source}. "
+        f"candidates. vs #1: expected tokens/s/GPU against the first row; gains of switches that no run on this "
+        f"device had on together count in part. 90 %: interval of tok/s/GPU, from {source}. "
         f"fits: probability that it runs in device memory, FITS from {SURELY:.0%}, AT RISK below; candidates predicted "
         f"to run out of memory are not listed. simplest: fewest knobs off their defaults within 2 % of the best. "
         f"{EVIDENCE} --all prints the ranking row by row; ranking.csv has {listed:,} rows."

@@ -306,7 +306,9 @@ def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str
             key=lambda row: (
                 row["memory_verdict"] == OUT_OF_MEMORY,
                 row["time_evidence"] != MEASURED,
-                -row[result.space.search.objective],
+                -row[result.space.search.objective]
+                * row["expected_tokens_per_s_per_gpu"]
+                / row["tokens_per_s_per_gpu"],
             )
         )
     return rows[:most]

@@ -141,7 +141,8 @@ def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]
 
 
 _COUNTS = frozenset(name for name, default in DEFAULTS.items() if not isinstance(default, bool))
-FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "step_s", "memory_bytes", "headroom_bytes",
+FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu", "expected_tokens_per_s_per_gpu",
+           "step_s", "memory_bytes", "headroom_bytes",
            "bubble_ratio", "mfu")  # fmt: skip
 """Columns of figures that every table of a run has, finite numbers."""
 

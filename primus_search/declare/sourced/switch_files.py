@@ -1,0 +1,52 @@
+"""Reads `hardware/switches/*.yaml`: switches that measured runs had together. `calibrate --ranges` writes it.
+
+shares:
+  moe: {value: 0.78, pairs: 25, source: "..."}
+devices:
+  B200:
+    moe: [{runs: 5, deepep: true, cuda_graph: partial}]
+"""
+
+from functools import lru_cache
+from typing import Any
+
+from primus_search.candidates import Candidates, joined
+from primus_search.declare.search_path import roots
+from primus_search.declare.source import Document, read
+from primus_search.errors import InputError
+from primus_search.measured_switches import SWITCHES, SwitchEvidence
+
+FOLDER = "hardware/switches"
+RUNS = "runs"
+
+
+@lru_cache(maxsize=1)
+def load_switches() -> SwitchEvidence:
+    """What every file in reach says; a device in an earlier root hides the same device in a later one.
+
+    Raises InputError for a file that holds something else.
+    """
+    sets: dict[str, dict[str, Candidates]] = {}
+    shares: dict[str, float] = {}
+    for root in roots():
+        for path in sorted((root / FOLDER).glob("*.yaml")):
+            document = read(path)
+            data = document.data if isinstance(document.data, dict) else {}
+            sets = {device: _sets(document, device, raw) for device, raw in (data.get("devices") or {}).items()} | sets
+            shares = {name: float(raw["value"]) for name, raw in (data.get("shares") or {}).items()} | shares
+    return SwitchEvidence(sets=sets, shares=shares)
+
+
+def _sets(document: Document, device: str, raw: Any) -> dict[str, Candidates]:
+    """The combinations of a device, by family."""
+    found = {}
+    for name, entries in (raw if isinstance(raw, dict) else {}).items():
+        try:
+            rows = [{key: value for key, value in entry.items() if key != RUNS} for entry in entries]
+            strange = sorted({key for row in rows for key in row} - set(SWITCHES))
+            if strange or not rows:
+                raise ValueError(f"expected {RUNS} and switches, found {', '.join(strange) or 'nothing'}")
+            found[name] = joined([Candidates.from_words(row) for row in rows])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError([document.problem(("devices", device, name), str(error))]) from error
+    return found

@@ -1,0 +1,74 @@
+"""What rows are ranked by: the rate to expect, where gains of switches that nobody measured together count in part.
+
+The fastest of millions of projections is the one whose error is likely upward. What runs on the device never had on
+together is where the model is least sure, so of two nearly equal rows the better evidenced one is first
+(docs/cost/uncertainty.md).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.project import Projector
+from primus_search.cost.projection import Projection
+from primus_search.declare.sourced.switch_files import load_switches
+from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.measured_switches import family, unmeasured
+
+
+def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:
+    """Expected over projected rate of every row, at most 1."""
+    evidence, job = load_switches(), projector.job
+    measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
+    rows = np.flatnonzero(unmeasured(table, measured_part))
+    shares: Floats = np.ones(len(table))
+    if len(rows):
+        step_s = without_noise(projector.step(measured_part.take(rows)).total)
+        shares[rows] = evidence.expected_share(job.model, without_noise(projection.step.total[rows]), step_s)
+    return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmeasuredGain:
+    """What of a row's projection rests on switches that no run of its device and family had on together.
+
+    switches   `name=word` of those that are set to the words of `instead` in its measured part
+    gain       of the rate over that of its measured part, projected; 0 where they slow it down
+    expected   of the rate over that of its measured part, expected
+    """
+
+    switches: tuple[str, ...]
+    instead: tuple[str, ...]
+    gain: float
+    expected: float
+    device: str
+    family: str
+
+    def __str__(self) -> str:
+        models = "Mixture-of-experts models" if self.family == "moe" else "dense models"
+        return (
+            f"no measured run of {models} on {self.device} had {', '.join(self.switches)} beside its other switches; "
+            f"of {self.gain:+.0%} projected over {', '.join(self.instead)}, {self.expected:+.0%} is expected"
+        )
+
+
+def unmeasured_gain(projector: Projector, one: Candidates) -> UnmeasuredGain | None:
+    """Of a table of one candidate; None where its switches were measured together."""
+    evidence, job = load_switches(), projector.job
+    part = evidence.measured_part(job.accelerator.name, job.model, one)
+    row, instead = one.row(0), part.row(0)
+    changed = [name for name in row if row[name] != instead[name]]
+    if not changed:
+        return None
+    step_s, part_s = projector.step(one).total, projector.step(part).total
+    gain = max(float(part_s[0] / step_s[0]), 1.0)
+    share = float(evidence.expected_share(job.model, step_s, part_s)[0])
+    return UnmeasuredGain(
+        switches=tuple(f"{name}={row[name]}" for name in changed),
+        instead=tuple(f"{name}={instead[name]}" for name in changed),
+        gain=gain - 1.0,
+        expected=gain * share - 1.0,
+        device=job.accelerator.name,
+        family=family(job.model),
+    )

@@ -1,0 +1,89 @@
+"""The switches that measured runs had on together, and the share of projected gains that measured pairs show.
+
+The share of a family is the slope through the origin of measured on projected log ratios, over pairs of runs of one
+sweep (source, model, device, number of devices, workload, precision and stack) that differ in switches alone, each
+projected with its source and model left out of the fit. A share above 1 is written as 1: no gain is raised.
+"""
+
+import datetime
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.declare.sourced.switch_files import RUNS
+from primus_search.lab.fit.training_run import left_out_rates
+from primus_search.lab.published import validated
+from primus_search.measured_run import MeasuredRun
+from primus_search.measured_switches import SWITCHES, family
+from primus_search.validate.score_runs import ScoredRun
+
+SPLIT = "source and model"
+
+
+def write_switches(training: Path, path: Path) -> None:
+    """Write the file from a table of training runs, or a list of tables; raises InputError for a bad one."""
+    rows = validated(training).with_rates(left_out_rates(training, SPLIT)).rows
+    pairs = list(_pairs(rows))
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    lines = [
+        "# Switches that measured runs had on together, and the share of projected gains of switches that measured",
+        "# pairs of runs show. Written by `primus-search calibrate --ranges`; docs/cost/uncertainty.md says how it is",
+        "# used.",
+        "shares:",
+    ]
+    for name in sorted({name for name, *_ in pairs}):
+        x, y = (np.array([pair[i] for pair in pairs if pair[0] == name]) for i in (1, 2))
+        share = min(float((x * y).sum() / (x * x).sum()), 1.0)
+        source = f"pairs of {training.name}, projected with their source and model left out, {today}"
+        lines.append(f'  {name}: {{value: {share:.2f}, pairs: {len(x)}, source: "{source}"}}')
+    lines.append("devices:")
+    for device, families in sorted(_combinations(row.run for row in rows).items()):
+        lines.append(f"  {device}:")
+        for name, counts in sorted(families.items()):
+            lines.append(f"    {name}:")
+            lines += [f"      - {_entry(values, runs)}" for values, runs in counts.most_common()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+Values = tuple[tuple[str, Any], ...]
+"""Switches of a run that are not at their default, with their words."""
+
+
+def _on(run: MeasuredRun) -> Values:
+    defaults = type(run.candidates).table().row(0)
+    row = run.candidates.row(0)
+    return tuple((name, row[name]) for name in SWITCHES if row[name] != defaults[name])
+
+
+def _combinations(runs: Iterable[MeasuredRun]) -> Mapping[str, Mapping[str, Counter[Values]]]:
+    found: dict[str, dict[str, Counter[Values]]] = defaultdict(lambda: defaultdict(Counter))
+    for run in runs:
+        found[run.cluster.accelerator.name][family(run.model)][_on(run)] += 1
+    return found
+
+
+def _entry(values: Values, runs: int) -> str:
+    words = {True: "true", False: "false"}
+    parts = [f"{RUNS}: {runs}", *(f"{name}: {words.get(value, value)}" for name, value in values)]
+    return f"{{{', '.join(parts)}}}"
+
+
+def _pairs(rows: Sequence[ScoredRun]) -> Iterator[tuple[str, float, float]]:
+    """Family, projected and measured log ratio of two runs of a sweep that differ in switches alone."""
+    sweeps: dict[tuple[Any, ...], list[ScoredRun]] = defaultdict(list)
+    for row in rows:
+        run = row.run
+        rest = tuple(value for name, value in run.candidates.row(0).items() if name not in SWITCHES)
+        job = (run.group, run.gpu, run.cluster.world, run.workload, run.precision, run.cluster.stack.name)
+        sweeps[job, rest].append(row)
+    for sweep in sweeps.values():
+        for a, b in combinations(sweep, 2):
+            if _on(a.run) != _on(b.run):
+                measured = a.run.tokens_per_s_per_gpu / b.run.tokens_per_s_per_gpu
+                yield family(a.run.model), math.log(a.predicted / b.predicted), math.log(measured)
