@@ -348,7 +348,7 @@ class _Assembly:
             constraints.append(Constraint(text=text, where=where))
         if shape.search.numerics == "safe":
             where = self.document.where(("search", "numerics"))
-            constraints += [Constraint(text=f"{knob.name} == '{knob.word(knob.off)}'", where=where) for knob in NUMERIC]
+            constraints += [Constraint(text=f"{knob.name} == {knob.word(knob.off)!r}", where=where) for knob in NUMERIC]
         return tuple(constraints)
 
     def _check_layouts(self, axes: list[Axis], model: Model) -> None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Candidates, Floats
+from primus_search.cost.confidence.switch_evidence import family, unmeasured
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.measured_switches import family, unmeasured
 
 
 def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:

@@ -33,7 +33,6 @@ FLOORS = {
     "knobs": 1,
     "candidates": 1,
     "measured_run": 1,
-    "measured_switches": 1,
     "framework": 1,
     "schedule": 2,
     "space": 3,

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from primus_search.candidates import Candidates, joined
+from primus_search.cost.confidence.switch_evidence import SWITCHES, SwitchEvidence
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError
-from primus_search.measured_switches import SWITCHES, SwitchEvidence
 
 FOLDER = "hardware/switches"
 RUNS = "runs"

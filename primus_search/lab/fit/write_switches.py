@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.cost.confidence.switch_evidence import SWITCHES, family
 from primus_search.declare.sourced.switch_files import RUNS
 from primus_search.lab.fit.training_run import left_out_rates
 from primus_search.lab.published import validated
 from primus_search.measured_run import MeasuredRun
-from primus_search.measured_switches import SWITCHES, family
 from primus_search.validate.score_runs import ScoredRun
 
 SPLIT = "source and model"

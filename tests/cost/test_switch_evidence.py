@@ -1,0 +1,69 @@
+"""Gains of switches that no run had on together count in part; measured ones count in full."""
+
+import numpy as np
+import pytest
+
+from primus_search.candidates import Candidates, joined
+from primus_search.cost.confidence.switch_evidence import SwitchEvidence, unmeasured
+from primus_search.cost.project import Projector
+from primus_search.declare.hardware_files import load_cluster
+from primus_search.declare.model_files import load_model
+from primus_search.declare.sourced.switch_files import load_switches
+from primus_search.exploration.expected import expected_shares, unmeasured_gain
+from primus_search.job import Job
+from primus_search.knobs import KNOBS, CudaGraph
+from primus_search.workload import Workload
+
+MOE = load_model("qwen3_30b_a3b")
+TOGETHER = joined([Candidates.from_words({"deepep": True}), Candidates.from_words({"cuda_graph": "partial"})])
+EVIDENCE = SwitchEvidence(sets={"B200": {"moe": TOGETHER}}, shares={"moe": 0.5})
+
+
+def part_of(device: str = "B200", **words: object) -> dict[str, object]:
+    return EVIDENCE.measured_part(device, MOE, Candidates.from_words(words)).row(0)
+
+
+def test_switches_that_a_run_had_together_stay() -> None:
+    assert part_of(deepep=True)["deepep"] is True
+    assert part_of(cuda_graph="partial", tp=4)["cuda_graph"] == "partial"
+
+
+def test_what_the_nearest_run_lacks_takes_its_value() -> None:
+    both = part_of(deepep=True, cuda_graph="partial")
+    assert (both["deepep"], both["cuda_graph"]) == (True, "none")
+    assert part_of(cuda_graph="full")["cuda_graph"] == "none", "the first of two runs that are as near"
+
+
+def test_a_device_without_runs_has_measured_no_switch() -> None:
+    assert part_of("MI250X", deepep=True, tp=8)["deepep"] is False
+
+
+def test_layouts_are_no_switches() -> None:
+    names = {knob.name for knob in KNOBS if knob.is_switch}
+    assert {"deepep", "cuda_graph", "exchange_overlap", "tp_overlap"} <= names
+    assert not names & {"tp", "pp", "vpp", "micro_batch_size", "fp8", "recompute", "sharding", "sequence_parallel"}
+
+
+def test_gains_are_discounted_and_losses_are_not() -> None:
+    step_s, part_s = np.array([1.0, 1.0, 2.0]), np.array([1.44, 1.0, 1.0])
+    assert EVIDENCE.expected_share(MOE, step_s, part_s) == pytest.approx([1.2 / 1.44, 1.0, 1.0])
+
+
+def test_a_ranking_discounts_rows_whose_switches_were_not_measured_together() -> None:
+    job = Job(MOE, load_cluster("b200", 8), Workload(seq_length=4096, global_batch_size=512))
+    table = Candidates.table(ep=8, grouped_gemm=0, deepep=[False, True], cuda_graph=[0, int(CudaGraph.FULL)])
+    projector = Projector(job)
+    projection = projector.project(table)
+    part = load_switches().measured_part("B200", MOE, table)
+    shares = expected_shares(projector, table, projection)
+    assert unmeasured(table, part).tolist() == [False, True]
+    assert shares[0] == 1.0 and 0.5 < shares[1] < 1.0
+    said = unmeasured_gain(projector, table.take(slice(1, 2)))
+    assert said is not None and 0.0 < said.expected < said.gain
+    assert 1.0 + said.expected == pytest.approx((1.0 + said.gain) * shares[1])
+    assert unmeasured_gain(projector, table.take(slice(0, 1))) is None
+
+
+def test_every_share_is_of_left_out_pairs_and_raises_no_gain() -> None:
+    assert set(load_switches().shares) == {"dense", "moe"}
+    assert all(0.0 < share <= 1.0 for share in load_switches().shares.values())
