@@ -6,11 +6,15 @@ from pathlib import Path
 
 from primus_search.lab.published import validated
 from primus_search.validate import summary
+from primus_search.validate.first_choices import first_choices, sweeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Errors as fractions. `predicted` is tokens/s/GPU per run, for naming what moved."""
+    """Errors as fractions. `predicted` is tokens/s/GPU per run, for naming what moved.
+
+    first_choice_bias, first_choice_regret   of measured sweeps (`validate.first_choices`); the bias without its sign
+    """
 
     rows: int
     skipped: int
@@ -21,14 +25,18 @@ class Accuracy:
     memory_p90_abs_error: float
     false_oom: float
     predicted: dict[str, float]
+    first_choice_bias: float = 0.0
+    first_choice_regret: float = 0.0
 
 
-ERRORS = ("median_abs_error", "p90_abs_error", "memory_median_abs_error", "memory_p90_abs_error", "false_oom")
+ERRORS = ("median_abs_error", "p90_abs_error", "memory_median_abs_error", "memory_p90_abs_error", "false_oom",
+          "first_choice_bias", "first_choice_regret")  # fmt: skip
 
 
 def accuracy_of(runs: Path) -> Accuracy:
     """Project every run of a table and score the errors."""
-    found = summary(validated(runs))
+    outcome = validated(runs)
+    found, chosen = summary(outcome), first_choices(sweeps(outcome.rows))
     memory = found["memory"]
     return Accuracy(
         rows=found["rows"],
@@ -40,6 +48,8 @@ def accuracy_of(runs: Path) -> Accuracy:
         memory_p90_abs_error=_shown(memory["p90_abs_error"]),
         false_oom=_shown(memory["false_oom"]),
         predicted={row["id"]: _shown(row["predicted_tokens_per_s_per_gpu"]) for row in found["per_row"]},
+        first_choice_bias=_shown(abs(chosen.get("bias of the first choice", 0.0))),
+        first_choice_regret=_shown(chosen.get("mean regret", 0.0)),
     )
 
 
