@@ -62,7 +62,7 @@ class Enters(Flag):
     MEMORY = STATE | BATCH | MOMENTS
 
 
-EXECUTION = Enters.INSIDE | Enters.REPLICA | Enters.BATCH
+EXECUTION = Enters.INSIDE | Enters.REPLICA
 
 
 class Scope(Flag):
@@ -142,11 +142,12 @@ class Knob:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it chooses how the same computation is executed on the same layout: fused kernels, overlaps, graphs.
+        """Whether it changes the time of the same computation on the same layout: fused kernels, overlaps, graphs.
 
         Any legal row stays a configuration, if not a legal one, with such a knob at its default.
         """
-        return not self.is_numeric and self.kind is not Kind.DEGREE and not self.enters & ~EXECUTION
+        is_execution = bool(self.enters & EXECUTION) and not self.enters & ~(EXECUTION | Enters.BATCH)
+        return is_execution and not self.is_numeric and self.kind is not Kind.DEGREE
 
     @property
     def is_coded(self) -> bool:

@@ -41,7 +41,17 @@ def test_a_device_without_runs_has_measured_no_switch() -> None:
 def test_layouts_are_no_switches() -> None:
     names = {knob.name for knob in KNOBS if knob.is_switch}
     assert {"deepep", "cuda_graph", "exchange_overlap", "tp_overlap"} <= names
-    assert not names & {"tp", "pp", "vpp", "micro_batch_size", "fp8", "recompute", "sharding", "sequence_parallel"}
+    assert not names & {
+        "tp",
+        "pp",
+        "vpp",
+        "micro_batch_size",
+        "fp8",
+        "recompute",
+        "sharding",
+        "sequence_parallel",
+        "dispatch_backend",
+    }
 
 
 def test_gains_are_discounted_and_losses_are_not() -> None:
