@@ -5,8 +5,8 @@ The fastest published run of every job (model, devices, sequence, batch, precisi
 compared with its measurement:
 
     as published   the row itself, as `validate` projects it
-    same layout    `run` with its degrees and micro-batch, every other knob left out: best over the knobs
-    best found     `run` with everything but model, hardware, nodes, batch, sequence and precision left out
+    same layout    `run` with its degrees and micro-batch, every other knob left out: expected rate of the first row
+    best found     the same with everything but model, hardware, nodes, batch, sequence and precision left out
 
 Beside it: is the recipe legal with every knob at its published value; which knobs of the same layout's winner differ
 from the recipe, and what measured pairs that differ in one of them alone say; what rows of the tables still override.
@@ -124,10 +124,10 @@ def space_of(run: MeasuredRun, axes: dict[str, Any]) -> Space:
 def searched(run: MeasuredRun, axes: dict[str, Any]) -> Found:
     """The best of a user's space."""
     try:
-        best = run_search(space_of(run, axes), Options(engine="local", workers=1, keep=8)).ranking.row(0)
+        best = run_search(space_of(run, axes), Options(engine="local", workers=1, keep=1000)).ranking.row(0)
     except PrimusSearchError as problem:
         return Found(reason=str(problem).splitlines()[-1].strip())
-    return Found(rate=float(best["tokens_per_s_per_gpu"]), row=best)
+    return Found(rate=float(best["expected_tokens_per_s_per_gpu"]), row=best)
 
 
 def pinned(run: MeasuredRun) -> dict[str, Any]:
