@@ -49,7 +49,8 @@ def hardware_of(run: PublishedRun) -> str:
     is_card = family and re.search(rf"(?<![a-z]){family.group()} (?:pcie|nvl)\b(?! ?\d| gen)", words)
     if is_card or first(vocabulary("devices")["limited_power"], {"words": words}):
         raise Skipped(f"the {gpu} is said to be another card, or to run at less power, than the module")
-    file = first(vocabulary("devices")["hardware"], {"name": name, "notes": _plain(run.word("notes"))})
+    facts = {"name": name, "notes": _plain(run.word("notes")), "source": run.word("source")}
+    file = first(vocabulary("devices")["hardware"], facts)
     slug = "_".join(name.split())
     if file is None and slug in names(FileKind.HARDWARE):
         return slug
