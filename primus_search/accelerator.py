@@ -28,6 +28,7 @@ class GemmLaw:
     latency_s         time of the smallest GEMM
     backward_factor   rate of input-gradient and weight-gradient products over forward ones of the same shape
     fp8_backward_factor  likewise for the FP8 recipes
+    mx_backward_factor   likewise for MXFP8, MXFP4 and NVFP4; 0: as the FP8 recipes
     fp8_library_factor  rate of the library's FP8 and FP4 kernels that training calls over those of the sweeps the
                       efficiencies were fitted to (CUTLASS kernels of serving engines)
     fp8_layouts       copies of an FP8 operand with one scale per tensor that its two products need: 2 where both
@@ -47,6 +48,7 @@ class GemmLaw:
     latency_s: float
     backward_factor: float
     fp8_backward_factor: float
+    mx_backward_factor: float = 0.0
     fp8_layouts: float = 2.0
     fp8_library_factor: float = 1.0
 

@@ -28,6 +28,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "gemm.fp8_block_efficiency": SHARE,
     "gemm.fp8_backward_factor": LIBRARY_FACTOR,
     "gemm.fp8_depth_overhead": (0.0, 1500.0),
+    "gemm.mxfp8_efficiency": SHARE,
     "gemm.nvfp4_efficiency": SHARE,
     "attention.softmax_dims": (0.0, 200.0),
     "attention.ramp_tokens": (0.0, 2000.0),
@@ -114,7 +115,8 @@ def stages(points: Sequence[Point]) -> tuple[FitStage, ...]:
             ),
             uses=_is(KernelKind.GEMM, *RECIPES),
         ),
-        FitStage(name="NVFP4 GEMM", parameters=_free("gemm.nvfp4_efficiency"), uses=_is(KernelKind.GEMM, Fp8.NVFP4)),
+        FitStage(name="MXFP8 GEMM", parameters=_free("gemm.mxfp8_efficiency"), uses=_is(KernelKind.GEMM, Fp8.MXFP8)),
+        FitStage(name="FP4 GEMM", parameters=_free("gemm.nvfp4_efficiency"), uses=_is(KernelKind.GEMM, Fp8.NVFP4)),
         FitStage(
             name="attention",
             parameters=attention if families else (),

@@ -84,7 +84,7 @@ _CODES = {
 
 # Timers of single GEMMs that are kernels of the libraries a training framework calls. Python timings of shapes below
 # `_HOST_BOUND_ROWS` are bound by the host; thresholds, averages and best-of-sweep rows are no points.
-_GEMM_OPS = {"fwd", "bwd", "cublaslt", "hipblaslt", "hipkittens", "aiter", "pytorch", "pytorch_hipblaslt"}
+_GEMM_OPS = {"fwd", "bwd", "cublaslt", "hipblaslt", "hipkittens", "aiter", "flydsl", "pytorch", "pytorch_hipblaslt"}
 _PYTHON_OPS = {"aiter", "pytorch", "pytorch_hipblaslt"}
 _HOST_BOUND_ROWS = 4096.0
 _GROUPED_OPS = {"fwd", "bwd", "fwd_contiguous"}

@@ -44,7 +44,7 @@ def calibrate(
         str,
         typer.Option(
             metavar="amd|nvidia",
-            help="With --training: fit only to runs on this vendor's devices, around the numbers in the files.",
+            help="With --training: fit only to runs on this vendor's devices.",
         ),
     ] = "",
     device: Annotated[

@@ -177,10 +177,17 @@ def on_fewer_gpus(network: Network, gpus: int | None) -> Network:
     ends_at_node = network.domain_size == network.gpus_per_node
     nics = max(network.nics_per_node * gpus // network.gpus_per_node, 1)
     domain = gpus if ends_at_node else network.domain_size
-    links = network.link_bytes_per_s
+    share = 1.0
     if network.topology == "mesh":
-        links *= max(domain - 1, 1) / max(network.domain_size - 1, 1)
-    return replace(network, gpus_per_node=gpus, domain_size=domain, nics_per_node=nics, link_bytes_per_s=links)
+        share = max(domain - 1, 1) / max(network.domain_size - 1, 1)
+    return replace(
+        network,
+        gpus_per_node=gpus,
+        domain_size=domain,
+        nics_per_node=nics,
+        link_bytes_per_s=network.link_bytes_per_s * share,
+        link_half_speed_bytes=network.link_half_speed_bytes * share,
+    )
 
 
 def _parse(document: Document, path: Path) -> Hardware:

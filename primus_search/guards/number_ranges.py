@@ -20,6 +20,7 @@ _POSITIVE_NAMES = frozenset({
 _ABSENT_AT_ZERO = frozenset({
     "checkpoint_bytes_per_s",
     "fp4_peak_flops_per_s", "fp8_peak_flops_per_s", "nic_port_bytes_per_s", "fp8_backward_factor",
+    "mx_backward_factor",
     "fp8_block_efficiency", "fp8_row_efficiency", "fp8_tensor_efficiency", "mxfp8_efficiency", "nvfp4_efficiency",
     "gather_efficiency", "library_cast_efficiency", "in_network_efficiency",
 })  # fmt: skip

@@ -52,7 +52,8 @@ FRAMEWORKS |= {"maxtext": "maxtext", "deepspeed": "deepspeed", "fsdp_2023": "hf-
 
 
 DATA = Path("tests/oracle/data")
-TABLES = [DATA / name for name in ("trained_on_amd.txt", "blind_trainers.csv", "blind_runs.csv", "oom_runs.csv")]
+OTHERS = ("unseen_runs_4.csv", "blind_trainers.csv", "blind_runs.csv", "oom_runs.csv")
+TABLES = [DATA / name for name in ("trained_on.txt", *OTHERS)]
 
 
 def selected(paths: Sequence[Path], most: int) -> dict[str, list[MeasuredRun]]:

@@ -124,7 +124,7 @@ def test_tensor_parallel_traffic_follows_the_links_of_the_hardware_file() -> Non
     """[W14] [W20] Time follows the given network, and on a mesh the links of the group, not a default topology."""
     slow = replace(MI355X, link_bytes_per_s=MI355X.link_bytes_per_s / 2)
     c = Candidates.table(tp=[2, 8])
-    assert (tensor(c, network=slow).forward.seconds > 1.9 * tensor(c, network=MI355X).forward.seconds).all()
+    assert (tensor(c, network=slow).forward.seconds > 1.8 * tensor(c, network=MI355X).forward.seconds).all()
     pair, full = tensor(c, network=MI355X).forward.seconds
     assert pair > 2 * full, "two devices of a mesh share one link of seven"
 

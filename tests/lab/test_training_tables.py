@@ -8,6 +8,7 @@ import pytest
 from primus_search.errors import InputError
 from primus_search.lab.fit.training_parameters import die, parameters, quoted, teaches
 from primus_search.lab.fit.training_run import SPLITS, read_cases, shipped_fit
+from primus_search.lab.published import measured_table
 from primus_search.lab.published.run_table import read_rows
 
 DATA = Path(__file__).parents[1] / "oracle" / "data"
@@ -15,11 +16,20 @@ TABLES = DATA / "trained_on.txt"
 
 
 def test_a_list_reads_as_all_its_tables_and_every_run_keeps_its_place() -> None:
-    names = [name for name in TABLES.read_text().splitlines() if name and not name.startswith("#")]
+    lines = [line for line in TABLES.read_text().splitlines() if line and not line.startswith("#")]
+    names = [line.split()[0] for line in lines]
     runs = read_rows(TABLES)
     assert len(runs) == sum(len(read_rows(DATA / name)) for name in names)
     assert len({run.place for run in runs}) == len(runs)
     assert {Path(run.table).name for run in runs} == set(names)
+
+
+def test_a_vendor_after_a_table_takes_the_runs_of_its_devices_alone(tmp_path: Path) -> None:
+    path = tmp_path / "tables.txt"
+    path.write_text(f"{DATA / 'unseen_runs_5.csv'} amd\n{DATA / 'amd_runs.csv'}  amd # a remark\n")
+    runs = measured_table(path).runs
+    assert {run.cluster.accelerator.vendor for run in runs} == {"amd"}
+    assert len(runs) > 33
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "missing.csv\n", "\xff"])

@@ -22,7 +22,9 @@ from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.units import GB
 
-POINTS = list(csv.DictReader((Path(__file__).parent / "data" / "network_points.csv").open()))
+DATA = Path(__file__).parent / "data"
+POINTS = list(csv.DictReader((DATA / "network_points.csv").open()))
+FITTED = list(csv.DictReader((DATA / "network_points_fitted.csv").open()))
 COLLECTIVES = {
     "all_reduce": (all_reduce_s, 2.0),
     "all_gather": (all_gather_s, 1.0),
@@ -56,3 +58,15 @@ def test_published_bandwidth_is_met(point: dict[str, str]) -> None:
 def test_median_error_over_all_points_is_within_a_tenth() -> None:
     errors = [abs(predicted(p) / float(p["value"]) - 1.0) for p in POINTS]
     assert np.median(errors) < 0.10
+
+
+@pytest.mark.parametrize("hardware", sorted({p["hardware"] for p in FITTED}))
+def test_collectives_of_a_fit_are_met_within_the_target(hardware: str) -> None:
+    errors = [abs(predicted(p) / float(p["value"]) - 1.0) for p in FITTED if p["hardware"] == hardware]
+    assert np.median(errors) <= 0.15
+
+
+@pytest.mark.parametrize("hardware", ["mi300x", "mi325x", "mi350x", "mi355x"])
+def test_collectives_of_instinct_devices_that_no_fit_saw_are_met_within_the_target(hardware: str) -> None:
+    errors = [abs(predicted(p) / float(p["value"]) - 1.0) for p in POINTS if p["hardware"] == hardware]
+    assert np.median(errors) <= 0.15

@@ -99,6 +99,11 @@ def link_share(network: Network, local: ArrayLike) -> Floats:
     return np.clip(members - 1.0, 1.0, peers) / peers
 
 
+def _link_ramp_bytes(network: Network, reach: _Reach) -> Floats:
+    """Half-speed bytes of a group on the fast fabric: a ramp per link, so of fewer links in a mesh less."""
+    return network.link_half_speed_bytes * reach.link_share
+
+
 def _ramped_s(wire_bytes: Floats, bytes_per_s: Floats, half_speed_bytes: Floats | float) -> Floats:
     return (wire_bytes + np.sqrt(half_speed_bytes * wire_bytes)) / bytes_per_s
 
@@ -106,12 +111,16 @@ def _ramped_s(wire_bytes: Floats, bytes_per_s: Floats, half_speed_bytes: Floats 
 def _flow_s(network: Network, wire_bytes: Floats, reach: _Reach, *, congestion: Floats | float) -> Floats:
     """Seconds for `wire_bytes` to pass every member: the slowest hop counts, inside or between domains.
 
-    Between domains all local members' NICs work together, since libraries lay one ring or tree per rail.
+    Between domains all local members' NICs work together, since libraries lay one ring or tree per rail. In a mesh
+    such a ring closes over the NICs and takes L - 1 of the links between L members where one that stays inside takes L,
+    so the links hold L / (L - 1) as many: 357 GB/s of bus over two nodes of MI300X, 316 inside one.
     """
     link = network.link_bytes_per_s * network.ring_efficiency * reach.link_share
     link = link * (1.0 - network.pair_loss / np.maximum(reach.local, 2.0))
+    if network.topology != "switch":
+        link = link * np.where(reach.is_remote > 0.0, reach.local / np.maximum(reach.local - 1.0, 1.0), 1.0)
     nic = reach.local * reach.nic_bytes_per_s * network.nic_efficiency
-    inside = _ramped_s(wire_bytes, link, network.link_half_speed_bytes) * (reach.local > 1)
+    inside = _ramped_s(wire_bytes, link, _link_ramp_bytes(network, reach)) * (reach.local > 1)
     outside = _ramped_s(wire_bytes, nic / congestion, network.nic_half_speed_bytes * reach.local) * reach.is_remote
     flow: Floats = np.maximum(inside, outside)
     return flow
@@ -218,11 +227,11 @@ def _inside_all_reduce_s(network: Network, bytes_: Floats, reach: _Reach) -> Flo
     link = network.link_bytes_per_s * reach.link_share
     steps = reach.local - 1.0
     ring_rate = link * network.ring_efficiency * (1.0 - network.pair_loss / np.maximum(reach.local, 2.0))
-    ring = _ramped_s(2.0 * bytes_ * steps / reach.local, ring_rate, network.link_half_speed_bytes)
+    ring = _ramped_s(2.0 * bytes_ * steps / reach.local, ring_rate, _link_ramp_bytes(network, reach))
     inside = 2.0 * steps * network.link_hop_latency_s + ring
     if network.in_network_efficiency > 0.0:
         passed = bytes_ * (1.0 + 1.0 / reach.local)
-        switched = _ramped_s(passed, link * network.in_network_efficiency, network.link_half_speed_bytes)
+        switched = _ramped_s(passed, link * network.in_network_efficiency, _link_ramp_bytes(network, reach))
         inside = np.minimum(inside, 2.0 * network.link_hop_latency_s + switched)
     return inside * (reach.local > 1)
 
@@ -257,9 +266,10 @@ def all_to_all_s(network: Network, message_bytes: ArrayLike, group: Group) -> Fl
     nic = np.minimum(reach.nic_bytes_per_s, port) * network.nic_all_to_all_efficiency
     out = far / nic
     near_hops = (reach.local - 1.0) * network.link_hop_latency_s
-    direct = _ramped_s(near, link, network.link_half_speed_bytes) + out
+    ramp = _link_ramp_bytes(network, reach)
+    direct = _ramped_s(near, link, ramp) + out
     direct = direct + (reach.members - reach.local) * reach.nic_hop_s
-    railed = _ramped_s(near + far, link, network.link_half_speed_bytes) + out + (reach.domains - 1.0) * reach.nic_hop_s
+    railed = _ramped_s(near + far, link, ramp) + out + (reach.domains - 1.0) * reach.nic_hop_s
     return reach.is_group * (_start_s(network, reach) + near_hops + np.minimum(direct, railed))
 
 
@@ -284,7 +294,7 @@ def dispatch_s(
     near = bytes_ * destinations(reach.members) * (reach.local - 1.0) / reach.local
     nic = reach.nic_bytes_per_s * network.nic_dispatch_efficiency
     link = network.link_bytes_per_s * network.dispatch_efficiency * reach.link_share
-    wire = np.maximum(far / nic, _ramped_s(near, link, network.link_half_speed_bytes))
+    wire = np.maximum(far / nic, _ramped_s(near, link, _link_ramp_bytes(network, reach)))
     hops = (reach.local - 1.0) * network.link_hop_latency_s + (reach.domains - 1.0) * reach.nic_hop_s
     return reach.is_group * (_start_s(network, reach) + hops + wire)
 
@@ -298,8 +308,9 @@ def send_s(network: Network, message_bytes: ArrayLike, group: Group) -> Floats:
     """
     reach = _reach(network, group)
     bytes_ = np.asarray(message_bytes, dtype=np.float64)
-    link = network.link_bytes_per_s * network.p2p_efficiency * link_share(network, 2.0)
-    near = network.link_latency_s + _ramped_s(bytes_, link, network.link_half_speed_bytes)
+    share = link_share(network, 2.0)
+    link = network.link_bytes_per_s * network.p2p_efficiency * share
+    near = network.link_latency_s + _ramped_s(bytes_, link, network.link_half_speed_bytes * share)
     nic = reach.nic_bytes_per_s * network.nic_efficiency
     far = network.nic_latency_s + reach.nic_hop_s + bytes_ / nic
     return reach.is_group * np.where(reach.domains > 1, far, near)

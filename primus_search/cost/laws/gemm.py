@@ -118,15 +118,15 @@ def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmP
     is_backward = gemm_pass is not GemmPass.FORWARD
     bf16 = acc.bf16_peak_flops_per_s * law.bf16_efficiency * (law.backward_factor if is_backward else 1.0)
     fp8 = acc.fp8_peak_flops_per_s * (law.fp8_backward_factor if is_backward else 1.0)
-    fp4 = acc.fp4_peak_flops_per_s * (law.fp8_backward_factor if is_backward else 1.0)
+    blocks = (law.mx_backward_factor or law.fp8_backward_factor) if is_backward else 1.0
     by_code = (
         bf16,
         fp8 * law.fp8_tensor_efficiency or bf16,
         fp8 * law.fp8_tensor_efficiency or bf16,
         fp8 * law.fp8_block_efficiency or bf16,
         fp8 * law.fp8_row_efficiency or bf16,
-        fp8 * law.mxfp8_efficiency or bf16,
-        fp4 * law.nvfp4_efficiency or bf16,
+        acc.fp8_peak_flops_per_s * blocks * law.mxfp8_efficiency or bf16,
+        acc.fp4_peak_flops_per_s * blocks * law.nvfp4_efficiency or bf16,
     )
     rates: Floats = np.array(by_code)[code]
     return rates

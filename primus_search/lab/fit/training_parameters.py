@@ -2,9 +2,9 @@
 
 A prior is what is believed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
 PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far one stack or device may lie
-from its siblings: the logarithm of a rate or a time, the plain value of a share. The same number of all stacks is one
-family, and so are the training rates of one vendor's devices. A parameter is offered only where runs can speak about it
-and its file does not quote it: a switch that is off by default is no matter of fitting.
+from its siblings: the logarithm of a rate or a time, the plain value of a share. The same number of all stacks on
+one vendor's devices is one family, and so are their training rates. A parameter is offered only where runs can speak
+about it and its file does not quote it: a switch that is off by default is no matter of fitting.
 """
 
 import re
@@ -115,10 +115,13 @@ EXTRA: dict[str, tuple[Offer, ...]] = {
     "nemo_mlperf": (SWITCHED_TENSOR, BLOCKING),
     "torchtitan": (SWITCHED_TENSOR,),
     "internevo": (PLAIN_TENSOR, BROADCAST),
+    "primus_megatron": (BLOCKING,),
+    "primus_megatron_2025": (BLOCKING,),
     "megatron_te": (PLAIN_TENSOR,),
     "megatron_2022": (PLAIN_TENSOR,),
 }
-"""What only some stacks have: a switch for tensor-parallel overlap, owners that broadcast, batch-level overlap."""
+"""What only some stacks have: a switch for tensor-parallel overlap, owners that broadcast, batch-level overlap, hops of
+a pipeline that block."""
 
 TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
 
@@ -139,11 +142,20 @@ def parameters(cases: Sequence[MeasuredRun]) -> list[PriorParameter]:
         offers = (*OFFERS, *EXTRA.get(name, ()))
         told = quoted(name)
         spoken = [o for o in offers if o.field not in told and any(o.speaks(case) for case in own)]
-        found += [_parameter("stack", name, o, family=o.field) for o in spoken]
+        found += [_parameter("stack", name, o, family=stack_family(o.field, own)) for o in spoken]
     vendors = {die(acc.name): acc.vendor for acc in (case.cluster.accelerator for case in cases)}
     found += [_parameter("hardware", n, TRAINING_RATE, family=rate_family(v)) for n, v in vendors.items()]
     members = Counter(p.family for p in found)
     return [p if members[p.family] > 1 else replace(p, family="") for p in found]
+
+
+def stack_family(field: str, own: Sequence[MeasuredRun]) -> str:
+    """The family of a number of a stack with these runs: stacks that run on AMD's devices are siblings of each other.
+
+    A number is relative to the kernel laws of the devices below it, whose kernels are other people's code there.
+    """
+    [(vendor, _)] = Counter(run.cluster.accelerator.vendor for run in own).most_common(1)
+    return field if vendor == "nvidia" else f"{field} on {vendor}"
 
 
 def quoted(stack: str) -> frozenset[str]:

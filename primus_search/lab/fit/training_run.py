@@ -112,27 +112,14 @@ def read_cases(tables: Path, vendor: str = "") -> tuple[MeasuredRun, ...]:
 def fit_training(tables: Path, vendor: str = "") -> TrainingFit:
     """Fit every stack and training rate to the complete runs of a CSV, or of a list of them (about a minute).
 
-    With a vendor to the runs of its devices alone, around the numbers in the files.
+    With a vendor to the runs of its devices alone, which moves no number of another vendor's stacks or devices.
     """
-    cases = read_cases(tables, vendor)
-    return fit_around_files(cases) if vendor else fit_cases(cases)
+    return fit_cases(read_cases(tables, vendor))
 
 
 def fit_cases(cases: Sequence[MeasuredRun]) -> TrainingFit:
     """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
     offered, lessons = _offered(cases)
-    return _fit_in_two_stages(cases, offered, lessons)
-
-
-def fit_around_files(cases: Sequence[MeasuredRun]) -> TrainingFit:
-    """Fit to some runs only: the number in its file is what is believed of each without them, instead of a family."""
-    offered, lessons = _offered(cases)
-    shipped = start_as_shipped(cases, offered).x
-    own = [replace(p, prior=p.value(x), family="") for p, x in zip(offered, shipped, strict=True)]
-    return _fit_in_two_stages(cases, own, lessons)
-
-
-def _fit_in_two_stages(cases: Sequence[MeasuredRun], offered: Sequence[PriorParameter], lessons: Floats) -> TrainingFit:
     with one_blas_thread():
         state = improve(start(cases, offered), cases, offered, lessons, FREE_STEPS)
         known = _known(offered, state, lessons)

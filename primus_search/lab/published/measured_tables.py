@@ -13,11 +13,19 @@ from primus_search.validate.record_table import read_records
 
 def measured_table(path: Path) -> RunTable:
     """The runs of a CSV, or of every table that a list names. Raises InputError for a file that is no such table."""
-    found = [converted_rows(read_rows(one)) if is_published(one) else read_records(one) for one in tables(path)]
+    found = [_part(one, vendor) for one, vendor in tables(path).items()]
     return RunTable(
         runs=tuple(run for table in found for run in table.runs),
         skipped=tuple(one for table in found for one in table.skipped),
     )
+
+
+def _part(path: Path, vendor: str) -> RunTable:
+    """The runs of a table; with a vendor those of its devices, and no word of what is skipped."""
+    whole = converted_rows(read_rows(path)) if is_published(path) else read_records(path)
+    if not vendor:
+        return whole
+    return RunTable(runs=tuple(run for run in whole.runs if run.cluster.accelerator.vendor == vendor), skipped=())
 
 
 def validated(path: Path, stack: str | None = None) -> Validation:

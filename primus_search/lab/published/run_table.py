@@ -1,6 +1,7 @@
 """Published tables of training runs as typed rows. Odd or missing values become None; the converter decides on them.
 
-Runs come from a CSV, or from every CSV that a list names: a `.txt` file with one path per line, relative to itself.
+Runs come from a CSV, or from every CSV that a list names: a `.txt` file with one path per line, relative to itself. A
+vendor after a path means the runs of that vendor's devices alone.
 """
 
 import csv
@@ -71,6 +72,9 @@ MOST_OF = {"num_layers": 4096, "heads": 4096, "kv_heads": 4096, "head_dim": 8192
 
 LIST = ".txt"
 """Ending of a list of tables."""
+
+VENDORS = ("amd", "nvidia")
+"""Words that may stand after a table in a list."""
 
 _MLPERF = re.compile(r"mlperf|training_results_v", re.IGNORECASE)
 
@@ -159,17 +163,24 @@ def read_rows(path: Path) -> list[PublishedRun]:
     return [run for table in tables(path) for run in _read(table)]
 
 
-def tables(path: Path) -> list[Path]:
-    """The CSV files that a path means: itself, or what a list names, where # begins a remark."""
+def tables(path: Path) -> dict[Path, str]:
+    """The CSV files that a path means, each with the vendor whose runs alone are meant, or an empty word.
+
+    They are the path itself, or what a list names, where # begins a remark.
+    """
     if path.suffix != LIST:
-        return [path]
+        return {path: ""}
     try:
         lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise InputError([Problem(str(path), error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:
         raise InputError([Problem(str(path), f"not a list of tables: {error}")]) from None
-    found = [path.parent / line for line in dict.fromkeys(lines) if line]
+    found = {}
+    for line in filter(None, lines):
+        name, _, vendor = line.rpartition(" ")
+        is_part = vendor in VENDORS and bool(name)
+        found[path.parent / (name.strip() if is_part else line)] = vendor if is_part else ""
     if not found:
         raise InputError([Problem(str(path), "names no table")])
     return found
