@@ -71,8 +71,8 @@ def write_parameters(
         runs = sum(touches(p, case) for case in cases)
         source = f"prior: {runs} training runs do not identify it"
         if p.family:
-            files = f"{p.owner} files{p.family.removeprefix(p.field).partition(' of ')[0]}"
-            source = f"mean of {members[p.family]} {files}, {date}: {runs} training runs do not identify it"
+            siblings = f"{p.owner} files{p.family.removeprefix(p.field).partition(' of ')[0]}"
+            source = f"mean of {members[p.family]} {siblings}, {date}: {runs} training runs do not identify it"
         if p.path in known:
             source = f"fitted {date} to {runs} training runs, standard error {standard_errors[p.path]:.2g}"
         line = _line(p.field, values[p.path], source)
