@@ -28,13 +28,6 @@ REPEATS = 4
 """One row of so many may repeat a layout and precision that is shown, with another schedule family."""
 
 LAYOUT = tuple(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
-CLASSES: Mapping[str, Callable[[Row], Any]] = {
-    "layout": lambda row: tuple(row[name] for name in LAYOUT),
-    "precision": lambda row: precision_class(str(row["fp8"])),
-    "family": lambda row: algorithm(str(row["schedule"])).family if row["pp"] > 1 else "",
-}
-"""What rows may be told apart by, beside the axes."""
-DEFAULT_KEYS = tuple(CLASSES)
 BEST_BF16 = "best in BF16"
 
 
@@ -53,9 +46,21 @@ class ChoiceRow:
     change: float
 
 
-def precision_class(fp8: str) -> str:
-    """BF16, FP8 or FP4, of a value of the axis `fp8`."""
-    return {"none": "BF16", "nvfp4": "FP4"}.get(fp8, "FP8")
+def _layout(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in LAYOUT)
+
+
+def _precision(row: Row) -> str:
+    return {"none": "BF16", "nvfp4": "FP4"}.get(row["fp8"], "FP8")
+
+
+def _family(row: Row) -> str:
+    return algorithm(row["schedule"]).family if row["pp"] > 1 else ""
+
+
+CLASSES: Mapping[str, Callable[[Row], Any]] = {"layout": _layout, "precision": _precision, "family": _family}
+"""What rows may be told apart by, beside the axes."""
+DEFAULT_KEYS = tuple(CLASSES)
 
 
 def keys_of(text: str) -> tuple[str, ...]:

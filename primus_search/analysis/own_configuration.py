@@ -15,11 +15,11 @@ from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.exploration.trials import Broken, Figures, Judge, Values, table_of, values_of, word
 from primus_search.export.experiments import Experiment, read_experiment
-from primus_search.knobs import KNOB
+from primus_search.knobs import KNOB, KNOBS, Enters
 from primus_search.model import Model
 from primus_search.space import AXES, Enumerator
 
-PIPELINE = ("schedule", "vpp", "pipeline_layout")
+PIPELINE = tuple(knob.name for knob in KNOBS if knob.enters == Enters.PIPELINE)
 """Axes that change together: one order of the pipeline."""
 SAMPLES, BLOCK = 8192, 64
 """Rows of the space that are projected to estimate a rank beyond the rows that were kept, in runs of so many."""

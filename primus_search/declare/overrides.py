@@ -15,13 +15,12 @@ from primus_search.declare.axes import AXIS
 from primus_search.declare.source import Document, Keys, did_you_mean, parse, plain
 from primus_search.declare.space_schema import SearchFile, SpaceFile, WorkloadFile
 from primus_search.errors import InputError, Problem
+from primus_search.knobs import KNOBS
 from primus_search.space import Override
 from primus_search.space.tokens import axis_name
 
 ENVIRONMENT: Mapping[str, Keys] = {
-    "PRIMUS_TP": ("space", "tp"),
-    "PRIMUS_PP": ("space", "pp"),
-    "PRIMUS_EP": ("space", "ep"),
+    **{knob.variable: ("space", knob.name) for knob in KNOBS if knob.variable},
     "NNODES": ("nodes",),
     "GPUS_PER_NODE": ("gpus_per_node",),
 }

@@ -85,7 +85,7 @@ class Knob:
     name           of the axis and of the column            kind       what values it takes
     summary        for the schema of space files            enters     terms of the cost model that read it
     default        value where a table does not give it; also its value where it has no effect
-    off            value that stands for not using it
+    off            value that stands for not using it, where that is not the default
     auto           what `auto` lists; None where that depends on the job (`space.auto`)
     scope          pieces whose kernels and traffic it changes; EXPERTS alone: `auto` is the default in a dense model
     is_outer       decides where layers and ranks go (`space.enumerate`); others are switches of the same layout
@@ -97,6 +97,8 @@ class Knob:
     tried          place among the knobs whose other values a sampler tries one by one at its start; 0: not among them
     freed          place among the axes that the check of a sampler frees first; 0: not among them
     is_numeric     changes the values that training computes, not only their cost
+    is_printed     the logs of every framework tell it, so a run and a candidate agree in it or differ
+    variable       environment variable of AMD Primus that sets it       nickname   what labels and users write for it
     words          enumeration of a CHOICE or of MODULES
     aliases        further words for its values in space files      printed  words printed in place of members' names
     least, most, has_all   bounds of a number; `all` is stored as 0
@@ -112,7 +114,7 @@ class Knob:
     summary: str
     enters: Enters
     default: KnobValue
-    off: KnobValue
+    off: KnobValue = None  # type: ignore[assignment]  # in a row: as the default
     auto: tuple[KnobValue, ...] | None = None
     scope: Scope = Scope.ALL
     is_outer: bool = False
@@ -124,6 +126,9 @@ class Knob:
     tried: int = 0
     freed: int = 0
     is_numeric: bool = False
+    is_printed: bool = False
+    variable: str = ""
+    nickname: str = ""
     words: type[IntEnum] | type[IntFlag] | None = None
     aliases: Mapping[str, int] = field(default_factory=dict)
     printed: Mapping[int, str] = field(default_factory=dict)
@@ -134,6 +139,10 @@ class Knob:
     allowed: str = ""
     label: str | Callable[[Row], str] | None = None
     plain: str = ""
+
+    def __post_init__(self) -> None:
+        if self.off is None:
+            object.__setattr__(self, "off", self.default)
 
     @property
     def has_words(self) -> bool:

@@ -18,22 +18,11 @@ from primus_search.cost.projection import Projection, Step
 from primus_search.exploration.frontier import frontier_after
 from primus_search.exploration.result import MEASURED, RUN, ClusterResult, RankingTable, SearchResult
 from primus_search.job import Job
+from primus_search.knobs import KNOBS
 from primus_search.measured_run import MeasuredRun
 from primus_search.validate.record_table import read_records
 
-SAME = (
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "etp",
-    "vpp",
-    "micro_batch_size",
-    "fp8",
-    "recompute",
-    "recompute_num_layers",
-    "sharding",
-)
+SAME = tuple(knob.name for knob in KNOBS if knob.is_printed)
 """Columns that agree between a run and its row, whatever they change in the projection."""
 
 EQUAL = 1e-9

@@ -11,14 +11,11 @@ from typing import Any
 from primus_search.knobs import KNOB, KNOBS, Kind, Knob
 from primus_search.schedule import names as schedule_names
 
-NICKNAMES = {"mbs": "micro_batch_size", "sf": "sync_free_stage", "layout": "pipeline_layout"}
+NICKNAMES = {knob.nickname: knob.name for knob in KNOBS if knob.nickname}
 """Names that labels print for axes."""
 
-PLAIN: dict[str, Any] = {knob.name: knob.word(knob.default) for knob in KNOBS} | {
-    "schedule": "1f1b",
-    "pipeline_layout": "even",
-    "pp": 2,  # a schedule is printed where there is a pipeline
-}
+PLAIN: dict[str, Any] = {knob.name: knob.word(knob.default) for knob in KNOBS} | {"pp": 2}
+"""A row whose labels print nothing but the pipeline, without which no schedule is printed."""
 
 
 def axis_name(name: str) -> str:

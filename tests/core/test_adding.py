@@ -126,7 +126,7 @@ _without_toy = layer_operations
 
 
 def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation]:
-    launches = Call(part=Part.NORMS, module=Module.ELEMENTWISE, forward_s=1.0, backward_s=0.0, forward_kernels=0.0)
+    launches = Call(Part.NORMS, Module.ELEMENTWISE, seconds=(1.0, 0.0), kernels=(0.0, 1.0))
     return [*_without_toy(job, kind, c), launches]
 """
 OF_EFFECT = """

@@ -24,7 +24,7 @@ def seconds(hardware: str, **columns: object) -> tuple[np.ndarray, np.ndarray]:
     space = make_space(ASKED | {"hardware": hardware})
     job = Job(model=space.model, cluster=space.cluster, workload=space.workload)
     call = core_attention(job, job.model.kinds[0], Candidates.table(**columns))
-    return np.asarray(call.forward_s), np.asarray(call.backward_s)
+    return np.asarray(call.seconds[0]), np.asarray(call.seconds[1])
 
 
 def test_it_is_faster_on_a_device_with_rates_and_the_same_elsewhere() -> None:

@@ -55,7 +55,7 @@ def test_context_parallelism_is_not_free() -> None:
 def test_context_parallelism_divides_attention_by_its_degree_not_its_square() -> None:
     def core(cp: int) -> Floats:
         c = Candidates.table(cp=cp)
-        return np.asarray(core_attention(Job(LLAMA, H100, WORKLOAD), LLAMA.kinds[0], c).forward_s)
+        return np.asarray(core_attention(Job(LLAMA, H100, WORKLOAD), LLAMA.kinds[0], c).seconds[0])
 
     assert core(1)[0] / core(4)[0] == pytest.approx(4.0, rel=0.1)
 

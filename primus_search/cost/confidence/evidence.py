@@ -77,7 +77,7 @@ def _attention(operation: Call, kind: LayerKind, job: Job, one: Candidates) -> F
     heads = float(one.micro_batch_size[0]) * model.num_heads / float(one.tp[0])
     is_plain = kind.window == 0 and model.latent is None and int(one.cp[0]) == 1
     shape = (heads, float(job.workload.seq_length), float(model.head_dim) if is_plain else 0.0)
-    seconds = _number(operation.forward_s), _number(operation.backward_s)
+    seconds = _number(operation.seconds[0]), _number(operation.seconds[1])
     kernel = attention_family(cluster.accelerator, cluster.stack, model)
     return _both(cluster.accelerator.tables, "attention", kernel, shape, *seconds)
 

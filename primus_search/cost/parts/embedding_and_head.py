@@ -35,21 +35,17 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     gradient_bytes = state_bytes(job.stack, "gradient_bytes", c.state_format)
     return [
         Traffic(
-            part=Part.EMBEDDING_AND_HEAD,
-            module=Module.ELEMENTWISE,
-            forward_bytes=elements * 2 * BF16_BYTES,
-            backward_bytes=elements * 3 * BF16_BYTES,
-            forward_kernels=3.0,
-            backward_kernels=2.0,
-            kind=Stream.PERMUTE,
-            backward_kind=Stream.PERMUTE,
+            Part.EMBEDDING_AND_HEAD,
+            Module.ELEMENTWISE,
+            (elements * 2 * BF16_BYTES, elements * 3 * BF16_BYTES),
+            kernels=(3.0, 2.0),
+            streams=(Stream.PERMUTE, Stream.PERMUTE),
         ),
         Traffic(
-            part=Part.EMBEDDING_AND_HEAD,
-            module=Module.ELEMENTWISE,
-            forward_bytes=0.0,
-            backward_bytes=table * (2 * BF16_BYTES + 2 * gradient_bytes),
-            backward_kernels=2.0,
+            Part.EMBEDDING_AND_HEAD,
+            Module.ELEMENTWISE,
+            (0.0, table * (2 * BF16_BYTES + 2 * gradient_bytes)),
+            kernels=(1.0, 2.0),
         ),
     ]
 
@@ -63,23 +59,16 @@ def head_operations(job: Job, c: Candidates) -> list[Operation]:
     fused, apart = LOSS_BYTES[True], LOSS_BYTES[False]
     fused_k, apart_k = LOSS_KERNELS[True], LOSS_KERNELS[False]
     return [
-        LinearOp(
-            part=Part.EMBEDDING_AND_HEAD,
-            module=Module.LINEAR,
-            m=s.tokens,
-            n=vocabulary,
-            k=float(model.hidden),
-            precision=Fp8.NONE,
-        ),
+        LinearOp(Part.EMBEDDING_AND_HEAD, Module.LINEAR, s.tokens, vocabulary, float(model.hidden), precision=Fp8.NONE),
         Traffic(
-            part=Part.EMBEDDING_AND_HEAD,
-            module=Module.ELEMENTWISE,
-            forward_bytes=logits * np.where(c.loss_fusion, fused[0], apart[0]),
-            backward_bytes=logits * np.where(c.loss_fusion, fused[1], apart[1]),
-            forward_kernels=np.where(c.loss_fusion, fused_k[0], apart_k[0]),
-            backward_kernels=np.where(c.loss_fusion, fused_k[1], apart_k[1]),
-            kind=Stream.SOFTMAX,
-            backward_kind=Stream.SOFTMAX,
+            Part.EMBEDDING_AND_HEAD,
+            Module.ELEMENTWISE,
+            (
+                logits * np.where(c.loss_fusion, fused[0], apart[0]),
+                logits * np.where(c.loss_fusion, fused[1], apart[1]),
+            ),
+            kernels=(np.where(c.loss_fusion, fused_k[0], apart_k[0]), np.where(c.loss_fusion, fused_k[1], apart_k[1])),
+            streams=(Stream.SOFTMAX, Stream.SOFTMAX),
         ),
     ]
 
@@ -91,8 +80,6 @@ def mtp_operations(job: Job, c: Candidates) -> Sequence[Operation]:
         return ()
     s = shapes(job, c)
     hidden: Floats = np.full(len(c), float(model.hidden))
-    join = LinearOp(
-        part=Part.MLP, module=Module.LINEAR, m=s.tokens, n=hidden / c.tp, k=2.0 * model.hidden, precision=Fp8.NONE
-    )
+    join = LinearOp(Part.MLP, Module.LINEAR, s.tokens, hidden / c.tp, 2.0 * model.hidden, precision=Fp8.NONE)
     layer = layer_operations(job, model.layers[-1], c)
     return [join, *layer, *head_operations(job, c)]

@@ -130,22 +130,17 @@ def norm_operations(model: Model, stack: Stack, s: Shapes, blocks: int = 2) -> l
     add_forward, add_backward, add_fk, add_bk = _RESIDUAL[stack.kernels.has_fused_residual]
     dropout = s.split_tokens * model.hidden * DROPOUT_BYTES * (1.0 if stack.kernels.has_dropout else 0.0)
     norms = Traffic(
-        part=Part.NORMS,
-        module=Module.NORM,
-        forward_bytes=model.num_norms * forward * elements,
-        backward_bytes=model.num_norms * backward * elements,
-        forward_kernels=model.num_norms * forward_kernels,
-        backward_kernels=model.num_norms * backward_kernels,
-        kind=Stream.NORM,
-        backward_kind=Stream.NORM_BACKWARD,
+        Part.NORMS,
+        Module.NORM,
+        (model.num_norms * forward * elements, model.num_norms * backward * elements),
+        kernels=(model.num_norms * forward_kernels, model.num_norms * backward_kernels),
+        streams=(Stream.NORM, Stream.NORM_BACKWARD),
     )
     residuals = Traffic(
-        part=Part.NORMS,
-        module=Module.ELEMENTWISE,
-        forward_bytes=blocks * (add_forward * elements + dropout),
-        backward_bytes=blocks * (add_backward * elements + dropout),
-        forward_kernels=blocks * add_fk,
-        backward_kernels=blocks * add_bk,
+        Part.NORMS,
+        Module.ELEMENTWISE,
+        (blocks * (add_forward * elements + dropout), blocks * (add_backward * elements + dropout)),
+        kernels=(blocks * add_fk, blocks * add_bk),
     )
     return [norms, residuals]
 
@@ -161,16 +156,7 @@ def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, 
         return []
     copied = np.where(c.sequence_parallel & (c.tp > 1), 2.0 * s.tokens * model.hidden * BF16_BYTES, 0.0)
     count = 2.0 * num_split_blocks(model, kind)
-    return [
-        Traffic(
-            part=Part.TENSOR_COMM,
-            module=Module.COMM,
-            forward_bytes=count * copied,
-            backward_bytes=count * copied,
-            forward_kernels=count,
-            backward_kernels=count,
-        )
-    ]
+    return [Traffic(Part.TENSOR_COMM, Module.COMM, (count * copied, count * copied), kernels=(count, count))]
 
 
 def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:
@@ -185,23 +171,17 @@ def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Op
     kv_out = kv_heads_per_rank(model, c) * model.head_dim
     ops: list[Operation] = [
         LinearOp(
-            part=Part.ATTENTION,
-            module=Module.LINEAR,
-            m=s.tokens,
-            n=q_out + 2 * kv_out,
-            k=model.hidden,
+            Part.ATTENTION,
+            Module.LINEAR,
+            s.tokens,
+            q_out + 2 * kv_out,
+            model.hidden,
             precision=c.fp8,
             producer=Producer.NORM,
             input_share=s.split_share,
         ),
         LinearOp(
-            part=Part.ATTENTION,
-            module=Module.LINEAR,
-            m=s.tokens,
-            n=model.hidden,
-            k=q_out,
-            precision=c.fp8,
-            gradient_share=s.split_share,
+            Part.ATTENTION, Module.LINEAR, s.tokens, model.hidden, q_out, precision=c.fp8, gradient_share=s.split_share
         ),
     ]
     if not model.learned_positions:
@@ -231,11 +211,11 @@ def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> 
         gradient_share: ArrayLike = 1.0,
     ) -> LinearOp:
         return LinearOp(
-            part=Part.ATTENTION,
-            module=module,
-            m=m,
-            n=n,
-            k=k,
+            Part.ATTENTION,
+            module,
+            m,
+            n,
+            k,
             precision=c.fp8,
             producer=producer,
             input_share=input_share,
@@ -280,14 +260,11 @@ def _normed(passes: tuple[float, float, int, int], elements: Floats, part: Part,
     """A step along the rows of a BF16 tensor: reads and writes of an element and kernels, forward and backward."""
     forward, backward, forward_kernels, backward_kernels = passes
     return Traffic(
-        part=part,
-        module=module,
-        forward_bytes=forward * elements * BF16_BYTES,
-        backward_bytes=backward * elements * BF16_BYTES,
-        forward_kernels=forward_kernels,
-        backward_kernels=backward_kernels,
-        kind=Stream.NORM,
-        backward_kind=Stream.NORM_BACKWARD,
+        part,
+        module,
+        (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
+        kernels=(forward_kernels, backward_kernels),
+        streams=(Stream.NORM, Stream.NORM_BACKWARD),
     )
 
 
@@ -323,12 +300,10 @@ def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
         forward_s = np.where(c.fp8_attention, low.forward_s / rate + casts.forward_s, forward_s)
         backward_s = np.where(c.fp8_attention, low.backward_s / rate + casts.backward_s, backward_s)
     return Call(
-        part=Part.ATTENTION,
-        module=Module.CORE,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        forward_kernels=6.0 if is_unfused else 1.0,
-        backward_kernels=9.0 if is_unfused else 3.0,
+        Part.ATTENTION,
+        Module.CORE,
+        (forward_s, backward_s),
+        kernels=(6.0 if is_unfused else 1.0, 9.0 if is_unfused else 3.0),
     )
 
 
@@ -367,22 +342,22 @@ def mlp_operations(
     module = Module.MLP
     return [
         LinearOp(
-            part=part,
-            module=module,
-            m=s.tokens,
-            n=gates * inner,
-            k=model.hidden,
+            part,
+            module,
+            s.tokens,
+            gates * inner,
+            model.hidden,
             precision=c.fp8,
             producer=Producer.NORM,
             input_share=s.split_share,
         ),
         _activation(model, stack, s.tokens * inner, part, Module.ACTIVATION),
         LinearOp(
-            part=part,
-            module=module,
-            m=s.tokens,
-            n=model.hidden,
-            k=inner,
+            part,
+            module,
+            s.tokens,
+            model.hidden,
+            inner,
             precision=c.fp8,
             producer=Producer.ACTIVATION,
             gradient_share=s.split_share,
@@ -394,12 +369,10 @@ def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module
     table = _GATED if model.is_gated else _PLAIN
     forward, backward, forward_kernels, backward_kernels = table[stack.kernels.has_fused_activation]
     return Traffic(
-        part=part,
-        module=module,
-        forward_bytes=forward * elements * BF16_BYTES,
-        backward_bytes=backward * elements * BF16_BYTES,
-        forward_kernels=forward_kernels,
-        backward_kernels=backward_kernels,
+        part,
+        module,
+        (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
+        kernels=(forward_kernels, backward_kernels),
     )
 
 
@@ -461,21 +434,17 @@ def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
 def _expert_bias(elements: Floats, local_experts: Floats) -> Traffic:
     (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
     return Traffic(
-        part=Part.EXPERTS,
-        module=Module.EXPERTS,
-        forward_bytes=_EXPERT_BIAS_BYTES[0] * elements,
-        backward_bytes=_EXPERT_BIAS_BYTES[1] * elements,
-        forward_kernels=forward_each * local_experts + forward_once,
-        backward_kernels=backward_each * local_experts + backward_once,
+        Part.EXPERTS,
+        Module.EXPERTS,
+        (_EXPERT_BIAS_BYTES[0] * elements, _EXPERT_BIAS_BYTES[1] * elements),
+        kernels=(forward_each * local_experts + forward_once, backward_each * local_experts + backward_once),
     )
 
 
 def _clamp(elements: Floats) -> Traffic:
     return Traffic(
-        part=Part.EXPERTS,
-        module=Module.EXPERT_ACTIVATION,
-        forward_bytes=_CLAMP_BYTES[0] * elements,
-        backward_bytes=_CLAMP_BYTES[1] * elements,
-        forward_kernels=_CLAMP_KERNELS[0],
-        backward_kernels=_CLAMP_KERNELS[1],
+        Part.EXPERTS,
+        Module.EXPERT_ACTIVATION,
+        (_CLAMP_BYTES[0] * elements, _CLAMP_BYTES[1] * elements),
+        kernels=_CLAMP_KERNELS,
     )

@@ -84,11 +84,11 @@ def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Ope
         is_row = split is Split.ROW
         made.append(
             LinearOp(
-                part=Part.ATTENTION,
-                module=Module.LINEAR,
-                m=s.split_tokens if split is Split.WHOLE else s.tokens,
-                n=n,
-                k=k / c.tp if is_row else float(k),
+                Part.ATTENTION,
+                Module.LINEAR,
+                s.split_tokens if split is Split.WHOLE else s.tokens,
+                n,
+                k / c.tp if is_row else float(k),
                 precision=c.fp8,
                 producer=Producer.NORM if k == hidden and not is_row else Producer.OTHER,
                 input_share=s.split_share if split is Split.COLUMN and k == hidden else 1.0,
@@ -115,12 +115,10 @@ def _vectors(mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
 
 def _stream(elements: Floats, forward: float, backward: float, kind: Stream) -> Traffic:
     return Traffic(
-        part=Part.ATTENTION,
-        module=Module.ELEMENTWISE,
-        forward_bytes=forward * elements * BF16_BYTES,
-        backward_bytes=backward * elements * BF16_BYTES,
-        kind=kind,
-        backward_kind=kind,
+        Part.ATTENTION,
+        Module.ELEMENTWISE,
+        (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
+        streams=(kind, kind),
     )
 
 
@@ -206,13 +204,7 @@ def _attention(
         * (stack.efficiencies.sparse_attention_efficiency if is_sparse else 1.0)
     )
     calls: list[Operation] = [
-        Call(
-            part=Part.ATTENTION,
-            module=Module.CORE,
-            forward_s=times.forward_s / rate,
-            backward_s=times.backward_s / rate,
-            backward_kernels=3.0,
-        )
+        Call(Part.ATTENTION, Module.CORE, (times.forward_s / rate, times.backward_s / rate), kernels=(1.0, 3.0))
     ]
     if indexer is not None and indexer.has_own:
         calls.append(_index_call(job, c, indexer.scoring_flops(job.workload.seq_length)))
@@ -228,10 +220,7 @@ def _index_call(job: Job, c: Candidates, flops_per_token: float) -> Call:
         * job.accelerator.training_rate
     )
     seconds = tokens * flops_per_token / rate
-    return Call(
-        part=Part.ATTENTION, module=Module.CORE, forward_s=seconds, backward_s=2.0 * seconds,
-        forward_kernels=2.0, backward_kernels=2.0,
-    )  # fmt: skip
+    return Call(Part.ATTENTION, Module.CORE, (seconds, 2.0 * seconds), kernels=(2.0, 2.0))
 
 
 def _chunked(job: Job, mixer: Mixer, c: Candidates) -> Call:
@@ -243,14 +232,7 @@ def _chunked(job: Job, mixer: Mixer, c: Candidates) -> Call:
     bytes_s = moved / (bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) * stack.efficiencies.memory_efficiency)
     compute_s = flops / (acc.bf16_peak_flops_per_s * stack.efficiencies.scan_efficiency * acc.training_rate)
     forward_s = np.maximum(compute_s, bytes_s)
-    return Call(
-        part=Part.ATTENTION,
-        module=Module.ELEMENTWISE,
-        forward_s=forward_s,
-        backward_s=CHUNKED_BACKWARD * forward_s,
-        forward_kernels=5.0,
-        backward_kernels=8.0,
-    )
+    return Call(Part.ATTENTION, Module.ELEMENTWISE, (forward_s, CHUNKED_BACKWARD * forward_s), kernels=(5.0, 8.0))
 
 
 def state_elements(mixer: Mixer) -> int:
@@ -308,17 +290,12 @@ def hyper_operations(model: Model, c: Candidates, s: "Shapes", streams: int) -> 
     """Hyper-connections of a layer: per block the mixing weights from all streams, one read and one write of them."""
     rows = s.split_tokens
     wide = float(streams * model.hidden)
-    mixing = LinearOp(
-        part=Part.NORMS, module=Module.ELEMENTWISE, m=2.0 * rows, n=float(2 * streams + streams**2), k=wide
-    )
+    mixing = LinearOp(Part.NORMS, Module.ELEMENTWISE, 2.0 * rows, float(2 * streams + streams**2), wide)
     moved = Traffic(
-        part=Part.NORMS,
-        module=Module.ELEMENTWISE,
-        forward_bytes=2.0 * rows * wide * BF16_BYTES * 3.0,
-        backward_bytes=2.0 * rows * wide * BF16_BYTES * 5.0,
-        forward_kernels=4.0,
-        backward_kernels=6.0,
-        kind=Stream.NORM,
-        backward_kind=Stream.NORM_BACKWARD,
+        Part.NORMS,
+        Module.ELEMENTWISE,
+        (2.0 * rows * wide * BF16_BYTES * 3.0, 2.0 * rows * wide * BF16_BYTES * 5.0),
+        kernels=(4.0, 6.0),
+        streams=(Stream.NORM, Stream.NORM_BACKWARD),
     )
     return [mixing, moved]

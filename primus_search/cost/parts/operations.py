@@ -73,7 +73,12 @@ class Producer(IntEnum):
     ACTIVATION = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+BothPasses = tuple[ArrayLike, ArrayLike]
+"""Of the forward pass and of the backward pass."""
+_BOTH = (Pass.FORWARD, Pass.INPUT_GRAD)
+
+
+@dataclass(frozen=True, slots=True)
 class LinearOp:
     """y = x W on m tokens: forward, both gradients, the casts of a low-precision recipe, gradient accumulation.
 
@@ -113,30 +118,25 @@ class GroupedLinear:
     is_joined: ArrayLike = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """A memory-bound step: bytes read and written, forward and backward, in so many kernels each."""
 
     part: Part
     module: Module
-    forward_bytes: ArrayLike
-    backward_bytes: ArrayLike
-    forward_kernels: ArrayLike = 1.0
-    backward_kernels: ArrayLike = 1.0
-    kind: Stream = Stream.ELEMENTWISE
-    backward_kind: Stream = Stream.ELEMENTWISE
+    moved_bytes: BothPasses
+    kernels: BothPasses = (1.0, 1.0)
+    streams: tuple[Stream, Stream] = (Stream.ELEMENTWISE, Stream.ELEMENTWISE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """Something whose seconds another term knows: attention, a collective, a synchronisation with the host."""
 
     part: Part
     module: Module
-    forward_s: ArrayLike
-    backward_s: ArrayLike
-    forward_kernels: float = 1.0
-    backward_kernels: float = 1.0
+    seconds: BothPasses
+    kernels: BothPasses = (1.0, 1.0)
 
 
 Operation = LinearOp | GroupedLinear | Traffic | Call
@@ -197,8 +197,8 @@ def tally(
     _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
     for o in operations:
         if isinstance(o, Call):
-            _add(work, o.part, o.module, Pass.FORWARD, np.asarray(o.forward_s), o.forward_kernels)
-            _add(work, o.part, o.module, Pass.INPUT_GRAD, np.asarray(o.backward_s), o.backward_kernels)
+            for which, seconds, kernels in zip(_BOTH, o.seconds, o.kernels, strict=True):
+                _add(work, o.part, o.module, which, np.asarray(seconds), kernels)
     return work
 
 
@@ -369,8 +369,6 @@ def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> 
         return stream_s(acc, moved, kind) + (np.asarray(moved) > 0) * (np.asarray(kernels) - 1.0) * latency_s
 
     for o in ops:
-        forward = kernels_s(o.forward_bytes, o.forward_kernels, o.kind)
-        backward = kernels_s(o.backward_bytes, o.backward_kernels, o.backward_kind)
-        rate = 1.0 if o.kind is Stream.GATHER else stack.efficiencies.memory_efficiency
-        _add(work, o.part, o.module, Pass.FORWARD, forward / rate, o.forward_kernels)
-        _add(work, o.part, o.module, Pass.INPUT_GRAD, backward / rate, o.backward_kernels)
+        rate = 1.0 if o.streams[0] is Stream.GATHER else stack.efficiencies.memory_efficiency
+        for which, moved, kernels, kind in zip(_BOTH, o.moved_bytes, o.kernels, o.streams, strict=True):
+            _add(work, o.part, o.module, which, kernels_s(moved, kernels, kind) / rate, kernels)

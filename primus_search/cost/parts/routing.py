@@ -68,40 +68,23 @@ def router_operations(
     syncs = syncs * (c.graph_scope(stack.host.cuda_graph) != CudaGraph.FULL)
     return [
         LinearOp(
-            part=Part.ROUTING,
-            module=Module.ROUTER,
-            m=expert_tokens,
-            n=float(moe.num_experts),
-            k=float(model.hidden),
-            precision=Fp8.NONE,
+            Part.ROUTING, Module.ROUTER, expert_tokens, float(moe.num_experts), float(model.hidden), precision=Fp8.NONE
         ),
         Traffic(
-            part=Part.ROUTING,
-            module=Module.ROUTER,
-            forward_bytes=ROUTER_BYTES_PER_LOGIT * logits,
-            backward_bytes=ROUTER_BYTES_PER_LOGIT * logits,
-            forward_kernels=kernels_f,
-            backward_kernels=kernels_b,
-            kind=Stream.SOFTMAX,
-            backward_kind=Stream.SOFTMAX,
+            Part.ROUTING,
+            Module.ROUTER,
+            (ROUTER_BYTES_PER_LOGIT * logits, ROUTER_BYTES_PER_LOGIT * logits),
+            kernels=(kernels_f, kernels_b),
+            streams=(Stream.SOFTMAX, Stream.SOFTMAX),
         ),
         Traffic(
-            part=Part.ROUTING,
-            module=Module.ROUTER,
-            forward_bytes=forward_rows * row_bytes,
-            backward_bytes=backward_rows * row_bytes,
-            forward_kernels=permute_f,
-            backward_kernels=permute_b,
-            kind=Stream.GATHER,
-            backward_kind=Stream.GATHER,
+            Part.ROUTING,
+            Module.ROUTER,
+            (forward_rows * row_bytes, backward_rows * row_bytes),
+            kernels=(permute_f, permute_b),
+            streams=(Stream.GATHER, Stream.GATHER),
         ),
-        Call(
-            part=Part.LAUNCH,
-            module=Module.ROUTER,
-            forward_s=syncs * stack.host.host_sync_s,
-            backward_s=np.zeros_like(syncs),
-            forward_kernels=0.0,
-        ),
+        Call(Part.LAUNCH, Module.ROUTER, (syncs * stack.host.host_sync_s, np.zeros_like(syncs)), kernels=(0.0, 1.0)),
     ]
 
 

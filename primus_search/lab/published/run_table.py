@@ -11,64 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
+from primus_search.lab.published.rules import vocabulary
 
-NUMBERS = (
-    "params_b",
-    "num_layers",
-    "hidden",
-    "ffn_hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "vocab",
-    "num_experts",
-    "topk",
-    "moe_ffn",
-    "shared_experts",
-    "first_dense_layers",
-    "mla",
-    "gpus",
-    "gpus_per_node",
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "seq_len",
-    "mbs",
-    "gbs",
-    "tokens_per_s_per_gpu",
-    "step_time_s",
-    "peak_mem_gb",
-)
-WORDS = (
-    "id",
-    "source",
-    "model",
-    "gpu",
-    "fsdp",
-    "precision",
-    "recompute",
-    "schedule",
-    "sequence_parallel",
-    "stack",
-    "flags",
-    "complete",
-    "notes",
-)
-OUTCOMES = ("outcome", "oom", "status", "result")
+_COLUMNS = vocabulary("columns")
+NUMBERS = tuple(" ".join(_COLUMNS["numbers"]).split())
+WORDS = tuple(" ".join(_COLUMNS["words"]).split())
+OUTCOMES = tuple(_COLUMNS["outcomes"])
 """Columns that may say how a run ended: `oom`, `out of memory`, `ran`; a column `oom` may say yes."""
 REQUIRED = (("gpu",), ("gpus",), ("tokens_per_s_per_gpu", "step_time_s", *OUTCOMES))
 """Columns without which no row can be scored, one of each group; whatever else is missing is missing in each row."""
-
-MOST = 10**9
-"""Upper limit of any count; larger values are rejected as typos."""
-MOST_OF = {"num_layers": 4096, "heads": 4096, "kv_heads": 4096, "head_dim": 8192, "num_experts": 65536,
-           "gpus": 10**6, "pp": 4096, "vpp": 4096, "shared_experts": 1024, "first_dense_layers": 4096}  # fmt: skip
-"""Counts that lists are as long as, well beyond any model or machine there is."""
-
+MOST, MOST_OF = 10**9, _COLUMNS["most"]
+"""Upper limit of any count, and of some; larger values are rejected as typos."""
 
 LIST = ".txt"
 """Ending of a list of tables."""

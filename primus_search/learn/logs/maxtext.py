@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from primus_search.learn.readers import LogFormat, register
-from primus_search.learn.reading import Assumption, LogReading, MemoryKind
+from primus_search.learn.reading import PARALLEL, Assumption, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import GIB, Transcript, conclude, product
 
@@ -19,7 +19,6 @@ _STAMP = re.compile(r"\b[IWE](\d{4}) (\d\d:\d\d:\d\d\.\d{6})\b")
 _PARAMETER = re.compile(r"Config param (\w+): (.*)$")
 _DEVICES = re.compile(r"[Nn]um_devices: (\d+)\b")
 _PROGRAM = re.compile(r"program HBM usage: (\d+(?:\.\d+)?)([GM]) / ")
-_AXES = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 LEAP_YEAR = 2024
 """Month and day are printed without a year; any leap year serves for differences."""
 
@@ -77,7 +76,7 @@ def conclude_run(seen: Transcript) -> LogReading:
         "global_batch_size": seen.whole("global_batch_size_to_train_on"),
         "model": _model(seen),
     }
-    for name, word in _AXES.items():
+    for name, word in PARALLEL.items():
         facts[name] = product(seen.whole(f"ici_{word}_parallelism"), seen.whole(f"dcn_{word}_parallelism"))
     if facts["tp"] == facts["pp"] == facts["cp"] == 1 and seen.whole("gradient_accumulation_steps") == 1:
         facts["micro_batch_size"] = seen.whole("per_device_batch_size")

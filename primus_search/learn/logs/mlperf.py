@@ -5,18 +5,12 @@ import re
 from typing import Any
 
 from primus_search.learn.readers import LogFormat, register
-from primus_search.learn.reading import LogReading
+from primus_search.learn.reading import PARALLEL, LogReading
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import Transcript, conclude, observe_flags, product
 
 _RECORD = re.compile(r":::MLLOG (\{.*\})")
 _SYSTEM = re.compile(r"\"(number_of_nodes|accelerators_per_node|accelerator_model_name)\"\s*:\s*\"([^\"]*)\"")
-_LAYOUT = {
-    "tp": ("tensor_parallelism", "tensor_model_parallel_size"),
-    "pp": ("pipeline_parallelism", "pipeline_model_parallel_size"),
-    "cp": ("context_parallelism", "context_parallel_size"),
-    "ep": ("expert_parallelism", "expert_model_parallel_size"),
-}
 TOKEN_COUNTED = ("gpt3",)
 """Benchmarks whose block counts are in tokens; the others count samples."""
 
@@ -107,8 +101,8 @@ def conclude_run(seen: Transcript) -> LogReading:
         "micro_batch_size": seen.whole("micro_batch_size"),
         "model": {"model_name": seen.text("submission_benchmark")},
     }
-    for name, keys in _LAYOUT.items():
-        facts[name] = seen.whole(*keys)
+    for name, word in PARALLEL.items():
+        facts[name] = seen.whole(f"{word}_parallelism", f"{word}_model_parallel_size", f"{word}_parallel_size")
     device = seen.text("accelerator_model_name", "submission_platform")
     if device:
         facts["device"] = re.sub(r"^\d+x", "", device)

@@ -4,7 +4,7 @@ import json
 import re
 
 from primus_search.learn.readers import LogFormat, register
-from primus_search.learn.reading import LogReading, MemoryKind
+from primus_search.learn.reading import PARALLEL, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import Transcript, conclude
 
@@ -12,7 +12,7 @@ FACTS, STEP, PEAK = "small trainer facts: ", "small trainer step ", "small train
 _FACTS = re.compile(FACTS + r"(\{.*\})")
 _STEP = re.compile(STEP + r"(\d+): (\d+\.\d+) s\b")
 _PEAK = re.compile(PEAK + r"(\d+)\b")
-SIZES = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
+SIZES = ("gpus", *PARALLEL, "vpp", "seq_length", "micro_batch_size", "global_batch_size")
 
 
 def observe(seen: Transcript, line: str) -> None:
