@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 from primus_search.candidates import Fp8
 from primus_search.errors import InputError, Problem
@@ -197,44 +198,37 @@ def _rate(row: dict[str, str]) -> float:
     return float(row["value"]) * TB  # TFLOP/s: the same factor of 10^12
 
 
+def _call(row: dict[str, str], kind: KernelKind) -> dict[str, Any]:
+    """What every kind of call is described by."""
+    code = _CODES[row["dtype"]]
+    return {"kind": kind, "gpu": row["gpu"], "code": code, "is_burst": _is_burst(row), "source": row["source"]}
+
+
 def _gemm(row: dict[str, str]) -> Point | None:
     if row["op"] not in _GEMM_OPS or not (row["m"] and row["n"] and row["k"]):
         return None
     m, n, k = (float(row[name]) for name in ("m", "n", "k"))
     if row["op"] in _PYTHON_OPS and m < _HOST_BOUND_ROWS:
         return None
-    is_backward = row["op"] == "bwd"
-    return Point(
-        kind=KernelKind.GEMM,
-        gpu=row["gpu"],
-        code=_CODES[row["dtype"]],
-        direction=Direction.BACKWARD if is_backward else Direction.FORWARD,
-        is_burst=_is_burst(row),
-        casts=_casts(row),
-        seconds=(4.0 if is_backward else 2.0) * m * n * k / _rate(row),
-        group=f"{n:.0f}x{k:.0f}",
-        source=row["source"],
-        m=m,
-        n=n,
-        k=k,
-    )
+    return _product(row, KernelKind.GEMM, m, n, k)
 
 
 def _grouped(row: dict[str, str]) -> Point | None:
     if row["op"] not in _GROUPED_OPS or not (row["m"] and row["n"] and row["k"] and row["batch"]):
         return None
     m, n, k, groups = (float(row[name]) for name in ("m", "n", "k", "batch"))
+    return _product(row, KernelKind.GROUPED_GEMM, m, n, k, groups)
+
+
+def _product(row: dict[str, str], kind: KernelKind, m: float, n: float, k: float, groups: float = 1.0) -> Point:
+    """A product, or as many of one shape; backward is both gradients."""
     is_backward = row["op"] == "bwd"
     return Point(
-        kind=KernelKind.GROUPED_GEMM,
-        gpu=row["gpu"],
-        code=_CODES[row["dtype"]],
+        **_call(row, kind),
         direction=Direction.BACKWARD if is_backward else Direction.FORWARD,
-        is_burst=_is_burst(row),
         casts=_casts(row),
         seconds=(4.0 if is_backward else 2.0) * m * n * k * groups / _rate(row),
         group=f"{n:.0f}x{k:.0f}",
-        source=row["source"],
         m=m,
         n=n,
         k=k,
@@ -256,15 +250,11 @@ def _moe_layer(row: dict[str, str]) -> Point | None:
         return None
     tokens, inner, hidden, top_k = float(row["m"]), float(row["n"]), float(row["k"]), float(routing[1])
     return Point(
-        kind=KernelKind.MOE_LAYER,
-        gpu=row["gpu"],
-        code=_CODES[row["dtype"]],
+        **_call(row, KernelKind.MOE_LAYER),
         direction=Direction.FORWARD,
-        is_burst=_is_burst(row),
         casts=0 if _CODES[row["dtype"]] == Fp8.NONE else 1,
         seconds=6.0 * tokens * top_k * inner * hidden / _rate(row),
         group=f"{inner:.0f}x{hidden:.0f}",
-        source=row["source"],
         m=tokens,
         n=inner,
         k=hidden,
@@ -295,7 +285,7 @@ def _attention(row: dict[str, str]) -> Point | None:
         if row["op"].startswith("fwd_bwd")
         else (Direction.BACKWARD if row["op"].startswith("bwd") else Direction.FORWARD)
     )
-    shape = {
+    shape: dict[str, Any] = {
         "batch": float(row["batch"] or 1),
         "heads": float(heads),
         "seq": float(row["seq"]),
@@ -305,15 +295,11 @@ def _attention(row: dict[str, str]) -> Point | None:
     }
     is_causal = row["causal"].lower() == "true"
     return Point(
-        kind=KernelKind.ATTENTION,
-        gpu=row["gpu"],
-        code=Fp8.NONE,
+        **_call(row, KernelKind.ATTENTION),
         direction=direction,
-        is_burst=_is_burst(row),
         casts=0,
         seconds=_attention_flops(is_causal=is_causal, **shape) * (1.0, 2.5, 3.5)[direction] / _rate(row),
         group=f"{row['head_dim']}:{row['heads']}:{row['seq']}",
-        source=row["source"],
         family=family,
         kv_heads=float(kv_heads or heads),
         is_causal=is_causal,

@@ -14,6 +14,7 @@ from primus_search.export.settings import (
     recompute_settings,
     schedule_of,
     settings_of,
+    sharded,
     whole,
     word_of,
     words_of,
@@ -77,8 +78,7 @@ def candidate_words(
         row |= _full_recompute(framework, found, _most_layers(row, model))
     if row.get("sharding") in ("fsdp2", "hsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
-        replicas = world // (row.get("tp", 1) * row["pp"])
-        row |= {"sharding": "hsdp", "shard_group": replicas // copies} if copies > 1 else {"sharding": "fsdp2"}
+        row |= sharded(copies, world // (row.get("tp", 1) * row["pp"]) // copies)
     read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key, GROUP}
     read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
     return row, read

@@ -6,7 +6,7 @@ from typing import Any
 from primus_search.declare.presets import registered_model
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.settings import settings_of, whole, words_of
+from primus_search.export.settings import settings_of, sharded, whole, words_of
 from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
 from primus_search.framework import Framework, Settings
 from primus_search.layout import Layout
@@ -203,7 +203,7 @@ def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world
     shard = world // (ranks * replicas) if shard < 0 else shard
     if shard * cp <= 1:
         return {"sharding": "none"}
-    return {"sharding": "hsdp", "shard_group": shard * cp} if replicas > 1 else {"sharding": "fsdp2"}
+    return sharded(replicas, shard * cp)
 
 
 def _pipeline_words(

@@ -47,7 +47,7 @@ class RecomputeMethod(IntEnum):
 class Sharding(IntEnum):
     """What is sharded over data-parallel ranks: nothing, optimizer state (ZeRO-1), + gradients, or all three.
 
-    HSDP shards inside groups of `shard_group` ranks and replicates across them.
+    HSDP shards inside groups of ranks and replicates across them.
     """
 
     NONE = 0
