@@ -46,3 +46,8 @@ class LaunchJob(Job):
         if layout.kind == "even":
             return None
         return layout_string(self.model, self.row["pp"] * self.row["vpp"], layout)
+
+
+def sharded(copies: int, ranks: int) -> dict[str, Any]:
+    """The axes of weights in so many copies, each sharded over `ranks`."""
+    return {"sharding": "hsdp", "shard_group": ranks} if copies > 1 else {"sharding": "fsdp2"}

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from primus_search.export.job import LaunchJob
+from primus_search.export.job import LaunchJob, sharded
 from primus_search.export.settings import (
     recompute_of,
     recompute_settings,
     schedule_of,
     settings_of,
-    sharded,
     whole,
     word_of,
     words_of,

@@ -136,11 +136,6 @@ def whole(key: str, value: Any, *, least: int | None = None) -> int:
     return number
 
 
-def sharded(copies: int, ranks: int) -> dict[str, Any]:
-    """The axes of weights in so many copies, each sharded over `ranks`."""
-    return {"sharding": "hsdp", "shard_group": ranks} if copies > 1 else {"sharding": "fsdp2"}
-
-
 def recompute_of(knob: Spelling, found: Settings, defaults: Settings) -> str:
     """The recompute word of a file that has Megatron's keys. Raises ValueError for a module that is not modelled."""
     granularity = found.get("recompute_granularity")

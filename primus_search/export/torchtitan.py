@@ -5,8 +5,8 @@ from typing import Any
 
 from primus_search.declare.presets import registered_model
 from primus_search.export import shell
-from primus_search.export.job import LaunchJob
-from primus_search.export.settings import settings_of, sharded, whole, words_of
+from primus_search.export.job import LaunchJob, sharded
+from primus_search.export.settings import settings_of, whole, words_of
 from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
 from primus_search.framework import Framework, Settings
 from primus_search.layout import Layout
