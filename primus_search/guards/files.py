@@ -27,7 +27,7 @@ def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
     where = name or str(path)
     try:
         # Without O_NONBLOCK opening a FIFO waits for a writer.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         raise InputError([Problem(where, "no such file")]) from None
     except (OSError, ValueError) as error:

@@ -372,7 +372,6 @@ KNOBS: tuple[Knob, ...] = (
         enters=Enters.BATCH,
         scope=Scope.EXPERTS,
         default=DispatchBackend.STACK,
-        off=DispatchBackend.STACK,
         relief=(DispatchBackend.DEEPEP,),
         guess=DispatchBackend.STACK,
         label="via:{dispatch_backend}",

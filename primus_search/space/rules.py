@@ -11,6 +11,7 @@ what sync-free stages 2 and 3 switch on (DeepEP and the turbo grouped GEMM); arX
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -68,31 +69,25 @@ CONDITIONALS: list[Conditional] = []
 """Every axis that matters only sometimes; one that depends on another conditional axis comes after it."""
 
 
-def _rule(*reads: str, reason: str) -> Callable[[Keeps], Keeps]:
-    """Add a predicate to the rules, named as the function."""
+def _rule(reads: str, *, reason: str, rules: list[Rule] = RULES) -> Callable[[Keeps], Keeps]:
+    """Add a predicate on some columns, blanks between, to the rules, named as the function."""
 
     def add(keeps: Keeps) -> Keeps:
-        RULES.append(Rule(name=keeps.__name__, reads=reads, reason=reason, keeps=keeps))
+        rules.append(Rule(name=keeps.__name__, reads=tuple(reads.split()), reason=reason, keeps=keeps))
         return keeps
 
     return add
 
 
-def _union_rule(*reads: str, reason: str) -> Callable[[Keeps], Keeps]:
-    """Add a predicate to the rules of a search over any framework, named as the function."""
-
-    def add(keeps: Keeps) -> Keeps:
-        UNION_RULES.append(Rule(name=keeps.__name__, reads=reads, reason=reason, keeps=keeps))
-        return keeps
-
-    return add
+_union_rule = partial(_rule, rules=UNION_RULES)
+"""Add a predicate to the rules of a search over any framework."""
 
 
-def _matters(axis: str, *reads: str) -> Callable[[Keeps], Keeps]:
-    """Add a predicate that tells where an axis has an effect."""
+def _matters(axis: str, reads: str = "") -> Callable[[Keeps], Keeps]:
+    """Add a predicate on some columns that tells where an axis has an effect."""
 
     def add(is_active: Keeps) -> Keeps:
-        CONDITIONALS.append(Conditional(axis=axis, reads=reads, is_active=is_active))
+        CONDITIONALS.append(Conditional(axis=axis, reads=tuple(reads.split()), is_active=is_active))
         return is_active
 
     return add
@@ -149,18 +144,14 @@ def cp_splits_sequence(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule(
-    "sequence_parallel", "tp", "cp", reason="the sequence splits into tp * cp equal parts under sequence parallelism"
-)
+@_rule("sequence_parallel tp cp", reason="the sequence splits into tp * cp equal parts under sequence parallelism")
 def sequence_parallel_splits(job: GridJob, c: Cells) -> Bools:
     mask: Bools = ~c["sequence_parallel"].astype(bool) | (job.workload.seq_length % (c["tp"] * c["cp"]) == 0)
     return mask
 
 
 @_rule(
-    "cp_comm",
-    "tp",
-    "cp",
+    "cp_comm tp cp",
     reason="an all-to-all of context parallelism deals out whole heads: tp * cp divides heads and key-value heads "
     "(NVIDIA/TransformerEngine pytorch/attention/dot_product_attention/context_parallel.py)",
 )
@@ -172,8 +163,7 @@ def exchanges_whole_heads(job: GridJob, c: Cells) -> Bools:
 
 
 @_union_rule(
-    "sequence_parallel",
-    "tp",
+    "sequence_parallel tp",
     reason="a model with experts under tensor parallelism needs sequence parallelism (Megatron-LM)",
 )
 def experts_need_sequence_parallel(job: GridJob, c: Cells) -> Bools:
@@ -184,12 +174,7 @@ def experts_need_sequence_parallel(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "etp",
-    "micro_batch_size",
+    "tp pp cp ep etp micro_batch_size",
     reason="world = tp*cp*dp*pp = etp*ep*edp*pp and global batch = micro_batch_size*dp*microbatches, all whole",
 )
 def whole_degrees(job: GridJob, c: Cells) -> Bools:
@@ -199,12 +184,7 @@ def whole_degrees(job: GridJob, c: Cells) -> Bools:
 # --- pipeline --------------------------------------------------------------------------------------------------------
 
 
-@_rule(
-    "pp",
-    "vpp",
-    "schedule",
-    reason="pp = 1 has no pipeline: vpp = 1 and the first plain schedule stand for all (doubles)",
-)
+@_rule("pp vpp schedule", reason="pp = 1 has no pipeline: vpp = 1 and the first plain schedule stand for all (doubles)")
 def single_stage(job: GridJob, c: Cells) -> Bools:
     plain = [i for i, a in enumerate(job.algorithms) if a.virtual_stages == (1,)]
     chosen = plain[0] if plain else -1
@@ -212,7 +192,7 @@ def single_stage(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule("pp", "vpp", reason="every virtual stage holds at least one layer, or the embedding, or the loss")
+@_rule("pp vpp", reason="every virtual stage holds at least one layer, or the embedding, or the loss")
 def stages_have_layers(job: GridJob, c: Cells) -> Bools:
     mask: Bools = c["pp"] * c["vpp"] <= job.model.num_layers + COUNTED_ENDS
     if any(layout.kind == "string" for layout in job.layouts):
@@ -220,7 +200,7 @@ def stages_have_layers(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule("vpp", "schedule", reason="interleaved needs vpp >= 2, V schedules vpp = 2, the others vpp = 1")
+@_rule("vpp schedule", reason="interleaved needs vpp >= 2, V schedules vpp = 2, the others vpp = 1")
 def schedule_chunks(job: GridJob, c: Cells) -> Bools:
     vpp, schedule = c["vpp"], c["schedule"]
     mask = everywhere(c, False)
@@ -236,9 +216,7 @@ def schedule_chunks(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "schedule",
-    "pp",
-    "microbatches",
+    "schedule pp microbatches",
     reason="the schedule has an order for that many stages and micro-batches (DualPipe: at least 2 * pp)",
 )
 def schedule_serves(job: GridJob, c: Cells) -> Bools:
@@ -248,9 +226,7 @@ def schedule_serves(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_union_rule(
-    "schedule", "pp", "microbatches", reason="interleaved needs micro-batches to be a multiple of pp (Megatron-LM)"
-)
+@_union_rule("schedule pp microbatches", reason="interleaved needs micro-batches to be a multiple of pp (Megatron-LM)")
 def interleaving_rounds(job: GridJob, c: Cells) -> Bools:
     if INTERLEAVED not in job.schedules:
         return everywhere(c, True)
@@ -259,14 +235,12 @@ def interleaving_rounds(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule("pp", "vpp", "pipeline_layout", reason="the pipeline layout deals all layers to exactly pp * vpp virtual stages")
+@_rule("pp vpp pipeline_layout", reason="the pipeline layout deals all layers to exactly pp * vpp virtual stages")
 def layout_suits(job: GridJob, c: Cells) -> Bools:
     return job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout")) > 0
 
 
-@_rule(
-    "pp", "vpp", "pipeline_layout", reason="an earlier layout of the axis deals the layers in the same way (doubles)"
-)
+@_rule("pp vpp pipeline_layout", reason="an earlier layout of the axis deals the layers in the same way (doubles)")
 def layout_is_new(job: GridJob, c: Cells) -> Bools:
     return job.first_to_say_so(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
 
@@ -287,10 +261,7 @@ def recompute_modules(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "recompute_num_layers",
-    "pp",
-    "vpp",
-    "pipeline_layout",
+    "recompute_num_layers pp vpp pipeline_layout",
     reason="recompute_num_layers is at most the layers of the fullest virtual stage",
 )
 def recompute_layers(job: GridJob, c: Cells) -> Bools:
@@ -300,11 +271,7 @@ def recompute_layers(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "recompute_num_layers",
-    "recompute_method",
-    "pp",
-    "vpp",
-    "pipeline_layout",
+    "recompute_num_layers recompute_method pp vpp pipeline_layout",
     reason="recomputing every layer by count is already there as 'all' (doubles)",
 )
 def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
@@ -316,9 +283,7 @@ def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_union_rule(
-    "schedule", "recompute", reason="schedules that split the weight gradient run without recompute (AMD Primus)"
-)
+@_union_rule("schedule recompute", reason="schedules that split the weight gradient run without recompute (AMD Primus)")
 def split_weight_recompute(job: GridJob, c: Cells) -> Bools:
     splits = np.array([algorithm.splits_weight for algorithm in job.algorithms])
     mask: Bools = ~splits[c.ints("schedule")] | (c["recompute"] == Recompute.NONE)
@@ -326,11 +291,7 @@ def split_weight_recompute(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "offload_layers",
-    "pp",
-    "vpp",
-    "pipeline_layout",
-    reason="offload_layers is at most the layers of the fullest virtual stage",
+    "offload_layers pp vpp pipeline_layout", reason="offload_layers is at most the layers of the fullest virtual stage"
 )
 def offload_layers(job: GridJob, c: Cells) -> Bools:
     most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
@@ -341,22 +302,20 @@ def offload_layers(job: GridJob, c: Cells) -> Bools:
 # --- experts ---------------------------------------------------------------------------------------------------------
 
 
-@_union_rule("deepep", "ep", reason="DeepEP needs experts and ep > 1")
+@_union_rule("deepep ep", reason="DeepEP needs experts and ep > 1")
 def deepep_has_experts(job: GridJob, c: Cells) -> Bools:
     mask: Bools = ~c["deepep"].astype(bool) | ((c["ep"] > 1) & job.model.is_moe)
     return mask
 
 
-@_union_rule("sync_free_stage", "ep", reason="sync-free stages need experts and ep > 1")
+@_union_rule("sync_free_stage ep", reason="sync-free stages need experts and ep > 1")
 def sync_free_has_experts(job: GridJob, c: Cells) -> Bools:
     mask: Bools = (c["sync_free_stage"] == 0) | ((c["ep"] > 1) & job.model.is_moe)
     return mask
 
 
 @_union_rule(
-    "sync_free_stage",
-    "deepep",
-    "grouped_gemm",
+    "sync_free_stage deepep grouped_gemm",
     reason="sync-free stages 2 and 3 bring DeepEP and the turbo grouped GEMM with them (AMD Primus)",
 )
 def sync_free_implies_deepep(job: GridJob, c: Cells) -> Bools:
@@ -366,9 +325,7 @@ def sync_free_implies_deepep(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "exchange_overlap",
-    "ep",
-    "recompute",
+    "exchange_overlap ep recompute",
     reason="overlapped expert exchange needs ep > 1 and no full recompute (Megatron-Core transformer_config.py)",
 )
 def exchange_overlap_exchanges(job: GridJob, c: Cells) -> Bools:
@@ -379,9 +336,7 @@ def exchange_overlap_exchanges(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "exchange_overlap",
-    "pp",
-    "schedule",
+    "exchange_overlap pp schedule",
     reason="overlapped expert exchange needs the interleaved schedule where pp > 1 (Megatron-Core)",
 )
 def exchange_overlap_interleaves(job: GridJob, c: Cells) -> Bools:
@@ -392,9 +347,7 @@ def exchange_overlap_interleaves(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "cuda_graph",
-    "deepep",
-    "dispatch_backend",
+    "cuda_graph deepep dispatch_backend",
     reason="a graph of the whole iteration keeps token counts on the device: experts need the fused dispatcher "
     "HybridEP (NVIDIA-NeMo/Megatron-Bridge#3983; Megatron-Core moe_expert_rank_capacity_factor); graphs of the router "
     "need experts",
@@ -422,10 +375,7 @@ def graph_has_grouped_products(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "cuda_graph",
-    "recompute",
-    "offload_layers",
-    "sharding",
+    "cuda_graph recompute offload_layers sharding",
     reason="graphs of modules run without full recompute and without offloading, and no graph with sharded weights "
     "(Megatron-Core transformer_config.py, training.py)",
 )
@@ -453,8 +403,7 @@ def device_has_format(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "fp8_attention",
-    "fp8",
+    "fp8_attention fp8",
     reason="attention in FP8 needs an FP8 recipe other than block or row scales and a kernel of known rate on the "
     "device (NVIDIA/TransformerEngine pytorch/attention/dot_product_attention/utils.py get_attention_backend)",
 )
@@ -466,15 +415,13 @@ def attention_has_format(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_union_rule(
-    "sharding", "pp", reason="ZeRO-2, FSDP2 and HSDP run without pipeline parallelism (Megatron-LM, DeepSpeed)"
-)
+@_union_rule("sharding pp", reason="ZeRO-2, FSDP2 and HSDP run without pipeline parallelism (Megatron-LM, DeepSpeed)")
 def sharded_gradients_no_pipeline(job: GridJob, c: Cells) -> Bools:
     mask: Bools = (c["sharding"] < Sharding.ZERO2) | (c["pp"] == 1)
     return mask
 
 
-@_rule("sharding", "shard_group", "dp", "cp", reason="HSDP shards over a proper divisor of the dp * cp replicas")
+@_rule("sharding shard_group dp cp", reason="HSDP shards over a proper divisor of the dp * cp replicas")
 def shard_group_divides(job: GridJob, c: Cells) -> Bools:
     hybrid = c["sharding"] == Sharding.HSDP
     replicas = c.ints("dp") * c.ints("cp")
@@ -490,19 +437,13 @@ def has_replicas(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule("sharding", "dp", "cp", "edp", reason="with one replica the first sharding stands for all (doubles)")
+@_rule("sharding dp cp edp", reason="with one replica the first sharding stands for all (doubles)")
 def nothing_to_shard(job: GridJob, c: Cells) -> Bools:
     mask: Bools = has_replicas(job, c) | c.is_first_choice("sharding")
     return mask
 
 
-@_rule(
-    "overlap_grad_reduce",
-    "dp",
-    "cp",
-    "edp",
-    reason="with one replica there is no gradient traffic to overlap (doubles)",
-)
+@_rule("overlap_grad_reduce dp cp edp", reason="with one replica there is no gradient traffic to overlap (doubles)")
 def nothing_to_reduce(job: GridJob, c: Cells) -> Bools:
     mask: Bools = has_replicas(job, c) | c.is_first_choice("overlap_grad_reduce")
     return mask
@@ -517,7 +458,7 @@ def is_full(job: GridJob, c: Cells) -> Bools:
     return full
 
 
-@_matters("recompute_method", "recompute", "recompute_num_layers")
+@_matters("recompute_method", "recompute recompute_num_layers")
 def counts_layers(job: GridJob, c: Cells) -> Bools:
     return is_full(job, c) & (c["recompute_num_layers"] > 0)
 
@@ -545,7 +486,7 @@ def splits_tensors(job: GridJob, c: Cells) -> Bools:
     return splits
 
 
-@_matters("tp_overlap", "tp", "sequence_parallel")
+@_matters("tp_overlap", "tp sequence_parallel")
 def splits_sequence(job: GridJob, c: Cells) -> Bools:
     """Overlapped tensor-parallel traffic is that of sequence parallelism (Megatron-LM training/arguments.py)."""
     splits: Bools = (c["tp"] > 1) & c["sequence_parallel"].astype(bool)

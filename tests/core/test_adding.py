@@ -32,7 +32,7 @@ ROW = """\
 \"\"\"Every knob"""
 RULE = """
 
-@_rule("toy", "pp", reason="a toy runs without pipeline")
+@_rule("toy pp", reason="a toy runs without pipeline")
 def toy_without_pipeline(job: GridJob, c: Cells) -> Bools:
     mask: Bools = ~c["toy"].astype(bool) | (c["pp"] == 1)
     return mask
