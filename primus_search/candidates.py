@@ -119,10 +119,21 @@ class Candidates:
 
     def row(self, index: int) -> dict[str, Any]:
         """One candidate as words and plain numbers, for reports and messages."""
-        values = {name: column[index].item() for name, column in self.columns().items()}
-        values["schedule"] = self.schedules[values["schedule"]]
-        values["pipeline_layout"] = self.layouts[values["pipeline_layout"]]
-        return {name: KNOB[name].word(value) for name, value in values.items()}
+        return {name: self._word(name, column[index].item()) for name, column in self.columns().items()}
+
+    def rows(self, chosen: slice = slice(None)) -> list[dict[str, Any]]:
+        """Some candidates as `row` returns them; each distinct value of a column is put into words once."""
+        words = []
+        for name, column in self.columns().items():
+            values = column[chosen].tolist()
+            word_of = {value: self._word(name, value) for value in set(values)}
+            words.append([word_of[value] for value in values])
+        return [dict(zip(COLUMN_NAMES, row, strict=True)) for row in zip(*words, strict=True)]
+
+    def _word(self, name: str, value: int | bool) -> Any:
+        """A value of a column as words or a plain number."""
+        coded = {"schedule": self.schedules, "pipeline_layout": self.layouts}.get(name)
+        return KNOB[name].word(value if coded is None else coded[value])
 
     @classmethod
     def from_words(cls, row: Mapping[str, Any]) -> Self:

@@ -3,11 +3,12 @@
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from primus_search.exploration import SearchResult
     from primus_search.space import Space
 
 from primus_search.guards.interrupts import Interrupted
@@ -105,15 +106,15 @@ def run(
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
     from primus_search.analysis.choices import keys_of
-    from primus_search.analysis.own_configuration import baseline_of, must_be_readable
     from primus_search.cli.output.progress import progress_bar, say_if_compiling
     from primus_search.complete_search import search
-    from primus_search.exploration import Options, SearchResult, default_folder, summary
-    from primus_search.report.baseline_text import baseline_data, baseline_lines
+    from primus_search.exploration import Options, default_folder, summary
     from primus_search.report.terminal import View, print_result
 
     must_exist(load_benchmark, "--load-benchmark")
     if baseline is not None:
+        from primus_search.analysis.own_configuration import must_be_readable
+
         must_be_readable(baseline)
     if resume and out is None:
         _refuse("--resume", "needs the run folder to continue: add --out DIR")
@@ -123,16 +124,14 @@ def run(
         folder=str(folder), is_raw=every_row, distinct=keys_of(distinct), is_verbose=verbose, token_budget=tokens
     )
 
-    def show(result: SearchResult) -> None:
-        yours = baseline_of(result, baseline) if baseline is not None else None
+    def show(result: "SearchResult") -> None:
+        data, lines = _beside(result, baseline) if baseline is not None else ({}, [])
         if json:
-            data = summary(result) | ({"baseline": baseline_data(yours)} if yours else {})
-            typer.echo(dumps(data, indent=2))
+            typer.echo(dumps(summary(result) | data, indent=2))
             return
         print_result(result, view)
-        if yours is not None:
-            for line in baseline_lines(yours, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
-                typer.echo(line)
+        for line in lines:
+            typer.echo(line)
 
     say_if_compiling()
     result = search(
@@ -148,6 +147,16 @@ def run(
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
+
+
+def _beside(result: "SearchResult", baseline: Path) -> tuple[dict[str, Any], list[str]]:
+    """What `--baseline` adds to run.json and to what is printed."""
+    from primus_search.analysis.own_configuration import baseline_of  # only here: their imports take a while
+    from primus_search.report.baseline_text import baseline_data, baseline_lines
+
+    yours = baseline_of(result, baseline)
+    best = float(result.ranking.projection.tokens_per_s_per_gpu[0])
+    return {"baseline": baseline_data(yours)}, baseline_lines(yours, best)
 
 
 def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":

@@ -1,14 +1,14 @@
 """What a search returns: ranked rows and the frontier per cluster, counts per funnel stage, and how sure it is."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
+from primus_search.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
@@ -164,18 +164,23 @@ class RankingTable:
 
     def row(self, rank: int) -> dict[str, Any]:
         """One row as the columns of `ranking.csv`: axes by name, then degrees and figures. `rank` counts from 0."""
-        knobs = self.candidates.row(rank)
-        row: dict[str, Any] = {name: knobs[name] for name in COLUMN_NAMES}
-        row |= {name: _shown(column[rank].item()) for name, column in self.figures.items()}
-        return row | {
-            "memory_verdict": fit_verdict(row["fit_probability"], row["headroom_bytes"]),
-            "time_evidence": self.time_evidence[rank],
-            "memory_evidence": self.memory_evidence[rank],
-        }
+        return self.rows(slice(rank, rank + 1))[0]
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """Every row, in order."""
-        return (self.row(rank) for rank in range(len(self)))
+    def rows(self, chosen: slice = slice(None)) -> list[dict[str, Any]]:
+        """The rows, or some of them, in order, as `row` returns each."""
+        columns = [map(_shown, column[chosen].tolist()) for column in self.figures.values()]
+        figures = (dict(zip(self.figures, row, strict=True)) for row in zip(*columns, strict=True))
+        evidence = zip(self.time_evidence[chosen], self.memory_evidence[chosen], strict=True)
+        return [
+            knobs
+            | found
+            | {
+                "memory_verdict": fit_verdict(found["fit_probability"], found["headroom_bytes"]),
+                "time_evidence": time,
+                "memory_evidence": memory,
+            }
+            for knobs, found, (time, memory) in zip(self.candidates.rows(chosen), figures, evidence, strict=True)
+        ]
 
 
 def _shown(figure: int | float) -> int | float:

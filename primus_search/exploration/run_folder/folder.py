@@ -294,11 +294,11 @@ def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str
     """Rows of one cluster, or of all clusters with what distinguishes them in front, best first."""
     tables: list[RankingTable] = [found.__getattribute__(which) for found in result.clusters]
     if len(tables) == 1:
-        return [tables[0].row(rank) for rank in range(len(tables[0]))[:most]]
+        return tables[0].rows(slice(most))
     rows = [
-        dict(one.choice.labels) | {"nodes": one.choice.cluster.num_nodes} | one.row(rank)
+        dict(one.choice.labels) | {"nodes": one.choice.cluster.num_nodes} | row
         for one in tables
-        for rank in range(len(one))[:most]
+        for row in one.rows(slice(most))
     ]
     if which != "frontier":
         # As within a cluster: what was measured first, what a device showed not to fit last.

@@ -1,0 +1,98 @@
+"""Processor seconds of searches on one worker, from the start of their process; they mean something on a busy machine.
+
+    python tests/bench/processor_seconds.py against OTHER_CHECKOUT [SPACE ...]    ratios to another checkout
+    python tests/bench/processor_seconds.py open [SPACE ...]                      spaces with every knob left out
+
+`against`: both search the same candidates, without the framework, knobs and values that the other one lacks; each has
+a cache of its own, warmed by a first run, and then they take turns. Printed are the least seconds of each.
+`open`: model, hardware, nodes and workload of the shipped spaces alone, first without orders on disk, then with them.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from identical_results import NEWER_KNOBS, ROOT
+
+COMPARED = ("mixtral_8x22b_mi355x", "deepseek_v3_2048gpu", "gpt3_175b_4096gpu", "stress_1e9")
+JOB = ("name", "model", "hardware", "nodes", "workload")
+OLDER_RECOMPUTE = "recompute=[none, selective, {full: auto}]"
+"""What `auto` meant in a checkout that had no sets of modules for each model."""
+
+
+def search(checkout: Path, caches: Path, space: Path, words: Sequence[str]) -> tuple[float, Mapping[str, Any]]:
+    """Processor seconds of one search and its run.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "primus_search", "run", str(space), "--bench", "off", "--workers", "1"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [*command, "--out", f"{folder}/run", *words],
+            check=True,
+            capture_output=True,
+            cwd=checkout,
+            env=os.environ | {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(caches)},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run = json.loads((Path(folder) / "run" / "run.json").read_text())
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, run
+
+
+def against(other: Path, names: Sequence[str], turns: int, caches: Path) -> None:
+    """Both checkouts in turns, their least seconds and the ratio."""
+    for name in names or COMPARED:
+        written = yaml.safe_load((ROOT / "spaces" / f"{name}.yaml").read_text())
+        older = () if "recompute" in written.get("space", {}) else ("--set", OLDER_RECOMPUTE)
+        sides = {"other": (other.resolve(), older), "this": (ROOT, ("--framework", "any", *NEWER_KNOBS, *older))}
+        found: dict[str, list[float]] = {side: [] for side in sides}
+        runs = {}
+        for _ in range(turns + 1):
+            for side, (checkout, words) in sides.items():
+                seconds, runs[side] = search(checkout, caches / side, Path(f"spaces/{name}.yaml"), words)
+                found[side].append(seconds)
+        least = {side: min(seconds[1:]) for side, seconds in found.items()}
+        print(
+            f"{name:22} {runs['other']['legal']:>13,} and {runs['this']['legal']:>13,} legal: {least['other']:6.2f} s"
+            f" and {least['this']:6.2f} s, ratio {least['this'] / least['other']:.2f}",
+            flush=True,
+        )
+
+
+def open_spaces(names: Sequence[str], caches: Path) -> None:
+    """The shipped spaces with every knob left out."""
+    for name in names or [path.stem for path in sorted((ROOT / "spaces").glob("*.yaml"))]:
+        written = yaml.safe_load((ROOT / "spaces" / f"{name}.yaml").read_text())
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump({key: written[key] for key in JOB if key in written}, file)
+            seconds = [search(ROOT, caches / name, Path(file.name), ()) for _ in range(2)]
+        run = seconds[0][1]
+        print(
+            f"{name:22} {run['legal']:>13,} legal, exact: {run['exact']}, {seconds[0][0]:.1f} s, orders on disk"
+            f" {seconds[1][0]:.1f} s; " + "  ".join(f"{s['name']} {s['seconds']:.1f}" for s in run["stages"]),
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("against", "open"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--caches", type=Path, help="folder for the caches; kept, so that a second call is warm")
+    asked = parser.parse_args()
+    caches = asked.caches or Path(tempfile.mkdtemp())
+    if asked.what == "open":
+        open_spaces(asked.names, caches)
+    else:
+        against(Path(asked.names[0]), asked.names[1:], asked.turns, caches)
+
+
+if __name__ == "__main__":
+    main()
