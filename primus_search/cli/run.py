@@ -106,9 +106,10 @@ def run(
     overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
     loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
     from primus_search.analysis.choices import keys_of
-    from primus_search.cli.output.progress import progress_bar, say_if_compiling
+    from primus_search.cli.output.progress import progress_bar
     from primus_search.complete_search import search
     from primus_search.exploration import Options, default_folder, summary
+    from primus_search.exploration.kernel_compilation import compile_kernels
     from primus_search.report.terminal import View, print_result
 
     must_exist(load_benchmark, "--load-benchmark")
@@ -133,7 +134,7 @@ def run(
         for line in lines:
             typer.echo(line)
 
-    say_if_compiling()
+    compile_kernels(loaded, lambda line: typer.echo(line, err=True))
     result = search(
         loaded,
         Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume),

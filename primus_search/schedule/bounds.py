@@ -127,7 +127,7 @@ def _of_ranks(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float
                          head[:, 0] + m * held / limit)  # fmt: skip
     if one_copy:
         back = paths.first_b[mine] - paths.first_b[mine[:, -1:]] + b
-        ranks = RankPasses(f, b, w, a, head, away[:, -1], back, after[:, -1])
+        ranks = RankPasses(f, b, w, a, head, np.ascontiguousarray(away[:, -1]), back, after[:, -1])
         again = reuse_bounds(m, ranks, limit, costs.overlap == 0.0)
         limited = np.maximum(limited, again)
     within: Floats = np.where(tight, np.maximum(bounds, limited), bounds)

@@ -3,14 +3,14 @@
     python tests/bench/simulate_cluster.py measure FILE [--space NAME] [--chunks N]   task times into FILE, minutes
     python tests/bench/simulate_cluster.py simulate FILE                              the table, seconds
 
-`measure` evaluates tasks of a space in this process in the order of the search: the first hundred, which find the best
-rows, then a sample of the others. Of each it notes processor seconds of the worker (evaluation, pickling of the answer)
-and of the driver (reading the answer, merging it, the journal's record, choosing and sending the next task).
+`measure` evaluates the tasks of a space in this process in the order of a search, after the first hundred a sample.
+Of each it notes processor seconds of the worker (evaluation, pickling of the answer) and of the driver (choosing and
+sending the task, reading and merging the answer, the journal's record).
 
-`simulate` runs that search on W workers: the driver is one server that handles one answer after the other; a worker has
-one task ahead (`most_in_flight`). A space of other size has as many tasks of the sampled kind as its rows need, never
-fewer than `task_rows` plans for W workers. Efficiency is the seconds of all tasks over W times the wall seconds; with
-start-up it counts Ray (START_S), building the funnel, and planning as well.
+`simulate` runs a search on W workers with the tasks that `task_rows` plans: the driver is one server that handles one
+answer after the other, a worker has one task ahead (`most_in_flight`). A task that is sent before any answer came costs
+as much more as the first measured one, for worker and driver. Efficiency: seconds on one worker over W times the wall
+seconds; with start-up, those of Ray (START_S), of building the funnel and of planning count as well.
 """
 
 import argparse
@@ -24,14 +24,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 START_S = 4.2
-"""Wall seconds until a private Ray cluster's workers can be asked, quiet machine, 2026-11 (bench_ray.py: 3.9 to 4.5)."""
-CALL_S = 0.0008
-"""Driver seconds of one call of an actor and of waiting for its answer, Ray 2.60, from 4,000 empty calls, 2026-11."""
+"""Wall seconds until a private Ray cluster's workers answer, quiet machine, 2026-11-21 (bench_ray.py: 3.9 and 4.5)."""
 FIRST = 100
-WORKERS = (1, 16, 64, 256, 1024)
-SIZES = {"stress_1e9": 1.152e9, "10^11": 1e11}
+WORKERS = (16, 64, 256, 1024)
+SIZES = (2.02e8, 1.152e9, 1e10, 1e11)
+"""Candidates: `stress_1e9` as Megatron can start it and over any framework, and larger spaces like it."""
+DRIVER = ("choose_s", "merge_s", "journal_s")
+Floats = NDArray[np.float64]
 
 
 def measure(file: Path, name: str, chunks: int, sample: int) -> None:
@@ -87,69 +89,78 @@ def summary(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def simulate(facts: dict[str, Any], rows: float, workers: int, seed: int = 0) -> dict[str, float]:
-    """One search of `rows` candidates on so many workers."""
-    from primus_search.exploration.engines.task_assignment import most_in_flight
+def simulate(facts: dict[str, Any], rows: float, workers: int, call_s: float) -> dict[str, float]:
+    """One search of `rows` candidates; `call_s`: driver seconds of one Ray call."""
     from primus_search.exploration.exhaustive.task_plan import task_rows
 
-    rng = np.random.default_rng(seed)
-    first, others = facts["found"][:FIRST], facts["found"][FIRST:]
+    rng = np.random.default_rng(0)
+    first, others = facts["found"][0], facts["found"][FIRST:]
     planned = task_rows(SimpleNamespace(enumerators=[SimpleNamespace(size=int(rows))]), workers)  # type: ignore[arg-type]
     per_row = sum(one["task_s"] for one in others) / sum(one["rows"] for one in others)
-    mean_s = per_row * planned
-    spread = np.array([one["task_s"] / one["rows"] / per_row for one in others])
-    count = max(int(rows // planned), 1)
-    seconds = mean_s * rng.choice(spread, count)
-    head = np.array([one["task_s"] for one in first])[: max(int(FIRST * facts["mean_rows"] / planned), 1)][:count]
-    seconds[: len(head)] = np.maximum(head, seconds[: len(head)])
-    cost = np.array([one["choose_s"] + one["merge_s"] + one["journal_s"] for one in others]) + CALL_S
-    dear = np.array([one["choose_s"] + one["merge_s"] + one["journal_s"] for one in first]) + CALL_S
-    handling = np.concatenate([dear[: len(head)], rng.choice(cost, count)])[:count]
-    return run_events(seconds, handling, workers, most_in_flight) | {
-        "tasks": count, "task_s": float(seconds.mean()), "start_s": START_S + facts["begin_s"] + facts["plan_s"],
-    }  # fmt: skip
+    spread = np.array([one["task_s"] / one["rows"] for one in others])
+    count = max(round(rows / planned), 1)
+    seconds = planned * rng.choice(spread, count)
+    handling = rng.choice([sum(one[name] for name in DRIVER) for one in others], count) + call_s
+    open_s = first["task_s"] - per_row * first["rows"]
+    open_handling = max(sum(one[name] for name in DRIVER) for one in facts["found"][:FIRST])
+    found = run_events(seconds, handling, workers, open_s, open_handling)
+    wall_s, start_s = found["wall_s"], START_S + facts["begin_s"] + facts["plan_s"]
+    alone_s = float(seconds.sum()) + open_s
+    return found | {
+        "tasks": count,
+        "task_s": float(seconds.mean()),
+        "efficiency": alone_s / workers / wall_s,
+        "whole": alone_s / workers / (wall_s + start_s),
+    }
 
 
-def run_events(seconds: np.ndarray, handling: np.ndarray, workers: int, most_in_flight: Any) -> dict[str, float]:
+def run_events(
+    seconds: Floats, handling: Floats, workers: int, open_s: float, open_handling: float
+) -> dict[str, float]:
     """Wall seconds of the tasks, and the driver's busy share of them."""
+    from primus_search.exploration.engines.task_assignment import most_in_flight
+
     queues: list[deque[int]] = [deque() for _ in range(workers)]
-    answers: list[tuple[float, int, int]] = []  # when, worker, task
+    answers: list[tuple[float, int]] = []  # when, from which worker
+    handling, seconds = handling.copy(), seconds.copy()
     sent = done = 0
     now = busy = 0.0
 
     def send(worker: int) -> None:
         nonlocal sent
+        if not done:
+            seconds[sent] += open_s
+            handling[sent] = open_handling
         queues[worker].append(sent)
         if len(queues[worker]) == 1:
-            heapq.heappush(answers, (now + seconds[sent], worker, sent))
+            heapq.heappush(answers, (now + seconds[sent], worker))
         sent += 1
 
     for worker in range(min(workers, len(seconds))):
         send(worker)
     while answers:
-        at, worker, task = heapq.heappop(answers)
-        queues[worker].popleft()
+        at, worker = heapq.heappop(answers)
+        task = queues[worker].popleft()
         if queues[worker]:  # the worker goes on with the task it has ahead
-            heapq.heappush(answers, (at + seconds[queues[worker][0]], worker, queues[worker][0]))
+            heapq.heappush(answers, (at + seconds[queues[worker][0]], worker))
         now = max(now, at) + handling[task]
         busy += handling[task]
         done += 1
         while sent < len(seconds) and len(queues[worker]) < most_in_flight(workers, done, len(seconds) - sent):
             send(worker)
-    return {"wall_s": now, "driver": busy / now, "efficiency": float(seconds.sum()) / workers / now}
+    return {"wall_s": now, "driver": busy / now}
 
 
-def table(facts: dict[str, Any]) -> str:
+def table(facts: dict[str, Any], call_s: float) -> str:
     """The simulation of every size and number of workers, as Markdown."""
-    facts = facts | {"mean_rows": float(np.mean([one["rows"] for one in facts["found"]]))}
-    lines = ["| space | workers | tasks | seconds each | wall | driver busy | efficiency | with start-up |", "|" + "---|" * 8]
-    for name, rows in SIZES.items():
+    head = ("candidates", "workers", "tasks", "each", "wall", "driver busy", "efficiency", "with start-up")
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for rows in SIZES:
         for workers in WORKERS:
-            one = simulate(facts, rows, workers)
-            whole = one["efficiency"] * one["wall_s"] / (one["wall_s"] + one["start_s"])
+            one = simulate(facts, rows, workers, call_s)
             lines.append(
-                f"| {name} | {workers:,} | {one['tasks']:,.0f} | {one['task_s']:.2f} s | {one['wall_s']:,.1f} s |"
-                f" {one['driver']:.0%} | {one['efficiency']:.0%} | {whole:.0%} |"
+                f"| {rows:.3g} | {workers:,} | {one['tasks']:,.0f} | {one['task_s']:.2f} s | {one['wall_s']:,.1f} s |"
+                f" {one['driver']:.0%} | {one['efficiency']:.0%} | {one['whole']:.0%} |"
             )
     return "\n".join(lines)
 
@@ -161,11 +172,12 @@ def main() -> None:
     parser.add_argument("--space", default="stress_1e9")
     parser.add_argument("--chunks", type=int, default=16)
     parser.add_argument("--sample", type=int, default=100)
+    parser.add_argument("--call-s", type=float, default=0.001, help="driver seconds of one Ray call, see bench_ray.py")
     asked = parser.parse_args()
     if asked.what == "measure":
         measure(asked.file, asked.space, asked.chunks, asked.sample)
     else:
-        print(table(json.loads(asked.file.read_text())))
+        print(table(json.loads(asked.file.read_text()), asked.call_s))
 
 
 if __name__ == "__main__":

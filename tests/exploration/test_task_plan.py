@@ -1,10 +1,12 @@
 """Tasks cover every candidate once whatever their size, and begin where a schedule begins when they can."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.exploration.exhaustive import task_order
+from primus_search.exploration.exhaustive import task_order, task_plan
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import OPEN
 from primus_search.exploration.exhaustive.task_plan import look, plan_tasks
@@ -52,3 +54,13 @@ def test_a_large_space_begins_where_the_best_is(monkeypatch):
     best = [funnel.evaluate(task, OPEN).shortlist.top.step_s[:1].min(initial=np.inf) for task in tasks]
     assert min(best) in best[: len(tasks) // 4]
     assert sorted(task.number for task in tasks) == list(range(len(tasks)))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 256, 1024])
+def test_the_driver_merges_a_bounded_number_of_answers(workers):
+    for size in (1e6, 1e9, 1e11):
+        space = SimpleNamespace(enumerators=[SimpleNamespace(size=int(size))])
+        rows = task_plan.task_rows(space, workers)
+        assert rows % task_plan.CHUNK_ROWS == 0
+        assert size / rows <= task_plan.MOST_TASKS or size < 1e10
+        assert rows <= max(task_plan.MAX_TASK_ROWS, 2 * size / task_plan.MOST_TASKS)

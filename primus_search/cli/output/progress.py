@@ -1,27 +1,16 @@
 """The progress of a search, on standard error: the best candidates so far, and how far it has come."""
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import primus_search
 from primus_search.exploration.exhaustive.collect import Progress, Tick, silent
 from primus_search.exploration.exhaustive.leaders import Leader
 from primus_search.units import GB
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-def say_if_compiling() -> None:
-    """One line on standard error where this search has to compile its kernels first, which takes most of its time."""
-    package = Path(primus_search.__file__).parent
-    is_kept_here = os.access(package / "cost", os.W_OK)
-    if is_kept_here and not any(package.glob("cost/**/*.nbi")):
-        print("compiling kernels, once for this installation: about 40 s on two cores ...", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -197,10 +197,11 @@ def uncovered(
     any layer of the head's chunk runs, so is what the head held of that micro-batch.
     """
     kinds, chunks = every.shape[2], every.shape[1]
-    rows, rank_of, count = np.empty((16, resident.shape[1])), np.empty(16, np.int64), 0
+    rows, rank_of = np.empty((16, resident.shape[1])), np.empty(16, np.int64)
+    count = np.int64(0)  # a literal 0 would compile `_kept_with` once more
     base = np.empty(resident.shape[1])
     for r in range(len(first) - 1):
-        begin = 0 if across else count
+        begin = np.int64(0) if across else count
         # What runs: first nothing, then chunk by chunk for every kind a kept layer, a recomputed one, last the head.
         for runs in range(-1, chunks * (2 * kinds + 1)):
             number, what = runs // (2 * kinds + 1), runs % (2 * kinds + 1)

@@ -163,7 +163,7 @@ def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) 
     first, rank, units = uncovered_of_each(
         held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
         decoder, decoder + layers.mtp.astype(np.int64), _layers_before(model), layers.has_head > 0.0,
-        _resident(model, pipeline), _columns(model), relief.again, relief.group, relief.offload, across,
+        _resident(model, pipeline), _columns(model), relief.again, relief.group, relief.offload.copy(), across,
     )  # fmt: skip
     return Moments(first=first, rank=rank, units=units)
 

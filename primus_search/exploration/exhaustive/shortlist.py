@@ -71,6 +71,30 @@ def fastest(rows: ShortlistRows, most: int) -> ShortlistRows:
     return rows.take(np.lexsort((rows.indices, rows.step_s))[:most])
 
 
+MOST_INSERTED = 1024
+"""Rows that are inserted one by one into a list in order; more of them are sorted together with it."""
+
+
+def with_others(ordered: ShortlistRows, others: ShortlistRows, most: int) -> ShortlistRows:
+    """`fastest` of both, where the first are in order already: the driver adds a few rows to many."""
+    if len(ordered) >= most:
+        others = others.take(others.step_s <= ordered.step_s[-1])
+    if not len(others):
+        return ordered
+    if len(others) > MOST_INSERTED:
+        return fastest(ordered.joined(others), most)
+    others = fastest(others, most)
+    first, end = (np.searchsorted(ordered.step_s, others.step_s, side=side) for side in ("left", "right"))
+    for tied in np.flatnonzero(first < end).tolist():
+        same = ordered.indices[first[tied] : end[tied]]
+        first[tied] += np.searchsorted(same, others.indices[tied])
+    return ShortlistRows(
+        indices=np.insert(ordered.indices, first, others.indices)[:most],
+        step_s=np.insert(ordered.step_s, first, others.step_s)[:most],
+        memory_bytes=np.insert(ordered.memory_bytes, first, others.memory_bytes)[:most],
+    )
+
+
 def frontier(rows: ShortlistRows) -> ShortlistRows:
     """The rows no other row beats on memory and time, by rising memory; of equal rows the smallest number."""
     if not len(rows):
@@ -242,7 +266,7 @@ class Shortlist:
         """The list of all rows of both."""
         return Shortlist(
             most=self.most,
-            top=fastest(self.top.joined(other.top), self.most) if len(other.top) else self.top,
+            top=with_others(self.top, other.top, self.most),
             frontier=frontier(self.frontier.joined(other.frontier)) if len(other.frontier) else self.frontier,
             grouped=self.grouped.plus(other.grouped),
         )

@@ -19,6 +19,10 @@ MAX_TASK_ROWS = 16 * CHUNK_ROWS
 TASKS_PER_WORKER = 16
 """Enough tasks per worker that the last ones end together."""
 
+MOST_TASKS = 4096
+"""Answers that the driver merges, at a few milliseconds each: a larger space has larger tasks
+(docs/dev/performance.md)."""
+
 LEAST_TASK_ROWS = 1024
 """Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
 
@@ -39,12 +43,16 @@ QUICK_STAGES = 4
 
 
 def task_rows(funnel: Funnel, workers: int) -> int:
-    """Rows of a task: whole chunks, some tasks for each worker, none so long that losing one would hurt."""
+    """Rows of a task: whole chunks, some tasks for each worker, none so long that losing one would hurt.
+
+    No more tasks than the driver can merge.
+    """
     total = sum(enumerator.size for enumerator in funnel.enumerators)
     wanted = total // max(workers * TASKS_PER_WORKER, 1)
     if total <= SMALL_ROWS:
         return max(wanted, LEAST_TASK_ROWS if workers > 1 else CHUNK_ROWS // FIRST_SHARE)
-    return int(np.clip(-(-wanted // CHUNK_ROWS) * CHUNK_ROWS, CHUNK_ROWS, MAX_TASK_ROWS))
+    chunks = np.clip(-(-wanted // CHUNK_ROWS), 1, MAX_TASK_ROWS // CHUNK_ROWS)
+    return int(max(chunks, -(-total // (MOST_TASKS * CHUNK_ROWS)))) * CHUNK_ROWS
 
 
 def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Task]:

@@ -98,7 +98,9 @@ def grid_costs(request: Request) -> tuple[Floats, Floats, float]:
     duration = np.ones((3, 2 * request.stages))
     if not request.costs.weight.any():
         duration[1], duration[2] = 2.0, 0.0
-    return duration, np.zeros(2 * request.stages), SLOTS
+    comm = np.zeros(2 * request.stages)
+    comm.setflags(write=False)  # as those of `_costs`: numba compiles a kernel anew for an array of another kind
+    return duration, comm, SLOTS
 
 
 def _costs(request: Request) -> tuple[Floats, Floats, float]:

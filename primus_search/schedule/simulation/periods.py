@@ -36,7 +36,7 @@ class Periods:
     @classmethod
     def none(cls, table: Table) -> "Periods":
         """An order that is walked from end to end."""
-        return cls(cut=table.offsets[:-1], step=np.zeros(table.stages, np.int64), count=0, lookback=0, settled=0)
+        return cls(cut=table.offsets[:-1].copy(), step=np.zeros(table.stages, np.int64), count=0, lookback=0, settled=0)
 
     @property
     def passes(self) -> int:

@@ -109,6 +109,8 @@ def peak_activations(table: Table, activation: NDArray[np.float64] | None = None
 
     Order only: no costs needed. `activation` overrides the 1/vpp that each virtual stage keeps.
     """
-    weight = np.full(len(table.rank_of_stage), 1.0 / table.virtual_stages) if activation is None else activation
+    even = np.full(len(table.rank_of_stage), 1.0 / table.virtual_stages)
+    weight = (even if activation is None else activation).view()
+    weight.setflags(write=False)  # as those of costs: numba compiles a kernel anew for an array of another kind
     peak: Floats = pass_kernels.count_peaks(table.offsets, table.kind, table.stage, weight)[0]
     return peak
