@@ -72,7 +72,7 @@ def assert_nothing_is_left(run: Run, before: set[str] | None) -> None:
     ("name", "count"),
     [
         pytest.param("SIGTERM", FEW, marks=pytest.mark.slow),
-        *(pytest.param(name, SIGNALS, marks=pytest.mark.full) for name in ("SIGINT", "SIGTERM", "SIGHUP")),
+        *(pytest.param(name, SIGNALS, marks=pytest.mark.full) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE")),
     ],
 )
 def test_a_run_that_a_signal_ended_continues_to_the_same_files(
@@ -85,7 +85,7 @@ def test_a_run_that_a_signal_ended_continues_to_the_same_files(
         process = run.start()
         kills.wait_until(run, process, moment)
         was_running = process.poll() is None
-        process.send_signal(signal.Signals[name])
+        kills.end(process, name)
         _, said = process.communicate(timeout=kills.PATIENCE_S)
         assert process.returncode in (0, 128 + signal.Signals[name]), said.decode()
         assert "Traceback" not in said.decode()
@@ -149,8 +149,7 @@ def cluster() -> Iterator[Any]:
     from primus_search.exploration.engines.ray_engine import join
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in kills.MARKS:
-            patch.setenv(name, CLUSTER_MARK)
+        patch.setenv(kills.MARK, CLUSTER_MARK)
         found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         found.add_node(num_cpus=1)
         found.add_node(num_cpus=1)

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.exploration.engines.ray_reaper import MARKS, Guardian
+from primus_search.exploration.engines.ray_reaper import KEPT_ENVIRONMENT, MARK, Guardian
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a guardian needs /proc")
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 )
+TITLED = """
+import time
+from ray._raylet import setproctitle
+setproctitle("ray::DashboardAgent")
+print("up", flush=True)
+time.sleep(600)
+"""
 DRIVER = f"""
 import subprocess, sys, time
 from primus_search.exploration.engines.ray_reaper import Guardian
@@ -58,21 +65,37 @@ def test_what_was_started_under_a_guardian_ends_with_its_killed_driver() -> None
     driver.stdout.read()  # ends: the guardian does not hold the pipe
 
 
-@pytest.mark.parametrize("lost", range(len(MARKS)))
-def test_a_process_that_has_lost_one_of_its_marks_is_still_known(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def titled() -> subprocess.Popen[bytes]:
+    """A process that has given itself a title, as Ray's agents do; no variable has changed since it began."""
+    child = subprocess.Popen([sys.executable, "-c", TITLED], stdout=subprocess.PIPE, start_new_session=True)
+    assert child.stdout is not None and child.stdout.readline() == b"up\n"
+    return child
+
+
+def test_a_process_that_has_a_title_keeps_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `KEPT_ENVIRONMENT` the title erases every variable: so agents outlived their killed driver."""
+    pytest.importorskip("ray")
+    for name in ("RAY_CLIENT_MODE", "KMP_DUPLICATE_LIB_OK", *KEPT_ENVIRONMENT):  # what `import ray` may replace
+        monkeypatch.delenv(name, raising=False)
     guardian = Guardian()
-    with guardian.marking(), monkeypatch.context() as patch:
-        patch.delenv(MARKS[lost])
-        inside = stubborn()
+    with guardian.marking():
+        for name in KEPT_ENVIRONMENT:
+            monkeypatch.delenv(name)
+        erased = titled()
+        assert MARK.encode() not in Path(f"/proc/{erased.pid}/environ").read_bytes()
+    erased.kill()
+    erased.wait()
+    with guardian.marking():
+        kept = titled()
     guardian.end()
-    assert inside.wait(PATIENCE_S) == -signal.SIGKILL
+    assert kept.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_ending_a_guardian_ends_what_it_guards_and_nothing_else() -> None:
     guardian, outside = Guardian(), stubborn()
     with guardian.marking():
         inside = stubborn()
-    assert not set(MARKS) & set(os.environ)
+    assert MARK not in os.environ
     guardian.end()
     assert inside.wait(PATIENCE_S) == -signal.SIGKILL
     assert outside.poll() is None

@@ -28,7 +28,7 @@ from primus_search.exploration.exhaustive import evaluate, task_plan
 from primus_search.exploration.run_folder.journal import MAGIC
 
 TASK_ROWS = KEEP = 500
-MARKS = tuple(f"KILL_TEST_MARK_{number}" for number in range(4))  # Ray overwrites the beginning of an environment
+MARK = "KILL_TEST_MARK"
 PATIENCE_S = 600.0
 POLL_S = 0.01
 RAY_WORKER = b"ray::Worker"
@@ -79,8 +79,8 @@ class Run:
         arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", str(KEEP), *self.options, *more]
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
-            env=os.environ | dict.fromkeys(MARKS, self.mark),
-            stdout=subprocess.DEVNULL,
+            env=os.environ | {MARK: self.mark},
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
@@ -155,6 +155,16 @@ def kill_at(run: Run, moment: tuple[int, float], *more: str) -> bool:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=PATIENCE_S)
     return was_running
+
+
+def end(process: subprocess.Popen[bytes], name: str) -> None:
+    """Send a signal by its name. SIGPIPE is met as in `| head`: the reader of standard output leaves."""
+    if name == "SIGPIPE":
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+    else:
+        process.send_signal(signal.Signals[name])
 
 
 def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
