@@ -4,6 +4,7 @@ Workers inherit what they work on, so nothing is sent to them; results come back
 work is small, or there is one core, the same calls are made here, one after the other: results are the same everywhere.
 """
 
+import math
 import multiprocessing
 import os
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -19,6 +21,7 @@ from primus_search.guards.interrupts import restore
 
 Result = TypeVar("Result")
 
+OWN_GROUPS, CONTROL_GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 MOST_WORKERS = 8
 CHUNKS_PER_WORKER = 4
 """Pieces differ in size: a worker comes back for more a few times."""
@@ -55,8 +58,23 @@ def spread(function: Callable[[Any], Result], items: Sequence[Any], *, at_least:
 
 
 def available_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    """Cores this process may use: of its affinity mask, and of the CPU quota of its control groups, rounded up."""
+    if sys.platform != "linux":
+        return os.cpu_count() or 1
+    quotas = [line.split() for line in control_group_values("cpu.max")]  # "quota period" in us, or "max period"
+    limits = [math.ceil(int(quota) / int(period)) for quota, period in quotas if quota != "max"]
+    return max(min([len(os.sched_getaffinity(0)), *limits]), 1)
+
+
+def control_group_values(name: str) -> list[str]:
+    """Texts of one file of this process' control group (cgroup v2) and of the groups around it; none elsewhere."""
+    try:
+        lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines()
+        own = next(Path(line.removeprefix("0::/")) for line in lines if line.startswith("0::/"))
+        files = [CONTROL_GROUPS / folder / name for folder in dict.fromkeys((own, *own.parents))]
+        return [path.read_text(encoding="ascii") for path in files if path.is_file()]
+    except (OSError, StopIteration, ValueError):
+        return []
 
 
 def _call(i: int) -> Any:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from primus_search import cores as spreading
 from primus_search.cores import spread
 
 PARENT = os.getpid()
+really_available = spreading.available_cores
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +49,27 @@ def test_what_a_worker_raises_is_raised_here_and_the_next_spread_works() -> None
     with pytest.raises(ValueError, match="item 0"):
         spread(refused, range(40), at_least=10)
     assert len(spread(squared, range(40), at_least=10)) == 40
+
+
+@pytest.mark.parametrize(
+    ("quotas", "cores"),
+    [
+        ({"": "max 100000"}, 8),
+        ({"": "150000 100000"}, 2),
+        ({"a/b": "max 100000", "a": "300000 100000", "": "400000 100000"}, 3),
+        ({"a": "50000 100000"}, 1),
+        ({}, 8),
+    ],
+)
+def test_a_cpu_quota_bounds_the_cores(
+    quotas: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least of this process' control group and of those around it."""
+    for group, text in quotas.items():
+        (tmp_path / "groups" / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / group / "cpu.max").write_text(text + "\n")
+    (tmp_path / "cgroup").write_text("4:memory:/elsewhere\n0::/a/b\n")
+    monkeypatch.setattr(spreading, "OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(spreading, "CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    assert really_available() == cores

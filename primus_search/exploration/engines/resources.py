@@ -4,7 +4,7 @@ import resource
 import sys
 from pathlib import Path
 
-from primus_search.cores import available_cores
+from primus_search.cores import available_cores, control_group_values
 from primus_search.units import GB
 
 BYTES_PER_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage counts KiB on Linux, bytes on macOS
@@ -41,9 +41,5 @@ def free_bytes() -> float:
         free = next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return 0.0
-    try:
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
-        return max(min(free, float(limit) - float(used)), 0.0)
-    except (OSError, ValueError):  # no control group, or one without a limit ("max")
-        return free
+    groups = zip(control_group_values("memory.max"), control_group_values("memory.current"), strict=False)
+    return max(min([free, *(float(limit) - float(used) for limit, used in groups if limit.strip() != "max")]), 0.0)
