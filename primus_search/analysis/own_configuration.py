@@ -1,7 +1,7 @@
 """The configuration somebody runs now, as a row of a finished search: its rank, its distance, what makes most of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,15 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
         said = replace(said, rank=rank, is_rank_exact=is_exact)
     pair, with_pair = _best_pair(judge, own, best, figures)
     return replace(said, pair=pair, pair_figures=with_pair)
+
+
+def as_data(found: OwnConfiguration) -> dict[str, Any]:
+    """The content of `baseline` in run.json."""
+    data = asdict(found)
+    for name in ("figures", "pair_figures"):
+        one = data[name]
+        data[name] = one and {key: one[key] for key in ("tokens_per_s_per_gpu", "step_s", "memory_bytes")}
+    return data
 
 
 def must_be_readable(path: Path) -> None:

@@ -29,8 +29,10 @@ FrameworkName = Annotated[
     str,
     typer.Option("--framework", metavar="NAME", help="What starts the job: primus, megatron, torchtitan, nemo or any."),
 ]
-Top = Annotated[int, typer.Option(min=0, help="Rows of the ranking to print and re-validate; 0 as the space says.")]
-Seed = Annotated[int, typer.Option(min=-1, help="Seed of everything random; -1 as the space says.")]
+Top = Annotated[
+    int | None, typer.Option(min=1, help="Rows of the ranking to print and re-validate; left out: as the space says.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of everything random; left out: as the space says.")]
 NumericsWord = Annotated[
     str,
     typer.Option("--numerics", metavar="safe|usual|any", help="safe: BF16 alone; any: every low-precision recipe."),
@@ -78,8 +80,8 @@ def run(
     workers: Workers = 0,
     method: MethodName = "",
     framework: FrameworkName = "",
-    top: Top = 0,
-    seed: Seed = -1,
+    top: Top = None,
+    seed: Seed = None,
     numerics: NumericsWord = "",
     min_fit: MinFit = 0.0,
     keep: Keep = 100_000,
@@ -126,13 +128,15 @@ def run(
     )
 
     def show(result: "SearchResult") -> None:
-        data, lines = _beside(result, baseline) if baseline is not None else ({}, [])
         if json:
-            typer.echo(dumps(summary(result) | data, indent=2))
+            typer.echo(dumps(summary(result), indent=2))
             return
         print_result(result, view)
-        for line in lines:
-            typer.echo(line)
+        if result.baseline is not None:
+            from primus_search.report.baseline_text import baseline_lines
+
+            for line in baseline_lines(result.baseline, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
+                typer.echo(line)
 
     compile_kernels(loaded, lambda line: typer.echo(line, err=True))
     result = search(
@@ -141,6 +145,7 @@ def run(
         out=folder,
         load_benchmark=load_benchmark,
         save_benchmark=save_benchmark,
+        baseline=baseline,
         token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
         on_result=show,
@@ -148,16 +153,6 @@ def run(
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
-
-
-def _beside(result: "SearchResult", baseline: Path) -> tuple[dict[str, Any], list[str]]:
-    """What `--baseline` adds to run.json and to what is printed."""
-    from primus_search.analysis.own_configuration import baseline_of  # only here: their imports take a while
-    from primus_search.report.baseline_text import baseline_data, baseline_lines
-
-    yours = baseline_of(result, baseline)
-    best = float(result.ranking.projection.tokens_per_s_per_gpu[0])
-    return {"baseline": baseline_data(yours)}, baseline_lines(yours, best)
 
 
 def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":
@@ -176,14 +171,16 @@ def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":
     return replace(loaded, source=kept.source)
 
 
-def _as_sets(*, nodes: str, method: str, framework: str, top: int, seed: int, bench: str, stack: str) -> list[str]:
+def _as_sets(
+    *, nodes: str, method: str, framework: str, top: int | None, seed: int | None, bench: str, stack: str
+) -> list[str]:
     """Options that are keys of a space file, as overrides: one way in, one set of messages."""
     found = [f"--nodes nodes=[{nodes}]" if "," in nodes else f"--nodes nodes={nodes}"] if nodes else []
     found += [f'--stack stack="{stack}"'] if stack else []
     found += [f"--method search.method={method}"] if method else []
     found += [f"--framework framework={_listed(framework)}"] if framework else []
-    found += [f"--top search.top_k={top}", f"--top benchmark.top_k={top}"] if top else []
-    found += [f"--seed search.seed={seed}"] if seed >= 0 else []
+    found += [f"--top search.top_k={top}", f"--top benchmark.top_k={top}"] if top is not None else []
+    found += [f"--seed search.seed={seed}"] if seed is not None else []
     return found + ([f'--bench benchmark.device="{bench}"'] if bench else [])
 
 

@@ -23,6 +23,7 @@ from primus_search.declare.sourced.inheritance import EXTENDS, read_with_parents
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
 from primus_search.guards.names import name_problem
 from primus_search.network import UNFAILING, Network, Reliability
 from primus_search.stack import GROUP_OF, GROUPS, Stack
@@ -102,6 +103,8 @@ def read_stack(text: str, *, beside: Path | None = None, where: str | None = Non
         _check_groups(data, reading)
         data = {key: value for key, value in data.items() if key != EXTENDS}
     runs = path.with_name(f"{path.stem}{RUNS_ENDING}")
+    if is_recording() and runs.is_file():
+        read_bytes(runs, most=MAX_TABLE_BYTES)  # a run folder keeps the runs of a learned stack
     given = {"runs_file": str(runs) if runs.is_file() else ""}
     stack = build(Stack, data, (), reading, given) if not reading.problems else None
     if reading.problems:

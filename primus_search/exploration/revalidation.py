@@ -154,6 +154,7 @@ def top_up(
     Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
     one whose inputs have changed since.
     """
+    from primus_search.learn.own_runs import with_own_rates
     from primus_search.measure.measurement_cache import save as save_benchmark
     from primus_search.measure.revalidate import Benchmark, revalidate
 
@@ -165,9 +166,9 @@ def top_up(
     found = revalidate(space.job_on(choice.cluster), ranking.candidates, ranking.projection, how)
     if save is not None:
         save_benchmark(save, found.measurements)
-    ranking = _reordered(ranking, found)
+    ranking, note = with_own_rates(_reordered(ranking, found))
     _write_back(run, ranking, frontier_after(frontier, ranking))
-    return ranking, _notes(found)
+    return ranking, _notes(found) + ([note] if note else [])
 
 
 def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: dict[Knobs, int]) -> RankingTable:

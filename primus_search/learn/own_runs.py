@@ -16,7 +16,7 @@ from primus_search.candidates import Bools, Candidates, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
 from primus_search.exploration.frontier import frontier_after
-from primus_search.exploration.result import MEASURED, RUN, ClusterResult, RankingTable, SearchResult
+from primus_search.exploration.result import MEASURED, RUN, RankingTable, SearchResult
 from primus_search.job import Job
 from primus_search.knobs import KNOBS
 from primus_search.measured_run import MeasuredRun
@@ -33,24 +33,26 @@ def with_own_runs(result: SearchResult) -> SearchResult:
     """The result with the rates of the runs that the stacks' own files hold. Raises `InputError` for a bad file."""
     notes: list[str] = []
     for found in result.clusters:
-        runs_file = found.choice.cluster.stack.runs_file
-        if not runs_file:
-            continue
-        changed, count = _with_runs(found, read_records(Path(runs_file)).runs)
-        if count:
-            result = result.with_cluster(changed)
-            notes.append(f"{count} rows were run before ({Path(runs_file).name}): their rate is that of the run")
+        ranking, note = with_own_rates(found.ranking)
+        if note:
+            frontier = frontier_after(found.frontier, ranking)
+            result = result.with_cluster(replace(found, ranking=ranking, frontier=frontier))
+            notes.append(note)
     return replace(result, notes=(*result.notes, *dict.fromkeys(notes)))
 
 
-def _with_runs(found: ClusterResult, runs: Sequence[MeasuredRun]) -> tuple[ClusterResult, int]:
-    table = found.ranking
+def with_own_rates(table: RankingTable) -> tuple[RankingTable, str]:
+    """A ranking with the rates of the runs of its stack's own file, and a note; unchanged and "" without such rows.
+
+    Raises `InputError` for a bad file.
+    """
+    runs_file = table.choice.cluster.stack.runs_file
+    runs = read_records(Path(runs_file)).runs if runs_file else ()
     rates = own_rates(table.job, table.candidates, runs, table.projection)
     if not rates:
-        return found, 0
-    ranking = ranked_again(found.ranking, rates)
-    frontier = frontier_after(found.frontier, ranking)
-    return replace(found, ranking=ranking, frontier=frontier), len(rates)
+        return table, ""
+    note = f"{len(rates)} rows were run before ({Path(runs_file).name}): their rate is that of the run"
+    return ranked_again(table, rates), note
 
 
 def own_rates(

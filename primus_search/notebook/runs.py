@@ -19,7 +19,6 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from primus_search.complete_search import as_space
 from primus_search.complete_search import search as complete_search
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.funnel import Options
@@ -55,14 +54,14 @@ def search(
     nodes       number of nodes, or several for a scaling table; None: as the space says
     overrides   `key=value` texts as after `--set`: `search.top_k=5`, `benchmark.device=off`
     out         run folder to write; None: a temporary one that goes away with the run
-    files       further arguments of `complete_search.search`: load_benchmark, save_benchmark, token_budget (tokens),
-                progress, on_result, on_written
+    files       further arguments of `complete_search.search`: load_benchmark, save_benchmark, baseline,
+                token_budget (tokens), progress, on_result, on_written
 
     Raises InputError with every problem of the space or when no candidate is legal, NothingFits when none fits.
     """
     if nodes is not None:
         overrides = [*overrides, f"--nodes nodes={list(nodes) if isinstance(nodes, Sequence) else nodes}"]
-    typed = as_space(space, overrides)
+    typed = _as_space(space, overrides)
     folder = Path(mkdtemp(prefix="primus-search-") if out is None else out)
     result = complete_search(typed, options, out=folder, **files)
     saved = SavedRun.open(folder)
@@ -71,6 +70,20 @@ def search(
     if out is None:
         finalize(run, rmtree, folder, ignore_errors=True)
     return run
+
+
+def _as_space(space: "Space | Mapping[str, Any] | str | Path", overrides: Sequence[str] = ()) -> "Space":
+    """The typed space; raises InputError with every problem of what was given."""
+    from primus_search.declare import load_space, make_space
+    from primus_search.space import Space
+
+    if isinstance(space, Space):
+        if overrides:
+            raise ValueError("overrides change a space file; change a Space with dataclasses.replace")
+        return space
+    if isinstance(space, Mapping):
+        return make_space(space, overrides=overrides)
+    return load_space(space, overrides=overrides)
 
 
 def load_run(path: str | Path) -> "Run":

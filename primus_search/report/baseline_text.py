@@ -1,8 +1,6 @@
 """A baseline beside a ranking, in words: rank, distance, and the two changes that make most of it."""
 
 import textwrap
-from dataclasses import asdict
-from typing import Any
 
 from primus_search.analysis.own_configuration import OwnConfiguration
 from primus_search.exploration.trials import Figures, spoken
@@ -42,12 +40,3 @@ def _place(found: OwnConfiguration) -> str:
         return f"out of memory by {-found.figures.headroom_bytes / GB:.1f} GB; {rate}, {gap}"
     about = "" if found.is_rank_exact else "about "
     return f"rank {about}{found.rank:,} of {found.of:,}, {gap} ({rate})"
-
-
-def baseline_data(found: OwnConfiguration) -> dict[str, Any]:
-    """The same for run.json."""
-    data = asdict(found)
-    for name in ("figures", "pair_figures"):
-        one = data[name]
-        data[name] = one and {key: one[key] for key in ("tokens_per_s_per_gpu", "step_s", "memory_bytes")}
-    return data

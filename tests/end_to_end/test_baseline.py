@@ -35,6 +35,9 @@ def test_a_row_of_the_ranking_is_found_at_its_rank(run: Path) -> None:
     rank = next(i for i in range(30, 60) if rates[i] < rates[i - 1])
     found = json.loads(answer(run, "--json", "--baseline", str(run / "exports" / str(rank + 1) / "primus.yaml")))
     yours = found["baseline"]
+    again = SavedRun.open(run.parent / "again")
+    assert again.facts["baseline"] == yours and again.inputs is not None
+    assert yours["path"] in again.inputs.texts
     assert (yours["rank"], yours["is_rank_exact"], yours["of"]) == (rank + 1, True, found["feasible"])
     assert yours["behind"] == pytest.approx(1 - rates[rank] / rates[0])
     assert yours["figures"]["tokens_per_s_per_gpu"] == pytest.approx(rates[rank])

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from primus_search.cli import app
 from primus_search.complete_search import search
+from primus_search.declare import load_space
 from primus_search.errors import InputError
+from primus_search.exploration.revalidation import top_up
 from primus_search.validate.record_table import read_records
 from tests.support.written_logs import LOGS, STEP_S
 
@@ -192,7 +195,9 @@ def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) ->
                   "tp_overlap": False},
         "benchmark": {"device": "off"},
     }  # fmt: skip
-    result = search(space)
+    path = tmp_path / "space.yaml"
+    path.write_text(yaml.safe_dump(space), encoding="utf-8")
+    result = search(load_space(path, environ={}), out=tmp_path / "run")
     ranking = result.ranking
     (row,) = [i for i, one in enumerate(ranking.time_evidence) if one == "run"]
     found = ranking.row(row)
@@ -201,3 +206,9 @@ def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) ->
     assert found["tokens_per_s_per_gpu_high"] < 1.05 * found["tokens_per_s_per_gpu"]
     assert all(np.diff(ranking.projection.step.total) >= 0.0)
     assert any("rows were run before (mine.runs.parquet)" in note for note in result.notes)
+
+    for original in into.glob("mine.*"):  # the run folder keeps both files of the stack
+        original.unlink()
+    measured, notes = top_up(tmp_path / "run", device="trace", top_k=1, seconds=1.0)
+    assert measured.row(row)["tokens_per_s_per_gpu"] == found["tokens_per_s_per_gpu"]
+    assert measured.time_evidence[row] == "run" and any("were run before" in note for note in notes)
