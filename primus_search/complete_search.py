@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from primus_search.declare.snapshot import INDEX
 from primus_search.exploration.exhaustive.collect import Progress, silent
@@ -18,9 +17,6 @@ from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
 from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError, fingerprint
 from primus_search.space import Space
-
-if TYPE_CHECKING:
-    from primus_search.analysis.own_configuration import OwnConfiguration
 
 
 def search(
@@ -33,7 +29,7 @@ def search(
     baseline: Path | None = None,
     token_budget: float = 0.0,
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(silent),
-    on_result: "Callable[[SearchResult, OwnConfiguration | None], None] | None" = None,
+    on_result: Callable[[SearchResult], None] | None = None,
     on_written: Callable[[Path], None] | None = None,
 ) -> SearchResult:
     """The best candidates of a space on each of its clusters, re-validated as the space's `benchmark` says.
@@ -44,8 +40,7 @@ def search(
     baseline        the experiment that is run now: its place in the ranking is written to run.json
     token_budget    tokens to train on, for days and cost in `scaling.csv`
     progress        opens a callback for the state of the search; closed before re-validation
-    on_result       called with the result and the baseline's place before the run folder is written, which its failure
-                    does not prevent
+    on_result       called with the result before the run folder is written, which its failure does not prevent
     on_written      called with the run folder once it is complete
 
     Raises InputError when no candidate is legal or the baseline cannot be read, NothingFits when none fits.
@@ -56,21 +51,18 @@ def search(
             keep_inputs(space, folder.path, baseline)
         with progress() as tick:
             result = run_search(space, replace(options, folder=folder, progress=tick))
-        more = {}
         try:
             files = {"load": load_benchmark, "save": save_benchmark}
             result = _with_own_runs(revalidated(result, **files, ray_address=options.ray_address))
-            yours = None
             if baseline is not None:
-                from primus_search.analysis.own_configuration import as_data, baseline_of
+                from primus_search.analysis.own_configuration import baseline_of
 
-                yours = baseline_of(result, baseline)
-                more = {"baseline": as_data(yours)}
+                result = replace(result, baseline=baseline_of(result, baseline))
             if on_result is not None:
-                on_result(result, yours)
+                on_result(result)
         finally:
             if folder is not None:
-                folder.write(result, token_budget=token_budget, more=more)
+                folder.write(result, token_budget=token_budget)
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
                 write_report(folder.path)

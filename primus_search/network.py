@@ -114,11 +114,13 @@ class Reliability:
     node_mtbf_hours           hours between two failures of one node that end a job
     restart_minutes           from a failure to the next step: finding it, replacing the node, loading the checkpoint
     checkpoint_bytes_per_s    rate at which one node writes its part of a checkpoint
+    node_repair_hours         from a failure until that node can be used again; spare nodes stand in meanwhile
     """
 
     node_mtbf_hours: float = 0.0
     restart_minutes: float = 0.0
     checkpoint_bytes_per_s: float = 0.0
+    node_repair_hours: float = 0.0
 
 
 UNFAILING = Reliability()

@@ -1,7 +1,7 @@
 """The configuration somebody runs now, as a row of a finished search: its rank, its distance, what makes most of it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from primus_search.declare.presets import shape
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import ClusterResult, SearchResult
-from primus_search.exploration.trials import Broken, Figures, Judge, Values, table_of, values_of, word
+from primus_search.exploration.trials import Figures, Judge, OwnConfiguration, Values, table_of, values_of, word
 from primus_search.export.experiments import Experiment, read_experiment
 from primus_search.knobs import KNOB, KNOBS, Enters
 from primus_search.model import Model
@@ -23,30 +23,6 @@ PIPELINE = tuple(knob.name for knob in KNOBS if knob.enters == Enters.PIPELINE)
 """Axes that change together: one order of the pipeline."""
 SAMPLES, BLOCK = 8192, 64
 """Rows of the space that are projected to estimate a rank beyond the rows that were kept, in runs of so many."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnConfiguration:
-    """A baseline beside the winner of a search.
-
-    rank        its place among the rows that fit; `is_rank_exact` False: estimated from random rows; 0 where unknown
-    behind      by which share of the winner's rate it is slower
-    broken      rules of the framework and the space that it breaks; `figures` is then None where it cannot be projected
-    pair        the two changes towards the winner that gain most, in words, and the figures with them
-    notes       what its file has otherwise than the space, and what is not modelled
-    """
-
-    path: str
-    values: Mapping[str, Any]
-    rank: int = 0
-    of: int = 0
-    is_rank_exact: bool = True
-    behind: float = 0.0
-    broken: tuple[Broken, ...] = ()
-    figures: Figures | None = None
-    pair: Mapping[str, Any] = field(default_factory=dict)
-    pair_figures: Figures | None = None
-    notes: tuple[str, ...] = ()
 
 
 def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
@@ -76,15 +52,6 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
         said = replace(said, rank=rank, is_rank_exact=is_exact)
     pair, with_pair = _best_pair(judge, own, best, figures)
     return replace(said, pair=pair, pair_figures=with_pair)
-
-
-def as_data(found: OwnConfiguration) -> dict[str, Any]:
-    """The content of `baseline` in run.json."""
-    data = asdict(found)
-    for name in ("figures", "pair_figures"):
-        one = data[name]
-        data[name] = one and {key: one[key] for key in ("tokens_per_s_per_gpu", "step_s", "memory_bytes")}
-    return data
 
 
 def must_be_readable(path: Path) -> None:

@@ -32,6 +32,8 @@ def bench(
     from primus_search.exploration.revalidation import top_up
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
+    from primus_search.report.labels import short
+    from primus_search.units import GB
 
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
@@ -42,10 +44,10 @@ def bench(
     if as_json:
         typer.echo(dumps({"ranking": rows, "notes": notes}, indent=2))
         return
-    for rank, row in enumerate(rows, start=1):
-        knobs = f"TP{row['tp']} PP{row['pp']} EP{row['ep']} mbs{row['micro_batch_size']} {row['schedule']}"
-        figures = f"{row['tokens_per_s_per_gpu']:10,.0f} tokens/s/GPU {row['memory_bytes'] / 1e9:8.2f} GB"
+    names = [short(row) for row in rows]
+    for rank, (name, row) in enumerate(zip(names, rows, strict=True), start=1):
+        figures = f"{row['tokens_per_s_per_gpu']:10,.0f} tokens/s/GPU {row['memory_bytes'] / GB:8.2f} GB"
         evidence = f"time {row['time_evidence']}, memory {row['memory_evidence']}"
-        typer.echo(f"{rank:3d}  {knobs:44s} {figures}  {evidence}")
+        typer.echo(f"{rank:3d}  {name:{max(map(len, names))}s} {figures}  {evidence}")
     for note in notes:
         typer.echo(note)

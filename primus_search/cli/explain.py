@@ -1,12 +1,15 @@
 """`primus-search explain`: why a candidate is fast or slow, what each knob gives, what would help."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from primus_search.analysis.explanation import Explained
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
-Rank = Annotated[int, typer.Argument(metavar="[RANK]", help="Rank in the run's ranking, from 1.")]
+Ranks = Annotated[list[int] | None, typer.Argument(metavar="[RANK]...", help="Ranks in the run's ranking, from 1.")]
 WhyNotText = Annotated[
     str,
     typer.Option(
@@ -28,7 +31,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 def explain(
     run: Run,
-    rank: Rank = 1,
+    ranks: Ranks = None,
     why_not: WhyNotText = "",
     what_if: WhatIfTexts = None,
     framework: FrameworkName = "",
@@ -40,30 +43,51 @@ def explain(
     --why-not "tp=4,pp=2" asks about another configuration, --why-not @launch.sh about the one of a launch file,
     --what-if hardware.nic_GBps=100 about another machine.
     """
-    import sys
     from json import dumps
 
     from primus_search.cli.output.opened_runs import opened
 
     saved = opened(run)  # before the rest is loaded: most mistakes are a wrong folder
-    from primus_search.analysis.explanation import as_data, plain
     from primus_search.analysis.explanation import explain as explained
-    from primus_search.analysis.what_if import what_if as changed
-    from primus_search.analysis.why_not import parse_asked
-    from primus_search.analysis.why_not import why_not as asked_about
-    from primus_search.report import explain_text
 
     if framework:
         from primus_search.declare.framework_files import load_framework
 
         saved = saved.under(load_framework(framework, where="--framework"))
-    found = explained(saved, rank)
-    if not why_not and not what_if:
-        if as_json:
-            typer.echo(dumps(as_data(found), indent=2))
-        else:
-            explain_text.print_explained(found, sys.stdout)
-        return
+    found = [explained(saved, rank) for rank in ranks or [1]]
+    answers = []
+    for one in found:
+        if one is not found[0] and not as_json:
+            typer.echo()
+        is_asked = bool(why_not or what_if)
+        answers.append(_asked(one, why_not, what_if, top, as_json) if is_asked else _explained(one, as_json))
+    if as_json:
+        typer.echo(dumps(answers if len(answers) > 1 else answers[0], indent=2))
+
+
+def _explained(found: "Explained", as_json: bool) -> dict[str, Any]:
+    """Everything about one candidate: printed, or as data."""
+    import sys
+
+    from primus_search.analysis.explanation import as_data
+    from primus_search.report.explain_text import print_explained
+
+    if as_json:
+        return as_data(found)
+    print_explained(found, sys.stdout)
+    return {}
+
+
+def _asked(found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool) -> dict[str, Any]:
+    """The answers to --why-not and --what-if about one candidate: printed, or as data."""
+    import sys
+
+    from primus_search.analysis.explanation import plain
+    from primus_search.analysis.what_if import what_if as changed
+    from primus_search.analysis.why_not import parse_asked
+    from primus_search.analysis.why_not import why_not as asked_about
+    from primus_search.report import explain_text
+
     answers = {}
     if why_not:
         reasons = asked_about(found.judge, found.base, parse_asked(why_not, found.base, found.judge))
@@ -75,5 +99,4 @@ def explain(
         answers["what_if"] = plain(moved)
         if not as_json:
             explain_text.print_what_if(found, moved, sys.stdout)
-    if as_json:
-        typer.echo(dumps(answers, indent=2))
+    return answers

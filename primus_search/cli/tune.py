@@ -30,7 +30,7 @@ def tune(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")
     ] = None,
     stack: Annotated[str, typer.Option("--stack", help="A software stack by name or path.")] = "",
-    nodes: Annotated[int, typer.Option("--nodes", min=0, help="Number of nodes; 0 as the space says.")] = 0,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
     framework: Annotated[str, typer.Option("--framework", metavar="NAME", help="What starts the job.")] = "",
     format_name: Annotated[str, typer.Option("--format", help="slurm adds a batch file, which {script} then is.")] = "",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
@@ -44,7 +44,7 @@ def tune(
     must_be_folder(out, "--out")
     overrides = [*(sets or [])]
     overrides += [f'--stack stack="{stack}"'] if stack else []
-    overrides += [f"--nodes nodes={nodes}"] if nodes else []
+    overrides += [f"--nodes nodes={nodes}"] if nodes is not None else []
     overrides += [f"--framework framework={framework}"] if framework else []
     saved = _searched(space, overrides, out)
     rows = TrialRows.of(saved)

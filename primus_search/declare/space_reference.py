@@ -5,7 +5,7 @@ from typing import Any
 from primus_search.declare.axes import AXIS
 from primus_search.declare.space_schema import json_schema
 from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.knobs import KNOB, Knob
+from primus_search.knobs import KNOB, Kind, Knob
 from primus_search.space.types import AXES
 
 HEAD = """# The space file
@@ -83,14 +83,28 @@ def _resolved(one: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _axes() -> str:
-    lines = ["| axis | printed as | allowed | off | `auto` lists | is |", "|---|---|---|---|---|---|"]
+    lines = ["| axis | example | printed as | allowed | off | `auto` lists | is |", "|---|---|---|---|---|---|---|"]
     for name in AXES:
         knob, spec = KNOB[name], AXIS[name]
         lines.append(
-            f"| `{name}` | {_printed(knob)} | {_cell(spec.allowed)} | {_shown(knob.word(knob.off))} | {_auto(knob)} "
+            f"| `{name}` | `{example(knob)}` | {_printed(knob)} | {_cell(spec.allowed)} | {_shown(knob.word(knob.off))} | {_auto(knob)} "
             f"| {_cell(knob.summary)}{' Changes the mathematics.' if knob.is_numeric else ''} |"
         )
     return "\n".join([*lines, ""])
+
+
+EXAMPLES = {Kind.SWITCH: "[true, false]", Kind.SCHEDULE: "[1f1b, zbv]", Kind.LAYOUT: "[even, {first: 6, last: 6}]"}
+
+
+def example(knob: Knob) -> str:
+    """Values of an axis as a space file writes them."""
+    if knob.name == "recompute":
+        return "[none, selective, {full: auto}]"
+    if knob.kind in EXAMPLES:
+        return EXAMPLES[knob.kind]
+    if knob.has_words:
+        return f"[{', '.join(list(knob.members)[:2])}]"
+    return f"[{', '.join(str(number) for number in sorted({knob.least, 1, 2}))}]"
 
 
 def _printed(knob: Knob) -> str:

@@ -6,6 +6,9 @@
                  + interval_s / 2 * nodes / mtbf_s                   work since the last checkpoint, done again
                  + restart_s * nodes / mtbf_s                        finding the fault, restart, first step
     goodput      = 1 - lost
+    spare_nodes  = least s with P[Poisson(nodes * repair_s / mtbf_s) <= s] >= 0.99       nodes in repair at one time
+
+Spare nodes take no time from the job; they add to its GPU hours and cost.
 
 Valid: first order, while checkpoint_s << interval_s << mtbf_s / nodes; failures independent, one node each, synchronous
 checkpoints. A zero switches its term off: no failures without an MTBF, free checkpoints without a rate.
@@ -20,6 +23,8 @@ from primus_search.job import Job
 from primus_search.network import Reliability
 
 SECONDS_PER_HOUR, SECONDS_PER_MINUTE = 3600.0, 60.0
+COVERED = 0.99
+"""Share of the time in which a failed node finds a spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,7 @@ class Goodput:
     """Share of the time that trains, and what takes the rest.
 
     checkpoint_bytes   of one checkpoint        interval_s   seconds of training between two; infinite without failures
-    writing, redone, restarting   shares of the time
+    writing, redone, restarting   shares of the time          spare_nodes   held beside the job's nodes
     """
 
     checkpoint_bytes: float
@@ -35,6 +40,7 @@ class Goodput:
     writing: float
     redone: float
     restarting: float
+    spare_nodes: int = 0
 
     @property
     def share(self) -> float:
@@ -56,7 +62,21 @@ def goodput(reliability: Reliability, nodes: int, checkpoint_bytes: float) -> Go
         writing=writing_s / interval_s if interval_s else 0.0,
         redone=interval_s / 2.0 / mtbf_s,
         restarting=reliability.restart_minutes * SECONDS_PER_MINUTE / mtbf_s,
+        spare_nodes=_spares(reliability.node_repair_hours * SECONDS_PER_HOUR / mtbf_s),
     )
+
+
+def _spares(mean: float) -> int:
+    """Nodes that at `COVERED` of all times are at least as many as are in repair, of which there are `mean` on average.
+
+    Failures are independent and repair begins at once, so the number in repair is Poisson distributed whatever the
+    distribution of repair times (M/G/infinity queue).
+    """
+    if mean <= 0.0:
+        return 0
+    from scipy.stats import poisson
+
+    return int(poisson.ppf(COVERED, mean))
 
 
 def checkpoint_bytes(job: Job, one: Candidates) -> float:

@@ -20,6 +20,7 @@ from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
+from primus_search.exploration.trials import OwnConfiguration
 from primus_search.job import Job
 from primus_search.space import ClusterChoice, Space
 
@@ -232,6 +233,7 @@ class SearchResult:
     method, method_reason   how candidates were chosen, and why that way
     is_complete             False after a budget ran out or an interrupt: the best so far
     interrupted_by          number of the signal that ended the search early, or 0
+    baseline                what somebody runs now, beside the winner; None where nobody said
     seconds                 wall time of the search
     """
 
@@ -250,6 +252,7 @@ class SearchResult:
     sampler_check: SamplerCheck | None = None
     notes: tuple[str, ...] = ()
     interrupted_by: int = 0
+    baseline: OwnConfiguration | None = None
     labels: tuple[str, ...] = field(default=())
 
     def __repr__(self) -> str:
@@ -309,7 +312,8 @@ class Rung:
 
     efficiency     tokens/s/GPU over that of the smallest cluster of the ladder
     goodput        share of the time that trains (`goodput.py`), checkpoint_share, redone_share, restart_share the rest
-    days, gpu_hours, cost_USD   for the token budget at that goodput; 0 without a budget or a price
+    days, gpu_hours, cost_USD   for the token budget at that goodput; hours and cost include spare nodes; 0 without a
+                                budget or a price
     """
 
     labels: tuple[tuple[str, int | float | str], ...]
@@ -324,6 +328,7 @@ class Rung:
     checkpoint_share: float
     redone_share: float
     restart_share: float
+    spare_nodes: int
     days: float
     gpu_hours: float
     cost_USD: float  # noqa: N815 - USD is the unit
@@ -340,13 +345,15 @@ def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
     for one in found:
         world, per_gpu = one.choice.cluster.world, one.best_tokens_per_s_per_gpu
         size = checkpoint_bytes(one.ranking.job, one.ranking.candidates.take(slice(0, 1)))
-        found_goodput = goodput(one.choice.reliability, one.choice.cluster.num_nodes, size)
+        nodes = one.choice.cluster.num_nodes
+        found_goodput = goodput(one.choice.reliability, nodes, size)
         share = found_goodput.share
         hours = token_budget / (per_gpu * world * share) / SECONDS_PER_HOUR if share else math.inf
+        gpu_hours = hours * world * (1.0 + found_goodput.spare_nodes / nodes)
         rungs.append(
             Rung(
                 labels=one.choice.labels,
-                nodes=one.choice.cluster.num_nodes,
+                nodes=nodes,
                 world=world,
                 tokens_per_s=per_gpu * world,
                 tokens_per_s_per_gpu=per_gpu,
@@ -357,9 +364,10 @@ def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
                 checkpoint_share=found_goodput.writing,
                 redone_share=found_goodput.redone,
                 restart_share=found_goodput.restarting,
+                spare_nodes=found_goodput.spare_nodes,
                 days=hours / HOURS_PER_DAY,
-                gpu_hours=hours * world,
-                cost_USD=hours * world * one.choice.price_per_gpu_hour_USD,
+                gpu_hours=gpu_hours,
+                cost_USD=gpu_hours * one.choice.price_per_gpu_hour_USD,
             )
         )
     return tuple(rungs)

@@ -5,7 +5,7 @@ in mind). A `Judge` answers it for one cluster of a space with the rules and the
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -120,6 +120,38 @@ def figures_of(projection: Projection, row: int) -> Figures:
         step={f.name: float(p.step.__getattribute__(f.name)[row]) for f in fields(p.step)},
         memory={f.name: float(p.memory.__getattribute__(f.name)[row]) for f in fields(p.memory)},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnConfiguration:
+    """A baseline beside the winner of a search.
+
+    rank        its place among the rows that fit; `is_rank_exact` False: estimated from random rows; 0 where unknown
+    behind      by which share of the winner's rate it is slower
+    broken      rules of the framework and the space that it breaks; `figures` is then None where it cannot be projected
+    pair        the two changes towards the winner that gain most, in words, and the figures with them
+    notes       what its file has otherwise than the space, and what is not modelled
+    """
+
+    path: str
+    values: Mapping[str, Any]
+    rank: int = 0
+    of: int = 0
+    is_rank_exact: bool = True
+    behind: float = 0.0
+    broken: tuple[Broken, ...] = ()
+    figures: Figures | None = None
+    pair: Mapping[str, Any] = field(default_factory=dict)
+    pair_figures: Figures | None = None
+    notes: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """The content of `baseline` in run.json."""
+        data = asdict(self)
+        for name in ("figures", "pair_figures"):
+            one = data[name]
+            data[name] = one and {key: one[key] for key in ("tokens_per_s_per_gpu", "step_s", "memory_bytes")}
+        return data
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 import textwrap
 
-from primus_search.analysis.own_configuration import OwnConfiguration
-from primus_search.exploration.trials import Figures, spoken
+from primus_search.exploration.trials import Figures, OwnConfiguration, spoken
 from primus_search.units import GB
 
 COLUMNS = 80

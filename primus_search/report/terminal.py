@@ -245,14 +245,15 @@ def _goodput(result: SearchResult, token_budget: float) -> list[str]:
     if not token_budget:
         return []
     lines = [
-        "Days and cost are at goodput: checkpoints, work done again after a failure, restarts "
-        "(hardware.node_mtbf_hours, restart_minutes, checkpoint_GBps; 0 switches a term off)."
+        "Days and cost are at goodput: checkpoints, work done again after a failure, restarts, spare nodes "
+        "(hardware.node_mtbf_hours, restart_minutes, checkpoint_GBps, node_repair_hours; 0 switches a term off)."
     ]
     for rung in ladder(result, token_budget):
         every = f" every {rung.checkpoint_interval_s / SECONDS_PER_MINUTE:,.0f} min" if rung.checkpoint_share else ""
         lines.append(
             f"  {counted(rung.nodes, 'node')}: checkpoints of {rung.checkpoint_bytes / GB:,.0f} GB{every} "
-            f"{rung.checkpoint_share:.2%}, redone {rung.redone_share:.2%}, restarts {rung.restart_share:.2%}"
+            f"{rung.checkpoint_share:.2%}, redone {rung.redone_share:.2%}, restarts {rung.restart_share:.2%}, "
+            f"{counted(rung.spare_nodes, 'spare node')}"
         )
     return lines
 

@@ -9,11 +9,13 @@ from primus_search.analysis.glossary import every_token, explain_word
 from primus_search.analysis.why_not import parse_asked
 from primus_search.cli import app
 from primus_search.declare import make_space
-from primus_search.declare.space_reference import page
+from primus_search.declare.source import parse
+from primus_search.declare.space_reference import example, page
 from primus_search.errors import InputError
 from primus_search.knobs import KNOB, KNOBS, Fp8, Sharding
 from primus_search.report.labels import short
 from primus_search.space.tokens import PLAIN, read_token
+from primus_search.space.types import AXES
 
 ROOT = Path(__file__).parents[2]
 ROW = PLAIN | {"tp": 2, "pp": 4, "vpp": 3, "ep": 8, "cp": 2, "micro_batch_size": 4, "schedule": "zbv"}
@@ -67,3 +69,16 @@ def test_words_command_refuses_an_unknown_word_with_close_ones() -> None:
 def test_the_reference_of_the_space_file_is_current() -> None:
     text = (ROOT / "docs" / "space_file.md").read_text(encoding="utf-8")
     assert text == page(), "primus-search schema --markdown > docs/space_file.md"
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_the_example_of_each_axis_is_read(name: str) -> None:
+    job = {"seq_length": 8192, "global_batch_size": 128}
+    values = parse(f"{name}: {example(KNOB[name])}", "example.yaml").data
+    space = make_space({"model": "llama3_8b", "hardware": "mi300x", "workload": job, "space": values}, environ={})
+    assert len(space.axis(name).values) >= 2 and f"| `{name}` | `{example(KNOB[name])}` |" in page()
+
+
+def test_a_degree_and_a_pair_of_evidence_are_explained() -> None:
+    assert explain_word("DP64") == explain_word("DPn") != []
+    assert [line.split(":")[0] for line in explain_word("m/t")] == ["time measured", "memory traced"]

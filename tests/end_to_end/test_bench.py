@@ -6,6 +6,8 @@ import json
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.labels import short
 from tests.support.small_runs import make_run
 
 AXES = {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": 1, "schedule": "1f1b", "sharding": "distributed_optimizer"}
@@ -22,6 +24,8 @@ def test_bench_traces_the_first_rows_of_a_run_writes_them_back_and_says_so_as_js
     assert after == ["traced"] * 2 + before[2:]
     assert [row["memory_evidence"] for row in said["ranking"]] == ["traced", "traced"]
     assert "time is projected, memory is traced (as asked)" in said["notes"]
+    text = CliRunner().invoke(app, ["bench", str(run), "--device", "trace", "--top", "2"]).stdout
+    assert [short(row) in text for row in SavedRun.open(run).ranking[:2]] == [True, True]
 
 
 def test_bench_refuses_a_device_it_does_not_know(tmp_path):

@@ -261,7 +261,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 
 def test_the_command_fits_eighty_columns_without_colour(experts: SavedRun, terminal: CliRunner) -> None:
-    for more in ([], ["2"], ["--why-not", "tp=2,pp=2"], ["--why-not", "tp=3"], ["--what-if", "hardware.nic_GBps=10"]):
+    for more in (
+        [],
+        ["2", "3"],
+        ["--why-not", "tp=2,pp=2"],
+        ["--why-not", "tp=3"],
+        ["--what-if", "hardware.nic_GBps=10"],
+    ):
         done = terminal.invoke(app, ["explain", str(experts.path), *more], catch_exceptions=False)
         assert done.exit_code == 0
         assert max(len(line) for line in done.output.splitlines()) <= 80
@@ -275,6 +281,8 @@ def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunne
     assert told["tokens_per_s_per_gpu"] == pytest.approx(row["tokens_per_s_per_gpu"], rel=1e-9)
     assert sum(v for k, v in told["step"].items() if k != "total_s") == pytest.approx(told["step"]["total_s"])
     assert {"ablation", "sensitivity", "advice", "traffic", "memory_by_rank", "stages"} <= set(told)
+    done = terminal.invoke(app, ["explain", str(experts.path), "3", "5", "--json"], catch_exceptions=False)
+    assert [one["rank"] for one in json.loads(done.output)] == [3, 5] and json.loads(done.output)[0] == told
     done = terminal.invoke(
         app,
         ["explain", str(experts.path), "--why-not", "tp=2", "--what-if", "nodes=4", "--json"],

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.choices import choices, words_of
+from primus_search.analysis.glossary import TERMS, explain_word
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory import fit_verdict
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.labels import between, chance
+from primus_search.report.labels import between, chance, evidence_of, short
 
 ROOT = Path(__file__).parents[2]
 NARROW = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none"]
@@ -247,3 +249,24 @@ def test_a_reader_that_goes_away_ends_a_run_quietly_and_its_folder_is_written(tm
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == f"run folder: {tmp_path / 'run'}\n" and done.stdout.count("\n") == 1
     assert SavedRun.open(tmp_path / "run").ranking and (tmp_path / "run/report.html").exists()
+
+
+def test_every_word_of_the_printed_tables_is_in_the_glossary(tmp_path: Path) -> None:
+    """Headings, and the words of each cell that describes a candidate; `+2` counts words left out."""
+    out = str(tmp_path / "run")
+    sets = [*NARROW[2:], "--set", "tp=[1,2]", "--set", "pp=[1,2]", "--bench", "off", "--out", out]
+    words = ["run", "llama3_8b_mi300x", "--nodes", "1,2", "--tokens", "1e12", *sets]
+    lines = printed(words, 200).splitlines() + printed([*words, "--all"], 200).splitlines()
+    headings = [before for before, line in zip(lines, lines[1:], strict=False) if line.strip().startswith("──")]
+    assert len(headings) >= 5
+    for heading in headings:
+        rest = heading
+        for term in sorted(TERMS, key=len, reverse=True):
+            rest = re.sub(rf"(?<!\S){re.escape(term)}(?!\S)", " ", rest)
+        assert not rest.strip(), heading
+    run = SavedRun.open(tmp_path / "run")
+    cells = {word for row in run.ranking for word in short(row).split()}
+    told = [word for choice in choices(run.ranking) for word in (*words_of(choice, run.ranking[0]), *choice.roles)]
+    unknown = [word for word in sorted({*cells, *told, *(evidence_of(row) for row in run.ranking)})
+               if not explain_word(word)]  # fmt: skip
+    assert len(cells) > 10 and not unknown

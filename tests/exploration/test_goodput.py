@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from primus_search import load_cluster, load_model
@@ -55,3 +56,14 @@ def test_llama_3_405b_trained_about_nine_tenths_of_its_time() -> None:
     size = checkpoint_bytes(job, one)
     assert 10.0 < size / job.model.total_params < 18.0 and size / job.cluster.world < 4e9
     assert goodput(hardware.reliability, 2048, size).share == pytest.approx(0.90, abs=0.03)
+
+
+def test_spare_nodes_cover_the_nodes_in_repair_and_zero_switches_them_off() -> None:
+    """With 48 h of repair and 5,000 h between failures of a node, 4.8 of 500 nodes are in repair on average."""
+    repaired = Reliability(node_mtbf_hours=5000.0, node_repair_hours=48.0)
+    in_repair = np.random.default_rng(0).poisson(500 * 48.0 / 5000.0, 200_000)
+    spares = goodput(repaired, 500, 1e12).spare_nodes
+    assert np.mean(in_repair <= spares) >= 0.99 > np.mean(in_repair <= spares - 1)
+    assert goodput(TYPICAL, 500, 1e12).spare_nodes == 0
+    assert goodput(Reliability(node_repair_hours=48.0), 500, 1e12).spare_nodes == 0
+    assert goodput(repaired, 500, 1e12).share == goodput(Reliability(node_mtbf_hours=5000.0), 500, 1e12).share

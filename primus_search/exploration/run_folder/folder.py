@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
@@ -146,12 +145,10 @@ class RunFolder:
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
-    def write(
-        self, result: SearchResult, *, token_budget: float = 0.0, more: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
+    def write(self, result: SearchResult, *, token_budget: float = 0.0) -> None:
         """All files of a finished search; `run.json` last, so that a folder with it is complete.
 
-        `token_budget`: tokens to train on, for days and cost in `scaling.csv`; `more`: further keys of run.json.
+        `token_budget`: tokens to train on, for days and cost in `scaling.csv`.
         """
         try:
             (self.path / "run.json").unlink(missing_ok=True)  # an earlier run's must not vouch for this one's tables
@@ -164,9 +161,7 @@ class RunFolder:
                 files["scaling.csv"] = csv_bytes([_plain(rung) for rung in ladder(result, token_budget)])
             for name, content in files.items():
                 self._write(name, content)
-            facts = (
-                summary(result) | dict(more) | {"files": {name: file_facts(content) for name, content in files.items()}}
-            )
+            facts = summary(result) | {"files": {name: file_facts(content) for name, content in files.items()}}
             self._write("run.json", json.dumps(facts, indent=2).encode() + b"\n")
             if result.is_complete:
                 (self.path / "journal.bin").unlink(missing_ok=True)
@@ -258,6 +253,7 @@ def summary(result: SearchResult) -> dict[str, Any]:
             for found in result.clusters
         ],
         "best": best.ranking.row(0),
+        **({} if result.baseline is None else {"baseline": result.baseline.as_data()}),
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
