@@ -123,9 +123,11 @@ def _print_readings(readings: "Readings", as_json: bool) -> None:
 
 def _print_run(run: "LogReading") -> None:
     """One run in a few lines: what it is, what was measured, what is assumed."""
+    from primus_search.errors import printable
+
     sizes = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
     plain = run.as_json()
-    typer.echo(f"{run.source}: {run.framework}" + (f" on {run.device}" if run.device else ""))
+    typer.echo(f"{printable(run.source)}: {run.framework}" + (f" on {run.device}" if run.device else ""))
     typer.echo("  " + ", ".join(f"{size} {_word(plain[size])}" for size in sizes))
     if run.step_s is not None:
         rate = run.tokens_per_s_per_gpu

@@ -86,10 +86,10 @@ def _axes() -> str:
     lines = ["| axis | example | printed as | allowed | off | `auto` lists | is |", "|---|---|---|---|---|---|---|"]
     for name in AXES:
         knob, spec = KNOB[name], AXIS[name]
-        lines.append(
-            f"| `{name}` | `{example(knob)}` | {_printed(knob)} | {_cell(spec.allowed)} | {_shown(knob.word(knob.off))} | {_auto(knob)} "
-            f"| {_cell(knob.summary)}{' Changes the mathematics.' if knob.is_numeric else ''} |"
-        )
+        summary = f"{_cell(knob.summary)}{' Changes the mathematics.' if knob.is_numeric else ''}"
+        off, auto = _shown(knob.word(knob.off)), _auto(knob)
+        cells = (f"`{name}`", f"`{example(knob)}`", _printed(knob), _cell(spec.allowed), off, auto, summary)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 

@@ -12,6 +12,8 @@ LONGEST_LINE = 1 << 20
 CHUNK = 1 << 22
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
+_CONTROLS = re.compile(r"[^\S\t\n\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Control characters, signs that turn the direction of text, and every white space but blank, tab and line end."""
 _COMPLETE_END = ("|", "}", "%", ")")
 
 
@@ -22,8 +24,12 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def plain(text: str) -> str:
-    """Text without terminal escape sequences."""
-    return _ESCAPES.sub("", text) if "\x1b" in text else text
+    """Text without terminal escape sequences and control characters."""
+    return text if text.isprintable() else _CONTROLS.sub(_blank, _ESCAPES.sub("", text))
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " if found[0].isspace() else ""
 
 
 def chunks(path: Path) -> Iterator[str]:
@@ -40,7 +46,7 @@ def lines(path: Path) -> Iterator[str]:
     with _opened(path) as stream:
         while raw := stream.readline(LONGEST_LINE):
             whole = raw.endswith(b"\n")
-            text = plain(raw.decode("utf-8", errors="replace")).rstrip("\r\n")
+            text = plain(raw.decode("utf-8", errors="replace").rstrip("\r\n"))
             parts = text.split("\r") if "\r" in text else [text]
             if not whole and len(raw) < LONGEST_LINE and not text.rstrip().endswith(_COMPLETE_END):
                 parts = parts[:-1]

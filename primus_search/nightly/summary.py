@@ -1,5 +1,6 @@
 """A night in words: the Markdown summary, the JUnit XML for continuous integration, and the JSON."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -15,14 +16,15 @@ MOST_CHANGES = 40
 def markdown(night: Night) -> str:
     """The summary a person reads first: verdict, what failed and why, then every figure."""
     word = "passed" if night.passed else "REGRESSION"
-    lines = [f"# Nightly sweep `{night.sweep.name}`: {word}", ""]
+    lines = [f"# Nightly sweep `{_cell(night.sweep.name)}`: {word}", ""]
     count = f"{len(night.checks) - len(night.failed)} of {len(night.checks)} checks passed"
     versions = night.state.versions
-    lines.append(f"{count}; {night.started}, commit `{night.state.commit or 'unknown'}`, {night.seconds:.0f} s,")
+    started, commit = _cell(night.started), _cell(night.state.commit or "unknown")
+    lines.append(f"{count}; {started}, commit `{commit}`, {night.seconds:.0f} s,")
     lines.append(f"primus-search {versions['primus-search']}, Python {versions['python']}, numpy {versions['numpy']}.")
     last = night.baseline.reasons[-1] if night.baseline.reasons else None
     if last:
-        lines.append(f"Baseline of {last.date} (`{last.commit or 'unknown'}`): {_cell(last.text)}")
+        lines.append(f"Baseline of {_cell(last.date)} (`{_cell(last.commit or 'unknown')}`): {_cell(last.text)}")
     lines.append("")
     if night.failed:
         lines += ["## What failed", "", *_table(night.failed), ""]
@@ -33,7 +35,8 @@ def markdown(night: Night) -> str:
         lines += [f"- and {more} more", ""] if more > 0 else [""]
     lines += ["## All figures", "", *_table(list(night.checks)), ""]
     if night.failed:
-        command = f"primus-search nightly {night.sweep.source} --update-baseline --reason 'why this is right'"
+        source = shlex.quote(_text(str(night.sweep.source)))
+        command = f"primus-search nightly {source} --update-baseline --reason 'why this is right'"
         lines += ["If the new figures are right, accept them:", "", f"    {command}", ""]
     return "\n".join(lines)
 

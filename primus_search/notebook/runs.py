@@ -159,7 +159,8 @@ class Run:
         )
         best = self.ranking.iloc[0]
         axes.plot(best["memory_bytes"] / GB, best["tokens_per_s_per_gpu"], "k*", markersize=12, label="rank 1")
-        axes.set(xlabel="memory per GPU, GB", ylabel="tokens/s/GPU", title=self._title)
+        axes.set(xlabel="memory per GPU, GB", ylabel="tokens/s/GPU")
+        axes.set_title(self._title, parse_math=False)
         axes.legend()
         return figure
 

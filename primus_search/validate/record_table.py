@@ -20,6 +20,7 @@ from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import did_you_mean
 from primus_search.errors import InputError, Problem
+from primus_search.guards.csv_cells import guarded, unguarded
 from primus_search.knobs import WORDED
 from primus_search.measured_run import (
     MeasuredRun,
@@ -67,6 +68,9 @@ _FIGURES = (
     "ending",
     "noise",
 )
+_EMPTY = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "None"]
+_NO_VALUE = dict.fromkeys((*_MACHINE, *_WORKLOAD, *DEFAULTS, *_FIGURES), _EMPTY)
+"""Words for an empty cell; in the columns of provenance these are text."""
 COLUMNS = (*_PROVENANCE, "model", *_MACHINE, *_WORKLOAD, *DEFAULTS, *_FIGURES)
 """Every column a table of records may have."""
 
@@ -76,9 +80,11 @@ def read_records(path: Path) -> RunTable:
     import pandas as pd
 
     try:
-        frame = (
-            pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, dtype=str, encoding="utf-8-sig")
-        )
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        else:
+            frame = pd.read_csv(path, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=_NO_VALUE)
+            frame = frame.map(lambda cell: unguarded(cell) if isinstance(cell, str) else cell)
     except (OSError, ValueError) as error:
         raise InputError([Problem(str(path), f"not a table of measured runs: {error}")]) from None
     return records_of(frame, str(path))
@@ -113,7 +119,8 @@ def write_records(runs: Iterable[MeasuredRun], path: Path) -> None:
     if path.suffix == ".parquet":
         frame.to_parquet(path, index=False)
     else:
-        frame.to_csv(path, index=False)
+        guard = {name: frame[name].map(guarded, na_action="ignore") for name in _PROVENANCE if name in frame}
+        frame.assign(**guard).to_csv(path, index=False, lineterminator="\n")
 
 
 def frame_of(runs: Iterable[MeasuredRun]) -> Any:
@@ -130,7 +137,7 @@ def frame_of(runs: Iterable[MeasuredRun]) -> Any:
 def _cells(run: MeasuredRun) -> dict[str, Any]:
     """One row; None where there is nothing to write."""
     cluster, p = run.cluster, run.provenance
-    cells: dict[str, Any] = {name: p.__getattribute__(name) or None for name in _PROVENANCE}
+    cells: dict[str, Any] = {name: _encodable(p.__getattribute__(name)) or None for name in _PROVENANCE}
     cells |= {
         "model": _model_word(run.model),
         "hardware": run.hardware,
@@ -151,6 +158,11 @@ def _cells(run: MeasuredRun) -> dict[str, Any]:
     }
     cells |= {name: None if math.isnan(value) else value for name, value in figures.items()}
     return cells | {"peak_kind": run.measured.peak_kind, "ending": run.measured.ending or None}
+
+
+def _encodable(text: str) -> str:
+    """Text that UTF-8 has: file names may hold other bytes."""
+    return text.encode(errors="replace").decode()
 
 
 def _model_word(model: Model) -> str:

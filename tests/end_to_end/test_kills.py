@@ -6,7 +6,10 @@ signal. Moments are drawn from a seed and cover a run from holding its folder to
 
 import os
 import random
+import secrets
 import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +27,8 @@ FEW = 1
 HOW_OFTEN = [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(MOMENTS, marks=pytest.mark.full)]
 
 Whole = tuple[Path, bytes, int]
+Record = Callable[[str, object], None]
+"""`record_property`: counts that `--junitxml` writes."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
-def test_a_killed_driver_continues_to_the_same_files(count: int, tmp_path: Path, whole: Whole) -> None:
+def test_a_killed_driver_continues_to_the_same_files(
+    count: int, tmp_path: Path, whole: Whole, record_property: Record
+) -> None:
     space, answer, num_tasks = whole
     before, hits, with_a_task = shared_memory() if count > FEW else None, 0, 0
     for number, moment in enumerate(moments(count, 1, num_tasks - 1)):
@@ -48,6 +55,8 @@ def test_a_killed_driver_continues_to_the_same_files(count: int, tmp_path: Path,
         run.finish("--resume")
         assert run.answer() == answer, f"killed at {moment}"
         assert_nothing_is_left(run, before)
+    record_property("kills of a live driver", hits)
+    record_property("after its first finished task", with_a_task)
     assert hits > 0
     assert with_a_task >= WITH_A_TASK or count < MOMENTS
 
@@ -76,7 +85,7 @@ def assert_nothing_is_left(run: Run, before: set[str] | None) -> None:
     ],
 )
 def test_a_run_that_a_signal_ended_continues_to_the_same_files(
-    name: str, count: int, tmp_path: Path, whole: Whole
+    name: str, count: int, tmp_path: Path, whole: Whole, record_property: Record
 ) -> None:
     space, answer, num_tasks = whole
     before, hits = shared_memory() if count > FEW else None, 0
@@ -94,6 +103,7 @@ def test_a_run_that_a_signal_ended_continues_to_the_same_files(
         run.finish("--resume")
         assert run.answer() == answer, f"{name} at {moment}"
         assert_nothing_is_left(run, before)
+    record_property("runs that the signal ended", hits)
     assert hits > 0 or count < SIGNALS
 
 
@@ -108,7 +118,7 @@ def test_a_driver_killed_again_and_again_still_arrives(tmp_path: Path, whole: Wh
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
-def test_killed_workers_are_replaced(count: int, tmp_path: Path, whole: Whole) -> None:
+def test_killed_workers_are_replaced(count: int, tmp_path: Path, whole: Whole, record_property: Record) -> None:
     space, answer, num_tasks = whole
     hits = 0
     for number, moment in enumerate(moments(count, 2, num_tasks)):
@@ -120,6 +130,7 @@ def test_killed_workers_are_replaced(count: int, tmp_path: Path, whole: Whole) -
         assert process.returncode == 0, said.decode()
         assert run.answer() == answer, f"killed at {moment}"
         run.wait_until_gone()
+    record_property("runs that lost a worker", hits)
     assert hits > 0 or count < MOMENTS
 
 
@@ -142,7 +153,7 @@ CLUSTER_MARK = uuid.uuid4().hex
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that computes nothing, and two nodes of one core; all that they start is marked."""
+    """A head that computes nothing and two nodes of one core that want a token; all that they start is marked."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -150,6 +161,8 @@ def cluster() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(kills.MARK, CLUSTER_MARK)
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         found.add_node(num_cpus=1)
         found.add_node(num_cpus=1)
@@ -162,7 +175,9 @@ def cluster() -> Iterator[Any]:
 @pytest.mark.parametrize(
     "count", [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(NODES, marks=pytest.mark.full)]
 )
-def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whole: Whole, cluster: Any) -> None:
+def test_ray_loses_workers_and_nodes_but_no_row(
+    count: int, tmp_path: Path, whole: Whole, cluster: Any, record_property: Record
+) -> None:
     space, answer, num_tasks = whole
 
     def lose_worker() -> bool:
@@ -179,21 +194,31 @@ def test_ray_loses_workers_and_nodes_but_no_row(count: int, tmp_path: Path, whol
             run = Run(space, tmp_path / f"{what}{number}")
             hits += kills.disturbed_here(run, cluster.address, disturb, moment)
             assert run.answer() == answer, f"{what} killed at {moment}"
+        record_property(f"runs that lost a {what}", hits)
         assert hits >= count // 2, f"{what}: {hits} of {count} moments came before the end of the run"
+
+
+@pytest.mark.slow
+def test_a_driver_without_the_token_is_refused(cluster: Any) -> None:
+    join = f"from primus_search.exploration.engines.ray_engine import join; join({cluster.address!r})"
+    stranger = os.environ | {"RAY_AUTH_TOKEN": "0" * 64}
+    done = subprocess.run([sys.executable, "-c", join], env=stranger, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "does it require a token" in done.stderr
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
 def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
-    count: int, tmp_path: Path, whole: Whole, cluster: Any
+    count: int, tmp_path: Path, whole: Whole, cluster: Any, record_property: Record
 ) -> None:
-    space, answer, num_tasks = whole
+    (space, answer, num_tasks), hits = whole, 0
     for number, moment in enumerate(moments(count, 5, num_tasks)):
         run = Run(space, tmp_path / str(number), ("--ray-address", cluster.address))
-        kill_at(run, moment)
+        hits += kill_at(run, moment)
         run.wait_until_gone()
         kills.wait_for(lambda: not kills.ray_workers(CLUSTER_MARK))
         kills.finished_here(run, engine="local", workers=1, resume=True)
         assert run.answer() == answer, f"killed at {moment}"
+    record_property("kills of a live driver", hits)
 
 
 @pytest.mark.slow

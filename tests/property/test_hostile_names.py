@@ -9,7 +9,9 @@ import subprocess
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from primus_search.declare import make_space
@@ -21,9 +23,20 @@ from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.guards.csv_cells import FORMULA_SIGNS, unguarded
 from primus_search.guards.names import name_problem
+from primus_search.learn.log_lines import plain
+from primus_search.nightly import page as night_page
+from primus_search.nightly.attribute import Cause
+from primus_search.nightly.baseline import Baseline, BaselineState, Reason
+from primus_search.nightly.check import Check
+from primus_search.nightly.night_run import Night
+from primus_search.nightly.summary import junit, markdown
+from primus_search.nightly.sweep import NightlySweep, Tolerances
+from primus_search.notebook.runs import Run
 from primus_search.report.console import Plain
 from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
+from primus_search.validate import errors_page
+from primus_search.validate.record_table import read_records, records_of, write_records
 from tests.export.test_launch_files import shipped_space
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run
@@ -224,3 +237,66 @@ def test_launch_files_execute_nothing_of_a_name(count: int, launched: dict[str, 
     subprocess.run(["bash", "-c", loop], cwd=folder, env=environment, check=False, timeout=120)
     left = [path for path in tmp_path.rglob("*") if CANARY in path.name or path.name == "owned"]
     assert not left and len(list(folder.iterdir())) <= len(scripts) + 20
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_of_runs_give_back_hostile_words(ending: str, tmp_path: Path) -> None:
+    cells = {"model": "llama3.1_8b", "hardware": "h100", "nodes": 2, "seq_length": 8192, "global_batch_size": 64}
+    (one,) = records_of(pd.DataFrame([cells | {"tokens_per_s_per_gpu": 9000.0}])).runs
+    runs = [replace(one, provenance=replace(one.provenance, id=name, notes=name, source=name)) for name in NAMES]
+    path = tmp_path / f"runs.{ending}"
+    write_records(runs, path)
+    again = [run.provenance for run in read_records(path).runs]
+    wanted = [name.replace("\ud800", "?") for name in NAMES]
+    assert [(one.id, one.notes, one.source) for one in again] == [(name, name, name) for name in wanted]
+    if ending == "csv":
+        rows = list(csv.reader(io.StringIO(path.read_bytes().decode(), newline="")))
+        assert not any(cell.startswith(FORMULA_SIGNS[:-1]) for row in rows for cell in row)
+
+
+def test_other_pages_hold_no_markup_of_a_name() -> None:
+    for name in NAMES:
+        listed = [{"id": name, "what": name, "key": name, "value": name, "reason": name}]
+        figures = {"per_row": [], "groups": [], "memory_per_row": [], "assumed": listed, "skipped_reasons": listed}
+        figures |= dict.fromkeys(("rows", "median_abs_error", "p90_abs_error", "bias", "kendall", "coverage_90"), 0.0)
+        memory = dict.fromkeys(("ran", "ran_out", "false_oom", "false_fit"), 0.0)
+        figures |= {"memory": memory, "overrides": {"runs": 0, "of": 0, "per_row": listed}}
+        text = errors_page.page(name, figures)
+        night = hostile_night(name)
+        for made in (text, night_page.report(night), night_page.trend(name, [])):
+            assert html.escape(name).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in made
+            assert not any(sign in made for sign in ("<script", "</script", "<img", "<!--"))
+        assert ElementTree.fromstring(junit(night).encode()).find(".//testcase") is not None
+        assert not any(sign in markdown(night) for sign in ("<script", "<img", "<!--"))
+
+
+def hostile_night(name: str) -> Night:
+    """A night whose every word from a file is `name`."""
+    failed = {"before": name, "after": name, "move": 1.0, "limit": 0.0, "passed": False, "note": name}
+    versions = dict.fromkeys(("primus-search", "python", "numpy"), "1")
+    empty = {"entries": {}, "inputs": {}, "code": {}, "data": {}}
+    state = BaselineState(**empty, accuracy=None, speed=0.0, runs_sha256="", versions=versions, commit=name)
+    place = {"source": Path("x"), "sha256": "", "baseline": Path("x")}
+    return Night(
+        sweep=NightlySweep(name=name, **place, tolerances=Tolerances(), entries=()),
+        state=state,
+        baseline=Baseline(state=state, reasons=(Reason(date=name, commit=name, text=name),)),
+        checks=(Check(entry=name, where=name, name=name, **failed),),
+        causes=(Cause(entry=name, cluster=-1, kind="model", what=name, note=name),),
+        changes=(name,),
+        started=name,
+        seconds=0.0,
+    )
+
+
+def test_lines_of_logs_have_no_control_character() -> None:
+    for name in NAMES:
+        assert all(sign.isprintable() or sign in "\t\r\n\ud800" for sign in plain(name)), name
+
+
+def test_figures_and_notebooks_show_names_as_text(run: SavedRun) -> None:
+    for name in NAMES[::10]:
+        found = Run(replace(run, facts=dict(run.facts) | {"space": name, "model": name, "hardware": name}))
+        assert html.escape(name) in found._repr_html_() or "\n" in name
+        if not name_problem(name):
+            found.plot().savefig(io.BytesIO(), format="svg")
