@@ -44,11 +44,12 @@ def markdown(night: Night) -> str:
 def junit(night: Night) -> str:
     """One test case per check, in the form continuous integration reads."""
     failed = str(len(night.failed))
-    attributes = {"name": f"nightly {night.sweep.name}", "tests": str(len(night.checks)), "failures": failed}
+    attributes = {"name": _text(f"nightly {night.sweep.name}"), "tests": str(len(night.checks)), "failures": failed}
     suites = ElementTree.Element("testsuites", attributes)
     suite = ElementTree.SubElement(suites, "testsuite", attributes | {"errors": "0", "time": f"{night.seconds:.1f}"})
     for check in night.checks:
-        case = ElementTree.SubElement(suite, "testcase", {"classname": _text(check.where), "name": check.name})
+        names = {"classname": _text(check.where), "name": _text(check.name)}
+        case = ElementTree.SubElement(suite, "testcase", names)
         if not check.passed:
             said = f"{check.before} -> {check.after} ({move(check)}, allowed {limit(check)})"
             failure = ElementTree.SubElement(case, "failure", {"message": _text(said)})
