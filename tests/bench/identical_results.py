@@ -20,6 +20,8 @@ NEWER = {
     "tp_overlap": "false",
     "cp_comm": "stack",
     "state_format": "stack",
+    "fp8_attention": "false",
+    "dispatch_backend": "stack",
 }
 NEWER_KNOBS = tuple(word for name, value in NEWER.items() for word in ("--set", f"{name}={value}"))
 """Knobs that the other checkout may lack, at the values that mean what it searched."""
