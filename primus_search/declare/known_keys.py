@@ -64,9 +64,14 @@ def refuse_unread(fields: Fields, known: KnownKeys, readable: Collection[str] = 
         if key in fields.read or key in known.irrelevant or key in known.companions:
             continue
         if key in known.switches:
-            if given.value not in (None, False, 0, "", [], {}):
+            if not _is_off(given.value):
                 what = f"{key} makes {known.switches[key]}, which this reader does not read"
                 fields.problem(key, f"{what}; --ignore {key} leaves it out knowingly")
         elif key not in readable:
             near = did_you_mean(key, [*readable, *fields.read])
             fields.problem(key, f"unknown key '{key}', which may change the model{near}; --ignore {key} skips it")
+
+
+def _is_off(value: object) -> bool:
+    """Whether a switch is off: nothing, or a mapping that says so (`lora: {enabled: false}`)."""
+    return value in (None, False, 0, "", [], {}) or (isinstance(value, dict) and value.get("enabled") is False)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare.families.megatron_hybrid import HYBRID_TYPE, claim_hybrid_keys, hybrid_layers
+from primus_search.declare.families.megatron_hybrid import HYBRID_TYPE, Sizes
+from primus_search.declare.families.megatron_layers import COMPRESSED_TYPE, claim_variant_keys, variant_layers
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
 from primus_search.declare.megatron_keys import megatron_keys
@@ -50,8 +51,8 @@ SIZES = (
 )  # fmt: skip
 """Every key that is read where it applies."""
 
-MODEL_TYPES = ("gpt", "GPT", "encoder_or_decoder")
-"""Values of `model_type` that mean a decoder-only transformer."""
+MODEL_TYPES = ("gpt", "GPT", "encoder_or_decoder", HYBRID_TYPE, COMPRESSED_TYPE)
+"""Values of `model_type` that are read."""
 
 TRAINERS = ("pre_trainer", "post_trainer")
 TRAINER_KEYS = ("framework", "config", "model", "overrides", "name")
@@ -226,10 +227,9 @@ def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = 
 
 def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size: int | None = None) -> Model:
     kind = fields.word("model_type", MODEL_TYPES[0])
-    if kind not in (*MODEL_TYPES, HYBRID_TYPE):
-        known = ", ".join((*MODEL_TYPES, HYBRID_TYPE))
-        fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {known}")
-    claim_hybrid_keys(fields)
+    if kind not in MODEL_TYPES:
+        fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {', '.join(MODEL_TYPES)}")
+    claim_variant_keys(fields)
     refuse_unread(fields, known_keys("megatron"), SIZES)
     num_layers, hidden = fields.integer("num_layers"), fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
@@ -243,37 +243,32 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     num_kv_heads = fields.integer("num_query_groups", num_heads) if is_grouped else num_heads
     head_dim = fields.integer("kv_channels", max(hidden // num_heads, 1))
     attention = Attention(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    layers = {"moe_layers": _moe_layers(fields, num_layers) if moe else ()}
-    layers |= hybrid_layers(fields, num_layers, hidden, attention, latent)
-    return build_model(
-        fields,
-        name=name,
-        num_layers=num_layers,
-        hidden=hidden,
-        ffn_hidden=ffn_hidden,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        vocab_size=rows,
-        vocab_padding=padding,
-        latent=latent,
-        moe=moe,
-        **layers,
-        windows=_windows(fields, num_layers),
-        is_gated=is_gated,
-        is_tied=not fields.switch("untie_embeddings_and_output_weights", True),
-        norm="rmsnorm" if fields.word("normalization", "LayerNorm").lower() == "rmsnorm" else "layernorm",
-        has_linear_bias=fields.switch("add_bias_linear", False),
-        has_qkv_bias=fields.switch("add_qkv_bias", False),
+    values = {
+        "num_layers": num_layers,
+        "hidden": hidden,
+        "ffn_hidden": ffn_hidden,
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "latent": latent,
+        "moe": moe,
+        "moe_layers": _moe_layers(fields, num_layers) if moe else (),
+        "windows": _windows(fields, num_layers),
+        "is_gated": is_gated,
+        "is_tied": not fields.switch("untie_embeddings_and_output_weights", True),
+        "norm": "rmsnorm" if fields.word("normalization", "LayerNorm").lower() == "rmsnorm" else "layernorm",
+        "has_linear_bias": fields.switch("add_bias_linear", False),
+        "has_qkv_bias": fields.switch("add_qkv_bias", False),
         # Under MLA, qk_layernorm means the norms of the compressed queries and keys, which MLA always has.
-        has_qk_norm=fields.switch("qk_layernorm", False) and latent is None,
-        has_attention_sinks=_has_sinks(fields),
-        activation_clamp=_clamp(fields),
-        learned_positions=fields.integer("max_position_embeddings") if has_positions else 0,
-        num_mtp_layers=fields.integer("mtp_num_layers", 0, least=0),
-        source=fields.where,
-        ignored=ignored,
-    )
+        "has_qk_norm": fields.switch("qk_layernorm", False) and latent is None,
+        "has_attention_sinks": _has_sinks(fields),
+        "activation_clamp": _clamp(fields),
+        "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
+        "num_mtp_layers": fields.integer("mtp_num_layers", 0, least=0),
+    }
+    values |= variant_layers(fields, Sizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent))
+    known = {"name": name, "vocab_size": rows, "vocab_padding": padding, "source": fields.where, "ignored": ignored}
+    return build_model(fields, **known, **values)
 
 
 def _has_sinks(fields: Fields) -> bool:

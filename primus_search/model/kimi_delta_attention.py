@@ -10,7 +10,8 @@ from primus_search.model.mixer import Split, WeightMatrix
 class KimiDeltaAttention:
     """KDA of Kimi Linear and Kimi-K3: queries, keys, values, a low-rank decay gate, an output gate.
 
-    gate_rank  width of the low-rank output gate; 0: a full projection (Kimi-K3)
+    gate_rank      width of the low-rank output gate; 0: a full projection (Kimi-K3)
+    has_gate_bias  a bias behind the low-rank output gate (flash-linear-attention, Primus)
     Source: Kimi Linear (arXiv:2510.26692) section 3; modules of transformers 5.23 `kimi_linear`.
     """
 
@@ -19,6 +20,7 @@ class KimiDeltaAttention:
     value_dim: int = 0
     conv_kernel: int = 4
     gate_rank: int = 0
+    has_gate_bias: bool = False
     chunk: int = 64
 
     @property
@@ -30,6 +32,11 @@ class KimiDeltaAttention:
         return self.num_heads * self.head_dim
 
     @property
+    def decay_rank(self) -> int:
+        """Width between the two projections of the decay gate: one value head."""
+        return self.value_dim or self.head_dim
+
+    @property
     def value_out(self) -> int:
         return self.num_heads * (self.value_dim or self.head_dim)
 
@@ -38,8 +45,8 @@ class KimiDeltaAttention:
             WeightMatrix(
                 group="input", n=2 * self.inner + self.value_out + self.num_heads, k=hidden, split=Split.COLUMN
             ),
-            WeightMatrix(group="decay down", n=self.head_dim, k=hidden, split=Split.WHOLE),
-            WeightMatrix(group="decay up", n=self.inner, k=self.head_dim, split=Split.COLUMN),
+            WeightMatrix(group="decay down", n=self.decay_rank, k=hidden, split=Split.WHOLE),
+            WeightMatrix(group="decay up", n=self.inner, k=self.decay_rank, split=Split.COLUMN),
             WeightMatrix(group="output", n=hidden, k=self.value_out, split=Split.ROW),
         ]
         if self.gate_rank:
@@ -51,7 +58,8 @@ class KimiDeltaAttention:
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         convolution = (2 * self.inner + self.value_out) * self.conv_kernel
-        return convolution + self.inner + self.num_heads, self.value_dim or self.head_dim
+        bias = self.value_out if self.has_gate_bias else 0
+        return convolution + self.inner + self.num_heads + bias, self.value_dim or self.head_dim
 
     def mixing_flops(self, seq_length: int) -> float:
         chunk = min(self.chunk, seq_length)

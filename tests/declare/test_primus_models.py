@@ -134,10 +134,10 @@ FORMS = "allowed: a whole number, a list or a text such as '([0]*3+[1]*58)'"
          f"(a layer pattern is a sum of lists such as [0]*3+[1]*58) - {FORMS}"),
         (f"{SIZES}num_experts: 8\nmoe_layer_freq: [0, 1]",
          "m.yaml:7 @ $.moe_layer_freq: has 2 entries; the model has 4 layers"),
-        (f"{SIZES}is_hybrid_model: true", "m.yaml:6 @ $.is_hybrid_model: shares of layers whose mixers the "
-         "experiment's spec decides are not read; give hybrid_override_pattern"),
+        (f"{SIZES}is_hybrid_model: true", "m.yaml:6 @ $.is_hybrid_model: the experiment's spec decides what these "
+         "layers are; read the experiment, or give a pattern or spec"),
         (f"{SIZES}hybrid_override_pattern: M*-X", "m.yaml:6 @ $.hybrid_override_pattern: 'X' is no layer - allowed: "
-         "M Mamba-2, * attention, - MLP, E experts"),
+         "M the stack's mixer, * attention, - MLP, E experts"),
         (f"{SIZES}hybrid_layer_pattern: M*-", "m.yaml:6 @ $.hybrid_layer_pattern: has 3 layers; num_layers is 4"),
         (f"{SIZES}spec: [somewhere, gdn_hybrid_stack_spec]", "m.yaml:6 @ $.spec: spec makes layers of its own, which "
          "this reader does not read; --ignore spec leaves it out knowingly"),

@@ -1,57 +1,83 @@
-"""Layers of Megatron's hybrid models: one letter per layer of `hybrid_override_pattern`, and the keys `mamba_*`.
+"""Hybrid stacks of Megatron and Primus: each layer is one block, by a letter of a pattern or by shares of layers.
 
-M is a Mamba-2 mixer, * attention, - an MLP, E experts, each a layer of its own. Where a file gives shares of layers
-(`hybrid_attention_ratio`) instead of a pattern, its mixers follow from the experiment's `spec` and it is refused.
-Source: NVIDIA/Megatron-LM core/ssm/mamba_hybrid_layer_allocation.py, mamba_mixer.py for defaults.
+M is the stack's own mixer, * attention, - an MLP, E experts. The experiment's `spec` says which mixer M is and how
+shares (`hybrid_attention_ratio`, `hybrid_mlp_ratio`) become a pattern; a pattern without a spec is Mamba-2's.
+Source: NVIDIA/Megatron-LM core/ssm/mamba_hybrid_layer_allocation.py, mamba_mixer.py for defaults; AMD-AGI/Primus
+primus/backends/megatron/core/models/hybrid (hybrid_block.py, gated_delta_net.py, kimi_delta_attention.py).
 """
 
-from typing import Any
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
+from primus_search.declare.families.parts import Values
 from primus_search.declare.fields import Fields
-from primus_search.model import Attention, LatentAttention, LatentMixer, Mamba2, Mixer, NoFeedForward, NoMixer
+from primus_search.model import (
+    Attention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LatentMixer,
+    Mamba2,
+    Mixer,
+    NoFeedForward,
+    NoMixer,
+)
 
 PATTERNS = ("hybrid_override_pattern", "hybrid_layer_pattern")
 HYBRID_TYPE = "mamba"
-LETTERS = {"M": "Mamba-2", "*": "attention", "-": "MLP", "E": "experts"}
-MAMBA_SPECS = ("hybrid_mamba_mla_layer_specs', 'hybrid_stack_spec", "mamba_layer_specs', 'mamba_stack_spec")
-"""Ends of an experiment's `spec` under which the letter M is Mamba-2; under others it may be another mixer."""
-HYBRID_SIZES = (
-    *PATTERNS, "is_hybrid_model", "mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups",
-    "mamba_expand",
+LETTERS = {"M": "the stack's mixer", "*": "attention", "-": "MLP", "E": "experts"}
+HYBRID_KEYS = (
+    *PATTERNS, "is_hybrid_model", "hybrid_attention_ratio", "hybrid_mlp_ratio", "mamba_num_heads", "mamba_head_dim",
+    "mamba_state_dim", "mamba_num_groups", "mamba_expand", "use_short_conv", "spec",
+)  # fmt: skip
+LINEAR_KEYS = (
+    "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
+    "linear_conv_kernel_dim",
 )  # fmt: skip
 
 
-def claim_hybrid_keys(fields: Fields) -> None:
-    """Mark the keys that `hybrid_layers` reads as read, so that they are not refused before."""
-    for key in HYBRID_SIZES:
-        fields.anything(key)
-    if "spec" in fields.entries and str(fields.entries["spec"].value).strip("[]' ").endswith(MAMBA_SPECS):
-        fields.anything("spec")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a file says about all layers: their number, the hidden size, its attention, latent sizes where it has."""
+
+    num_layers: int
+    hidden: int
+    attention: Attention
+    latent: LatentAttention | None
 
 
-def hybrid_layers(
-    fields: Fields, num_layers: int, hidden: int, attention: Attention, latent: LatentAttention | None
-) -> dict[str, Any]:
-    """Mixers, feed-forwards and MoE layers by a file's pattern; nothing where it has none. Notes what is not read."""
-    key = next((key for key in PATTERNS if fields.anything(key)), "")
-    is_hybrid, is_mamba = fields.switch("is_hybrid_model", False), fields.word("model_type", "gpt") == HYBRID_TYPE
-    if not key and not is_hybrid and not is_mamba:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """What a `spec` builds: the mixer of the letter M, and the pattern that shares of attention and MLPs stand for."""
+
+    mixer: Callable[[Fields, int], Mixer]
+    pattern: Callable[[int, float, float], str]
+
+
+def is_hybrid(fields: Fields) -> bool:
+    """Whether a file says so, or has a pattern of single-block layers."""
+    given = {key: fields.entries[key].value for key in (*PATTERNS, "is_hybrid_model") if key in fields.entries}
+    return any(given.values()) or ("model_type" in fields.entries and fields.entries["model_type"].value == HYBRID_TYPE)
+
+
+def hybrid_layers(fields: Fields, sizes: Sizes) -> Values:
+    """Mixers, feed-forwards and MoE layers of a hybrid stack; a problem for what is not read."""
+    stack, key = _stack(fields), next((key for key in PATTERNS if fields.anything(key)), "")
+    if stack is None:
         return {}
-    if not key and is_hybrid:
-        what = "shares of layers whose mixers the experiment's spec decides are not read; give hybrid_override_pattern"
-        fields.problem("is_hybrid_model", what)
-        return {}
-    letters = fields.word(key, "") if key else "M" * num_layers
+    letters = fields.word(key, "") if key else _by_shares(fields, sizes.num_layers, stack)
     unknown = sorted(set(letters) - set(LETTERS))
     if unknown:
         allowed = ", ".join(f"{letter} {name}" for letter, name in LETTERS.items())
         fields.problem(key, f"{unknown[0]!r} is no layer - allowed: {allowed}")
         return {}
-    if len(letters) != num_layers:
-        fields.problem(key, f"has {len(letters)} layers; num_layers is {num_layers}")
+    if len(letters) != sizes.num_layers:
+        fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {sizes.num_layers}")
         return {}
-    full: Mixer = LatentMixer(num_heads=attention.num_heads, latent=latent) if latent else attention
-    mixers: dict[str, Mixer] = {"*": full, "M": _mamba2(fields, hidden)}
+    latent = sizes.latent
+    full: Mixer = LatentMixer(num_heads=sizes.attention.num_heads, latent=latent) if latent else sizes.attention
+    mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, sizes.hidden)}
     return {
         "mixers": tuple(mixers.get(letter, NoMixer()) for letter in letters),
         "feed_forwards": tuple(None if letter in "-E" else NoFeedForward() for letter in letters),
@@ -59,13 +85,114 @@ def hybrid_layers(
     }
 
 
-def _mamba2(fields: Fields, hidden: int) -> Mamba2:
-    """Sizes by Megatron's keys; without a number of heads the scan is twice as wide as the model."""
-    head_dim = fields.integer("mamba_head_dim", 64)
-    heads = fields.integer("mamba_num_heads", 0, least=0) or fields.integer("mamba_expand", 2) * hidden // head_dim
-    return Mamba2(
-        num_heads=heads,
-        head_dim=head_dim,
-        state_dim=fields.integer("mamba_state_dim", 128),
-        num_groups=fields.integer("mamba_num_groups", 8),
+def _stack(fields: Fields) -> Stack | None:
+    """The stack of the experiment's `spec`; without one Megatron's own, if a pattern says its layers."""
+    given = fields.anything("spec")
+    if given is not None:
+        words = re.findall(r"[\w.]+", str(given))
+        found = STACKS.get((words[0].rsplit(".", 1)[-1], words[-1])) if len(words) == 2 else None
+        if found is None:
+            fields.problem("spec", f"spec makes layers of its own - read: {', '.join(name for _, name in STACKS)}")
+        return found
+    if fields.switch("is_hybrid_model", False) and not any(fields.anything(key) for key in PATTERNS):
+        what = "the experiment's spec decides what these layers are; read the experiment, or give a pattern or spec"
+        fields.problem("is_hybrid_model", what)
+        return None
+    return STACKS["mamba_layer_specs", "mamba_stack_spec"]
+
+
+def _by_shares(fields: Fields, num_layers: int, stack: Stack) -> str:
+    shares = [fields.number(f"hybrid_{kind}_ratio", 0.0) for kind in ("attention", "mlp")]
+    if not all(0.0 <= share <= 1.0 for share in (*shares, sum(shares))):
+        fields.problem("hybrid_attention_ratio", "shares of attention and MLP layers are 0 to 1, together at most 1")
+        return "M" * num_layers
+    return stack.pattern(num_layers, *shares)
+
+
+def spread(num_layers: int, attention: float, mlp: float) -> str:
+    """Megatron's pattern: attention layers evenly between mixers, then MLPs evenly in place of mixers."""
+    letters = ["M"] * num_layers
+    count = round(num_layers * attention)
+    _place(letters, "*", (num_layers - count) / (count + 1))
+    mlps = round(num_layers * mlp)
+    if mlps:
+        _place(letters, "-", (num_layers - count - mlps) / mlps)
+    return "".join(letters)
+
+
+def _place(letters: list[str], letter: str, distance: float) -> None:
+    """Put a letter in place of a mixer after every `distance` mixers."""
+    left = distance
+    for i, one in enumerate(letters):
+        if one == "M" and left < 0.5:
+            letters[i], left = letter, left + distance
+        elif one == "M":
+            left -= 1
+
+
+def in_pairs(num_layers: int, attention: float, mlp: float) -> str:
+    """Primus' pattern: every mixer is followed by an MLP, and attention, a share of the mixers, leads a group."""
+    pairs = num_layers // 2
+    full = int(pairs * attention)
+    own = pairs - full
+    if not full or not own:
+        return ("*-" if full else "M-") * pairs
+    if attention <= 0.5:
+        return ("*-" + "M-" * (own // full)) * full + "M-" * (own % full)
+    return "*-" * (full - own) + "*-M-" * own
+
+
+def _mamba2(expand: int) -> Callable[[Fields, int], Mamba2]:
+    """Reader of Megatron's keys; without a number of heads the scan is `expand` times as wide as the model."""
+
+    def read(fields: Fields, hidden: int) -> Mamba2:
+        head_dim = fields.integer("mamba_head_dim", 64)
+        heads = fields.integer("mamba_num_heads", 0, least=0)
+        return Mamba2(
+            num_heads=heads or fields.integer("mamba_expand", expand) * hidden // head_dim,
+            head_dim=head_dim,
+            state_dim=fields.integer("mamba_state_dim", 128),
+            num_groups=fields.integer("mamba_num_groups", 8),
+        )
+
+    return read
+
+
+def delta_net(fields: Fields, hidden: int) -> GatedDeltaNet:
+    """Gated DeltaNet of Megatron's keys; its defaults are those of transformer_config.py."""
+    if not fields.switch("use_short_conv", True):
+        fields.problem("use_short_conv", "Gated DeltaNet without its short convolution is not modelled")
+    return GatedDeltaNet(
+        num_key_heads=fields.integer("linear_num_key_heads", 16),
+        num_value_heads=fields.integer("linear_num_value_heads", 32),
+        key_dim=fields.integer("linear_key_head_dim", 128),
+        value_dim=fields.integer("linear_value_head_dim", 128),
+        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
     )
+
+
+def _kimi_delta(fields: Fields, hidden: int) -> KimiDeltaAttention:
+    """KDA whose low-rank gates are as wide as a value head, the output gate with a bias."""
+    heads, value_dim = fields.integer("linear_num_value_heads", 32), fields.integer("linear_value_head_dim", 128)
+    if fields.integer("linear_num_key_heads", heads) != heads:
+        fields.problem("linear_num_key_heads", "key heads of KDA other than linear_num_value_heads are not modelled")
+    return KimiDeltaAttention(
+        num_heads=heads,
+        head_dim=fields.integer("linear_key_head_dim", 128),
+        value_dim=value_dim,
+        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
+        gate_rank=value_dim,
+        has_gate_bias=True,
+    )
+
+
+_PRIMUS = "hybrid_mamba_mla_layer_specs"
+STACKS: dict[tuple[str, str], Stack] = {
+    ("mamba_layer_specs", "mamba_stack_spec"): Stack(mixer=_mamba2(2), pattern=spread),
+    (_PRIMUS, "hybrid_stack_spec"): Stack(mixer=_mamba2(1), pattern=in_pairs),
+    (_PRIMUS, "gdn_hybrid_stack_spec"): Stack(mixer=delta_net, pattern=in_pairs),
+    (_PRIMUS, "gdn_hybrid_stack_spec_no_te"): Stack(mixer=delta_net, pattern=in_pairs),
+    (_PRIMUS, "kda_hybrid_stack_spec"): Stack(mixer=_kimi_delta, pattern=in_pairs),
+    (_PRIMUS, "kda_hybrid_stack_spec_no_te"): Stack(mixer=_kimi_delta, pattern=in_pairs),
+}
+"""Stacks by the last part of a `spec`'s module and its name."""

@@ -132,10 +132,13 @@ class KimiDeltaModule(nn.Module):
         self.keys, self.values = self.heads * mixer.head_dim, self.heads * value_dim
         self.widths = [self.keys, self.keys, self.values, self.heads, 0 if mixer.gate_rank else self.values]
         self.input = Linear(hidden, sum(self.widths), ranks=ranks, fp8=fp8)
-        self.decay_down = Linear(hidden, mixer.head_dim, fp8=fp8)
-        self.decay_up = Linear(mixer.head_dim, self.keys, ranks=ranks, fp8=fp8)
+        self.decay_down = Linear(hidden, mixer.decay_rank, fp8=fp8)
+        self.decay_up = Linear(mixer.decay_rank, self.keys, ranks=ranks, fp8=fp8)
         self.gate_down = Linear(hidden, mixer.gate_rank, fp8=fp8) if mixer.gate_rank else None
-        self.gate_up = Linear(mixer.gate_rank, self.values, ranks=ranks, fp8=fp8) if mixer.gate_rank else None
+        bias = mixer.has_gate_bias
+        self.gate_up = (
+            Linear(mixer.gate_rank, self.values, bias=bias, ranks=ranks, fp8=fp8) if mixer.gate_rank else None
+        )
         self.output = Linear(self.values, hidden, fp8=fp8)
         self.convolutions = nn.ParameterList(
             torch.randn(width, 1, mixer.conv_kernel) * mixer.conv_kernel**-0.5 for width in self.widths[:3]

@@ -1,0 +1,157 @@
+"""Megatron and Primus models whose layers are not all plain attention: the keys that make them, and their readers.
+
+Each row of `VARIANTS` is one kind of model: when a file is of that kind, the keys it then reads, and the mixers and
+feed-forwards of its layers. Hybrid stacks of single-block layers are read in `megatron_hybrid`.
+Source: NVIDIA/Megatron-LM core 0.16 and 0.20, transformer_config.py and experimental_attention_variant_module_specs.py;
+AMD-AGI/Primus primus/configs/models/megatron (deepseek_v4_base.yaml, lfm_base.yaml).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from primus_search.declare.families.latent_models import compressed_mixers
+from primus_search.declare.families.megatron_hybrid import (
+    HYBRID_KEYS,
+    LINEAR_KEYS,
+    Sizes,
+    delta_net,
+    hybrid_layers,
+    is_hybrid,
+)
+from primus_search.declare.families.parts import Values, layer_types
+from primus_search.declare.fields import Fields, layer_pattern
+from primus_search.model import Indexer, LatentMixer, Mixer, ShortConvolution
+
+VARIANT_KEY = "experimental_attention_variant"
+COMPRESSED_TYPE = "deepseek_v4"
+DELTA_WORDS = ("gated_delta_net", "gdn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One kind of model: `applies` to a file, reads `keys`, and `layers` gives fields of `Model`."""
+
+    applies: Callable[[Fields], bool]
+    keys: tuple[str, ...]
+    layers: Callable[[Fields, Sizes], Values]
+
+
+def claim_variant_keys(fields: Fields) -> None:
+    """Mark the keys that a file's variant reads as read, so that they are not refused before."""
+    for variant in _given(fields):
+        for key in variant.keys:
+            fields.anything(key)
+
+
+def variant_layers(fields: Fields, sizes: Sizes) -> Values:
+    """Fields of `Model` that the file's variant gives; none for plain layers. A file of two kinds is a problem."""
+    given = _given(fields)
+    if len(given) > 1:
+        what = "layers of two kinds of models in one file are not read"
+        fields.problem(next(key for key in given[1].keys if fields.has(key)), what)
+    return given[0].layers(fields, sizes) if given else {}
+
+
+def _given(fields: Fields) -> list[Variant]:
+    return [variant for variant in VARIANTS if variant.applies(fields)]
+
+
+def _value(fields: Fields, key: str) -> object:
+    """A key's value without marking it as read."""
+    return fields.entries[key].value if key in fields.entries else None
+
+
+def _gated_delta(fields: Fields, sizes: Sizes) -> Values:
+    """Gated DeltaNet with attention in between: N for every N-th layer, or one flag per layer, 1 where it is linear."""
+    linear = delta_net(fields, sizes.hidden)
+    norm = "head" if fields.switch("qk_layernorm", False) else "none"
+    full = replace(sizes.attention, has_output_gate=fields.switch("attention_output_gate", False), qk_norm=norm)
+    return {"mixers": _interleaved(fields, "linear_attention_freq", sizes.num_layers, linear, full)}
+
+
+def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full: Mixer) -> tuple[Mixer, ...]:
+    given = fields.anything(key)
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return tuple(full if (layer + 1) % given == 0 else linear for layer in range(num_layers))
+    try:
+        flags = layer_pattern(given) if isinstance(given, str) else tuple(int(flag) for flag in fields.items(key))
+    except (TypeError, ValueError) as error:
+        fields.problem(key, f"{given!r} is not a layer pattern ({error})")
+        return (linear,) * num_layers
+    if len(flags) != num_layers:
+        fields.problem(key, f"has {len(flags)} entries; the model has {num_layers} layers")
+        return (linear,) * num_layers
+    return tuple(linear if flag else full for flag in flags)
+
+
+def _sparse_latent(fields: Fields, sizes: Sizes) -> Values:
+    """Latent attention over the tokens that an indexer selects, in every layer."""
+    if sizes.latent is None:
+        fields.problem(VARIANT_KEY, "dsa needs multi_latent_attention")
+        return {}
+    dim = fields.integer("dsa_indexer_head_dim", 128)
+    indexer = Indexer(
+        num_heads=fields.integer("dsa_indexer_n_heads", 64),
+        head_dim=dim,
+        top_k=fields.integer("dsa_indexer_topk", 2048),
+        query_rank=sizes.latent.q_lora_rank,
+        norm_params=2 * dim,
+    )
+    mixer = LatentMixer(num_heads=sizes.attention.num_heads, latent=sizes.latent, indexer=indexer)
+    return {"mixers": (mixer,) * sizes.num_layers}
+
+
+def _compressed(fields: Fields, sizes: Sizes) -> Values:
+    """DeepSeek-V4 of Primus: compressed attention with a window, hyper-connections."""
+    heads = sizes.attention.num_heads
+    mixers = compressed_mixers(fields, sizes.num_layers, heads, sizes.attention.head_dim, "attn_sliding_window")
+    streams = fields.integer("hc_mult", 0, least=0)
+    return {"mixers": mixers, "num_kv_heads": heads, "hyper_streams": streams, "windows": (), "moe_layers": ()}
+
+
+def _short_convolutions(fields: Fields, sizes: Sizes) -> Values:
+    """LFM2 of Primus: gated short convolutions with attention in between."""
+    convolution = ShortConvolution(kernel=fields.integer("conv_L_cache", 3), has_bias=fields.switch("conv_bias", False))
+    norm = "head" if fields.switch("qk_layernorm", False) else "none"
+    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": replace(sizes.attention, qk_norm=norm)}
+    words = layer_types(fields, sizes.num_layers, tuple(kinds), "lfm_layer_types")
+    return {"mixers": tuple(kinds[word] for word in words)}
+
+
+VARIANTS = (
+    Variant(applies=is_hybrid, keys=HYBRID_KEYS + LINEAR_KEYS, layers=hybrid_layers),
+    Variant(
+        applies=lambda fields: _value(fields, VARIANT_KEY) in DELTA_WORDS,
+        keys=(VARIANT_KEY, "linear_attention_freq", "attention_output_gate", *LINEAR_KEYS),
+        layers=_gated_delta,
+    ),
+    Variant(
+        applies=lambda fields: _value(fields, VARIANT_KEY) == "dsa",
+        keys=(VARIANT_KEY, "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
+        layers=_sparse_latent,
+    ),
+    Variant(
+        applies=lambda fields: _value(fields, "model_type") == COMPRESSED_TYPE,
+        keys=(
+            "hc_mult",
+            "compress_ratios",
+            "attn_sliding_window",
+            "attn_sink",
+            "hybrid_attention_enabled",
+            "index_topk",
+            "index_head_dim",
+            "index_n_heads",
+            "o_groups",
+            "o_lora_rank",
+            "q_lora_rank",
+            "num_hash_layers",
+        ),
+        layers=_compressed,
+    ),
+    Variant(
+        applies=lambda fields: bool(_value(fields, "lfm_layer_types")),
+        keys=("lfm_layer_types", "conv_L_cache", "conv_bias"),
+        layers=_short_convolutions,
+    ),
+)
+"""Kinds of models; at most one applies to a file."""
