@@ -19,6 +19,16 @@ class Job:
     cluster: Cluster
     workload: Workload
 
+    def __post_init__(self) -> None:
+        """A job holds the model's towers where its workload has images, trained or frozen as the workload says."""
+        has_images = self.workload.image_tokens > 0
+        held = tuple(replace(t, is_trained=self.workload.trains_towers) for t in self.model.towers if t.is_counted)
+        towers = held if has_images else ()
+        if has_images and not held:
+            raise ValueError(f"image_tokens: {self.model.name} has no tower whose sizes are known")
+        if towers != self.model.towers:
+            object.__setattr__(self, "model", replace(self.model, towers=towers))
+
     @property
     def accelerator(self) -> Accelerator:
         return self.cluster.accelerator

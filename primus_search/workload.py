@@ -17,6 +17,9 @@ class Workload:
                        mostly on one rank; forced balance otherwise, and real routing, draw them evenly
     pads_to_capacity   an expert takes as many tokens as its capacity, `routing_imbalance` times its share: those beyond
                        are dropped, missing ones padded, and every rank sends equal pieces
+    image_tokens       tokens of a sample that towers make from its images; 0: text alone, no tower is held
+    tokens_per_image   of one image; 0: what the model's configuration says, else all image tokens are one image
+    trains_towers      false: towers and their projectors are frozen
     """
 
     seq_length: int
@@ -25,12 +28,17 @@ class Workload:
     experts_in_turn: bool = False
     document_length: float = 0.0
     pads_to_capacity: bool = False
+    image_tokens: int = 0
+    tokens_per_image: int = 0
+    trains_towers: bool = True
 
     def __post_init__(self) -> None:
         if self.seq_length < 1 or self.global_batch_size < 1:
             raise ValueError("seq_length and global_batch_size must be at least 1")
         if self.routing_imbalance < 1.0:
             raise ValueError("routing_imbalance is a maximum over a mean and cannot be below 1")
+        if not 0 <= self.tokens_per_image <= self.image_tokens <= self.seq_length:
+            raise ValueError("tokens_per_image is at most image_tokens, and these at most seq_length")
 
     @property
     def attended_length(self) -> float:

@@ -156,7 +156,7 @@ def _lines(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
         elif key == "layer_kinds":
             yield key, "; ".join(f"{k['layers']} x {k['mixer']} + {k['feed_forward']}" for k in value)
         elif key == "towers":
-            yield from (("tower", f"{t['name']}, {t['params']:,} parameters, not projected") for t in value)
+            yield from (("tower", f"{t['name']}, {t['params']:,} parameters") for t in value)
         elif key == "ignored":
             yield from (("ignored as told", name) for name in value)
         elif isinstance(value, bool):

@@ -15,7 +15,9 @@ from primus_search.cost.parts.layer import BF16_BYTES, layer_operations, shapes
 from primus_search.cost.parts.operations import Part, Pass, tally
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
 from primus_search.cost.projection import Projection
+from primus_search.cost.replicas import tied_gradient_s
 from primus_search.cost.stage import piece_counts, pieces
+from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.data_parallel import data_parallel
 from primus_search.cost.traffic.layer_traffic import end_traffic_s, layer_traffic, sharded_ends, sharded_traffic
@@ -263,8 +265,12 @@ def _add_gradients(
         forward_s=np.array([s.forward_s[mine].sum()]),
     )
     rows = [found.dense_gradients, found.expert_gradients, found.dense_weights, found.expert_weights]
-    total = sum(float(row.exposed_s[0]) for row in rows)
-    scale = float(projection.step.gradient_comm[0]) / total if total > 0 else 0.0
+    total, tied = sum(float(row.exposed_s[0]) for row in rows), float(tied_gradient_s(job, one)[0])
+    scale = (float(projection.step.gradient_comm[0]) - tied) / total if total > 0 else 0.0
+    if tied:
+        element_bytes = float(state_bytes(job.stack, "gradient_bytes", one.state_format)[0])
+        message = job.model.head_params / int(one.tp[0]) * element_bytes
+        _put(sent, "all-reduce of the tied embedding", "gradient_comm", message, 1.0, tied, tied)
     for row in rows:
         if row.seconds[0] > 0:
             exposed = float(row.exposed_s[0]) * scale
@@ -286,7 +292,7 @@ def _params(job: Job, one: Candidates, s: Stages) -> tuple[float, float]:
     has_matrix = 0.0 if model.is_tied and one.pp[0] == 1 else 1.0
     last = model.kinds.index(model.layers[-1])
     layers, ends = s.counts[:, :kinds], s.counts[:, kinds:]
-    dense = layers @ dense_of + (ends[:, 0] * model.embedding_params + ends[:, 1] * has_matrix * model.head_params) / tp
+    dense = layers @ dense_of + (ends[:, 0] * model.input_params + ends[:, 1] * has_matrix * model.head_params) / tp
     dense = dense + ends[:, 2] * (dense_of[last] + 2.0 * model.hidden**2 / tp)
     expert = layers @ expert_of + ends[:, 2] * expert_of[last]
     ranks, pp = _ranks(one)[: len(s.counts)], int(one.pp[0])

@@ -16,6 +16,7 @@ from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory import MemoryTable
 from primus_search.cost.parts.operations import Part
+from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.pipeline import BOUND, BUBBLE, WINDOW_B, WINDOW_F
 from primus_search.cost.projection import Memory, Projection, Step, Verdict
 from primus_search.cost.replicas import GATHER_LEAST, GATHER_MOST, REDUCE_LEAST, REDUCE_MOST, UPDATE
@@ -89,7 +90,7 @@ class Projector:
             dp=d.dp,
             world=self.job.cluster.world,
             tokens_per_step=self.job.workload.tokens_per_step,
-            flops_per_token=self.job.model.flops_per_token(self.job.workload.seq_length),
+            flops_per_token=flops_per_token(self.job),
             peak_flops_per_s=self.job.accelerator.bf16_peak_flops_per_s,
         )
 

@@ -83,6 +83,7 @@ class Step:
     routing: Floats
     norms: Floats
     embedding_and_head: Floats
+    tower: Floats
     recompute: Floats
     launch: Floats
     tensor_comm: Floats

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from primus_search.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
 from primus_search.cost.parts.optimizer import optimizer_s
+from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.gradient_traffic import gradient_traffic
 from primus_search.errors import ScheduleError
 from primus_search.job import Job
@@ -37,7 +39,30 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
         update_s = owned * measured.optimizer_s_per_param
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
-    return np.stack([t.reduce_most_s, t.reduce_least_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
+    tied_s = tied_gradient_s(job, c)
+    reduce_s = (t.reduce_most_s + tied_s, t.reduce_least_s + tied_s)
+    return np.stack([*reduce_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
+
+
+def tied_gradient_s(job: Job, c: Candidates) -> Floats:
+    """Seconds per step to sum the gradients of a tied embedding over the two pipeline ranks that hold it.
+
+    Formula: one all-reduce over 2 ranks of V H / tp main gradients behind the last backward pass, nothing to hide
+        behind; 0 where one rank holds both ends (no pipeline, or stages dealt as a V) and under FSDP.
+    Source: NVIDIA/Megatron-LM core/distributed/finalize_model_grads.py `_allreduce_word_embedding_grads`.
+    """
+    network, stack, pp = job.network, job.stack, np.maximum(c.pp, 1)
+    if not job.model.is_tied or not np.any(c.pp > 1):
+        return np.zeros(len(c))
+    ends = [_ranks(c, i, int(c.pp[i] * c.vpp[i]))[[0, -1]] for i in range(len(c))]
+    first, last = np.array(ends).T
+    is_apart = (first != last) & (c.sharding < Sharding.FSDP2)
+    device = np.maximum(first, last) * (job.cluster.world // pp)
+    stride = np.where(device >= network.domain_size, network.domain_size, 1)
+    element_bytes = state_bytes(stack, "gradient_bytes", c.state_format)
+    message = job.model.vocab_size * job.model.hidden / c.tp * element_bytes
+    summed_s = all_reduce_s(network, message, Group(np.full_like(stride, 2), stride))
+    return np.where(is_apart, summed_s / stack.efficiencies.network_efficiency, 0.0)
 
 
 def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
@@ -53,7 +78,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
         i = int(members[0])
         stages, pp = stages_of(model, c, i), int(c.pp[i])
         has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
-        ends = stages.has_embedding * model.embedding_params + has_matrix * model.head_params
+        ends = stages.has_embedding * model.input_params + has_matrix * model.head_params
         layers = range(len(model.kinds))
         dense = in_order(stages.counts[:, [k]] * dense_of[k, members] for k in layers)
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]

@@ -18,6 +18,7 @@ from primus_search.cost.parts.embedding_and_head import embedding_operations, he
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import Module, Part, Pass, Work, tally
 from primus_search.cost.parts.recomputed_work import recompute_s
+from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
 from primus_search.cost.traffic.layer_traffic import add_sharded_traffic, add_traffic, end_traffic_s, sharded_ends
 from primus_search.job import Job
@@ -193,6 +194,8 @@ def _compute(pricing: _Pricing, piece: int, c: Candidates) -> Work:
         shares_rows=pricing.shares_rows,
         formats=c.state_format,
     )
+    if end == 0 and job.model.towers:
+        work = work.plus(tower_work(job, c, shares_rows=pricing.shares_rows))
     put_measured(work, pricing.measured, piece, c)
     if kind is not None:
         return add_traffic(work, kind, job, c)

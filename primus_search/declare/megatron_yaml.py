@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare.families.megatron_hybrid import HYBRID_TYPE, Sizes
+from primus_search.declare.families.megatron_hybrid import HYBRID_TYPE, DeclaredSizes
 from primus_search.declare.families.megatron_layers import COMPRESSED_TYPE, claim_variant_keys, variant_layers
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
@@ -266,7 +266,9 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
         "num_mtp_layers": fields.integer("mtp_num_layers", 0, least=0),
     }
-    values |= variant_layers(fields, Sizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent))
+    values |= variant_layers(
+        fields, DeclaredSizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent)
+    )
     known = {"name": name, "vocab_size": rows, "vocab_padding": padding, "source": fields.where, "ignored": ignored}
     return build_model(fields, **known, **values)
 

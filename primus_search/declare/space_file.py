@@ -141,7 +141,7 @@ class _Assembly:
         if shape.name is not None and (wrong := name_problem(shape.name)):
             self.problems.append(self.document.problem(("name",), wrong))
         model = self._model(shape)
-        workload = Workload(**shape.workload.model_dump())
+        workload = _workload(shape)
         items, hardware_axes = self._axes_as_written(shape.space)
         choices = self._clusters(shape, hardware_axes)
         constraints = self._constraints(shape)
@@ -188,10 +188,31 @@ class _Assembly:
         changed = partial(load_model, ignore=tuple(shape.ignore), vocab_size=shape.vocab_size)
         model = self._collect(partial(changed, shape.model, beside=self.beside, where=where))
         assert model is None or isinstance(model, Model)
-        towers = [f"{t.name} tower ({t.params / 1e9:.2f} B)" for t in (model.towers if model else ())]
-        self.notes += [f"{tower} of the model is not projected: text model only" for tower in towers]
+        if model is not None:
+            self._note_towers(model, shape)
         self.notes += [f"model key '{key}' ignored as told (--ignore)" for key in (model.ignored if model else ())]
         return model
+
+    def _note_towers(self, model: Model, shape: SpaceFile) -> None:
+        """Say what every tower costs, or why it is not projected; a problem for images without a tower."""
+        work = shape.workload
+        if work.image_tokens and not any(tower.is_counted for tower in model.towers):
+            what = "image_tokens: the model has no tower whose sizes are known"
+            self.problems.append(self.document.problem(("workload", "image_tokens"), what))
+        if not work.tokens_per_image <= work.image_tokens <= work.seq_length:
+            what = "tokens_per_image is at most image_tokens, and these at most seq_length"
+            self.problems.append(self.document.problem(("workload", "image_tokens"), what))
+        for tower in model.towers:
+            if not tower.is_counted:
+                self.notes.append(f"{tower.name} tower of the model is not counted: text model only")
+                continue
+            size = f"{tower.name} tower ({tower.params / 1e9:.2f} B)"
+            per_token = tower.flops_per_token(tower.patches(_workload(shape)))
+            share = per_token / (model.flops_per_token(work.seq_length) / 3.0)
+            cost = f"{per_token / 1e9:.1f} GFLOP per image token forward, {share:.2f} of the text model's"
+            held = "on the first stage" if work.image_tokens else "not held: workload.image_tokens is 0, text alone"
+            frozen = "" if work.trains_towers else ", frozen"
+            self.notes.append(f"{size}{frozen} {held}; {cost}")
 
     def _clusters(self, shape: SpaceFile, axes: list[variants.HardwareAxis]) -> list[ClusterChoice]:
         before = len(self.problems)
@@ -410,3 +431,10 @@ def _search(shape: SpaceFile) -> SearchSettings:
         budget_evaluations=budget.evaluations,
         **values,
     )
+
+
+def _workload(shape: SpaceFile) -> Workload:
+    """The workload; images that do not fit a sample, which `_note_towers` refuses, are left out."""
+    given = shape.workload.model_dump()
+    fits = given["tokens_per_image"] <= given["image_tokens"] <= given["seq_length"]
+    return Workload(**given if fits else given | {"image_tokens": 0, "tokens_per_image": 0})

@@ -36,6 +36,12 @@ class WorkloadFile(_Strict):
     """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
     document_length: float = Field(default=0.0, ge=0.0)
     """Tokens of the packed documents that attention keeps to, as the mean token sees them; 0: a sample is one."""
+    image_tokens: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
+    """Tokens of a sample that a model's vision tower makes from images; 0: text alone, towers are not held."""
+    tokens_per_image: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
+    """Tokens of one image; 0: as the model's configuration says, else all image tokens are one image."""
+    trains_towers: bool = True
+    """Whether towers and their projectors are trained; false: frozen."""
 
 
 class BudgetFile(_Strict):

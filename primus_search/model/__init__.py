@@ -9,6 +9,7 @@ vectors; parameters, FLOPs, tensor-parallel shares and kept inputs all follow fr
 
 from primus_search.model.compressed_attention import CompressedAttention
 from primus_search.model.decoder import LayerKind, Model
+from primus_search.model.encoder import encoder_model
 from primus_search.model.feed_forward import DenseMlp, FeedForward, MixtureOfExperts, NoFeedForward
 from primus_search.model.full_attention import Attention
 from primus_search.model.gated_delta_net import GatedDeltaNet
@@ -43,4 +44,5 @@ __all__ = [
     "Split",
     "Tower",
     "WeightMatrix",
+    "encoder_model",
 ]

@@ -51,7 +51,7 @@ class Model:
     vocab_padding     rows of `vocab_size` that only pad it; not in published counts
     hyper_streams     parallel residual streams of hyper-connections (DeepSeek-V4), 0: one plain residual
     per_layer_embedding  width of an embedding that every layer adds (Gemma 3n, Gemma 4 E), 0: none
-    towers            encoders of other inputs, named and not projected
+    towers            encoders of other inputs; on the first stage where the workload has tokens of theirs
     ignored           keys of the imported file that the user left out knowingly (`--ignore`)
     """
 
@@ -327,6 +327,11 @@ class Model:
     def embedding_params(self) -> int:
         """Parameters of the token embedding and of a learned position table."""
         return (self.vocab_size + self.learned_positions) * self.hidden
+
+    @property
+    def input_params(self) -> int:
+        """Trained parameters of the first stage besides layers: the embedding, and towers that are not frozen."""
+        return self.embedding_params + sum(tower.params for tower in self.towers if tower.is_trained)
 
     @property
     def head_params(self) -> int:

@@ -11,12 +11,14 @@ from primus_search.cost.parts.layer import core_attention, layer_operations
 from primus_search.cost.parts.operations import LinearOp
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Step
+from primus_search.cost.replicas import tied_gradient_s
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
 from primus_search.errors import ScheduleError
 from primus_search.job import Job
 from primus_search.model import Model
 from primus_search.schedule.registry import Algorithm, registered
+from primus_search.stack import number_of
 from primus_search.workload import Workload
 
 LLAMA = load_model("llama3.1_8b")
@@ -147,3 +149,18 @@ def test_a_schedule_with_as_many_chunks_as_it_is_not_made_of_is_refused_and_not_
 def test_every_schedule_has_a_finite_step(algorithm: Algorithm) -> None:
     chunks = (algorithm.virtual_stages or (1, 2))[-1]
     assert 0.0 < step(pp=2, vpp=chunks, schedules=(algorithm.name,)).total[0] < 3600.0
+
+
+def test_a_tied_embedding_sums_its_gradients_over_first_and_last_stage() -> None:
+    """Megatron's `_allreduce_word_embedding_grads`: V H / tp main gradients over two ranks, once per step."""
+    model, cluster, workload = LLAMA, load_cluster("h100", 4), Workload(seq_length=4096, global_batch_size=64)
+    tied = Job(replace(model, is_tied=True), cluster, workload)
+    over_nic = Candidates.from_words({"pp": 4, "tp": 1, "micro_batch_size": 1})
+    seconds = tied_gradient_s(tied, over_nic)[0]
+    sent = model.vocab_size * model.hidden * number_of(cluster.stack, "gradient_bytes")
+    rate = cluster.network.nic_bytes_per_s * cluster.stack.efficiencies.network_efficiency
+    assert 1.0 <= seconds * rate / sent < 1.5
+    assert tied_gradient_s(tied, Candidates.from_words({"pp": 4, "tp": 2}))[0] == pytest.approx(seconds / 2, rel=0.05)
+    assert tied_gradient_s(tied, Candidates.from_words({"pp": 1, "tp": 1}))[0] == 0.0
+    assert tied_gradient_s(tied, Candidates.from_words({"pp": 4, "vpp": 2, "schedule": "zbv"}))[0] == 0.0
+    assert tied_gradient_s(Job(model, cluster, workload), over_nic)[0] == 0.0

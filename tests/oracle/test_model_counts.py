@@ -217,3 +217,26 @@ BY_TRANSFORMERS = {
 @pytest.mark.parametrize("name", BY_TRANSFORMERS)
 def test_a_preset_counts_what_transformers_builds(name: str) -> None:
     assert load_model(name).total_params == BY_TRANSFORMERS[name]
+
+
+TOWERS = {
+    "llama4": {"text_config": {"num_hidden_layers": 2, "num_local_experts": 2, "moe_layers": [1], "layer_types": None}},
+    "gemma3": {"text_config": {"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}},
+    "mistral3": {"text_config": {"num_hidden_layers": 2}},
+}
+"""Families whose vision tower no published file of the table above has -> fields of a small configuration."""
+
+
+@pytest.mark.parametrize("family", TOWERS)
+def test_a_tower_counts_what_transformers_builds(family: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+
+    config = transformers.AutoConfig.for_model(family, **TOWERS[family])
+    with torch.device("meta"):
+        module = transformers.AutoModelForImageTextToText.from_config(config)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config.to_dict(), default=str))
+    text = ("language_model", "lm_head")
+    built = sum(p.numel() for name, p in module.named_parameters() if not any(word in name for word in text))
+    assert [tower.params for tower in load_model(str(path)).towers] == [built]

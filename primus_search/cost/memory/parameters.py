@@ -47,7 +47,7 @@ def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelS
 
 
 def embedding_state(model: Model, stack: Stack, s: Share) -> ModelState:
-    """Token embedding, split over tp by vocabulary, and a learned position table, not split."""
+    """Token embedding, split over tp by vocabulary, a learned position table, not split."""
     positions = model.learned_positions * model.hidden
     return state(stack, s, (model.embedding_params - positions) / s.tp + positions, s.shards, is_linear=False)
 

@@ -22,6 +22,7 @@ from primus_search.cost.memory.parameters import (
 )
 from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
+from primus_search.cost.memory.tower_memory import tower_state, towers_kept
 from primus_search.model import Model
 from primus_search.stack import Stack
 from primus_search.workload import Workload
@@ -92,6 +93,8 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     matrix, norm = model.head_params / s.tp, np.full_like(s.tp, model.norm_params)
     embedding, head = units.other("embedding"), units.other("head")
     rows = embedding_state(model, stack, s)
+    for tower in model.towers:
+        rows = rows.plus(tower_state(tower, stack, s))
     prices.put_state(embedding, rows)
     prices.put("collective_buffers", embedding, buffers.gathered_ends_bytes(stack, s, rows.count, has_gradient=False))
     prices.put("collective_buffers", head, buffers.gathered_ends_bytes(stack, s, matrix, has_gradient=True))
@@ -135,4 +138,5 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
     prices.put("workspace", units.other("head_runs"), head.gathered)
     prices.put("workspace", units.other("head_present"), head.gathered_input)
     prices.put("collective_buffers", units.other("hop"), buffers.pipeline_buffer(model, s))
+    prices.put("activations", units.other("tower_live"), towers_kept(model, stack, workload, s))
     return prices

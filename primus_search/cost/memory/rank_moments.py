@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 STATE_UNITS = (
     "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present", "head_gathers",
 )  # fmt: skip
-BATCH_UNITS = ("inputs", "head_live", "head_waiting", "head_runs", "head_present", "hop")
+BATCH_UNITS = ("inputs", "head_live", "head_waiting", "head_runs", "head_present", "hop", "tower_live")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Units:
     head_waiting  micro-batches between input and weight gradient of the head
     head_runs, head_gathers  1 while head and loss run backward; head_present  1 on the head's rank
     hop         1 where the pipeline has more than one stage
+    tower_live  most micro-batches that wait for backward on a rank with the embedding, at any moment
     Kinds are dense and MoE: an attention window does not change what is stored.
     """
 
@@ -213,7 +214,8 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
     pp, vpp = pipeline.pp, pipeline.vpp
     columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, pipeline.layout)
-    stages = live.held(pipeline.schedule, pp, vpp, pipeline.microbatches).stages % len(layers.layers)
+    held = live.held(pipeline.schedule, pp, vpp, pipeline.microbatches)
+    stages = held.stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
     every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)
     rows[:, : columns.kinds] = every
@@ -229,4 +231,17 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     rows[:, columns.other("experts_present")] = every[:, moe].sum(axis=1) > 0
     rows[:, columns.other("head_present")] = has_head > 0
     rows[:, columns.other("hop")] = float(pp > 1)
+    if model.towers:
+        rows[:, columns.other("tower_live")] = _most_live(held, layers)
     return rows
+
+
+def _most_live(held: live.HeldMicrobatches, layers: StageLayers) -> Floats:
+    """(ranks,) the most micro-batches of a stage with the embedding that a rank holds at one moment."""
+    stages = held.stages % len(layers.layers)
+    most = np.zeros(len(stages))
+    for rank, (begin, end) in enumerate(zip(held.first[:-1], held.first[1:], strict=True)):
+        if end > begin:
+            both = held.live[begin:end] + held.waiting[begin:end]
+            most[rank] = (both * layers.has_embedding[stages[rank]]).sum(axis=1).max()
+    return most

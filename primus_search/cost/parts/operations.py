@@ -46,6 +46,7 @@ class Part(IntEnum):
     CONTEXT_COMM = 9
     EXPERT_COMM = 10
     SHARD_COMM = 11
+    TOWER = 12
 
 
 class Module(IntEnum):
@@ -160,6 +161,15 @@ class Work:
     def pass_s(self, which: Pass) -> Floats:
         """Seconds of one pass, all parts."""
         return in_order(self.seconds[which])
+
+    def plus(self, other: "Work") -> "Work":
+        """Both, one after the other."""
+        return Work(
+            seconds=self.seconds + other.seconds,
+            forward_module_s=self.forward_module_s + other.forward_module_s,
+            core_backward_s=self.core_backward_s + other.core_backward_s,
+            kernels=self.kernels + other.kernels,
+        )
 
     def take(self, rows: Ints) -> "Work":
         """The work of some candidates, repeated where a row is."""

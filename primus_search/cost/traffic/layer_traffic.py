@@ -123,7 +123,7 @@ def sharded_ends(job: Job, c: Candidates) -> tuple[ShardedLayer, ShardedLayer] |
     d = job.degrees(c)
     embedding, head = (
         kept_shard(cluster.network, cluster.stack, c, dp=d.dp, params=params / c.tp)
-        for params in (model.embedding_params, model.head_params)
+        for params in (model.input_params, model.head_params)
     )
     return embedding, head
 

@@ -38,7 +38,7 @@ LINEAR_KEYS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class DeclaredSizes:
     """What a file says about all layers: their number, the hidden size, its attention, latent sizes where it has."""
 
     num_layers: int
@@ -48,7 +48,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class LayerStack:
     """What a `spec` builds: the mixer of the letter M, and the pattern that shares of attention and MLPs stand for."""
 
     mixer: Callable[[Fields, int], Mixer]
@@ -61,7 +61,7 @@ def is_hybrid(fields: Fields) -> bool:
     return any(given.values()) or ("model_type" in fields.entries and fields.entries["model_type"].value == HYBRID_TYPE)
 
 
-def hybrid_layers(fields: Fields, sizes: Sizes) -> Values:
+def hybrid_layers(fields: Fields, sizes: DeclaredSizes) -> Values:
     """Mixers, feed-forwards and MoE layers of a hybrid stack; a problem for what is not read."""
     stack, key = _stack(fields), next((key for key in PATTERNS if fields.anything(key)), "")
     if stack is None:
@@ -85,7 +85,7 @@ def hybrid_layers(fields: Fields, sizes: Sizes) -> Values:
     }
 
 
-def _stack(fields: Fields) -> Stack | None:
+def _stack(fields: Fields) -> LayerStack | None:
     """The stack of the experiment's `spec`; without one Megatron's own, if a pattern says its layers."""
     given = fields.anything("spec")
     if given is not None:
@@ -101,7 +101,7 @@ def _stack(fields: Fields) -> Stack | None:
     return STACKS["mamba_layer_specs", "mamba_stack_spec"]
 
 
-def _by_shares(fields: Fields, num_layers: int, stack: Stack) -> str:
+def _by_shares(fields: Fields, num_layers: int, stack: LayerStack) -> str:
     shares = [fields.number(f"hybrid_{kind}_ratio", 0.0) for kind in ("attention", "mlp")]
     if not all(0.0 <= share <= 1.0 for share in (*shares, sum(shares))):
         fields.problem("hybrid_attention_ratio", "shares of attention and MLP layers are 0 to 1, together at most 1")
@@ -187,12 +187,12 @@ def _kimi_delta(fields: Fields, hidden: int) -> KimiDeltaAttention:
 
 
 _PRIMUS = "hybrid_mamba_mla_layer_specs"
-STACKS: dict[tuple[str, str], Stack] = {
-    ("mamba_layer_specs", "mamba_stack_spec"): Stack(mixer=_mamba2(2), pattern=spread),
-    (_PRIMUS, "hybrid_stack_spec"): Stack(mixer=_mamba2(1), pattern=in_pairs),
-    (_PRIMUS, "gdn_hybrid_stack_spec"): Stack(mixer=delta_net, pattern=in_pairs),
-    (_PRIMUS, "gdn_hybrid_stack_spec_no_te"): Stack(mixer=delta_net, pattern=in_pairs),
-    (_PRIMUS, "kda_hybrid_stack_spec"): Stack(mixer=_kimi_delta, pattern=in_pairs),
-    (_PRIMUS, "kda_hybrid_stack_spec_no_te"): Stack(mixer=_kimi_delta, pattern=in_pairs),
+STACKS: dict[tuple[str, str], LayerStack] = {
+    ("mamba_layer_specs", "mamba_stack_spec"): LayerStack(mixer=_mamba2(2), pattern=spread),
+    (_PRIMUS, "hybrid_stack_spec"): LayerStack(mixer=_mamba2(1), pattern=in_pairs),
+    (_PRIMUS, "gdn_hybrid_stack_spec"): LayerStack(mixer=delta_net, pattern=in_pairs),
+    (_PRIMUS, "gdn_hybrid_stack_spec_no_te"): LayerStack(mixer=delta_net, pattern=in_pairs),
+    (_PRIMUS, "kda_hybrid_stack_spec"): LayerStack(mixer=_kimi_delta, pattern=in_pairs),
+    (_PRIMUS, "kda_hybrid_stack_spec_no_te"): LayerStack(mixer=_kimi_delta, pattern=in_pairs),
 }
 """Stacks by the last part of a `spec`'s module and its name."""

@@ -13,14 +13,14 @@ from primus_search.declare.families.latent_models import compressed_mixers
 from primus_search.declare.families.megatron_hybrid import (
     HYBRID_KEYS,
     LINEAR_KEYS,
-    Sizes,
+    DeclaredSizes,
     delta_net,
     hybrid_layers,
     is_hybrid,
 )
 from primus_search.declare.families.parts import Values, layer_types
 from primus_search.declare.fields import Fields, layer_pattern
-from primus_search.model import Indexer, LatentMixer, Mixer, ShortConvolution
+from primus_search.model import Attention, Indexer, LatentMixer, Mixer, ShortConvolution
 
 VARIANT_KEY = "experimental_attention_variant"
 COMPRESSED_TYPE = "deepseek_v4"
@@ -33,7 +33,7 @@ class Variant:
 
     applies: Callable[[Fields], bool]
     keys: tuple[str, ...]
-    layers: Callable[[Fields, Sizes], Values]
+    layers: Callable[[Fields, DeclaredSizes], Values]
 
 
 def claim_variant_keys(fields: Fields) -> None:
@@ -43,7 +43,7 @@ def claim_variant_keys(fields: Fields) -> None:
             fields.anything(key)
 
 
-def variant_layers(fields: Fields, sizes: Sizes) -> Values:
+def variant_layers(fields: Fields, sizes: DeclaredSizes) -> Values:
     """Fields of `Model` that the file's variant gives; none for plain layers. A file of two kinds is a problem."""
     given = _given(fields)
     if len(given) > 1:
@@ -61,12 +61,16 @@ def _value(fields: Fields, key: str) -> object:
     return fields.entries[key].value if key in fields.entries else None
 
 
-def _gated_delta(fields: Fields, sizes: Sizes) -> Values:
+def _gated_delta(fields: Fields, sizes: DeclaredSizes) -> Values:
     """Gated DeltaNet with attention in between: N for every N-th layer, or one flag per layer, 1 where it is linear."""
     linear = delta_net(fields, sizes.hidden)
-    norm = "head" if fields.switch("qk_layernorm", False) else "none"
-    full = replace(sizes.attention, has_output_gate=fields.switch("attention_output_gate", False), qk_norm=norm)
+    full = replace(_normed(fields, sizes), has_output_gate=fields.switch("attention_output_gate", False))
     return {"mixers": _interleaved(fields, "linear_attention_freq", sizes.num_layers, linear, full)}
+
+
+def _normed(fields: Fields, sizes: DeclaredSizes) -> Attention:
+    """The declared attention, with the norms of queries and keys that the file switches on."""
+    return replace(sizes.attention, qk_norm="head" if fields.switch("qk_layernorm", False) else "none")
 
 
 def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full: Mixer) -> tuple[Mixer, ...]:
@@ -84,7 +88,7 @@ def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full:
     return tuple(linear if flag else full for flag in flags)
 
 
-def _sparse_latent(fields: Fields, sizes: Sizes) -> Values:
+def _sparse_latent(fields: Fields, sizes: DeclaredSizes) -> Values:
     """Latent attention over the tokens that an indexer selects, in every layer."""
     if sizes.latent is None:
         fields.problem(VARIANT_KEY, "dsa needs multi_latent_attention")
@@ -101,7 +105,7 @@ def _sparse_latent(fields: Fields, sizes: Sizes) -> Values:
     return {"mixers": (mixer,) * sizes.num_layers}
 
 
-def _compressed(fields: Fields, sizes: Sizes) -> Values:
+def _compressed(fields: Fields, sizes: DeclaredSizes) -> Values:
     """DeepSeek-V4 of Primus: compressed attention with a window, hyper-connections."""
     heads = sizes.attention.num_heads
     mixers = compressed_mixers(fields, sizes.num_layers, heads, sizes.attention.head_dim, "attn_sliding_window")
@@ -109,11 +113,10 @@ def _compressed(fields: Fields, sizes: Sizes) -> Values:
     return {"mixers": mixers, "num_kv_heads": heads, "hyper_streams": streams, "windows": (), "moe_layers": ()}
 
 
-def _short_convolutions(fields: Fields, sizes: Sizes) -> Values:
+def _short_convolutions(fields: Fields, sizes: DeclaredSizes) -> Values:
     """LFM2 of Primus: gated short convolutions with attention in between."""
     convolution = ShortConvolution(kernel=fields.integer("conv_L_cache", 3), has_bias=fields.switch("conv_bias", False))
-    norm = "head" if fields.switch("qk_layernorm", False) else "none"
-    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": replace(sizes.attention, qk_norm=norm)}
+    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": _normed(fields, sizes)}
     words = layer_types(fields, sizes.num_layers, tuple(kinds), "lfm_layer_types")
     return {"mixers": tuple(kinds[word] for word in words)}
 

@@ -1,6 +1,7 @@
-"""Vision towers beside a language model: their parameters, where the family is known, else their name alone."""
+"""Vision towers beside a language model: sizes and parameters where the family is known, else their name alone."""
 
 from collections.abc import Callable
+from typing import Any
 
 from primus_search.declare.families.parts import Values
 from primus_search.declare.fields import Fields
@@ -10,19 +11,26 @@ SECTIONS = ("vision_config", "audio_config", "video_config", "speech_config")
 
 
 def towers(data: Fields, family: str, values: Values) -> tuple[Tower, ...]:
-    """The towers a configuration has beside its text model; 0 parameters where they are not counted."""
+    """The towers a configuration has beside its text model; without parameters where they are not counted."""
     found = []
     for key in SECTIONS:
         if not data.has(key):
             continue
         section, name = data.section(key), key.removesuffix("_config")
-        count = COUNTS.get(family) if key == "vision_config" else None
-        params = count(section, data, values) if count else 0
-        layers = next((section.integer(k) for k in ("depth", "num_hidden_layers", "vt_num_hidden_layers")
-                       if section.has(k)), 0)  # fmt: skip
-        hidden = next((section.integer(k) for k in ("hidden_size", "vt_hidden_size") if section.has(k)), 0)
-        found.append(Tower(name=name, params=params, num_layers=layers, hidden=hidden))
+        read = FAMILIES.get(family) if key == "vision_config" else None
+        found.append(read(section, data, values) if read else _named(section, name))
     return tuple(found)
+
+
+def _named(section: Fields, name: str) -> Tower:
+    """A tower whose family is not counted."""
+    layers = next((section.integer(k) for k in ("depth", "num_hidden_layers", "encoder_layers") if section.has(k)), 0)
+    return Tower(name=name, params=0, num_layers=layers)
+
+
+def _vision(params: int, **sizes: Any) -> Tower:
+    """A counted tower; heads of H / A where no size of a head is given."""
+    return Tower(name="vision", params=params, **{"head_dim": sizes["hidden"] // sizes["num_heads"]} | sizes)
 
 
 def _encoder_layer(hidden: int, inner: int, *, norm: int = 2) -> int:
@@ -30,60 +38,155 @@ def _encoder_layer(hidden: int, inner: int, *, norm: int = 2) -> int:
     return 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 2 * norm * hidden
 
 
-def _qwen(v: Fields, top: Fields, values: Values) -> int:
+def _matrices(*shapes: tuple[int, int]) -> int:
+    return sum(n * k for n, k in shapes)
+
+
+def _qwen(v: Fields, top: Fields, values: Values) -> Tower:
     """Qwen3-VL and Qwen3.5: learned positions, a merger of spatial blocks, and one for each deep-stacked layer."""
-    hidden, out = v.integer("hidden_size"), v.integer("out_hidden_size", int(values["hidden"]))
+    hidden, out, inner = (
+        v.integer("hidden_size"),
+        v.integer("out_hidden_size", int(values["hidden"])),
+        v.integer("intermediate_size"),
+    )
     patch = v.integer("in_channels", 3) * v.integer("temporal_patch_size", 2) * v.integer("patch_size", 16) ** 2
-    merged = hidden * v.integer("spatial_merge_size", 2) ** 2
-    projector = merged * merged + merged + merged * out + out
+    merge, depth = v.integer("spatial_merge_size", 2) ** 2, v.integer("depth")
+    merged, deep = hidden * merge, len(v.items("deepstack_visual_indexes"))
+    projector = ((merged, merged), (out, merged)) * (1 + deep)
     count = patch * hidden + hidden + v.integer("num_position_embeddings", 2304) * hidden
-    count += v.integer("depth") * _encoder_layer(hidden, v.integer("intermediate_size"))
-    return count + projector + 2 * hidden + len(v.items("deepstack_visual_indexes")) * (projector + 2 * merged)
+    count += depth * _encoder_layer(hidden, inner)
+    count += _matrices(*projector) + (1 + deep) * (merged + out) + 2 * hidden + 2 * deep * merged
+    return _vision(
+        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_heads", 16),
+        patch_inputs=patch, merge=merge, projector=projector,
+    )  # fmt: skip
 
 
-def _gemma4(v: Fields, top: Fields, values: Values) -> int:
+def _gemma4(v: Fields, top: Fields, values: Values) -> Tower:
     """Gemma 4: rotary and tabled positions in two directions, gated MLP, four norms, norms of queries and keys."""
-    hidden, inner = v.integer("hidden_size"), v.integer("intermediate_size")
+    hidden, inner, depth = v.integer("hidden_size"), v.integer("intermediate_size"), v.integer("num_hidden_layers")
     heads, kv_heads = v.integer("num_attention_heads"), v.integer("num_key_value_heads")
     head_dim = v.integer("head_dim")
     attention = 2 * hidden * head_dim * (heads + kv_heads) + 2 * head_dim
     layer = attention + 3 * hidden * inner + 4 * hidden
     patch = 3 * v.integer("patch_size", 16) ** 2
     positions = 2 * v.integer("position_embedding_size", 10240) * hidden
-    return patch * hidden + positions + v.integer("num_hidden_layers") * layer + hidden * int(values["hidden"])
+    projector = ((int(values["hidden"]), hidden),)
+    return _vision(
+        patch * hidden + positions + depth * layer + _matrices(*projector), num_layers=depth, hidden=hidden,
+        ffn_hidden=inner, num_heads=heads, head_dim=head_dim, is_gated=True, patch_inputs=patch,
+        merge=v.integer("pooling_kernel_size", 3) ** 2, projector=projector,
+    )  # fmt: skip
 
 
-def _kimi(v: Fields, top: Fields, values: Values) -> int:
+def _kimi(v: Fields, top: Fields, values: Values) -> Tower:
     """Kimi-K2.5 (MoonViT): tabled positions, a final norm, a projector over merged patches."""
-    hidden, inner = v.integer("vt_hidden_size"), v.integer("vt_intermediate_size")
+    hidden, inner, depth = (v.integer(f"vt_{key}") for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
     rows, columns = v.integer("init_pos_emb_height", 64), v.integer("init_pos_emb_width", 64)
     kernel = v.whole_numbers("merge_kernel_size")
-    kernel = kernel if len(kernel) == 2 else [2, 2]
-    merged = hidden * kernel[0] * kernel[1]
-    patch = 3 * v.integer("patch_size", 14) ** 2 * hidden + hidden + rows * columns * hidden
-    projector = 2 * hidden + merged * merged + merged + (merged + 1) * int(values["hidden"])
-    return patch + v.integer("vt_num_hidden_layers") * _encoder_layer(hidden, inner) + 2 * hidden + projector
+    merge = kernel[0] * kernel[1] if len(kernel) == 2 else 4
+    merged, text = hidden * merge, int(values["hidden"])
+    patch, projector = 3 * v.integer("patch_size", 14) ** 2, ((merged, merged), (text, merged))
+    count = patch * hidden + hidden + rows * columns * hidden + depth * _encoder_layer(hidden, inner) + 2 * hidden
+    return _vision(
+        count + 2 * hidden + _matrices(*projector) + merged + text, num_layers=depth, hidden=hidden, ffn_hidden=inner,
+        num_heads=v.integer("vt_num_attention_heads", 16), patch_inputs=patch, merge=merge, projector=projector,
+    )  # fmt: skip
 
 
-def _minimax(v: Fields, top: Fields, values: Values) -> int:
+def _minimax(v: Fields, top: Fields, values: Values) -> Tower:
     """MiniMax-M3: a norm before the encoder, a projector, and one more over merged patches."""
-    hidden, inner, text = v.integer("hidden_size"), v.integer("intermediate_size"), int(values["hidden"])
-    merge = v.section("img_token_compression_config")
-    time, space = merge.integer("temporal_patch_size", 2), merge.integer("spatial_merge_size", 2)
-    patch = v.integer("num_channels", 3) * time * v.integer("patch_size", 14) ** 2 * hidden + 2 * hidden
+    hidden, inner, text, depth = (
+        v.integer("hidden_size"),
+        v.integer("intermediate_size"),
+        int(values["hidden"]),
+        v.integer("num_hidden_layers"),
+    )
+    sizes = v.section("img_token_compression_config")
+    time, space = sizes.integer("temporal_patch_size", 2), sizes.integer("spatial_merge_size", 2)
+    patch = v.integer("num_channels", 3) * time * v.integer("patch_size", 14) ** 2
     wide = top.integer("projector_hidden_size", text)
-    projector = hidden * wide + wide + wide * text + text
-    merger = text * space * space * text + text + text * text + text
-    return patch + v.integer("num_hidden_layers") * _encoder_layer(hidden, inner) + projector + merger
+    merge = space * space
+    # The projector runs on every patch, the merger on every token.
+    per_patch, merger = ((wide, hidden), (text, wide)), ((text, text * merge), (text, text))
+    count = patch * hidden + 2 * hidden + depth * _encoder_layer(hidden, inner)
+    return _vision(
+        count + _matrices(*per_patch, *merger) + wide + 3 * text, num_layers=depth, hidden=hidden, ffn_hidden=inner,
+        num_heads=v.integer("num_attention_heads", 16), patch_inputs=patch, merge=merge,
+        projector=per_patch * merge + merger,
+    )  # fmt: skip
 
 
-COUNTS: dict[str, Callable[[Fields, Fields, Values], int]] = {
+def _llama4(v: Fields, top: Fields, values: Values) -> Tower:
+    """Llama 4: a class token, norms before and behind the encoder, an adapter of merged patches, a projector."""
+    hidden, inner, depth = (
+        v.integer("hidden_size", 768),
+        v.integer("intermediate_size", 5632),
+        v.integer("num_hidden_layers", 34),
+    )
+    side, size = v.integer("patch_size", 14), v.integer("image_size", 448)
+    patches, patch = (size // side) ** 2, v.integer("num_channels", 3) * side * side
+    wide, out = v.integer("projector_input_dim", 4096), v.integer("projector_output_dim", 4096)
+    last = (int(values["hidden"]), v.integer("vision_output_dim", 7680))
+    projector = ((wide, inner), (out, wide), last)
+    count = hidden * (1 + patches + 1 + patch + 4) + depth * _encoder_layer(hidden, inner) + _matrices(*projector)
+    return _vision(
+        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_attention_heads", 16),
+        patch_inputs=patch, merge=round(v.number("pixel_shuffle_ratio", 0.5) ** -2), projector=projector,
+        image_patches=patches,
+    )  # fmt: skip
+
+
+def _gemma3(v: Fields, top: Fields, values: Values) -> Tower:
+    """Gemma 3 (SigLIP): tabled positions, a norm behind the encoder, pooling to a fixed number of tokens."""
+    hidden, inner, depth = (
+        v.integer("hidden_size", 768),
+        v.integer("intermediate_size", 3072),
+        v.integer("num_hidden_layers", 12),
+    )
+    side, size = v.integer("patch_size", 16), v.integer("image_size", 224)
+    patches, patch = (size // side) ** 2, v.integer("num_channels", 3) * side * side
+    projector = ((int(values["hidden"]), hidden),)
+    count = hidden * (patch + 1 + patches + 2) + depth * _encoder_layer(hidden, inner) + _matrices(*projector) + hidden
+    if v.switch("vision_use_head", True):
+        count += hidden + _encoder_layer(hidden, inner) - 2 * hidden
+    return _vision(
+        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_attention_heads", 12),
+        patch_inputs=patch, merge=max(patches // top.integer("mm_tokens_per_image", 256), 1), projector=projector,
+        image_patches=patches,
+    )  # fmt: skip
+
+
+def _pixtral(v: Fields, top: Fields, values: Values) -> Tower:
+    """Mistral 3 (Pixtral): gated MLPs, no biases, RMS norms, a merger of spatial blocks before the projector."""
+    hidden, inner, depth = (
+        v.integer("hidden_size", 1024),
+        v.integer("intermediate_size", 4096),
+        v.integer("num_hidden_layers", 24),
+    )
+    heads = v.integer("num_attention_heads", 16)
+    head_dim = v.integer("head_dim", hidden // heads)
+    patch, merge = v.integer("num_channels", 3) * v.integer("patch_size", 16) ** 2, top.integer("spatial_merge_size", 2)
+    text, has_bias = int(values["hidden"]), top.switch("multimodal_projector_bias", False)
+    projector = ((hidden, hidden * merge**2), (text, hidden), (text, text))
+    layer = 4 * hidden * heads * head_dim + 3 * hidden * inner + 2 * hidden
+    count = patch * hidden + hidden + depth * layer + hidden + _matrices(*projector) + (2 * text if has_bias else 0)
+    return _vision(
+        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=heads, head_dim=head_dim, is_gated=True,
+        patch_inputs=patch, merge=merge**2, projector=projector,
+    )  # fmt: skip
+
+
+FAMILIES: dict[str, Callable[[Fields, Fields, Values], Tower]] = {
     "qwen3_vl": _qwen,
     "qwen3_vl_moe": _qwen,
     "qwen3_5": _qwen,
     "qwen3_5_moe": _qwen,
+    "gemma3": _gemma3,
     "gemma4": _gemma4,
     "kimi_k25": _kimi,
+    "llama4": _llama4,
     "minimax_m3_vl": _minimax,
+    "mistral3": _pixtral,
 }
-"""Parameters of a family's vision tower, projector included."""
+"""Vision towers by the `model_type` of the whole model."""
