@@ -22,6 +22,7 @@ def tune(
     out: Annotated[Path, typer.Option("--out", help="Folder of the loop; the same folder again goes on.")],
     trials: Annotated[int, typer.Option("--trials", min=1, help="Most trials in all.")] = 10,
     until: Annotated[str, typer.Option("--until", help="End when the expected regret of the choice is below.")] = "1%",
+    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Trials that run at once.")] = 1,
     limit: Annotated[float, typer.Option("--limit", min=0.1, help="Seconds of one trial.")] = 3600.0,
     quiet: Annotated[
         float, typer.Option("--quiet-limit", min=0.1, help="Seconds without output after which a trial hangs.")
@@ -56,6 +57,7 @@ def tune(
         trials=trials,
         until=_share(until),
         limits=Limits(seconds=limit, quiet_s=quiet),
+        parallel=parallel,
         seed=seed,
         say=lambda text: typer.echo(text, err=True),
     )

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from primus_search.candidates import Candidates
@@ -98,20 +99,25 @@ def write_whole(path: Path, data: Any) -> None:
     partial.replace(path)
 
 
+class Stopped(Exception):
+    """`tune` was interrupted: the trial has no outcome."""
+
+
 def run_trial(
-    folder: Path, command: str, script: str, limits: Limits, job: Job, table: Candidates, rank: int
+    folder: Path, command: str, script: str, limits: Limits, job: Job, table: Candidates, rank: int, stop: Event
 ) -> Outcome:
-    """Launch the command of a prepared folder, wait, read its log, and write the outcome."""
+    """Launch the command of a prepared folder, wait, read its log, and write the outcome. Raises `Stopped` once `stop`
+    is set."""
     end_left_over(folder)
     words = {"{script}": script, "{candidate}": CANDIDATE}
     parts = [words.get(part, part) for part in shlex.split(command)]
-    early, code = _waited(folder, parts, limits)
+    early, code = _waited(folder, parts, limits, stop)
     outcome = _outcome(folder, early, code, job, table, rank)
     write_whole(folder / RESULT, asdict(outcome))
     return outcome
 
 
-def _waited(folder: Path, parts: Sequence[str], limits: Limits) -> tuple[TrialVerdict | None, int]:
+def _waited(folder: Path, parts: Sequence[str], limits: Limits, stop: Event) -> tuple[TrialVerdict | None, int]:
     """Run a command to its end or to a limit: the limit's verdict, and its exit code."""
     with (folder / LOG).open("wb") as log:
         try:
@@ -131,7 +137,8 @@ def _waited(folder: Path, parts: Sequence[str], limits: Limits) -> tuple[TrialVe
     size, verdict = -1, None
     try:
         while process.poll() is None and verdict is None:
-            time.sleep(LOOK_S)
+            if stop.wait(LOOK_S):
+                raise Stopped
             now, written = time.monotonic(), _size(folder)
             grown, size = (now, written) if written != size else (grown, size)
             if now - begin > limits.seconds:

@@ -17,7 +17,7 @@ from primus_search.declare.model_files import load_model
 from primus_search.declare.source import Document
 from primus_search.errors import InputError, Problem
 from primus_search.learn.printed_devices import hardware_named
-from primus_search.learn.reading import Death, LogReading, MemoryKind
+from primus_search.learn.reading import Assumption, Death, LogReading, MemoryKind
 from primus_search.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance
 from primus_search.model import Model
 from primus_search.stack import Stack
@@ -29,11 +29,30 @@ SIZES = ("gpus", "tp", "pp", "seq_length", "micro_batch_size", "global_batch_siz
 DEGREES = ("cp", "ep", "vpp")
 """Facts that are 1 where they are neither printed nor assumed otherwise."""
 
+RECOMPUTE = (
+    "recompute_granularity",
+    "checkpoint_activations",
+    "activation_checkpointing",
+    "remat_policy",
+    "flag:gradient_checkpointing",
+)
+ZERO_STAGE = ("zero_stage", "zero_optimization_stage", "flag:zero_stage")
+SETTINGS = {
+    "recompute": RECOMPUTE,
+    "fp8": ("fp8", "quantization"),
+    "sharding": ("use_distributed_optimizer", *ZERO_STAGE),
+    "sequence_parallel": ("sequence_parallel",),
+}
+"""Settings of which a candidate takes its columns; none of a column printed is an assumption that is said."""
+
 _PEAKS: Mapping[MemoryKind, PeakKind] = {
     MemoryKind.ALLOCATED: "allocated",
     MemoryKind.RESERVED: "reserved",
     MemoryKind.DEVICE: "driver",
 }
+SHARDED = ("torchtitan", "maxtext")
+"""Frameworks that shard weights in every run."""
+
 _ZERO = {"1": "distributed_optimizer", "2": "zero2", "3": "fsdp2"}
 _FP8_RECIPES = {"delayed": "delayed", "tensorwise": "hybrid", "blockwise": "blockwise", "mxfp8": "mxfp8"}
 _SHARDED_FLAGS = ("use_torch_fsdp2", "use_custom_fsdp", "use_megatron_fsdp")
@@ -49,6 +68,7 @@ class SaidBeside:
 
 def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> MeasuredRun:
     """The run of a log on the stack that is its starting point. Raises `InputError` with every missing fact."""
+    reading = with_assumptions(reading)
     problems: list[Problem] = []
     hardware = _hardware(reading, said, problems)
     model = _model(reading, said, problems)
@@ -78,6 +98,25 @@ def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> Measure
         framework=reading.framework,
         assumed=tuple(f"{name} = {a.value}: {a.because}" for name, a in reading.assumed.items()),
     )
+
+
+def with_assumptions(reading: LogReading) -> LogReading:
+    """The reading with what is taken for it where its log prints nothing, said as an assumption."""
+    sizes = {name: _known(reading, name) for name in ("tp", "pp", "micro_batch_size")}
+    numbers = {name: value for name, value in sizes.items() if value is not None}
+    if len(numbers) < len(sizes):
+        return reading
+    row = _candidate(reading, numbers).row(0)
+    is_certain = {
+        "vpp": numbers["pp"] == 1 or "virtual_pipeline_model_parallel_size" in reading.settings,
+        "sequence_parallel": numbers["tp"] == 1,
+        "sharding": reading.framework in SHARDED,
+    }
+    silent = [name for name in DEGREES if reading.as_json()[name] is None]
+    silent += [name for name, words in SETTINGS.items() if not any(word in reading.settings for word in words)]
+    because = "the log does not print it"
+    taken = {name: Assumption(value=row[name], because=because) for name in silent if not is_certain.get(name)}
+    return replace(reading, assumed=taken | dict(reading.assumed))
 
 
 def _known(reading: LogReading, name: str) -> int | None:
@@ -147,13 +186,13 @@ def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
     row |= {
         "vpp": vpp,
         "schedule": "interleaved" if vpp > 1 else "1f1b",
-        "etp": int(settings.get("expert_tensor_parallel_size", 1)),
+        "etp": int(settings.get("expert_tensor_parallel_size") or 1),
         "fp8": _fp8(settings),
         "sharding": _sharding(reading),
         "sequence_parallel": settings.get("sequence_parallel") in ("True", "true") and numbers["tp"] > 1,
         "fp8_attention": _is_on(settings, "fp8_dot_product_attention"),
         "deepep": _is_on(settings, "moe_enable_deepep", "use_turbo_deepep") or is_flex,
-        "sync_free_stage": int(settings.get("turbo_sync_free_moe_stage", 0)),
+        "sync_free_stage": int(settings.get("turbo_sync_free_moe_stage") or 0),
         **_recompute(settings),
     }
     if is_flex and str(settings.get("moe_flex_dispatcher_backend")) in ("deepep", "hybridep"):
@@ -172,23 +211,30 @@ def _is_on(settings: Mapping[str, Any], *names: str) -> bool:
 
 
 def _fp8(settings: Mapping[str, Any]) -> str:
-    if "fp8" not in settings:
+    if settings.get("quantization") is not None:
+        return "hybrid" if "fp8" in str(settings["quantization"]) else "none"
+    if settings.get("fp8") in (None, "False", "false"):
         return "none"
-    return _FP8_RECIPES.get(str(settings.get("fp8_recipe", "delayed")), "hybrid")
+    return _FP8_RECIPES.get(str(settings.get("fp8_recipe") or "delayed"), "hybrid")
 
 
 def _sharding(reading: LogReading) -> str:
     settings = reading.settings
-    if reading.framework == "torchtitan" or any(_is_on(settings, name) for name in _SHARDED_FLAGS):
+    if reading.framework in SHARDED or any(_is_on(settings, name) for name in _SHARDED_FLAGS):
         return "fsdp2"
-    if "zero_stage" in settings:
-        return _ZERO.get(str(settings["zero_stage"]), "none")
+    stage = next((settings[name] for name in ZERO_STAGE if settings.get(name) is not None), None)
+    if stage is not None:
+        return _ZERO.get(str(stage), "none")
     return "distributed_optimizer" if _is_on(settings, "use_distributed_optimizer") else "none"
 
 
 def _recompute(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute columns of Megatron's settings; older releases print one switch."""
-    granularity = settings.get("recompute_granularity", "full" if _is_on(settings, "checkpoint_activations") else None)
+    """Recompute columns of a framework's settings; some print one switch."""
+    granularity = next((settings[name] for name in RECOMPUTE if settings.get(name) is not None), None)
+    if _is_on(settings, "checkpoint_activations", "flag:gradient_checkpointing"):
+        granularity = "full"
+    if "remat_policy" in settings and granularity not in (None, "full", "none"):
+        granularity = "selective"
     if granularity == "selective":
         return {"recompute": "selective"}
     if granularity != "full":

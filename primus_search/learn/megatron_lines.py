@@ -5,7 +5,7 @@ from typing import Any
 
 from primus_search.learn.reading import Assumption, MemoryKind
 from primus_search.learn.steady import StepLine
-from primus_search.learn.transcript import MIB, Transcript, product
+from primus_search.learn.transcript import GB, MIB, Transcript, product
 
 MODEL_ARGUMENTS = (
     "num_layers",
@@ -47,6 +47,7 @@ MODEL_ARGUMENTS = (
     "model_name",
 )
 SETTING_ARGUMENTS = (
+    "virtual_pipeline_model_parallel_size",
     "bf16",
     "fp16",
     "fp8",
@@ -102,14 +103,17 @@ _LAYOUT_SIZES = {
     "tensor-model-parallel": "tensor_model_parallel_size",
     "pipeline-model-parallel": "pipeline_model_parallel_size",
 }
+_LAYOUT_ARGUMENTS = (*_LAYOUT_SIZES.values(), "expert_model_parallel_size", "micro_batch_size", "seq_length")
 _SIZE = re.compile(r"(?<![\w-])(" + "|".join(_LAYOUT_SIZES) + r")[- ]size: (\d+)")
 _PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 _ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
-_ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\): (\d+(?:\.\d+)?)(?=[\s|/])")
-_BATCH = re.compile(r"global batch size:\s+(\d+)(?=[\s|])")
+_ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d+(?:\.\d+)?)(?=[\s|/])")
+_BATCH = re.compile(r"(?:global|gloabl) batch size:\s+(\d+)(?=[\s|])")
 _LENGTH = re.compile(r"actual seqlen:\s+(\d+)(?=[\s|])")
 _RATE = re.compile(r"(?:tokens per gpu per second \(tgs\)|tokens per GPU \(tokens/s/GPU\)): (\d+(?:\.\d+)?)(?=[\s|/])")
-_PEAK = re.compile(r"max (allocated|reserved): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+_PEAK = re.compile(r"max (allocated|reserved|cached): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+_PEAK_GB = re.compile(r"mem-max-(allocated|reserved)-gigabytes: (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+_ARGUMENTS = "- arguments -"
 
 
 def observe_layout(seen: Transcript, line: str) -> None:
@@ -152,11 +156,33 @@ def _span(seen: Transcript, iteration: int) -> int:
 
 
 def observe_memory(seen: Transcript, line: str) -> None:
-    """torch's peaks of the ranks that report, in MiB (Megatron divides by 1024 twice)."""
-    if "max allocated" in line or "max reserved" in line:
-        for name, size in _PEAK.findall(line):
-            kind = MemoryKind.ALLOCATED if name == "allocated" else MemoryKind.RESERVED
-            seen.peak(kind, float(size) * MIB)
+    """torch's peaks of the ranks that report: in MiB (Megatron divides by 1024 twice), in GB (Megatron-Bridge)."""
+    for mark, pattern, unit in (("max allocated: ", _PEAK, MIB), ("mem-max-", _PEAK_GB, GB)):
+        if mark in line:
+            for name, size in pattern.findall(line):
+                seen.peak(MemoryKind.ALLOCATED if name == "allocated" else MemoryKind.RESERVED, float(size) * unit)
+
+
+def observe_restart(seen: Transcript, line: str) -> None:
+    """A second dump of arguments: where the run goes on with another layout, only what follows counts."""
+    if _ARGUMENTS in line and seen.steps:
+        seen.scratch["before"] = (_layout(seen), seen.steps, dict(seen.peaks))
+        seen.steps, seen.peaks, seen.death, seen.at_death = [], {}, None, 0
+
+
+def joined_restart(seen: Transcript) -> None:
+    """Put the steps before a restart back where it kept the layout, or where it has none of its own."""
+    layout, steps, peaks = seen.scratch.pop("before", (None, [], {}))
+    if layout == _layout(seen) or (steps and not seen.steps):
+        seen.steps, seen.at_death = [*steps, *seen.steps], len(steps) + seen.at_death
+        for kind, size in peaks.items():
+            seen.peak(kind, size)
+    elif layout is not None:
+        seen.note("the log holds an earlier run of another layout, which is left out")
+
+
+def _layout(seen: Transcript) -> tuple[int | None, ...]:
+    return tuple(argument(seen, name) for name in _LAYOUT_ARGUMENTS)
 
 
 def argument(seen: Transcript, name: str) -> int | None:
@@ -189,6 +215,7 @@ def model_facts(seen: Transcript) -> dict[str, Any]:
 
 def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumption]]:
     """Layout, batches and model of a run, and what is assumed where its release prints no such argument."""
+    joined_restart(seen)
     tp, pp = argument(seen, "tensor_model_parallel_size"), argument(seen, "pipeline_model_parallel_size")
     if tp is None and (tp := argument(seen, "model_parallel_size")) is not None:
         pp = pp or 1  # releases of before pipelines
@@ -211,8 +238,9 @@ def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumpti
         facts["gpus"] = seen.whole("env_world_size")
     _take_printed_shape(seen, facts)
     assumed = {}
+    known_otherwise = {"ep"} if seen.text("expert_parallel") == "True" else set()  # Megatron-Core 0.4: its size is none
     for name, value in (("cp", cp), ("ep", ep)):
-        if value is None and tp is not None:
+        if value is None and tp is not None and name not in known_otherwise:
             assumed[name] = Assumption(value=1, because=f"the log prints no argument for {name}")
     return facts, assumed
 

@@ -15,7 +15,7 @@ from primus_search.candidates import Candidates, Floats
 from primus_search.job import Job
 from primus_search.learn.hypotheses import NOT_SOFTWARE, shipped_hypotheses
 from primus_search.learn.own_runs import own_rates
-from primus_search.learn.posterior import MODEL_ERROR, Lines, Posterior, Reference, lines_of, update
+from primus_search.learn.posterior import MODEL_ERROR, Lines, Posterior, Reference, evidence_of, lines_of, update
 from primus_search.measured_run import MeasuredRun
 
 SAMPLES = 512
@@ -137,7 +137,7 @@ def next_runs(
     """
     archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
     only = job.stack if job.stack.name in NOT_SOFTWARE else None
-    posterior = update(shipped_hypotheses(framework, archs=archs, only=only), runs).leading()
+    posterior = update(evidence_of(shipped_hypotheses(framework, archs=archs, only=only), runs)).leading()
     lines = lines_of(posterior.hypotheses, [Reference(job=job, table=table)])
     known = known if known is not None else own_rates(job, table, runs)
     rates = sampled_rates(posterior, lines, seed, known)

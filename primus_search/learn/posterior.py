@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from primus_search.candidates import Candidates, Floats, Ints, joined
+from primus_search.cores import one_blas_thread
 from primus_search.cost.project import Projector
 from primus_search.job import Job
 from primus_search.learn.hypotheses import Hypothesis
@@ -183,21 +184,58 @@ def reference_of(run: MeasuredRun) -> Reference:
     return Reference(job=run.job, table=run.candidates, habits=tuple(own))
 
 
-def update(hypotheses: tuple[Hypothesis, ...], runs: Sequence[MeasuredRun]) -> Posterior:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evidence:
+    """What every hypothesis projects for measured runs.
+
+    lines   of each hypothesis, over all runs
+    peaks   log(measured / projected) of the peaks on each hypothesis, NaN for a run without one: (hypotheses, runs)
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    runs: tuple[MeasuredRun, ...]
+    lines: tuple[Lines, ...]
+    peaks: Floats
+
+    def take(self, places: Sequence[int]) -> "Evidence":
+        """That of some of the runs."""
+        rows = np.array(places, np.int64)
+        return Evidence(
+            hypotheses=self.hypotheses,
+            runs=tuple(self.runs[i] for i in places),
+            lines=tuple(Lines(rates=line.rates[rows], slopes=line.slopes[rows]) for line in self.lines),
+            peaks=self.peaks[:, rows],
+        )
+
+
+def evidence_of(hypotheses: tuple[Hypothesis, ...], runs: Sequence[MeasuredRun]) -> Evidence:
+    """Every run projected on every hypothesis."""
+    empty = Lines(rates=np.zeros(0), slopes=np.zeros((0, len(NUMBERS))))
+    references = [reference_of(run) for run in runs]
+    return Evidence(
+        hypotheses=hypotheses,
+        runs=tuple(runs),
+        lines=lines_of(hypotheses, references) if runs else (empty,) * len(hypotheses),
+        peaks=np.array([peak_errors(h.stack, runs) for h in hypotheses]).reshape(len(hypotheses), len(runs)),
+    )
+
+
+def update(seen: Evidence) -> Posterior:
     """The posterior of hypotheses given runs; runs without a rate count through their memory alone."""
+    hypotheses = seen.hypotheses
     logs = np.array([h.log_prior for h in hypotheses])
     moved, covariances = [np.zeros(len(NUMBERS)) for _ in hypotheses], [h.covariance for h in hypotheses]
-    rated = [run for run in runs if run.has_rate]
-    if rated:
-        measured = np.log([run.tokens_per_s_per_gpu for run in rated])
-        noise = np.nan_to_num([run.measured.noise for run in rated])
-        lines = lines_of(hypotheses, [reference_of(run) for run in rated])
-        groups = [(run.model.name, run.cluster.accelerator.name) for run in rated]
+    rated = seen.take([i for i, run in enumerate(seen.runs) if run.has_rate])
+    if rated.runs:
+        measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
+        noise = np.nan_to_num([run.measured.noise for run in rated.runs])
+        groups = [(run.model.name, run.cluster.accelerator.name) for run in rated.runs]
         together = GROUP_ERROR**2 * np.array([[one == other for other in groups] for one in groups])
-        for i, (h, line) in enumerate(zip(hypotheses, lines, strict=True)):
-            moved[i], covariances[i], likelihood = _regress(h, line, measured, noise, together)
-            logs[i] += likelihood
-    peaks = tuple(peak_errors(h.stack, runs) for h in hypotheses)
+        with one_blas_thread():
+            for i, (h, line) in enumerate(zip(hypotheses, rated.lines, strict=True)):
+                moved[i], covariances[i], likelihood = _regress(h, line, measured, noise, together)
+                logs[i] += likelihood
+    peaks = tuple(errors[~np.isnan(errors)] for errors in seen.peaks)
     logs += [_memory_likelihood(errors) for errors in peaks]
     weights = np.exp(logs - logs.max())
     return Posterior(
@@ -261,17 +299,17 @@ def peak_factor(errors: Floats) -> tuple[float, float]:
 
 
 def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
-    """log(measured / projected) of the peaks of runs that have one, each counted as its log counts it."""
-    measured = [run for run in runs if run.measured.peak_bytes > 0.0]
-    if not measured:
-        return np.zeros(0)
-    projected = np.empty(len(measured))
-    for one, places in _by_job([reference_of(run) for run in measured]):
+    """log(measured / projected) of the peak of every run, each counted as its log counts it; NaN where it has none."""
+    errors = np.full(len(runs), np.nan)
+    counted = [i for i, run in enumerate(runs) if run.measured.peak_bytes > 0.0]
+    for one, places in _by_job([reference_of(runs[i]) for i in counted]):
         memory = Projector(one.on(stack)).memory(one.table)
         views = {
             "allocated": memory.allocated - memory.expert_buffers,
             "reserved": memory.reserved - memory.expert_buffers,
             "driver": memory.driver,
         }
-        projected[places] = [views[measured[at].measured.peak_kind][row] for row, at in enumerate(places.tolist())]
-    return np.log([run.measured.peak_bytes for run in measured] / projected)
+        for row, at in enumerate(places.tolist()):
+            measured = runs[counted[at]].measured
+            errors[counted[at]] = np.log(measured.peak_bytes / views[measured.peak_kind][row])
+    return errors

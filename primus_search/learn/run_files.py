@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
+from primus_search.learn.logged_run import with_assumptions
 from primus_search.learn.readers import read_log
 from primus_search.learn.reading import LogReading
 from primus_search.measured_run import MeasuredRun, RunTable
@@ -41,7 +42,7 @@ def read_files(
                 if one.suffix in TABLE_SUFFIXES:
                     measured += read_table(one).runs
                 else:
-                    runs.append(read_log(one, framework))
+                    runs.append(with_assumptions(read_log(one, framework)))
             except InputError as error:
                 refused += error.problems
     if not runs and not measured:

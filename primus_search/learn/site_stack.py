@@ -19,8 +19,10 @@ from primus_search.cluster import Cluster
 from primus_search.cost.confidence.uncertainty import MEMORY
 from primus_search.learn.hypotheses import Hypothesis, shipped_hypotheses
 from primus_search.learn.posterior import (
+    Evidence,
     Mixture,
     Posterior,
+    evidence_of,
     lines_of,
     log_peaks,
     log_rates,
@@ -70,20 +72,24 @@ def learn_stack(
     base: str | None = None,
     without: Sequence[str] = (),
     cluster: Cluster | None = None,
+    seen: Evidence | None = None,
 ) -> SiteStack:
     """The stack of a site from its runs, possibly none.
 
     base: only this stack's habits are considered. without: stacks that take no part. cluster: whose devices the stack
-    is for; that of the runs where None, so it is needed where there are no runs.
+    is for; that of the runs where None, so it is needed where there are no runs. seen: the runs on all hypotheses,
+    where that is known already.
     """
     runs = sorted(runs, key=lambda run: run.id)
     clusters = [cluster] if cluster is not None else list({run.hardware: run.cluster for run in runs}.values())
     if not clusters:
         raise ValueError("without runs the cluster must be named")
-    hypotheses = shipped_hypotheses(framework, without, {one.accelerator.arch for one in clusters})
-    if base is not None:
-        hypotheses = tuple(h for h in hypotheses if h.stack.name == base)
-    posterior = update(hypotheses, runs)
+    if seen is None:
+        hypotheses = shipped_hypotheses(framework, without, {one.accelerator.arch for one in clusters})
+        if base is not None:
+            hypotheses = tuple(h for h in hypotheses if h.stack.name == base)
+        seen = evidence_of(hypotheses, runs)
+    posterior = update(seen)
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     posterior = posterior.leading()
     lines = lines_of(posterior.hypotheses, everywhere)
@@ -127,6 +133,7 @@ def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
     Peaks below the projection move the band alone: no part of the memory is known to be too large.
     """
     errors = peak_errors(stack, runs)
+    errors = errors[~np.isnan(errors)]
     numbers = {"peaks_seen": float(len(errors))}
     factor, _ = peak_factor(errors)
     if factor > 0.0:

@@ -14,6 +14,7 @@ from primus_search.learn.steady import Steady, StepLine, steady
 
 MIB = 2.0**20
 GIB = 2.0**30
+GB = 1e9
 STEPS_AFTER_RECOVERY = 4
 """A run that logs so many steps after an error message went on; the message is no death."""
 
@@ -73,8 +74,9 @@ class Transcript:
         self.steps.append(line)
 
     def peak(self, kind: MemoryKind, size_bytes: float) -> None:
-        """The largest reading of a memory counter so far, in bytes."""
-        self.peaks[kind] = max(size_bytes, self.peaks.get(kind, 0.0))
+        """The largest reading of a memory counter so far, in bytes; a counter of 0 counts nothing on its device."""
+        if size_bytes > 0.0:
+            self.peaks[kind] = max(size_bytes, self.peaks.get(kind, 0.0))
 
     def note(self, text: str) -> None:
         """A property of the run that a projection does not reproduce, kept once."""
@@ -193,8 +195,9 @@ def conclude(
 ) -> LogReading:
     """The reading of a transcript: the reader's own facts with what every log has in common.
 
-    `facts`: fields of `LogReading` that the reader found. `settings`: names of printed facts to keep. Where every
-    sample is a full sequence, a rate that is not printed follows from batch, length, GPUs and step.
+    `facts`: fields of `LogReading` that the reader found. `settings`: names of printed facts to keep, None where
+    printed as none. Where every sample is a full sequence, a rate that is not printed follows from batch, length,
+    GPUs and step.
     """
     found = seen.steady()
     peak, kind = seen.memory()
@@ -212,7 +215,7 @@ def conclude(
         values["tokens_per_s_per_gpu"] = tokens_per_s_per_gpu(values)
     if found is None and seen.steps:
         seen.note("too few iterations for a steady step time")
-    kept = {name: seen.facts[name] for name in settings if seen.text(name) is not None}
+    kept = {name: seen.text(name) for name in settings if name in seen.facts}
     return LogReading(
         source=seen.source,
         framework=framework,

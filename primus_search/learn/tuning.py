@@ -6,8 +6,11 @@ the next choice follows from the results alone: a loop that was killed ends as i
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -84,40 +87,66 @@ def tune(
     trials: int,
     until: float,
     limits: Limits,
+    parallel: int = 1,
     seed: int = 0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
-    """Run up to so many trials, until the expected regret of the choice is below `until`."""
+    """Run up to so many trials, until the expected regret of the choice is below `until`.
+
+    parallel: trials that are chosen together and run at once; the choice after them knows all of their outcomes.
+    """
     if "{script}" not in launch and "{candidate}" not in launch:
         raise InputError(
             [Problem("--launch", "names neither {script} nor {candidate}, so every trial would be the same")]
         )
     outcomes: list[Outcome] = []
     while True:
-        advice = advised(rows, outcomes, seed)
+        advice = advised(rows, outcomes, seed, max(1, min(parallel, trials - len(outcomes))))
         found = tuple(outcomes)
         if len(outcomes) >= trials or not advice.picks or (_rates(outcomes) and advice.regret <= until):
             return Tuned(outcomes=found, regret=advice.regret, best=_best(found))
-        place = folder / TRIALS / f"{len(outcomes) + 1:03d}"
-        outcome = written_outcome(place)
-        if outcome is None:
-            rank = rows.ranks[advice.picks[0].row]
-            say(f"trial {len(outcomes) + 1}: rank {rank}, expected regret now {advice.regret:.1%}")
-            place.mkdir(parents=True, exist_ok=True)
-            row = rows.row(rank)
-            write_whole(place / CANDIDATE, _candidate(rows, row))
-            outcome = run_trial(place, launch, prepare(rank, place), limits, rows.job, row, rank)
-        rate = outcome.tokens_per_s_per_gpu
-        say(
-            f"trial {len(outcomes) + 1}: {outcome.verdict}, {outcome.reason}"
-            + (f", {rate:,.0f} tokens/s/GPU" if rate else "")
-        )
-        outcomes.append(outcome)
+        stop = Event()
+        calls = []
+        for number, pick in enumerate(advice.picks, start=len(outcomes) + 1):
+            say(f"trial {number}: rank {rows.ranks[pick.row]}, expected regret now {advice.regret:.1%}")
+            place = folder / TRIALS / f"{number:03d}"
+            calls.append(_trial(rows, rows.ranks[pick.row], place, prepare, launch, limits, stop))
+        for outcome in _together(calls, stop):
+            outcomes.append(outcome)
+            rate = outcome.tokens_per_s_per_gpu
+            ending = f", {rate:,.0f} tokens/s/GPU" if rate else ""
+            say(f"trial {len(outcomes)}: rank {outcome.rank} {outcome.verdict}, {outcome.reason}{ending}")
         _keep(rows, folder, outcomes)
 
 
-def advised(rows: TrialRows, outcomes: Sequence[Outcome], seed: int) -> RunsToMake:
-    """The next row to run, given the outcomes so far.
+def _trial(
+    rows: TrialRows, rank: int, place: Path, prepare: Prepare, launch: str, limits: Limits, stop: Event
+) -> Callable[[], Outcome]:
+    """What gives the outcome of a trial: its folder where it finished before, else a run of the files written there."""
+    outcome = written_outcome(place)
+    if outcome is not None:
+        return lambda: outcome
+    place.mkdir(parents=True, exist_ok=True)
+    row = rows.row(rank)
+    write_whole(place / CANDIDATE, _candidate(rows, row))
+    return partial(run_trial, place, launch, prepare(rank, place), limits, rows.job, row, rank, stop)
+
+
+def _together(calls: Sequence[Callable[[], Outcome]], stop: Event) -> list[Outcome]:
+    """What calls return, all of them running at once; `stop` is set for them where this thread is interrupted."""
+    if len(calls) == 1:
+        return [calls[0]()]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        running = [pool.submit(call) for call in calls]
+        try:
+            return [one.result() for one in running]
+        except BaseException:
+            stop.set()
+            raise
+
+
+def advised(rows: TrialRows, outcomes: Sequence[Outcome], seed: int, count: int = 1) -> RunsToMake:
+    """The next rows to run, given the outcomes so far.
 
     Rows that need no less than one that ran out are not run while others are left.
     """
@@ -129,7 +158,7 @@ def advised(rows: TrialRows, outcomes: Sequence[Outcome], seed: int) -> RunsToMa
     known |= {places[one.rank]: one.tokens_per_s_per_gpu or 0.0 for one in outcomes}
     runs = runs_of(rows, [one for one in outcomes if one.tokens_per_s_per_gpu])
     framework = None if rows.framework == "any" else rows.framework
-    return next_runs(rows.job, rows.table, rows.step_s, runs, framework=framework, known=known, count=1, seed=seed)
+    return next_runs(rows.job, rows.table, rows.step_s, runs, framework=framework, known=known, count=count, seed=seed)
 
 
 def runs_of(rows: TrialRows, outcomes: Sequence[Outcome]) -> list[MeasuredRun]:

@@ -13,29 +13,30 @@ devices are not fitted again without the left-out stack.
 """
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from primus_search.cores import one_blas_thread
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
-from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.lab.published import measured_table
-from primus_search.learn.hypotheses import INTRODUCED, NOT_SOFTWARE
+from primus_search.learn.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
+from primus_search.learn.posterior import evidence_of, log_rates, reference_of
 from primus_search.learn.site_stack import learn_stack
 from primus_search.measured_run import MeasuredRun, on_stack
-from primus_search.stack import Stack
-from primus_search.validate.score_runs import ScoredRun
+from primus_search.validate.score_runs import ScoredRun, project_runs
 
 RUNS = (0, 1, 3, 5, 10, 20)
 SMALLEST_SWEEP = 4
@@ -92,12 +93,6 @@ def copies(name: str) -> list[str]:
     return [one for one, path in files if one == name or pattern.search(path.read_text(encoding="utf-8"))]
 
 
-def rate(run: MeasuredRun, stack: Stack) -> float:
-    """Tokens/s/GPU of a run's configuration on a stack."""
-    moved = on_stack(run, stack)
-    return float(Projector(moved.job).project(moved.candidates).tokens_per_s_per_gpu[0])
-
-
 def kendall(logs: np.ndarray, measured: np.ndarray, groups: Sequence[Any]) -> tuple[int, int]:
     """Concordant and discordant pairs within sweeps."""
     good = bad = 0
@@ -131,6 +126,15 @@ class Score:
         self.regrets: list[float] = []
         self.peaks: list[tuple[np.ndarray, float]] = []
         self.ran, self.false_oom, self.ran_out, self.false_fits = 0, 0, 0, 0
+
+    def join(self, other: "Score") -> None:
+        """Add what another score has seen."""
+        for name, value in vars(other).items():
+            own = getattr(self, name)
+            if name == "pairs":
+                self.pairs = [a + b for a, b in zip(own, value, strict=True)]
+            else:
+                setattr(self, name, own + value)
 
     def add_memory(self, scored: Sequence[ScoredRun]) -> None:
         """Peaks and verdicts of runs."""
@@ -180,19 +184,20 @@ def framework_of(name: str) -> str | None:
     return next((word for start, word in FRAMEWORKS.items() if name.startswith(start)), None)
 
 
-def score_stack(
-    name: str, runs: list[MeasuredRun], ks: Sequence[int], draws: int, scores: dict[tuple[str, int], Score]
-) -> None:
+def score_stack(name: str, runs: list[MeasuredRun], ks: Sequence[int], draws: int) -> dict[tuple[str, int], Score]:
     """All k and draws of one left-out stack."""
+    scores: dict[tuple[str, int], Score] = defaultdict(Score)
     without = copies(name)
     others = [load_stack(one) for one in shipped(FileKind.STACK) if one not in (*without, *NOT_SOFTWARE)]
     runs = [replace(run, cluster=replace(run.cluster, stack=replace(run.cluster.stack, errors={}))) for run in runs]
     rated = [i for i, run in enumerate(runs) if run.has_rate and not run.ran_out]
     by_file = np.full((len(runs), len(others)), math.nan)
-    by_file[rated] = np.log([[rate(runs[i], stack) for stack in others] for i in rated])
+    own = [reference_of(runs[i]) for i in rated]
+    by_file[rated] = np.array([log_rates(stack, own) for stack in others]).T
     measured = np.full(len(runs), math.nan)
     measured[rated] = np.log([runs[i].tokens_per_s_per_gpu for i in rated])
     rng = np.random.default_rng(1)
+    seen = evidence_of(shipped_hypotheses(framework_of(name), without), runs)
     newest = max(runs, key=lambda run: INTRODUCED.get(run.cluster.accelerator.arch, 0))
     for k in ks:
         if k and len(rated) - k < max(FEWEST_LEFT, 0.25 * len(rated)):
@@ -201,8 +206,17 @@ def score_stack(
             taught = rng.choice(rated, k, replace=False)
             cluster = newest.cluster if not k else None
             lessons = [runs[i] for i in taught]
-            site = learn_stack("site", lessons, framework=framework_of(name), without=without, cluster=cluster)
-            scored = {i: on_site(runs[i], site.stack) for i in range(len(runs)) if i not in taught}
+            own = None
+            if k:
+                archs = {run.cluster.accelerator.arch for run in lessons}
+                own = replace(seen, hypotheses=shipped_hypotheses(framework_of(name), without, archs))
+                own = own.take(sorted(taught, key=lambda i: runs[i].id))
+            site = learn_stack(
+                "site", lessons, framework=framework_of(name), without=without, cluster=cluster, seen=own
+            )
+            others_runs = [i for i in range(len(runs)) if i not in taught]
+            rows, _ = project_runs([on_stack(runs[i], site.stack) for i in others_runs])
+            scored = dict(zip(others_runs, rows, strict=True))
             left = np.array([i for i in rated if i not in taught])
             groups = [runs[i].group for i in left]
             logs = np.log([scored[i].predicted for i in left])
@@ -218,14 +232,7 @@ def score_stack(
                 factors = np.median(residuals, axis=0)
                 best = int(np.argmin(np.abs(residuals - factors).mean(axis=0) if k > 1 else np.abs(residuals)[0]))
                 scores["one factor", k].add(by_file[left, best] + factors[best], measured[left], groups, None)
-        figures = {label: round(value, 3) for label, value in scores["learned", k].figures().items()}
-        print(f"up to {name}, k = {k}: {figures}", flush=True)
-
-
-def on_site(run: MeasuredRun, stack: Stack) -> ScoredRun:
-    """A run scored on the stack of a site, as `validate --stack` does."""
-    moved = on_stack(run, stack)
-    return ScoredRun(run=moved, projection=Projector(moved.job).project(moved.candidates))
+    return scores
 
 
 def main() -> None:
@@ -234,19 +241,37 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=30)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--ks", default=",".join(map(str, RUNS)))
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="part of the name of the stacks that are left out")
+    parser.add_argument("--half", type=int, choices=(0, 1), help="leave out the stacks of one half only")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     ks = [int(k) for k in given.ks.split(",")]
     scores: dict[tuple[str, int], Score] = defaultdict(Score)
+    tables: dict[str, Any] = {}
     for name, runs in selected(given.tables, given.most).items():
-        if sum(run.has_rate for run in runs) >= FEWEST_LEFT and given.only in name:
-            score_stack(name, runs, ks, given.draws, scores)
-    table = {f"{method}, k = {k}": score.figures() for (method, k), score in sorted(scores.items())}
-    for label, figures in table.items():
-        print(f"{label:20}" + "  ".join(f"{name} {value:.3f}" for name, value in figures.items()))
+        is_chosen = given.only in name and given.half in (None, half_of(name))
+        if is_chosen and sum(run.has_rate for run in runs) >= FEWEST_LEFT:
+            with one_blas_thread():
+                found = score_stack(name, runs, ks, given.draws)
+            for key, score in found.items():
+                scores[key].join(score)
+            tables[name] = show(name, found)
+    tables["all"] = show("all", dict(sorted(scores.items())))
     if given.out:
-        given.out.write_text(json.dumps(table, indent=2))
+        given.out.write_text(json.dumps(tables, indent=2))
+
+
+def half_of(name: str) -> int:
+    """The half of the stacks that a stack belongs to: constants are chosen on half 0 and checked on half 1."""
+    return hashlib.sha256(name.encode()).digest()[0] % 2
+
+
+def show(name: str, scores: Mapping[tuple[str, int], Score]) -> dict[str, Any]:
+    """Print the figures of scores, and return them."""
+    table = {f"{method}, k = {k}": score.figures() for (method, k), score in scores.items()}
+    for label, figures in table.items():
+        print(f"{name:22} {label:22}" + "  ".join(f"{key} {value:.3f}" for key, value in figures.items()), flush=True)
+    return table
 
 
 if __name__ == "__main__":

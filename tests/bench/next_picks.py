@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from learned_stacks import TABLES, copies, framework_of, selected
 
+from primus_search.cores import one_blas_thread
 from primus_search.learn.hypotheses import shipped_hypotheses
 from primus_search.learn.next_runs import advise, sampled_rates
-from primus_search.learn.posterior import Lines, lines_of, reference_of, update
+from primus_search.learn.posterior import evidence_of, update
 from primus_search.measured_run import MeasuredRun
 
 PICKS, RANDOM_PICKS = 3, 8
@@ -28,14 +29,13 @@ class Sweep:
     def __init__(self, name: str, runs: Sequence[MeasuredRun]) -> None:
         self.runs = runs
         archs = {run.cluster.accelerator.arch for run in runs}
-        self.hypotheses = shipped_hypotheses(framework_of(name), copies(name), archs)
-        self.lines = lines_of(self.hypotheses, [reference_of(run) for run in runs])
+        self.seen = evidence_of(shipped_hypotheses(framework_of(name), copies(name), archs), runs)
         self.rates = np.array([run.tokens_per_s_per_gpu for run in runs])
 
     def samples(self, tried: Sequence[int]) -> np.ndarray:
-        posterior = update(self.hypotheses, [self.runs[i] for i in tried]).leading()
-        place = {id(h): i for i, h in enumerate(self.hypotheses)}
-        lines: list[Lines] = [self.lines[place[id(h)]] for h in posterior.hypotheses]
+        posterior = update(self.seen.take(tried)).leading()
+        place = {id(h): i for i, h in enumerate(self.seen.hypotheses)}
+        lines = [self.seen.lines[place[id(h)]] for h in posterior.hypotheses]
         return sampled_rates(posterior, lines, 0, {i: self.rates[i] for i in tried})
 
     def regret(self, samples: np.ndarray) -> float:
@@ -56,7 +56,8 @@ def main() -> None:
                 sweeps[run.group, run.gpu].append(run)
         for group in sweeps.values():
             if len(group) >= given.fewest:
-                score(Sweep(name, group), given.draws, lost)
+                with one_blas_thread():
+                    score(Sweep(name, group), given.draws, lost)
                 print(name, len(group), flush=True)
     for (label, k), regrets in sorted(lost.items()):
         print(f"{label:7} {k} runs: regret {np.mean(regrets):.2%}, worst {max(regrets):.1%}")

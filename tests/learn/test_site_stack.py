@@ -11,7 +11,7 @@ from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.learn.hypotheses import shipped_hypotheses
-from primus_search.learn.posterior import MODEL_ERROR, lines_of, reference_of, update
+from primus_search.learn.posterior import MODEL_ERROR, evidence_of, lines_of, reference_of, update
 from primus_search.learn.printed_devices import hardware_named
 from primus_search.learn.site_numbers import NUMBERS, at, coordinates, rates_and_slopes
 from primus_search.learn.site_stack import SiteStack, learn_stack, stack_yaml
@@ -92,7 +92,7 @@ def test_the_band_holds_what_was_held_out(learned: SiteStack) -> None:
 
 def test_without_runs_the_posterior_is_the_prior() -> None:
     hypotheses = shipped_hypotheses("torchtitan")
-    posterior = update(hypotheses, [])
+    posterior = update(evidence_of(hypotheses, []))
     prior = np.exp([h.log_prior for h in hypotheses])
     assert posterior.weights == pytest.approx(prior / prior.sum())
     assert not any(moved.any() for moved in posterior.moved)
@@ -106,7 +106,7 @@ def test_the_order_of_runs_does_not_matter(learned: SiteStack) -> None:
 
 def test_more_runs_never_widen_what_is_known_of_a_number() -> None:
     hypotheses = shipped_hypotheses()[:2]
-    few, many = update(hypotheses, runs()[:2]), update(hypotheses, runs()[:6])
+    few, many = (update(evidence_of(hypotheses, runs()[:k])) for k in (2, 6))
     for before, after in zip(few.covariances, many.covariances, strict=True):
         assert np.all(np.diag(after) <= np.diag(before) + 1e-12)
 
@@ -157,7 +157,7 @@ def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack)
 def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
     hypotheses = shipped_hypotheses("nemo")
     references = [reference_of(run) for run in runs()[:3]]
-    mixture = update(hypotheses, runs()[3:5]).rates(lines_of(hypotheses, references))
+    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines_of(hypotheses, references))
     low, middle, high = (mixture.quantile(share) for share in (0.05, 0.5, 0.95))
     assert np.all(low < middle) and np.all(middle < high)
     assert np.all(high - low > 2.0 * MODEL_ERROR)

@@ -1,8 +1,13 @@
 """The loop of `tune`: verdicts, what is run next, going on after a kill. Trials are a script that prints a log."""
 
+import contextlib
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +27,8 @@ print("small trainer facts: " + json.dumps({"gpus": 16, "model": data["model"]} 
     name: row[name] for name in ("tp", "pp", "cp", "ep", "micro_batch_size")}))
 if row["tp"] * row["pp"] == 1 and "oom" in sys.argv:
     sys.exit(print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."))
+if "slowly" in sys.argv:
+    time.sleep(0.6)
 if "sleep" in sys.argv:
     sys.stdout.flush(); time.sleep(60)
 seconds = 2.0 + 0.3 * row["pp"] + 0.2 * row["tp"] + 1.0 / row["micro_batch_size"] + 0.4 * (row["recompute"] != "none")
@@ -87,6 +94,55 @@ def test_a_loop_that_was_cut_goes_on_to_the_same_end(run: Path, tmp_path: Path) 
     (half / PROCESS).write_text(json.dumps({"pid": left.pid, "started": started}))
     assert looped(run, tmp_path / "cut").outcomes == whole.outcomes
     assert left.wait(timeout=10) != 0, "what the killed loop left running is ended"
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+from tests.learn.test_tune import looped
+looped(Path(sys.argv[1]), Path(sys.argv[2]), "slowly", trials=6, parallel=int(sys.argv[3]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_five_kills_at_random_moments_change_nothing(run: Path, tmp_path: Path, parallel: int) -> None:
+    whole = looped(run, tmp_path / "whole", "slowly", trials=6, parallel=parallel)
+    rng = random.Random(parallel)
+    begun = 0
+    for _ in range(5):
+        words = [sys.executable, "-c", AGAIN, str(run), str(tmp_path / "cut"), str(parallel)]
+        loop = subprocess.Popen(words, cwd=Path(__file__).parents[2])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            loop.wait(rng.uniform(2.0, 6.0))
+        loop.kill()
+        loop.wait()
+        begun = max(begun, len(list((tmp_path / "cut" / TRIALS).glob("*"))))
+    assert begun > 0, "no loop came as far as its first trial"
+    again = looped(run, tmp_path / "cut", "slowly", trials=6, parallel=parallel)
+    assert again.outcomes == whole.outcomes
+    assert again.best == whole.best
+
+
+def interrupt_once_running(folder: Path, trials: int) -> None:
+    until = time.monotonic() + 60.0
+    while len(list(folder.glob(f"{TRIALS}/*/{PROCESS}"))) < trials and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_trials_run_together_and_an_interrupt_leaves_none_running(run: Path, tmp_path: Path) -> None:
+    found = looped(run, tmp_path / "both", trials=3, parallel=2)
+    assert len({one.rank for one in found.outcomes}) == 3
+    threading.Thread(target=interrupt_once_running, args=(tmp_path / "cut", 2), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        looped(run, tmp_path / "cut", "sleep", trials=2, parallel=2)
+    places = sorted((tmp_path / "cut" / TRIALS).iterdir())
+    assert [(place / RESULT).exists() for place in places] == [False, False]
+    for place in places:
+        pid = json.loads((place / PROCESS).read_text())["pid"]
+        state = Path(f"/proc/{pid}/stat")
+        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_process_of_another_time_is_left_alone(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ _STAMP = re.compile(r"\b[IWE](\d{4}) (\d\d:\d\d:\d\d\.\d{6})\b")
 _PARAMETER = re.compile(r"Config param (\w+): (.*)$")
 _DEVICES = re.compile(r"[Nn]um_devices: (\d+)\b")
 _PROGRAM = re.compile(r"program HBM usage: (\d+(?:\.\d+)?)([GM]) / ")
+MORE_AXES = {"tp": ("tensor_transpose", "tensor_sequence"), "cp": ("sequence",)}
+"""Axes that split the same thing as the one of a degree, where a release prints them."""
 LEAP_YEAR = 2024
 """Month and day are printed without a year; any leap year serves for differences."""
 
@@ -77,7 +79,8 @@ def conclude_run(seen: Transcript) -> LogReading:
         "model": _model(seen),
     }
     for name, word in PARALLEL.items():
-        facts[name] = product(seen.whole(f"ici_{word}_parallelism"), seen.whole(f"dcn_{word}_parallelism"))
+        more = [axis for axis in MORE_AXES.get(name, ()) if f"ici_{axis}_parallelism" in seen.facts]
+        facts[name] = product(*(_axis(seen, axis) for axis in (word, *more)))
     if facts["tp"] == facts["pp"] == facts["cp"] == 1 and seen.whole("gradient_accumulation_steps") == 1:
         facts["micro_batch_size"] = seen.whole("per_device_batch_size")
     assumed = {}
@@ -88,6 +91,11 @@ def conclude_run(seen: Transcript) -> LogReading:
     return conclude(
         seen, "maxtext", facts, assumed, settings=("remat_policy", "dtype", "quantization", "attention", "scan_layers")
     )
+
+
+def _axis(seen: Transcript, word: str) -> int | None:
+    """Devices along an axis of the mesh, inside and across slices."""
+    return product(seen.whole(f"ici_{word}_parallelism"), seen.whole(f"dcn_{word}_parallelism"))
 
 
 def _model(seen: Transcript) -> dict[str, Any]:

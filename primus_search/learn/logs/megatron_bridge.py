@@ -26,6 +26,7 @@ LAYOUT_NAMES = (
     "seq_length",
     "encoder_seq_length",
     "world_size",
+    "data_parallel_size",
     "log_interval",
     "gated_linear_unit",
 )

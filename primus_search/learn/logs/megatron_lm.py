@@ -6,6 +6,7 @@ from primus_search.learn.megatron_lines import (
     observe_iteration,
     observe_layout,
     observe_memory,
+    observe_restart,
 )
 from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import LogReading
@@ -14,6 +15,7 @@ from primus_search.learn.transcript import Transcript, conclude, observe_dotted,
 
 def observe(seen: Transcript, line: str) -> None:
     """One line of a Megatron-LM log."""
+    observe_restart(seen, line)
     if not seen.steps:
         observe_dotted(seen, line)
         observe_flags(seen, line)

@@ -28,6 +28,9 @@ _BATCH = re.compile(r"global_batch_size: (\d+)\b")
 _RATE = re.compile(r"tokens_per_sec_per_gpu: " + _NUMBER)
 _PEAK = re.compile(r"max_memory_(allocated|reserved): " + _NUMBER)
 _MEMBER = re.compile(r"GLOBAL_RANK: \d+, MEMBER: \d+/(\d+)\b")
+_GROUPS = re.compile(
+    r"All (context parallel|tensor model parallel|pipeline model parallel) group ranks: \[\[([\d, ]+)\]"
+)
 _PROCESSES = re.compile(r"Starting with (\d+) processes")
 
 
@@ -54,6 +57,9 @@ def _observe_facts(seen: Transcript, line: str) -> None:
     observe_layout(seen, line)
     if "cfg/" in line:
         seen.facts.update({name: value for name, value in _DLL_PARAMETER.findall(line) if "/" not in name})
+    groups = _GROUPS.search(line) if "group ranks: " in line else None
+    if groups:
+        seen.facts[f"line:{groups[1].replace(' ', '_')}_size"] = str(groups[2].count(",") + 1)
     for pattern in (_MEMBER, _PROCESSES):
         found = pattern.search(line)
         if found:

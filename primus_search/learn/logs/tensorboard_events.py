@@ -1,7 +1,8 @@
-"""TensorBoard event files of Megatron-based trainers, read with the `tensorboard` package where it is installed.
+"""TensorBoard event files, read with the `tensorboard` package where it is installed.
 
-Megatron writes its arguments as texts, and per iteration `iteration-time`, `batch-size` and torch's memory counters.
-Without `iteration-time` the wall time between `lm loss` events counts.
+Megatron writes its arguments as texts, and per iteration `iteration-time`, `batch-size` and torch's memory counters;
+NeMo, torchtitan and MaxText write their step time under tags of their own. Without a step time the wall time between
+losses counts.
 """
 
 import importlib
@@ -15,14 +16,20 @@ from primus_search.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
 from primus_search.learn.readers import FileFormat, refuse, register
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
-from primus_search.learn.transcript import Transcript, conclude
+from primus_search.learn.transcript import GIB, Transcript, conclude
 
 NAME = "tensorboard"
-TIME_TAG = "iteration-time"
-LOSS_TAG = "lm loss"
+TIME_TAGS = (
+    "iteration-time",
+    "train_step_timing in s",
+    "time_metrics/end_to_end(s)",
+    "perf/step_time_seconds",
+)
+LOSS_TAGS = ("lm loss", "reduced_train_loss", "loss_metrics/global_avg_loss", "train/loss")
 _MEMORY_TAGS = {
-    "mem-max-allocated-bytes": MemoryKind.ALLOCATED,
-    "mem-reserved-bytes": MemoryKind.RESERVED,
+    "mem-max-allocated-bytes": (MemoryKind.ALLOCATED, 1.0),
+    "mem-reserved-bytes": (MemoryKind.RESERVED, 1.0),
+    "memory/max_reserved(GiB)": (MemoryKind.RESERVED, GIB),
 }
 _TEXT_SUFFIX = "/text_summary"
 
@@ -60,17 +67,18 @@ def read(path: Path) -> LogReading:
             elif value.tag == "batch-size":
                 batch = int(number)
             elif value.tag in _MEMORY_TAGS:
-                seen.peak(_MEMORY_TAGS[value.tag], float(number))
+                kind, unit = _MEMORY_TAGS[value.tag]
+                seen.peak(kind, float(number) * unit)
             elif value.tag == "world-size":
                 seen.facts["line:world_size"] = str(int(number))
-            elif value.tag == TIME_TAG:
+            elif value.tag in TIME_TAGS:
                 seen.add_step(StepLine(iteration=event.step, seconds=float(number), shape=(batch,)))
-            elif value.tag == LOSS_TAG:
+            elif value.tag in LOSS_TAGS:
                 losses.append((event.step, event.wall_time))
     if not seen.steps:
         _add_wall_times(seen, losses)
     if not seen.steps:
-        raise refuse(path, f"holds neither {TIME_TAG!r} nor {LOSS_TAG!r}; only Megatron's event files are known here")
+        raise refuse(path, f"holds none of the tags {', '.join((*TIME_TAGS, *LOSS_TAGS))}")
     facts, assumed = megatron_facts(seen)
     return conclude(seen, NAME, facts, assumed, settings=SETTING_ARGUMENTS)
 
@@ -81,4 +89,11 @@ def _add_wall_times(seen: Transcript, losses: list[tuple[int, float]]) -> None:
             seen.add_step(StepLine(iteration=last, seconds=(end - begin) / (last - first), span=last - first))
 
 
-register(FileFormat(name=NAME, summary="TensorBoard event files of Megatron-based trainers", owns=owns, read=read))
+register(
+    FileFormat(
+        name=NAME,
+        summary="TensorBoard event files of Megatron, NeMo, torchtitan, MaxText and HuggingFace trainers",
+        owns=owns,
+        read=read,
+    )
+)

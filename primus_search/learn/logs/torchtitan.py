@@ -21,6 +21,7 @@ _BATCHES = re.compile(r"(local batch size|global batch size|gradient accumulatio
 _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
 _JSON = re.compile(r"\"(local_batch_size|batch_size|global_batch_size|seq_len)\": (\d+)")
 _CHECKPOINTING = re.compile(r"Applied (\w+) activation checkpointing")
+_FLOAT8 = re.compile(r"(Float8|MXFP8) training active")
 _MESH_NAMES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
@@ -73,6 +74,8 @@ def _observe_facts(seen: Transcript, line: str) -> None:
         seen.facts.update(model_name=f"{model[1]} {model[2]}", total_params=model[3].replace(",", ""))
     if checkpointing:
         seen.facts["activation_checkpointing"] = checkpointing[1]
+    if "training active" in line and (float8 := _FLOAT8.search(line)):
+        seen.facts["fp8"] = float8[1].lower()
 
 
 def _observe_mesh(seen: Transcript, line: str) -> None:
@@ -87,6 +90,7 @@ def _observe_mesh(seen: Transcript, line: str) -> None:
             found = dict(zip(names, sizes, strict=True))
             for name in ("pp", "cp", "tp"):
                 seen.facts["mesh:" + name] = found.get(name, "1")
+            seen.facts["mesh:dp_shard_in_ep"] = found.get("dp_shard_in_ep", "")
 
 
 def conclude_run(seen: Transcript) -> LogReading:
@@ -104,10 +108,13 @@ def conclude_run(seen: Transcript) -> LogReading:
         "model": _model(seen),
     }
     assumed = {}
-    if mesh["ep"] is None and mesh["tp"] is not None:
+    inside = seen.whole("mesh:dp_shard_in_ep")
+    if inside is not None and facts["ep"] is None and mesh["tp"] == 1:  # with TP it may be part of the experts' group
+        facts["ep"] = product(inside, mesh["cp"])
+    if inside is None and mesh["ep"] is None and mesh["tp"] is not None:
         assumed["ep"] = Assumption(value=1, because="the release prints no expert parallelism")
     _times_from_rates(seen, facts)
-    return conclude(seen, "torchtitan", facts, assumed, settings=("activation_checkpointing",))
+    return conclude(seen, "torchtitan", facts, assumed, settings=("activation_checkpointing", "fp8"))
 
 
 def _micro_batch(seen: Transcript, pp: int | None) -> int | None:
@@ -140,7 +147,7 @@ register(
     LogFormat(
         name="torchtitan",
         summary="pytorch/torchtitan: step lines, device mesh, batch sizes",
-        marks=(("tps:", "wps:"), ("mfu:",), ("step:",), ("memory:",)),
+        marks=(("tps:", "wps:"), ("step:",), ("memory:",)),
         rank=20,
         observe=observe,
         conclude=conclude_run,
