@@ -21,7 +21,7 @@ from primus_search.cores import one_blas_thread
 from primus_search.cost.project import Projector
 from primus_search.job import Job
 from primus_search.learn.hypotheses import Hypothesis
-from primus_search.learn.site_numbers import NUMBERS, rates_and_slopes
+from primus_search.learn.site_numbers import NUMBERS, at, coordinates, rates_and_slopes
 from primus_search.measured_run import MeasuredRun, overridden
 from primus_search.stack import Stack
 
@@ -30,8 +30,8 @@ MODEL_ERROR, GROUP_ERROR = 0.06, 0.06
 one model on one device. 90 % intervals then hold 85 to 95 % of left-out stacks' runs at every k.
 Leave-one-stack-out, tests/bench/learned_stacks.py."""
 
-EQUIVALENT_ERROR = 0.01
-"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate."""
+EQUIVALENT_ERROR, FOLLOWING_STEPS = 0.01, 2
+"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate, and Gauss-Newton steps to it."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
@@ -269,12 +269,26 @@ def _regress(
     return gain @ solved[:, 0], covariance, _log_student(distance, determinant, len(residuals))
 
 
-def pulled(moved: Floats, covariance: Floats, line: Lines, target: Floats) -> Floats:
-    """The most probable numbers of a hypothesis whose log-rates follow a target, both relative to its stack."""
-    residuals = target - line.rates - line.slopes @ moved
-    gain = covariance @ line.slopes.T
-    error = EQUIVALENT_ERROR**2 * np.eye(len(residuals))
-    return np.asarray(moved + gain @ np.linalg.solve(line.slopes @ gain + error, residuals))
+def following(
+    h: Hypothesis, moved: Floats, covariance: Floats, references: Sequence[Reference], target: Floats
+) -> Stack:
+    """The stack with the most probable numbers of a hypothesis whose log-rates follow a target, given their posterior.
+
+    moved: posterior mean of its coordinates less those of its stack. Rates are no straight lines over the distances
+    that a posterior moves, so they are taken again where the numbers have come to (Gauss-Newton).
+    """
+    start = coordinates(h.stack)
+    now, stack = moved, at(h.stack, start + moved)
+    error = EQUIVALENT_ERROR**2 * np.eye(len(target))
+    for _ in range(FOLLOWING_STEPS):
+        (line,) = lines_of([replace(h, stack=stack)], references)
+        gain = covariance @ line.slopes.T
+        left = target - line.rates - line.slopes @ (moved - now)
+        with one_blas_thread():
+            now = moved + gain @ np.linalg.solve(line.slopes @ gain + error, left)
+        stack = at(h.stack, start + now)
+        now = coordinates(stack) - start
+    return stack
 
 
 def _log_student(distance: float, log_determinant: float, runs: int) -> float:
@@ -309,7 +323,7 @@ def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
             "reserved": memory.reserved - memory.expert_buffers,
             "driver": memory.driver,
         }
-        for row, at in enumerate(places.tolist()):
-            measured = runs[counted[at]].measured
-            errors[counted[at]] = np.log(measured.peak_bytes / views[measured.peak_kind][row])
+        for row, place in enumerate(places.tolist()):
+            measured = runs[counted[place]].measured
+            errors[counted[place]] = np.log(measured.peak_bytes / views[measured.peak_kind][row])
     return errors

@@ -1,9 +1,8 @@
 """A site's own stack: the one hypothesis that stands for the posterior, with the posterior's numbers and bands.
 
 A search projects millions of candidates, so one equivalent stack stands for the mixture: the hypothesis whose rates lie
-nearest to the mixture's over the site's runs, their neighbours and some usual jobs. Without runs its numbers are moved
-until its rates follow the mixture's means; with runs they are those the runs teach. The mixture stays in the error
-bands. Written are NAME.yaml, which
+nearest to the mixture's over the site's runs, their neighbours and some usual jobs, with the numbers with which its
+rates follow the mixture's means there. The mixture stays in the error bands. Written are NAME.yaml, which
 any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
 """
 
@@ -23,16 +22,16 @@ from primus_search.learn.posterior import (
     Mixture,
     Posterior,
     evidence_of,
+    following,
     lines_of,
     log_peaks,
     log_rates,
     peak_errors,
     peak_factor,
-    pulled,
     update,
 )
 from primus_search.learn.probes import references, usual
-from primus_search.learn.site_numbers import NUMBERS, at, coordinates
+from primus_search.learn.site_numbers import NUMBERS
 from primus_search.measured_run import MeasuredRun
 from primus_search.stack import GROUP_OF, ErrorBand, Stack, number_of, with_numbers
 from primus_search.units import to_base, yaml_keys
@@ -97,10 +96,8 @@ def learn_stack(
     peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     nearest = int(np.argmin((_distances(rates) + _distances(peaks)) / NEAR**2 - 2.0 * np.log(posterior.weights)))
     chosen = posterior.hypotheses[nearest]
-    moved = posterior.moved[nearest]
-    if not runs:
-        moved = pulled(moved, posterior.covariances[nearest], lines[nearest], rates.mean)
-    stack = _with_peaks(at(chosen.stack, coordinates(chosen.stack) + moved), runs)
+    learned = posterior.moved[nearest], posterior.covariances[nearest]
+    stack = _with_peaks(following(chosen, *learned, everywhere, rates.mean), runs)
     is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
     own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
     bands = {

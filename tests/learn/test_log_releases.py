@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from primus_search.errors import InputError
 from primus_search.learn.logged_run import with_assumptions
 from primus_search.learn.readers import read_log
 from primus_search.learn.reading import LogReading, MemoryKind
@@ -183,3 +184,13 @@ def test_settings_that_no_line_prints_are_assumptions(tmp_path: Path) -> None:
     assert reading.assumed["recompute"].value == "none"
     printed = with_assumptions(read(tmp_path, TITAN_EP))
     assert printed.assumed.keys().isdisjoint({"recompute", "fp8", "sharding", "vpp", "sequence_parallel"})
+
+
+def test_a_trainers_summary_gives_the_mean_step_where_there_is_no_progress_bar(tmp_path: Path) -> None:
+    lines = "{'loss': 1.0, 'grad_norm': 2.1, 'learning_rate': 0.0, 'epoch': 2.01}\n" * 5
+    summary = "{'train_runtime': %s, 'train_samples_per_second': 33.5, 'train_steps_per_second': %s, 'epoch': 3.0}\n"
+    reading = read(tmp_path, lines + summary % ("1414.6207", "0.25"))
+    assert (reading.step_s, reading.framework) == (4.0, "hf-trainer")
+    assert any("mean" in note for note in reading.not_modelled)
+    with pytest.raises(InputError, match="no complete iteration line"):
+        read(tmp_path, lines + summary % ("'2115'", "'0.005'"))

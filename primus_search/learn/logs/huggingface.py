@@ -17,12 +17,16 @@ _BANNER = re.compile(
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<[^,\]]*, +[\d.]+(?:s/it|it/s)\]?")
 _CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
 _COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
+_SUMMARY = re.compile(r"'train_runtime': '?(\d[\d.]*)'?,.*'train_steps_per_second': '?(\d[\d.]*)'?[,}]")
+MEAN_NOTE = "step time is the run's mean, with its first steps, evaluations and checkpoints"
 _WORLD = re.compile(r"rank: \d+, world size: (\d+), ")
 _LENGTH_FLAGS = ("block_size", "max_seq_length", "cutoff_len", "model_max_length", "max_length")
 SHORTEST_BAR_STEP_S = 20.0
 """A progress bar counts whole seconds: differences below this are added up until they reach it."""
 RATE_ROUNDING = 5e-4
 """Half a digit of printed steps per second. A run that was resumed counts the steps before it, too."""
+FEWEST_STEPS, SLOWEST_RATE = 20, 0.1
+"""A run's mean rate, printed with three decimals, is taken from so many steps and so many steps per second on."""
 STEADY_RATE = 0.10
 """Printed tokens/s count as one rate while their relative spread stays below this."""
 
@@ -39,6 +43,12 @@ def observe(seen: Transcript, line: str) -> None:
         seen.facts["world size"] = world[1]
     if banner:
         seen.facts[banner[1].split(" (")[0]] = banner[2].replace(",", "")
+    summary = _SUMMARY.search(line) if "'train_runtime'" in line else None
+    if summary and not seen.steps:  # a log without its progress bar
+        runtime, rate = (float(number) for number in summary.groups())
+        if runtime * rate >= FEWEST_STEPS and rate >= SLOWEST_RATE:
+            seen.scratch["mean_step_s"] = 1.0 / rate
+            seen.add_step(StepLine(iteration=round(runtime * rate), seconds=1.0 / rate))
     if "/it" in line or "it/s" in line:
         bar = _BAR.search(line)
         if bar and int(bar[2]) > 0:
@@ -109,6 +119,9 @@ def conclude_run(seen: Transcript) -> LogReading:
         "model": {"model_name": seen.text("flag:model_name_or_path", "flag:model")},
         "tokens_per_s_per_gpu": _steady_rate(seen),
     }
+    if "mean_step_s" in seen.scratch:
+        facts["step_s"] = seen.scratch["mean_step_s"]
+        seen.note(MEAN_NOTE)
     seen.note("sequences of different lengths: a step's tokens are not batch times length")
     settings = ("flag:deepspeed", "flag:fsdp", "flag:gradient_checkpointing", "flag:bf16", "flag:fp16")
     return conclude(seen, NAME, facts, settings=settings, samples_are_full=False)
@@ -148,7 +161,7 @@ def read_state(path: Path) -> LogReading:
     known = [seconds for record in history if (seconds := _mean_step_s(record)) is not None]
     if not known:
         raise refuse(path, "states no time: `train_steps_per_second` stands only in the state of a finished run")
-    seen.note("step time is the run's mean, with its first steps, evaluations and checkpoints")
+    seen.note(MEAN_NOTE)
     micro = state.get("train_batch_size")
     facts = {"step_s": known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
     return conclude(seen, NAME, facts, samples_are_full=False)
