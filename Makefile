@@ -54,7 +54,7 @@ bench: $(READY)
 	for each in search project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done
 
 bench-gpu: $(READY)
-	$(BIN)/python tests/bench/bench_gpu.py
+	PYTHONPATH=. $(BIN)/python tests/bench/bench_gpu.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

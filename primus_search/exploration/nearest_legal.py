@@ -1,14 +1,14 @@
 """The nearest configuration that a framework can start, for one that it cannot."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from primus_search.candidates import Candidates
-from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of, values_of
+from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of
 from primus_search.knobs import KNOB
-from primus_search.space import AXES, Axis, AxisValue, Enumerator
+from primus_search.space import AXES, AxisValue
 from primus_search.space.auto import auto_values
 from primus_search.space.context import reads
 from primus_search.space.framework_rules import rules_of
@@ -43,12 +43,9 @@ def nearest_legal(judge: Judge, values: Values, broken: tuple[Broken, ...]) -> N
         if size * len(choices) > MOST_TRIED:
             continue
         axes[name], size = choices, size * len(choices)
-    single = tuple(Axis(name=name, values=choices) for name, choices in axes.items())
-    enumerator = Enumerator(replace(judge.space, axes=single, clusters=(judge.choice,)))
-    if not enumerator.size:
+    candidates, rows = judge.legal(axes)
+    if not rows:
         return None
-    candidates = enumerator.chunk(0, enumerator.size).candidates
-    rows = [values_of(candidates, i) for i in range(len(candidates))]
     distance = np.array([sum(row[name] != values[name] for name in AXES) for row in rows])
     near = np.flatnonzero(distance == distance.min())
     projection = judge.projector.project(candidates.take(near))

@@ -239,18 +239,22 @@ class Judge:
             if size * len(values) > MOST_FOLLOWING:
                 break
             axes[axis], size = values, size * len(values)
-        single = tuple(Axis(name=name, values=values) for name, values in axes.items())
-        enumerator = Enumerator(replace(self.space, axes=single, clusters=(self.choice,)))
-        if not enumerator.size:
+        candidates, rows = self.legal(axes)
+        if not rows:
             return None
-        candidates = enumerator.chunk(0, enumerator.size).candidates
-        rows = [values_of(candidates, i) for i in range(len(candidates))]
         distance = np.array([len(_changes(base, asked, row)) for row in rows])
         near = np.flatnonzero(distance <= distance.min() + 1)
         projection = self.projector.project(candidates.take(near))
         misses = projection.headroom_bytes < 0
         best = int(np.lexsort((projection.step.total, distance[near], misses))[0])
         return rows[int(near[best])], figures_of(projection, best)
+
+    def legal(self, axes: Mapping[str, tuple[AxisValue, ...]]) -> tuple[Candidates, list[Values]]:
+        """Every legal row of a grid on this cluster, as a table and as values."""
+        grid = tuple(Axis(name=name, values=values) for name, values in axes.items())
+        enumerator = Enumerator(replace(self.space, axes=grid, clusters=(self.choice,)))
+        candidates = enumerator.chunk(0, enumerator.size).candidates
+        return candidates, [values_of(candidates, i) for i in range(len(candidates))]
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""

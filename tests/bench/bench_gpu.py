@@ -154,8 +154,9 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     from primus_search.cost.parts.optimizer import bytes_per_param
     from primus_search.declare.hardware_files import load_hardware, load_stack
     from primus_search.declare.sourced.kernel_tables import read_tables
-    from primus_search.measure.modules.streams import SIZES, memory_law, rates
+    from primus_search.measure.modules.streams import memory_law, rates
     from primus_search.measure.processes.isolate import ProcessVerdict, isolated
+    from tests.support.single_device import SIZES
 
     loaded = load_hardware(hardware)
     accelerator = loaded.accelerator
@@ -167,7 +168,7 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
         text = with_fitted(loaded.path.read_text(encoding="utf-8"), calibration, date, str(loaded.path))
         table.with_suffix(".yaml").write_text(with_tables(text, table.name), encoding="utf-8")
     payload = {"device": kind, "sweep": scale.sweep, "budget_s": scale.stream_s}
-    streams = isolated("primus_search.measure.modules.streams:measure_streams", payload, limit_s=LIMIT_S)
+    streams = isolated("tests.support.single_device:measure_streams", payload, limit_s=LIMIT_S)
     if streams.verdict is ProcessVerdict.DONE:
         per_param = float(bytes_per_param(load_stack(STACK), np.array(StateFormat.STACK)))
         rate = rates(SIZES[scale.sweep], streams.value, per_param)
@@ -205,7 +206,7 @@ def one_device(hardware: str, accelerator):
 def that_fit(model, cluster, workload, c):
     """As many first layers of the model as one device trains, at most MOST_LAYERS; at least one."""
     from primus_search.cost.project import Projector
-    from primus_search.measure.single_device_training import first_layers
+    from tests.support.single_device import first_layers
 
     for count in range(MOST_LAYERS, 1, -1):
         part = first_layers(model, count)
@@ -248,7 +249,7 @@ def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -
     payload = {"piece": bencher.pieces_of(c, 0)[0].to_json(), "device": kind}
     payload |= {"microbatches": MICROBATCHES, "steps": STEPS, "warmup": WARMUP}
     with Watch() if kind == "cuda" else nullcontext() as watch:
-        outcome = isolated("primus_search.measure.single_device_training:train_alone", payload, limit_s=LIMIT_S)
+        outcome = isolated("tests.support.single_device:train_alone", payload, limit_s=LIMIT_S)
     if outcome.verdict is not ProcessVerdict.DONE:
         evidence.missing.append(f"step of {model.name}: {outcome.verdict.value}: {outcome.cause}")
         return

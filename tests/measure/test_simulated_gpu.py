@@ -21,9 +21,9 @@ from primus_search.measure.device.device_table import measure_device
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.linear import precise8
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.single_device_training import first_layers
 from tests.bench import bench_gpu
 from tests.support.simulated_gpu import simulated
+from tests.support.single_device import first_layers
 
 NOISE = 0.02  # standard deviation of ln(seconds) of every kernel
 NO_TIME = 1e-9  # seconds: one repeat of everything

@@ -11,11 +11,8 @@ from typing import Any
 import torch
 
 from primus_search.accelerator import MemoryLaw
-from primus_search.measure.device.device_info import CPU, heat, placed
-from primus_search.measure.device.timing import measure
 from primus_search.measure.modules.fused_operations import fused_loss, rms_norm, swiglu
-from primus_search.measure.modules.linear import precise8
-from primus_search.measure.modules.mixed_precision import adamw_update, master_update
+from primus_search.measure.modules.mixed_precision import adamw_update
 
 SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
 CAST_BYTES = (
@@ -65,30 +62,6 @@ def stream_seconds(
         "small_kernel_s": _small_kernel_s(seconds),
         "optimizer_s": seconds(update(sizes.optimizer_params)),
     }
-
-
-LARGE = Sizes(rows=4096, hidden=4096, vocabulary=32768, optimizer_params=1 << 28)
-SMALL = Sizes(rows=64, hidden=64, vocabulary=128, optimizer_params=1 << 12)
-SIZES = {"full": LARGE, "tiny": SMALL}
-
-
-def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
-    """Inside an isolated process: `stream_seconds` of a device in BF16. Payload: device, sweep, budget_s."""
-    kind = payload["device"]
-
-    def seconds(run: Callable[[], object]) -> float:
-        return measure(run, device=kind, budget_s=payload["budget_s"]).median_s
-
-    sizes = SIZES[payload["sweep"]]
-    heat(kind)
-    with placed(kind, "bfloat16"):
-        found = stream_seconds(sizes, seconds, master_update, adds_gradients=kind == CPU)
-        if kind != CPU:
-            x = torch.randn(sizes.rows, sizes.hidden)
-            found["cast_s"] = seconds(lambda: precise8(x))
-            x8, _ = precise8(x)
-            found["turn_s"] = seconds(lambda: x8.t().contiguous())
-    return found
 
 
 def both_passes(

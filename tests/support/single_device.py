@@ -1,4 +1,4 @@
-"""Training steps of a model's first layers on one device: step time and peak memory to hold projections against.
+"""Training steps of a model's first layers and bandwidth-bound operations, timed on one device for the GPU benchmark.
 
 As many layers of a real model as fit, with embedding and head, in the mixed precision of Megatron-Core: BF16 weights,
 FP32 main gradients, FP32 masters and moments (18 bytes per parameter; stack file `torch_eager`). No collective runs.
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from primus_search.measure.device.device_info import CPU, CUDA, clock, describe, heat, placed, synchronize
-from primus_search.measure.device.timing import summarize
+from primus_search.measure.device.timing import measure, summarize
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
-from primus_search.measure.modules.mixed_precision import MasterAdamW
+from primus_search.measure.modules.linear import precise8
+from primus_search.measure.modules.mixed_precision import MasterAdamW, master_update
 from primus_search.measure.modules.split_model import ModelPart
+from primus_search.measure.modules.streams import Sizes, stream_seconds
 from primus_search.model import Model
 
 
@@ -75,3 +77,27 @@ def _step(piece: TimedPiece, microbatches: int) -> Callable[[], Tensor]:
         return total
 
     return step
+
+
+LARGE = Sizes(rows=4096, hidden=4096, vocabulary=32768, optimizer_params=1 << 28)
+SMALL = Sizes(rows=64, hidden=64, vocabulary=128, optimizer_params=1 << 12)
+SIZES = {"full": LARGE, "tiny": SMALL}
+
+
+def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
+    """Inside an isolated process: `stream_seconds` of a device in BF16. Payload: device, sweep, budget_s."""
+    kind = payload["device"]
+
+    def seconds(run: Callable[[], object]) -> float:
+        return measure(run, device=kind, budget_s=payload["budget_s"]).median_s
+
+    sizes = SIZES[payload["sweep"]]
+    heat(kind)
+    with placed(kind, "bfloat16"):
+        found = stream_seconds(sizes, seconds, master_update, adds_gradients=kind == CPU)
+        if kind != CPU:
+            x = torch.randn(sizes.rows, sizes.hidden)
+            found["cast_s"] = seconds(lambda: precise8(x))
+            x8, _ = precise8(x)
+            found["turn_s"] = seconds(lambda: x8.t().contiguous())
+    return found
