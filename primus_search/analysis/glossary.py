@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-from primus_search.knobs import KNOBS, Kind, Knob
+from primus_search.knobs import KNOB, KNOBS, Kind, Knob
 from primus_search.schedule import algorithm
 from primus_search.schedule import names as schedule_names
-from primus_search.space.tokens import NICKNAMES, meaning, read_token
+from primus_search.space.tokens import NICKNAMES, axis_name, meaning, read_token
 
 TERMS: Mapping[str, str] = {
     "FITS": "runs in device memory with a probability of at least 90 %",
@@ -64,6 +64,9 @@ def explain_word(word: str) -> list[str]:
         return [f"time {TERMS[pair[1]]}", f"memory {TERMS[pair[2]]}"]
     term = re.sub(r"^DP\d+$", "DPn", word, flags=re.IGNORECASE).lower()
     found = [TERMS[name] for name in TERMS if name.lower() == term]
+    name, equals, value = word.partition("=")
+    if equals and value and axis_name(name) in KNOB:
+        return meaning({axis_name(name): value})
     values = read_token(word) if word else None
     return [*(meaning(values) if values else []), *found]
 

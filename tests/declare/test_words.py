@@ -81,4 +81,5 @@ def test_the_example_of_each_axis_is_read(name: str) -> None:
 
 def test_a_degree_and_a_pair_of_evidence_are_explained() -> None:
     assert explain_word("DP64") == explain_word("DPn") != []
+    assert explain_word("sequence_parallel=True") == [f"sequence_parallel=True: {KNOB['sequence_parallel'].summary}"]
     assert [line.split(":")[0] for line in explain_word("m/t")] == ["time measured", "memory traced"]
