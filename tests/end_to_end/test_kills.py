@@ -6,10 +6,7 @@ signal. Moments are drawn from a seed and cover a run from holding its folder to
 
 import os
 import random
-import secrets
 import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,7 +150,7 @@ CLUSTER_MARK = uuid.uuid4().hex
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A head that computes nothing and two nodes of one core that want a token; all that they start is marked."""
+    """A head that computes nothing, and two nodes of one core; all that they start is marked."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -161,8 +158,6 @@ def cluster() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(kills.MARK, CLUSTER_MARK)
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         found.add_node(num_cpus=1)
         found.add_node(num_cpus=1)
@@ -196,14 +191,6 @@ def test_ray_loses_workers_and_nodes_but_no_row(
             assert run.answer() == answer, f"{what} killed at {moment}"
         record_property(f"runs that lost a {what}", hits)
         assert hits >= count // 2, f"{what}: {hits} of {count} moments came before the end of the run"
-
-
-@pytest.mark.slow
-def test_a_driver_without_the_token_is_refused(cluster: Any) -> None:
-    join = f"from primus_search.exploration.engines.ray_engine import join; join({cluster.address!r})"
-    stranger = os.environ | {"RAY_AUTH_TOKEN": "0" * 64}
-    done = subprocess.run([sys.executable, "-c", join], env=stranger, capture_output=True, text=True, check=False)
-    assert done.returncode != 0 and "does it require a token" in done.stderr
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
