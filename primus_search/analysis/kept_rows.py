@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import COLUMN_NAMES, Bools
-from primus_search.exploration.run_folder.candidates_file import Knobs, knobs_of, numbers_of, of_cluster, read_kept
-from primus_search.exploration.run_folder.folder import RANKED_ROWS
+from primus_search.exploration.run_folder.candidates_file import numbers_of, of_cluster, read_kept
 from primus_search.knobs import WORDED
 
 FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu",
@@ -45,7 +44,7 @@ class Kept:
     def codes(self, name: str) -> tuple[NDArray[np.int64], list[Any]]:
         """A column as positions in the sorted list of its distinct values, and that list."""
         column = self.table[name].combine_chunks()
-        if name in WORDED:
+        if name in WORDED or name.endswith("_evidence"):
             encoded = column.chunk(0) if hasattr(column, "chunk") else column
             return numbers_of([encoded.indices]).astype(np.int64), encoded.dictionary.to_pylist()
         values, codes = np.unique(self.column(name), return_inverse=True)
@@ -70,12 +69,6 @@ class Kept:
         """One row: axes as words, then figures."""
         one = self.table.slice(index, 1).to_pylist()[0]
         return {name: one[name] for name in (*COLUMN_NAMES, *FIGURES)}
-
-    @cached_property
-    def places(self) -> dict[Knobs, int]:
-        """Where the rows stand that a ranking lists, by their knobs."""
-        rows = self.table.slice(0, RANKED_ROWS).select(list(COLUMN_NAMES)).to_pylist()
-        return {knobs_of(row): place for place, row in enumerate(rows)}
 
     def parts(self, prefix: str, suffix: str) -> dict[str, NDArray[np.float64]]:
         """The columns of a break-down by part name: `parts("step_", "_s")`."""

@@ -1,0 +1,211 @@
+"""The candidates of `report.html` as packed columns: every kept row and the frontier, with knobs, figures and parts.
+
+All columns stand in one text, base64 of deflate, column after column. A number takes its bytes plane by plane (first
+bytes of all rows, then second bytes, ...), which deflate shortens most. The page decodes a column when it first reads it.
+
+    kind codes    unsigned integers into `values`              width 1 or 2 bytes
+    kind number   float32, or codes into `distinct` of them    width 4, or 1 or 2 bytes
+    kind same     one value of all rows                        no bytes
+"""
+
+import base64
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primus_search.analysis.kept_rows import FIGURES, Kept
+from primus_search.candidates import COLUMN_NAMES
+from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
+from primus_search.knobs import KNOB
+
+Row = Mapping[str, Any]
+
+MOST_ROWS = 100_000
+"""Kept rows in the page, evenly thinned above; what is ranked or on the frontier stays."""
+CODED = (*COLUMN_NAMES, "dp", "microbatches", "ties_with_best", "time_evidence", "memory_evidence")
+"""Columns of few values."""
+VERDICT = "verdict"
+NUMBERS = tuple(name for name in FIGURES if name not in (*CODED, "tokens_per_s"))
+EXACT = "tokens_per_s_per_gpu"
+"""Keeps all bits of a float32; other figures keep 16 bits of the mantissa, an error below 1e-5 of the value."""
+TRIMMED_BITS = 8
+SAME = 1e-9
+"""Rates of two files closer than this are one row, written with another number of digits."""
+DICTIONARY_SHARE = 8
+"""A number of fewer distinct values than one in so many rows is stored as codes."""
+
+
+class PageRows:
+    """Rows of the page by column: the kept rows, best first, then rows of the frontier that were not kept."""
+
+    def __init__(self, kept: Kept, ranking: Mapping[int, Row], frontier: Sequence[Row]) -> None:
+        """`ranking` by rank and `frontier` as the files of the run list them, of the cluster that `kept` is of."""
+        self._coded = {name: _codes(kept, name) for name in CODED} | {VERDICT: _verdicts(kept)}
+        self._numbers = {name: np.asarray(kept.column(name), dtype=np.float64) for name in NUMBERS}
+        self.step, self.memory = kept.parts("step_", "_s"), kept.parts("memory_", "_bytes")
+        self.count = len(kept)
+        listed = [*ranking.values(), *frontier]
+        added = [row for row, at in zip(listed, self._places(listed), strict=True) if at is None]
+        self.added = list({tuple(row[name] for name in (*COLUMN_NAMES, EXACT)): row for row in added}.values())
+        """Rows of the ranking and the frontier that were not kept."""
+        self._append(self.added)
+        places = self._places(listed)
+        self.rank = np.zeros(self.count)
+        self.rank[np.array(places[: len(ranking)], dtype=np.int64)] = list(ranking)
+        self.frontier = places[len(ranking) :]
+
+    def fill(self, step: Mapping[str, Any], memory: Mapping[str, Any]) -> None:
+        """Set the parts of the rows in `added`: seconds and bytes by part, one value per row."""
+        for mine, given in ((self.step, step), (self.memory, memory)):
+            for name, values in given.items():
+                mine[name][self.count - len(self.added) :] = values
+
+    def _places(self, rows: Sequence[Row]) -> list[Any]:
+        """Where rows stand, by their knobs and rate; None for a row that does not."""
+        codes = np.stack([self._coded[name][0] for name in COLUMN_NAMES], axis=1).astype("<u2")
+        known = {line: i for i, line in enumerate(codes.view(np.dtype((np.void, codes.shape[1] * 2))).ravel().tolist())}
+        code_of = {name: {value: i for i, value in enumerate(self._coded[name][1])} for name in COLUMN_NAMES}
+        found: list[Any] = []
+        for row in rows:
+            line = np.array([code_of[name].get(row[name], -1) for name in COLUMN_NAMES]).astype("<u2").tobytes()
+            at = known.get(line)
+            # A rate that differs is of other evidence.
+            is_same = at is not None and abs(self._numbers[EXACT][at] / row[EXACT] - 1.0) < SAME
+            found.append(at if is_same else None)
+        return found
+
+    def _append(self, rows: Sequence[Row]) -> None:
+        for name, (codes, values) in self._coded.items():
+            cells = [_verdict(row) if name == VERDICT else row[name] for row in rows]
+            values += [value for value in dict.fromkeys(cells) if value not in values]
+            more = np.array([values.index(cell) for cell in cells], dtype=np.int64)
+            self._coded[name] = (np.concatenate([codes, more]), values)
+        for name, column in self._numbers.items():
+            self._numbers[name] = np.concatenate([column, [row[name] for row in rows]])
+        for parts in (self.step, self.memory):
+            for name, column in parts.items():
+                parts[name] = np.concatenate([column, np.full(len(rows), np.nan)])
+        self.count += len(rows)
+
+    def packed(self) -> dict[str, Any]:
+        """What the page reads: the description of the columns, their text, labels of knobs, places of the frontier."""
+        shown = self._shown()
+        place = np.full(self.count, -1)
+        place[shown] = np.arange(len(shown))
+        described, pieces = [], []
+        for one, content in self._columns(shown):
+            described.append(one)
+            pieces.append(content)
+        return {
+            "count": len(shown),
+            "columns": described,
+            "labels": [labels for name in COLUMN_NAMES if (labels := self._labels(name))["words"]],
+            "knobs": list(COLUMN_NAMES),
+            "step": list(self.step),
+            "memory": list(self.memory),
+            "frontier": [int(place[at]) for at in self.frontier],
+            "text": base64.b64encode(zlib.compress(b"".join(pieces), 6)).decode(),
+        }
+
+    def _shown(self) -> NDArray[np.int64]:
+        if self.count <= MOST_ROWS:
+            return np.arange(self.count)
+        even = np.linspace(0, self.count - 1, MOST_ROWS).astype(np.int64)
+        return np.unique(np.concatenate([even, np.flatnonzero(self.rank), self.frontier]).astype(np.int64))
+
+    def _columns(self, shown: NDArray[np.int64]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Description and bytes of each column."""
+        for name, (codes, values) in self._coded.items():
+            used = np.unique(codes[shown])
+            if len(used) == 1:
+                yield {"name": name, "kind": "same", "value": values[int(used[0])]}, b""
+                continue
+            content, width = _integers(codes[shown], len(values))
+            yield {"name": name, "kind": "codes", "width": width, "values": values}, content
+        numbers = {"rank": self.rank, **self._numbers}
+        numbers |= {f"step.{name}": column for name, column in self.step.items()}
+        numbers |= {f"memory.{name}": column for name, column in self.memory.items()}
+        for name, column in numbers.items():
+            yield _number(name, column[shown])
+
+    def _labels(self, name: str) -> dict[str, Any]:
+        """The words of a knob in the short name of candidates, by the codes of the columns that its label reads.
+
+        The columns are found by reading: while a label reads a column that its rows were not grouped by, rows are
+        grouped by that one as well. Columns of one value are left out.
+        """
+        reads: list[str] = []
+        while True:
+            groups = np.zeros(self.count, dtype=np.int64)
+            for read in reads:
+                groups = groups * len(self._coded[read][1]) + self._coded[read][0]
+            found = set(reads)
+            words = {}
+            for i in np.unique(groups, return_index=True)[1]:
+                row = _Watched({column: values[codes[i]] for column, (codes, values) in self._coded.items()})
+                text = KNOB[name].label_of(row)
+                found |= {read for read in row.read if len(self._coded[read][1]) > 1}
+                if text:
+                    words[",".join(str(self._coded[read][0][i]) for read in reads)] = text
+            if len(found) == len(reads):
+                return {"reads": reads, "words": words}
+            reads = [column for column in CODED if column in found]
+
+
+class _Watched(dict[str, Any]):
+    """A row that records which columns are read."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def _codes(kept: Kept, name: str) -> tuple[NDArray[np.int64], list[Any]]:
+    """A column as positions in its values, without values that no row has."""
+    codes, values = kept.codes(name)
+    used, places = np.unique(codes, return_inverse=True)
+    return places.astype(np.int64), [values[int(i)] for i in used]
+
+
+def _verdict(row: Row) -> str:
+    return fit_verdict(row["fit_probability"], row["headroom_bytes"])
+
+
+def _verdicts(kept: Kept) -> tuple[NDArray[np.int64], list[Any]]:
+    """FITS, AT RISK or OOM of each row."""
+    names = ("fit_probability", "headroom_bytes")
+    pairs, codes = np.unique(np.stack([kept.column(name) for name in names]), axis=1, return_inverse=True)
+    words = [fit_verdict(*pair) for pair in pairs.T.tolist()]
+    values = sorted(set(words), key=(FITS, AT_RISK, OUT_OF_MEMORY).index)
+    return np.array([values.index(word) for word in words])[codes.ravel()], values
+
+
+def _integers(codes: NDArray[np.int64], most: int) -> tuple[bytes, int]:
+    """Codes below `most` as planes of one or two bytes, and how many."""
+    width = 1 if most <= 256 else 2
+    return _planes(codes.astype(f"<u{width}")), width
+
+
+def _number(name: str, column: NDArray[np.float64]) -> tuple[dict[str, Any], bytes]:
+    bits = column.astype("<f4").view("<u4").astype(np.uint64)
+    if name != EXACT:
+        bits = (bits + (1 << (TRIMMED_BITS - 1))) >> TRIMMED_BITS << TRIMMED_BITS
+    values = bits.astype("<u4").view("<f4")
+    distinct, codes = np.unique(values, return_inverse=True)
+    if len(distinct) == 1:
+        return {"name": name, "kind": "same", "value": float(distinct[0])}, b""
+    if len(distinct) > min(len(values) // DICTIONARY_SHARE, 1 << 16):
+        return {"name": name, "kind": "number", "width": 4}, _planes(values)
+    content, width = _integers(codes.astype(np.int64), len(distinct))
+    return {"name": name, "kind": "number", "width": width, "distinct": len(distinct)}, _planes(distinct) + content
+
+
+def _planes(values: NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(values.view(np.uint8).reshape(len(values), -1).T).tobytes()

@@ -1,0 +1,53 @@
+// A chart of the page: the library's canvas in the page's colours, redrawn when they or its width change.
+import {button, css, download, downloadText} from "./dom.js";
+
+/** Colours of values; all differ from white and from black by a contrast of 3 or more. */
+export const PALETTE = ["#2f7cc0", "#c2701d", "#2a8f68", "#c0456a", "#7f5fc7", "#8f7020", "#1d8b99", "#b8578f",
+  "#6d7a24", "#67758a", "#a94f36", "#5468d4", "#4f8f2c", "#9552bd", "#0f8080", "#a86161"];
+export const colourOf = code => PALETTE[code % PALETTE.length];
+
+export class Chart {
+  /** `option` returns all that the library is told; `node` has a height. */
+  constructor(node, option) {
+    Object.assign(this, {node, option});
+    this.chart = echarts.init(node, null, {renderer: "canvas"});
+    node.querySelector("canvas")?.setAttribute("aria-hidden", "true");
+    new ResizeObserver(() => this.chart.resize()).observe(node);
+    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => this.draw());
+  }
+
+  draw(changes = {}) {
+    this.chart.setOption({...base(), ...this.option(), ...changes}, {notMerge: true});
+  }
+
+  /** PNG of what is shown. */
+  png(name) {
+    download(name + ".png", this.chart.getDataURL({pixelRatio: 2, backgroundColor: css("--card")}));
+  }
+
+  /** SVG of what is shown: the same options drawn by the library's other renderer. */
+  svg(name) {
+    const size = {width: this.chart.getWidth(), height: this.chart.getHeight()};
+    const drawing = echarts.init(null, null, {renderer: "svg", ssr: true, ...size});
+    const zoom = this.chart.getOption().dataZoom;
+    drawing.setOption({...base(), ...this.option(), ...(zoom ? {dataZoom: zoom} : {}), backgroundColor: css("--card")});
+    downloadText(name + ".svg", drawing.renderToSVGString(), "image/svg+xml");
+    drawing.dispose();
+  }
+
+  /** The buttons of both. */
+  pictures(name) {
+    return [button("PNG", () => this.png(name), {"aria-label": `Save ${name} as PNG`}),
+      button("SVG", () => this.svg(name), {"aria-label": `Save ${name} as SVG`})];
+  }
+}
+
+const base = () => ({animation: false, textStyle: {color: css("--soft"), fontFamily: "system-ui,sans-serif"}});
+
+/** Lines and words of an axis. */
+export const axisStyle = () => ({
+  axisLine: {lineStyle: {color: css("--line")}},
+  axisLabel: {color: css("--soft")},
+  splitLine: {lineStyle: {color: css("--line")}},
+  nameTextStyle: {color: css("--soft")},
+});

@@ -1,0 +1,127 @@
+// The filter: one text that every part of the page reads and edits. Terms are parted by blanks, and all must hold.
+//
+//   deepep              a word of the short name            pp=8|16  pp!=8     values of a knob
+//   GB<200  speed>=9e3  a figure in the unit of the table   memory_bytes<2e11  a column in its own unit
+import {FIGURES} from "./format.js";
+
+const SIGNS = {
+  "<": (value, bound) => value < bound,
+  ">": (value, bound) => value > bound,
+  "<=": (value, bound) => value <= bound,
+  ">=": (value, bound) => value >= bound,
+};
+const same = (a, b) => a.toLowerCase() === b.toLowerCase();
+const bare = text => text.replaceAll('"', "");
+
+export const termsOf = text => text.match(/(?:[^\s"]|"[^"]*"?)+/g) || [];
+
+/** Name, sign and the rest of a term; null for a word. */
+export function partsOf(term) {
+  const found = term.match(/^([\w.]+)(<=|>=|!=|=|<|>)(.*)$/s);
+  return found && {name: found[1], sign: found[2], rest: found[3]};
+}
+
+const listed = rest => (rest.match(/(?:[^|"]|"[^"]*"?)+/g) || []).map(bare);
+const quoted = value => /[\s|"]/.test(String(value)) ? '"' + bare(String(value)) + '"' : String(value);
+
+/** A filter text without the terms on a name, and with others in their place. */
+export function replaced(text, name, ...terms) {
+  const others = termsOf(text).filter(term => !same(partsOf(term)?.name ?? "", name));
+  return [...others, ...terms].join(" ");
+}
+
+/** The terms that leave these values of a column, in as few words as it takes. */
+export function valueTerms(name, values, isLeft) {
+  const left = values.filter(isLeft), gone = values.filter(value => !isLeft(value));
+  if (!gone.length) return [];
+  const sign = left.length && left.length <= gone.length ? "=" : "!=";
+  return [name + sign + (sign === "=" ? left : gone).map(quoted).join("|")];
+}
+
+export class Filter {
+  #masks = new Map();
+  #words;
+
+  constructor(candidates) {
+    this.candidates = candidates;
+    const words = candidates.labels.flatMap(part => Object.values(part.words)).flatMap(text => text.split(" "));
+    this.#words = new Set(words.map(word => word.toLowerCase()));
+  }
+
+  /** The candidates that match, by rising number, and what is wrong with the text. */
+  matching(text) {
+    const problems = [], {count} = this.candidates;
+    const masks = termsOf(text).map(term => this.#mask(term, problems)).filter(Boolean);
+    const found = new Uint32Array(count);
+    let size = 0;
+    for (let i = 0; i < count; i++) if (masks.every(mask => mask[i])) found[size++] = i;
+    return {rows: found.subarray(0, size), problems};
+  }
+
+  /** The values of a coded column that the text leaves: a byte of 0 or 1 for each. */
+  left(text, name) {
+    const values = this.candidates.coded(name).values;
+    const left = new Uint8Array(values.length).fill(1);
+    for (const term of termsOf(text)) {
+      const parts = partsOf(term);
+      if (parts && same(parts.name, name)) values.forEach((value, code) => { left[code] &= this.#holds(parts, value); });
+    }
+    return left;
+  }
+
+  /** The interval of a figure, in the unit of its column, that the text leaves. */
+  interval(text, figure) {
+    let low = -Infinity, high = Infinity;
+    for (const term of termsOf(text)) {
+      const parts = partsOf(term);
+      if (!parts || !same(parts.name, figure.name)) continue;
+      const bound = parseFloat(parts.rest) * figure.unit;
+      if (parts.sign.startsWith(">")) low = Math.max(low, bound);
+      if (parts.sign.startsWith("<")) high = Math.min(high, bound);
+    }
+    return [low, high];
+  }
+
+  #mask(term, problems) {
+    if (!this.#masks.has(term)) this.#masks.set(term, this.#made(term));
+    const made = this.#masks.get(term);
+    if (typeof made !== "string") return made;
+    problems.push(made);
+    return null;
+  }
+
+  /** Bytes of 0 and 1, or what is wrong with the term. */
+  #made(term) {
+    const parts = partsOf(term);
+    if (!parts) return this.#labelled(bare(term).toLowerCase());
+    const figure = FIGURES.find(({name}) => same(name, parts.name));
+    const column = figure ? figure.column : parts.name;
+    if (!this.candidates.has(column)) return `${parts.name}: no knob or figure of that name`;
+    if (!figure && this.candidates.isCoded(column)) return this.#coded(column, parts);
+    return this.#bounded(this.candidates.number(column), parts, figure ? figure.unit : 1);
+  }
+
+  #labelled(word) {
+    return this.candidates.labelled(this.#words.has(word) ? one => one.toLowerCase() === word : one => one.toLowerCase().includes(word));
+  }
+
+  #coded(column, parts) {
+    const {values, codes} = this.candidates.coded(column);
+    const holds = Uint8Array.from(values, value => this.#holds(parts, value));
+    return codes.map(code => holds[code]);
+  }
+
+  #holds({sign, rest}, value) {
+    if (sign in SIGNS) return SIGNS[sign](Number(value), parseFloat(rest));
+    return listed(rest).some(one => same(one, String(value))) === (sign === "=");
+  }
+
+  #bounded(column, {name, sign, rest}, unit) {
+    const bound = parseFloat(rest) * unit;
+    if (Number.isNaN(bound)) return `${name}${sign}${rest}: not a number`;
+    const holds = SIGNS[sign] || ((value, other) => (Math.abs(value - other) <= 1e-6 * Math.abs(other)) === (sign === "="));
+    const found = new Uint8Array(column.length);
+    for (let i = 0; i < found.length; i++) found[i] = holds(column[i], bound);
+    return found;
+  }
+}

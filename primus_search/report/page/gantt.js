@@ -1,0 +1,59 @@
+// When every pass of the winner's step runs, one line for each pipeline rank.
+import {axisStyle, Chart} from "./chart.js";
+import {button, byId, hideTip, showTip} from "./dom.js";
+
+const PASSES = [["forward", "#2f7cc0"], ["backward", "#2a8f68"], ["weight gradient", "#a8801d"], ["backward", "#2a8f68"]];
+const ROW = 24, PALEST = 0.5, LABELLED = 20;
+
+export class Gantt {
+  constructor(gantt) {
+    this.gantt = gantt;
+    this.node = byId("gantt");
+    this.node.style.height = Math.max(120, Math.min(ROW * gantt.ranks, 480) + 50) + "px";
+    this.view = new Chart(this.node, () => this.#option());
+    this.view.draw();
+    const {chart} = this.view;
+    chart.on("mouseover", ({data, event}) => showTip(this.#told(data), event.event.clientX, event.event.clientY));
+    chart.on("mouseout", hideTip);
+    const show = (start, end) => () => chart.dispatchAction({type: "dataZoom", start, end});
+    byId("gantt-bar").append(button("Whole step", show(0, 100)), button("Warm-up", show(0, 12.5)), button("Cool-down", show(87.5, 100)), ...this.view.pictures("pipeline"));
+    this.node.setAttribute("tabindex", "0");
+    this.node.setAttribute("role", "application");
+    this.node.setAttribute("aria-label", "Pipeline of the winner: when every pass runs. Left and right move, plus and minus zoom.");
+    this.node.addEventListener("keydown", e => this.#key(e));
+  }
+
+  #seconds(at) { return (at * this.gantt.makespan_s / 1e5).toFixed(3) + " s"; }
+
+  #told([, start, end, kind, stage, batch]) {
+    return `${PASSES[kind][0]}, stage ${stage}, micro-batch ${batch}\n${this.#seconds(start)} to ${this.#seconds(end)}`;
+  }
+
+  #option() {
+    const g = this.gantt, chunks = Math.max(...g.stage) + 1;
+    const draw = (params, api) => {
+      const [left, top] = api.coord([api.value(1), api.value(0)]), [right] = api.coord([api.value(2), api.value(0)]), height = api.size([0, 1])[1] - 2;
+      const width = Math.max(0.5, right - left - 0.4), paleness = PALEST * Math.floor(api.value(4) / g.ranks) * g.ranks / chunks;
+      const bar = {type: "rect", shape: {x: left, y: top - height / 2, width, height}, style: {fill: PASSES[api.value(3)][1], opacity: 1 - paleness}};
+      return width < LABELLED ? bar : {...bar, textContent: {style: {text: String(api.value(5)), fill: "#fff", fontSize: 11}}, textConfig: {position: "inside"}};
+    };
+    return {
+      grid: {left: 62, right: 12, top: 6, bottom: 26},
+      xAxis: {type: "value", min: 0, max: Math.max(...g.end), ...axisStyle(), axisLabel: {...axisStyle().axisLabel, formatter: at => this.#seconds(at)}, splitLine: {show: false}},
+      yAxis: {type: "category", inverse: true, data: Array.from({length: g.ranks}, (_, rank) => "rank " + rank), ...axisStyle()},
+      dataZoom: [{type: "inside", xAxisIndex: 0, filterMode: "weakFilter"}],
+      series: [{type: "custom", renderItem: draw, clip: true, encode: {x: [1, 2], y: 0}, data: g.start.map((start, i) => [g.rank[i], start, g.end[i], g.kind[i], g.stage[i], g.micro_batch[i]])}],
+    };
+  }
+
+  #key(e) {
+    const {chart} = this.view, [{start, end}] = chart.getOption().dataZoom, span = end - start;
+    const show = (from, width) => chart.dispatchAction({type: "dataZoom", start: Math.max(0, Math.min(100 - width, from)), end: Math.max(0, Math.min(100 - width, from)) + width});
+    if (e.key === "ArrowRight") show(start + span / 8, span);
+    else if (e.key === "ArrowLeft") show(start - span / 8, span);
+    else if (e.key === "+" || e.key === "=") show(start + span * 0.15, span * 0.7);
+    else if (e.key === "-") show(start - span * 0.2, Math.min(100, span * 1.4));
+    else return;
+    e.preventDefault();
+  }
+}

@@ -1,0 +1,120 @@
+// Parallel coordinates of the candidates that match: which values of knobs go together.
+//
+// Lines of thousands of candidates hide each other where knobs have few values. Drawn are rows that between them show
+// every pair of values of neighbouring axes that any matching candidate has, the fastest first.
+import {Chart, colourOf} from "./chart.js";
+import {byId, css} from "./dom.js";
+import {replaced, valueTerms} from "./filter.js";
+import {FIGURES, whole, words} from "./format.js";
+
+const LEVELS = 48;
+const AXIS_WIDTH = 84;
+const SHOWN = ["GB", "speed"];
+
+export class Parallel {
+  #rows = [];
+  #isSyncing = false;
+  #brushed = new Map();
+
+  constructor(candidates, state, filter) {
+    Object.assign(this, {candidates, state, filter});
+    this.axes = [...candidates.differing.map(name => this.#codedAxis(name)), ...SHOWN.map(name => this.#figureAxis(name))];
+    this.node = byId("parallel");
+    this.node.style.minWidth = AXIS_WIDTH * this.axes.length + "px";
+    this.node.setAttribute("role", "img");
+    this.node.setAttribute("aria-label", "Parallel coordinates of the knobs of the candidates; the filter takes the same ranges as text.");
+    this.view = new Chart(this.node, () => this.#option());
+    this.view.chart.on("axisareaselected", event => { if (!this.#isSyncing) this.#selected(event); });
+    byId("parallel-bar").append(...this.view.pictures("knobs"));
+  }
+
+  draw(shown) {
+    this.#rows = this.#covering(shown);
+    this.#brushed.clear();
+    this.view.draw();
+    this.#sync();
+    byId("parallel-status").textContent = `${whole(this.#rows.length)} lines show every pair of neighbouring values of ` +
+      `${whole(shown.length)} candidates. Drag along an axis to select a range; it becomes a term of the filter.`;
+  }
+
+  #codedAxis(name) {
+    const {values, codes} = this.candidates.coded(name);
+    return {name, title: words(name), values, codes, size: values.length, value: i => codes[i],
+      terms: ([low, high]) => valueTerms(name, values, value => values.indexOf(value) >= low && values.indexOf(value) <= high)};
+  }
+
+  #figureAxis(name) {
+    const figure = FIGURES.find(one => one.name === name), column = this.candidates.number(figure.column);
+    let low = Infinity, high = -Infinity;
+    for (const value of column) { if (value < low) low = value; if (value > high) high = value; }
+    const scale = (LEVELS - 1) / (high - low || 1), text = (value, digits) => String(+(value / figure.unit).toPrecision(digits));
+    return {name, title: figure.title, figure, size: LEVELS, codes: Uint8Array.from(column, value => Math.round((value - low) * scale)),
+      value: i => column[i] / figure.unit, range: [low / figure.unit, high / figure.unit],
+      terms: ([from, to]) => [`${name}>=${text(from * figure.unit, 5)}`, `${name}<=${text(to * figure.unit, 5)}`]};
+  }
+
+  #covering(shown) {
+    const pairs = this.axes.slice(1).map((axis, k) => new Uint8Array(axis.size * this.axes[k].size));
+    const rows = [];
+    for (const i of shown) {
+      let isNew = false;
+      for (let k = 0; k < pairs.length; k++) {
+        const at = this.axes[k].codes[i] * this.axes[k + 1].size + this.axes[k + 1].codes[i];
+        if (!pairs[k][at]) { pairs[k][at] = 1; isNew = true; }
+      }
+      if (isNew) rows.push(i);
+    }
+    return rows;
+  }
+
+  #option() {
+    const {codes, values} = this.candidates.coded(this.state.colour);
+    const lines = (rows, colour, style) => ({type: "parallel", silent: true, progressive: 0, inactiveOpacity: 0.05, activeOpacity: style.opacity,
+      lineStyle: {color: colour, ...style}, data: rows.map(i => this.axes.map(axis => axis.value(i)))});
+    const label = {color: css("--soft"), textBorderColor: css("--card"), textBorderWidth: 3, width: AXIS_WIDTH - 12, overflow: "truncate"};
+    return {
+      parallel: {left: 50, right: 60, top: 44, bottom: 24, parallelAxisDefault: {realtime: false, areaSelectStyle: {width: 18, color: css("--accent"), opacity: 0.25, borderColor: css("--accent")}}},
+      parallelAxis: this.axes.map((axis, dim) => ({dim, id: axis.name, name: axis.title, nameTextStyle: {color: css("--ink"), width: AXIS_WIDTH - 6, overflow: "break", lineHeight: 13},
+        axisLine: {lineStyle: {color: css("--soft")}}, axisTick: {lineStyle: {color: css("--soft")}}, axisLabel: label,
+        ...(axis.figure ? {type: "value", min: axis.range[0], max: axis.range[1], axisLabel: {...label, formatter: value => String(+value.toPrecision(4))}}
+          : {type: "category", data: axis.values.map(String)})})),
+      series: [...values.map((_, code) => lines(this.#rows.filter(i => codes[i] === code), colourOf(code), {opacity: 0.35, width: 1})),
+        lines(this.state.pinned, css("--hot"), {opacity: 1, width: 2.5})],
+    };
+  }
+
+  /** Show the ranges of the filter on the axes. */
+  #sync() {
+    this.#isSyncing = true;
+    for (const axis of this.axes) {
+      const intervals = axis.figure ? this.#figureIntervals(axis) : this.#codedIntervals(axis), key = JSON.stringify(intervals);
+      if (key !== (this.#brushed.get(axis.name) ?? "[]")) {
+        this.#brushed.set(axis.name, key);
+        this.view.chart.dispatchAction({type: "axisAreaSelect", parallelAxisId: axis.name, intervals});
+      }
+    }
+    this.#isSyncing = false;
+  }
+
+  #figureIntervals(axis) {
+    const [low, high] = this.filter.interval(this.state.filter, axis.figure).map(value => value / axis.figure.unit);
+    return low === -Infinity && high === Infinity ? [] : [[Math.max(low, axis.range[0]), Math.min(high, axis.range[1])]];
+  }
+
+  /** Runs of neighbouring values that the filter leaves; none where it leaves all. */
+  #codedIntervals(axis) {
+    const left = this.filter.left(this.state.filter, axis.name), found = [];
+    if (left.every(Boolean)) return [];
+    left.forEach((isLeft, code) => {
+      if (!isLeft) return;
+      if (code && left[code - 1]) found[found.length - 1][1] = code; else found.push([code, code]);
+    });
+    return found;
+  }
+
+  #selected({parallelAxisId, intervals}) {
+    const axis = this.axes.find(({name}) => name === parallelAxisId);
+    const terms = intervals.length ? axis.terms([...intervals[0]].sort((a, b) => a - b)) : [];
+    this.state.set({filter: replaced(this.state.filter, axis.name, ...terms)});
+  }
+}

@@ -1,0 +1,175 @@
+// Memory against throughput of every candidate that matches, the Pareto fronts and what is pinned.
+import {axisStyle, Chart, colourOf} from "./chart.js";
+import {button, byId, css, hideTip, showTip} from "./dom.js";
+import {replaced} from "./filter.js";
+import {chance, GB, gigabytes, whole} from "./format.js";
+
+const REACH = 14, ROOM = 0.04;
+const X = "memory_bytes", Y = "tokens_per_s_per_gpu";
+
+export class Scatter {
+  #at = -1;
+  #shown = new Uint32Array(0);
+  #isSelecting = false;
+
+  /** `limit`: bytes that a candidate may use, or undefined. */
+  constructor(candidates, state, limit) {
+    Object.assign(this, {candidates, state, limit});
+    this.node = byId("scatter");
+    this.x = candidates.number(X).map(value => value / GB);
+    this.y = candidates.number(Y);
+    this.view = new Chart(this.node, () => this.#option());
+    this.fronts = this.#fronts();
+    this.#listen();
+    const select = button("Select a range", () => this.#select(!this.#isSelecting), {"aria-pressed": "false", id: "select"});
+    this.selecting = select;
+    byId("scatter-bar").append(select, button("+", () => this.#zoom(0.7), {"aria-label": "Zoom in"}),
+      button("\u2212", () => this.#zoom(1.4), {"aria-label": "Zoom out"}),
+      button("Whole plot", () => this.#zoom(Infinity)), ...this.view.pictures("memory-throughput"));
+  }
+
+  /** Draw the rows that match. */
+  draw(shown) {
+    this.#shown = shown;
+    const zoom = this.view.chart.getOption()?.dataZoom;
+    this.view.draw(zoom ? {dataZoom: zoom} : {});
+    if (this.#isSelecting) this.#select(true);
+  }
+
+  /** What a candidate is and reaches, for tooltips and screen readers. */
+  told(i) {
+    const of = name => this.candidates.number(name)[i], word = name => this.candidates.value(name, i);
+    return `${this.candidates.label(i)}\n${whole(of(Y))} tokens/s/GPU, ${gigabytes(of(X))} GB\n` +
+      `90 %: ${whole(of(Y + "_low"))} to ${whole(of(Y + "_high"))}; ${word("verdict")}, probability ${chance(of("fit_probability"))}\n` +
+      `time ${word("time_evidence")}, memory ${word("memory_evidence")}`;
+  }
+
+  /** Rows of the frontier by kind of evidence: measured and projected figures are not compared. */
+  #fronts() {
+    const kind = i => this.candidates.value("time_evidence", i) + "/" + this.candidates.value("memory_evidence", i);
+    const rows = [...this.candidates.frontier].sort((a, b) => this.x[a] - this.x[b]);
+    return [...new Set(rows.map(kind))].map(one => ({isLookedAt: one !== "projected/projected", rows: rows.filter(i => kind(i) === one)}));
+  }
+
+  #option() {
+    const point = i => [this.x[i], this.y[i]];
+    const ring = (rows, colour, size) => ({type: "scatter", silent: true, z: 5, symbol: "circle", symbolSize: size, data: rows.map(point),
+      itemStyle: {color: "transparent", borderColor: colour, borderWidth: 2}});
+    const walk = this.#walk();
+    return {
+      grid: {left: 66, right: 18, top: 16, bottom: 44},
+      xAxis: {type: "value", name: "memory per GPU, GB", nameLocation: "middle", nameGap: 28, ...this.#range(this.x, this.limit && this.limit / GB), ...axisStyle()},
+      yAxis: {type: "value", name: "tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
+      dataZoom: [{type: "inside", xAxisIndex: 0, filterMode: "none"}, {type: "inside", yAxisIndex: 0, filterMode: "none"}],
+      brush: {xAxisIndex: 0, yAxisIndex: 0, seriesIndex: 0, brushStyle: {color: "#8884", borderColor: css("--accent")}},
+      series: [this.#limit(), ...this.#points(),
+        ...this.fronts.map(front => ({type: "line", step: "end", silent: true, z: 4, symbol: "circle", symbolSize: 7, showAllSymbol: true,
+          data: front.rows.map(point), color: css("--ink"), lineStyle: {color: css("--ink"), width: 1.5, type: front.isLookedAt || this.fronts.length === 1 ? "solid" : "dashed"},
+          itemStyle: {color: front.isLookedAt ? css("--ink") : css("--card"), borderColor: css("--ink")}})),
+        ring(this.state.pinned, css("--hot"), 14), ring(this.#at >= 0 ? [walk[this.#at]] : [], css("--accent"), 18)],
+    };
+  }
+
+  #walk() { return this.fronts.flatMap(front => front.rows); }
+
+  /** One series for each value of the colour, slower rows below faster ones. */
+  #points() {
+    const {codes, values} = this.candidates.coded(this.state.colour), count = values.map(() => 0);
+    for (const i of this.#shown) count[codes[i]]++;
+    const data = count.map(size => new Float64Array(2 * size)), size = this.#shown.length > 2e4 ? 2 : this.#shown.length > 2e3 ? 3 : 6;
+    for (const i of this.#shown) {
+      const at = 2 * --count[codes[i]];
+      data[codes[i]][at] = this.x[i];
+      data[codes[i]][at + 1] = this.y[i];
+    }
+    return data.map((points, code) => ({type: "scatter", large: true, largeThreshold: 0, progressive: 0, silent: true, symbol: "rect",
+      symbolSize: size, itemStyle: {color: colourOf(code)}, data: points})).filter(series => series.data.length);
+  }
+
+  #limit() {
+    const [low, high] = Object.values(this.#range(this.y)), at = this.limit / GB;
+    return {type: "line", silent: true, symbol: "none", data: this.limit ? [[at, low], [at, high]] : [], lineStyle: {color: css("--hot"), type: "dashed", width: 1.5},
+      endLabel: {show: true, formatter: () => `usable ${Math.round(at)} GB`, color: css("--hot"), align: "right", offset: [-8, 12]}};
+  }
+
+  #range(values, further) {
+    this.ranges ??= new Map();
+    if (!this.ranges.has(values)) {
+      let low = Infinity, high = -Infinity;
+      for (const value of values) { if (value < low) low = value; if (value > high) high = value; }
+      if (further && further < 1.6 * high) high = Math.max(high, further);
+      const room = ROOM * (high - low || Math.abs(high) || 1);
+      this.ranges.set(values, {min: +(low - room).toPrecision(4), max: +(high + room).toPrecision(4)});
+    }
+    return this.ranges.get(values);
+  }
+
+  #zoom(factor) {
+    const {chart} = this.view;
+    chart.getOption().dataZoom.forEach(({start, end}, dataZoomIndex) => {
+      const middle = (start + end) / 2, half = Math.min(50, (end - start) / 2 * factor), from = Math.min(100 - 2 * half, Math.max(0, middle - half));
+      chart.dispatchAction({type: "dataZoom", dataZoomIndex, start: from, end: from + 2 * half});
+    });
+  }
+
+  /** Switch between moving the view and selecting a range, which becomes terms of the filter. */
+  #select(isOn) {
+    this.#isSelecting = isOn;
+    this.selecting.setAttribute("aria-pressed", isOn);
+    this.view.chart.dispatchAction({type: "takeGlobalCursor", key: "brush", brushOption: {brushType: isOn ? "rect" : false, brushMode: "single"}});
+  }
+
+  #selected([xs, ys]) {
+    const number = value => String(+value.toPrecision(5)), sorted = values => [...values].sort((a, b) => a - b);
+    const [left, right] = sorted(xs), [low, high] = sorted(ys);
+    const memory = replaced(this.state.filter, "GB", `GB>=${number(left)}`, `GB<=${number(right)}`);
+    this.#select(false);
+    this.state.set({filter: replaced(memory, "speed", `speed>=${number(low)}`, `speed<=${number(high)}`)});
+  }
+
+  /** The candidate nearest to a place of the canvas; undefined where none is near. */
+  #nearest(x, y) {
+    const pixel = point => this.view.chart.convertToPixel({gridIndex: 0}, point);
+    const [x0, y0] = pixel([0, 0]), [x1, y1] = pixel([1, 1]);
+    let best, least = REACH * REACH;
+    const look = i => {
+      const distance = (x0 + this.x[i] * (x1 - x0) - x) ** 2 + (y0 + this.y[i] * (y1 - y0) - y) ** 2;
+      if (distance <= least) { least = distance; best = i; }
+    };
+    for (const i of this.#shown) look(i);
+    this.candidates.frontier.forEach(look);
+    return best;
+  }
+
+  #listen() {
+    const {chart} = this.view, {node} = this;
+    const surface = chart.getZr();
+    surface.on("mousemove", e => {
+      const i = this.#isSelecting ? undefined : this.#nearest(e.offsetX, e.offsetY);
+      if (i === undefined) hideTip(); else showTip(this.told(i), e.event.clientX, e.event.clientY);
+    });
+    surface.on("globalout", hideTip);
+    surface.on("click", e => {
+      const i = this.#isSelecting ? undefined : this.#nearest(e.offsetX, e.offsetY);
+      if (i !== undefined) this.state.pin(i);
+    });
+    chart.on("brushEnd", ({areas}) => { if (areas.length) this.#selected(areas[0].coordRange); });
+    node.setAttribute("tabindex", "0");
+    node.setAttribute("role", "application");
+    node.setAttribute("aria-label", "Memory per GPU against tokens per second per GPU. Arrow keys walk along the Pareto front, Enter pins, plus and minus zoom, 0 shows the whole plot.");
+    node.addEventListener("keydown", e => this.#key(e));
+  }
+
+  #key(e) {
+    const step = {ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1}[e.key], walk = this.#walk();
+    if (step && walk.length) this.#at = Math.max(0, Math.min(walk.length - 1, this.#at < 0 ? (step > 0 ? 0 : walk.length - 1) : this.#at + step));
+    else if ((e.key === "Enter" || e.key === " ") && this.#at >= 0) this.state.pin(walk[this.#at]);
+    else if (e.key === "+" || e.key === "=") this.#zoom(0.7);
+    else if (e.key === "-") this.#zoom(1.4);
+    else if (e.key === "0") this.#zoom(Infinity);
+    else return;
+    e.preventDefault();
+    byId("scatter-status").textContent = this.#at >= 0 ? this.told(walk[this.#at]).replace("\n", ": ").replaceAll("\n", "; ") : "";
+    if (step) this.draw(this.#shown);
+  }
+}
