@@ -1,11 +1,15 @@
 // The candidates of the run as columns, unpacked when they are first read (html_columns.py describes the format).
 
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const binary = atob(base64), bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
 /** The bytes of all columns; needs DecompressionStream. */
 export async function unpacked(text) {
-  const binary = atob(text);
-  const packed = new Uint8Array(binary.length);
-  for (let i = 0; i < packed.length; i++) packed[i] = binary.charCodeAt(i);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
@@ -48,7 +52,9 @@ export class Candidates {
       if (!column.distinct) return new Float32Array(this.#integers(column.at, this.count, 4).buffer);
       const distinct = new Float32Array(this.#integers(column.at, column.distinct, 4).buffer);
       const codes = this.#integers(column.at + 4 * column.distinct, this.count, column.width);
-      return Float32Array.from(codes, code => distinct[code]);
+      const found = new Float32Array(this.count);
+      for (let i = 0; i < found.length; i++) found[i] = distinct[codes[i]];
+      return found;
     });
   }
 
@@ -106,10 +112,11 @@ export class Candidates {
 
   /** Unsigned integers of 1, 2 or 4 bytes from their planes. */
   #integers(at, count, width) {
-    const found = new [Uint8Array, Uint8Array, Uint16Array, null, Uint32Array][width](count);
-    for (let plane = 0; plane < width; plane++) {
-      const from = at + plane * count;
-      for (let i = 0; i < count; i++) found[i] |= this.#bytes[from + i] << (8 * plane);
+    const bytes = this.#bytes.subarray(at, at + width * count);
+    if (width === 1) return bytes;
+    const found = width === 2 ? new Uint16Array(count) : new Uint32Array(count);
+    for (let from = 0, shift = 0; from < bytes.length; from += count, shift += 8) {
+      for (let i = 0; i < count; i++) found[i] |= bytes[from + i] << shift;
     }
     return found;
   }

@@ -7,17 +7,19 @@ export const PALETTE = ["#2f7cc0", "#c2701d", "#2a8f68", "#c0456a", "#7f5fc7", "
 export const colourOf = code => PALETTE[code % PALETTE.length];
 
 export class Chart {
-  /** `option` returns all that the library is told; `node` has a height. */
-  constructor(node, option) {
-    Object.assign(this, {node, option});
+  #isDrawn = false;
+
+  /** `frame` returns axes and what else stays while data change, `series` the data, each with an id. */
+  constructor(node, frame, series) {
+    Object.assign(this, {node, frame, series});
     this.chart = echarts.init(node, null, {renderer: "canvas"});
-    node.querySelector("canvas")?.setAttribute("aria-hidden", "true");
     new ResizeObserver(() => this.chart.resize()).observe(node);
-    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => this.draw());
+    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => this.chart.setOption({...base(), ...frame(), series: series()}));
   }
 
-  draw(changes = {}) {
-    this.chart.setOption({...base(), ...this.option(), ...changes}, {notMerge: true});
+  draw() {
+    this.chart.setOption({...(this.#isDrawn ? {} : {...base(), ...this.frame()}), series: this.series()}, {replaceMerge: ["series"]});
+    this.#isDrawn = true;
   }
 
   /** PNG of what is shown. */
@@ -29,8 +31,8 @@ export class Chart {
   svg(name) {
     const size = {width: this.chart.getWidth(), height: this.chart.getHeight()};
     const drawing = echarts.init(null, null, {renderer: "svg", ssr: true, ...size});
-    const zoom = this.chart.getOption().dataZoom;
-    drawing.setOption({...base(), ...this.option(), ...(zoom ? {dataZoom: zoom} : {}), backgroundColor: css("--card")});
+    const {dataZoom} = this.chart.getOption();
+    drawing.setOption({...base(), ...this.frame(), ...(dataZoom ? {dataZoom} : {}), backgroundColor: css("--card"), series: this.series()});
     downloadText(name + ".svg", drawing.renderToSVGString(), "image/svg+xml");
     drawing.dispose();
   }
@@ -47,7 +49,7 @@ const base = () => ({animation: false, textStyle: {color: css("--soft"), fontFam
 /** Lines and words of an axis. */
 export const axisStyle = () => ({
   axisLine: {lineStyle: {color: css("--line")}},
-  axisLabel: {color: css("--soft")},
+  axisLabel: {color: css("--soft"), showMinLabel: false, showMaxLabel: false},
   splitLine: {lineStyle: {color: css("--line")}},
   nameTextStyle: {color: css("--soft")},
 });

@@ -13,7 +13,15 @@ export function el(tag, attributes = {}, ...children) {
 
 export const byId = id => document.getElementById(id);
 export const button = (text, onclick, attributes = {}) => el("button", {type: "button", onclick, ...attributes}, text);
-export const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const colours = new Map();
+matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => colours.clear());
+
+/** A colour of the style sheet. */
+export function css(name) {
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return colours.get(name);
+}
 
 const tip = byId("tip");
 

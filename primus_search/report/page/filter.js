@@ -51,10 +51,14 @@ export class Filter {
   /** The candidates that match, by rising number, and what is wrong with the text. */
   matching(text) {
     const problems = [], {count} = this.candidates;
-    const masks = termsOf(text).map(term => this.#mask(term, problems)).filter(Boolean);
+    const holds = new Uint8Array(count).fill(1);
+    for (const term of termsOf(text)) {
+      const mask = this.#mask(term, problems);
+      if (mask) for (let i = 0; i < count; i++) holds[i] &= mask[i];
+    }
     const found = new Uint32Array(count);
     let size = 0;
-    for (let i = 0; i < count; i++) if (masks.every(mask => mask[i])) found[size++] = i;
+    for (let i = 0; i < count; i++) if (holds[i]) found[size++] = i;
     return {rows: found.subarray(0, size), problems};
   }
 
@@ -108,7 +112,9 @@ export class Filter {
   #coded(column, parts) {
     const {values, codes} = this.candidates.coded(column);
     const holds = Uint8Array.from(values, value => this.#holds(parts, value));
-    return codes.map(code => holds[code]);
+    const found = new Uint8Array(codes.length);
+    for (let i = 0; i < found.length; i++) found[i] = holds[codes[i]];
+    return found;
   }
 
   #holds({sign, rest}, value) {

@@ -2,7 +2,9 @@
 export const GB = 1e9;
 const MINUS = "\u2212";
 
-export const whole = value => Math.round(value).toLocaleString("en");
+const WHOLE = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
+
+export const whole = value => WHOLE.format(Math.round(value));
 export const percent = (value, digits = 1) => (100 * value).toFixed(digits).replace(/^-(0[.]?0*)$/, "$1") + " %";
 export const gigabytes = (value, digits = 1) => (value / GB).toFixed(digits);
 export const words = name => name.replaceAll("_", " ");

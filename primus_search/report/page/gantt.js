@@ -10,7 +10,7 @@ export class Gantt {
     this.gantt = gantt;
     this.node = byId("gantt");
     this.node.style.height = Math.max(120, Math.min(ROW * gantt.ranks, 480) + 50) + "px";
-    this.view = new Chart(this.node, () => this.#option());
+    this.view = new Chart(this.node, () => this.#frame(), () => this.#series());
     this.view.draw();
     const {chart} = this.view;
     chart.on("mouseover", ({data, event}) => showTip(this.#told(data), event.event.clientX, event.event.clientY));
@@ -29,7 +29,17 @@ export class Gantt {
     return `${PASSES[kind][0]}, stage ${stage}, micro-batch ${batch}\n${this.#seconds(start)} to ${this.#seconds(end)}`;
   }
 
-  #option() {
+  #frame() {
+    const {end, ranks} = this.gantt, style = axisStyle(), axisLabel = {color: style.axisLabel.color};
+    return {
+      grid: {left: 62, right: 12, top: 6, bottom: 26},
+      xAxis: {type: "value", min: 0, max: Math.max(...end), ...style, axisLabel: {...style.axisLabel, formatter: at => this.#seconds(at)}, splitLine: {show: false}},
+      yAxis: {type: "category", inverse: true, data: Array.from({length: ranks}, (_, rank) => "rank " + rank), ...style, axisLabel},
+      dataZoom: [{type: "inside", xAxisIndex: 0, filterMode: "weakFilter"}],
+    };
+  }
+
+  #series() {
     const g = this.gantt, chunks = Math.max(...g.stage) + 1;
     const draw = (params, api) => {
       const [left, top] = api.coord([api.value(1), api.value(0)]), [right] = api.coord([api.value(2), api.value(0)]), height = api.size([0, 1])[1] - 2;
@@ -37,13 +47,8 @@ export class Gantt {
       const bar = {type: "rect", shape: {x: left, y: top - height / 2, width, height}, style: {fill: PASSES[api.value(3)][1], opacity: 1 - paleness}};
       return width < LABELLED ? bar : {...bar, textContent: {style: {text: String(api.value(5)), fill: "#fff", fontSize: 11}}, textConfig: {position: "inside"}};
     };
-    return {
-      grid: {left: 62, right: 12, top: 6, bottom: 26},
-      xAxis: {type: "value", min: 0, max: Math.max(...g.end), ...axisStyle(), axisLabel: {...axisStyle().axisLabel, formatter: at => this.#seconds(at)}, splitLine: {show: false}},
-      yAxis: {type: "category", inverse: true, data: Array.from({length: g.ranks}, (_, rank) => "rank " + rank), ...axisStyle()},
-      dataZoom: [{type: "inside", xAxisIndex: 0, filterMode: "weakFilter"}],
-      series: [{type: "custom", renderItem: draw, clip: true, encode: {x: [1, 2], y: 0}, data: g.start.map((start, i) => [g.rank[i], start, g.end[i], g.kind[i], g.stage[i], g.micro_batch[i]])}],
-    };
+    const data = g.start.map((start, i) => [g.rank[i], start, g.end[i], g.kind[i], g.stage[i], g.micro_batch[i]]);
+    return [{id: "passes", type: "custom", renderItem: draw, clip: true, encode: {x: [1, 2], y: 0}, data}];
   }
 
   #key(e) {

@@ -23,14 +23,13 @@ export class Parallel {
     this.node.style.minWidth = AXIS_WIDTH * this.axes.length + "px";
     this.node.setAttribute("role", "img");
     this.node.setAttribute("aria-label", "Parallel coordinates of the knobs of the candidates; the filter takes the same ranges as text.");
-    this.view = new Chart(this.node, () => this.#option());
+    this.view = new Chart(this.node, () => this.#frame(), () => this.#series());
     this.view.chart.on("axisareaselected", event => { if (!this.#isSyncing) this.#selected(event); });
     byId("parallel-bar").append(...this.view.pictures("knobs"));
   }
 
   draw(shown) {
     this.#rows = this.#covering(shown);
-    this.#brushed.clear();
     this.view.draw();
     this.#sync();
     byId("parallel-status").textContent = `${whole(this.#rows.length)} lines show every pair of neighbouring values of ` +
@@ -48,39 +47,54 @@ export class Parallel {
     let low = Infinity, high = -Infinity;
     for (const value of column) { if (value < low) low = value; if (value > high) high = value; }
     const scale = (LEVELS - 1) / (high - low || 1), text = (value, digits) => String(+(value / figure.unit).toPrecision(digits));
-    return {name, title: figure.title, figure, size: LEVELS, codes: Uint8Array.from(column, value => Math.round((value - low) * scale)),
+    const levels = new Uint8Array(column.length);
+    for (let i = 0; i < levels.length; i++) levels[i] = Math.round((column[i] - low) * scale);
+    return {name, title: figure.title, figure, size: LEVELS, codes: levels,
       value: i => column[i] / figure.unit, range: [low / figure.unit, high / figure.unit],
       terms: ([from, to]) => [`${name}>=${text(from * figure.unit, 5)}`, `${name}<=${text(to * figure.unit, 5)}`]};
   }
 
   #covering(shown) {
-    const pairs = this.axes.slice(1).map((axis, k) => new Uint8Array(axis.size * this.axes[k].size));
-    const rows = [];
-    for (const i of shown) {
-      let isNew = false;
-      for (let k = 0; k < pairs.length; k++) {
-        const at = this.axes[k].codes[i] * this.axes[k + 1].size + this.axes[k + 1].codes[i];
-        if (!pairs[k][at]) { pairs[k][at] = 1; isNew = true; }
+    const isDrawn = new Uint8Array(this.candidates.count);
+    for (const {codes, size} of this.pairs ??= this.#pairs()) {
+      const isSeen = new Uint8Array(size);
+      for (let k = 0; k < shown.length; k++) {
+        const code = codes[shown[k]];
+        if (!isSeen[code]) isSeen[code] = isDrawn[shown[k]] = 1;
       }
-      if (isNew) rows.push(i);
     }
-    return rows;
+    return shown.filter(i => isDrawn[i]);
   }
 
-  #option() {
-    const {codes, values} = this.candidates.coded(this.state.colour);
-    const lines = (rows, colour, style) => ({type: "parallel", silent: true, progressive: 0, inactiveOpacity: 0.05, activeOpacity: style.opacity,
-      lineStyle: {color: colour, ...style}, data: rows.map(i => this.axes.map(axis => axis.value(i)))});
+  /** For each two neighbouring axes the pair of values of every candidate, as one code. */
+  #pairs() {
+    return this.axes.slice(1).map((right, k) => {
+      const left = this.axes[k], codes = new Uint16Array(this.candidates.count);
+      for (let i = 0; i < codes.length; i++) codes[i] = left.codes[i] * right.size + right.codes[i];
+      return {codes, size: left.size * right.size};
+    });
+  }
+
+  #frame() {
     const label = {color: css("--soft"), textBorderColor: css("--card"), textBorderWidth: 3, width: AXIS_WIDTH - 12, overflow: "truncate"};
+    const scale = ({figure, range, values}) => figure
+      ? {type: "value", min: range[0], max: range[1], axisLabel: {...label, formatter: value => String(+value.toPrecision(4))}}
+      : {type: "category", data: values.map(String), axisLabel: label};
+    const line = {lineStyle: {color: css("--soft")}};
     return {
-      parallel: {left: 50, right: 60, top: 44, bottom: 24, parallelAxisDefault: {realtime: false, areaSelectStyle: {width: 18, color: css("--accent"), opacity: 0.25, borderColor: css("--accent")}}},
-      parallelAxis: this.axes.map((axis, dim) => ({dim, id: axis.name, name: axis.title, nameTextStyle: {color: css("--ink"), width: AXIS_WIDTH - 6, overflow: "break", lineHeight: 13},
-        axisLine: {lineStyle: {color: css("--soft")}}, axisTick: {lineStyle: {color: css("--soft")}}, axisLabel: label,
-        ...(axis.figure ? {type: "value", min: axis.range[0], max: axis.range[1], axisLabel: {...label, formatter: value => String(+value.toPrecision(4))}}
-          : {type: "category", data: axis.values.map(String)})})),
-      series: [...values.map((_, code) => lines(this.#rows.filter(i => codes[i] === code), colourOf(code), {opacity: 0.35, width: 1})),
-        lines(this.state.pinned, css("--hot"), {opacity: 1, width: 2.5})],
+      parallel: {left: 50, right: 60, top: 44, bottom: 24},
+      parallelAxis: this.axes.map((axis, dim) => ({dim, id: axis.name, name: axis.title, realtime: false, axisLine: line, axisTick: line,
+        nameTextStyle: {color: css("--ink"), width: AXIS_WIDTH - 6, overflow: "break", lineHeight: 13},
+        areaSelectStyle: {width: 18, color: css("--accent"), opacity: 0.25, borderColor: css("--accent")}, ...scale(axis)})),
     };
+  }
+
+  #series() {
+    const {codes, values} = this.candidates.coded(this.state.colour);
+    const lines = (id, rows, color, opacity, width) => ({id, type: "parallel", silent: true, progressive: 0, inactiveOpacity: 0.05, activeOpacity: opacity,
+      lineStyle: {color, opacity, width}, data: Array.from(rows, i => this.axes.map(axis => axis.value(i)))});
+    return [...values.map((_, code) => lines("lines-" + code, this.#rows.filter(i => codes[i] === code), colourOf(code), 0.35, 1)),
+      lines("pinned", this.state.pinned, css("--hot"), 1, 2.5)];
   }
 
   /** Show the ranges of the filter on the axes. */

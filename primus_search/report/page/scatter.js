@@ -18,7 +18,7 @@ export class Scatter {
     this.node = byId("scatter");
     this.x = candidates.number(X).map(value => value / GB);
     this.y = candidates.number(Y);
-    this.view = new Chart(this.node, () => this.#option());
+    this.view = new Chart(this.node, () => this.#frame(), () => this.#series());
     this.fronts = this.#fronts();
     this.#listen();
     const select = button("Select a range", () => this.#select(!this.#isSelecting), {"aria-pressed": "false", id: "select"});
@@ -31,9 +31,7 @@ export class Scatter {
   /** Draw the rows that match. */
   draw(shown) {
     this.#shown = shown;
-    const zoom = this.view.chart.getOption()?.dataZoom;
-    this.view.draw(zoom ? {dataZoom: zoom} : {});
-    if (this.#isSelecting) this.#select(true);
+    this.view.draw();
   }
 
   /** What a candidate is and reaches, for tooltips and screen readers. */
@@ -51,44 +49,63 @@ export class Scatter {
     return [...new Set(rows.map(kind))].map(one => ({isLookedAt: one !== "projected/projected", rows: rows.filter(i => kind(i) === one)}));
   }
 
-  #option() {
-    const point = i => [this.x[i], this.y[i]];
-    const ring = (rows, colour, size) => ({type: "scatter", silent: true, z: 5, symbol: "circle", symbolSize: size, data: rows.map(point),
-      itemStyle: {color: "transparent", borderColor: colour, borderWidth: 2}});
-    const walk = this.#walk();
+  #frame() {
     return {
       grid: {left: 66, right: 18, top: 16, bottom: 44},
       xAxis: {type: "value", name: "memory per GPU, GB", nameLocation: "middle", nameGap: 28, ...this.#range(this.x, this.limit && this.limit / GB), ...axisStyle()},
       yAxis: {type: "value", name: "tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
       dataZoom: [{type: "inside", xAxisIndex: 0, filterMode: "none"}, {type: "inside", yAxisIndex: 0, filterMode: "none"}],
       brush: {xAxisIndex: 0, yAxisIndex: 0, seriesIndex: 0, brushStyle: {color: "#8884", borderColor: css("--accent")}},
-      series: [this.#limit(), ...this.#points(),
-        ...this.fronts.map(front => ({type: "line", step: "end", silent: true, z: 4, symbol: "circle", symbolSize: 7, showAllSymbol: true,
-          data: front.rows.map(point), color: css("--ink"), lineStyle: {color: css("--ink"), width: 1.5, type: front.isLookedAt || this.fronts.length === 1 ? "solid" : "dashed"},
-          itemStyle: {color: front.isLookedAt ? css("--ink") : css("--card"), borderColor: css("--ink")}})),
-        ring(this.state.pinned, css("--hot"), 14), ring(this.#at >= 0 ? [walk[this.#at]] : [], css("--accent"), 18)],
     };
+  }
+
+  #series() {
+    const point = i => [this.x[i], this.y[i]], ink = css("--ink");
+    const ring = (id, rows, colour, size) => ({id, type: "scatter", silent: true, z: 5, symbol: "circle", symbolSize: size, data: rows.map(point),
+      itemStyle: {color: "transparent", borderColor: colour, borderWidth: 2}});
+    const front = ({rows, isLookedAt}, k) => ({id: "front-" + k, type: "line", step: "end", silent: true, z: 4, symbol: "circle", symbolSize: 7, showAllSymbol: true,
+      data: rows.map(point), lineStyle: {color: ink, width: 1.5, type: isLookedAt || this.fronts.length === 1 ? "solid" : "dashed"},
+      itemStyle: {color: isLookedAt ? ink : css("--card"), borderColor: ink}});
+    return [this.#limit(), ...this.#points(), ...this.fronts.map(front), ring("pinned", this.state.pinned, css("--hot"), 14),
+      ring("at", this.#at >= 0 ? [this.#walk()[this.#at]] : [], css("--accent"), 18)];
   }
 
   #walk() { return this.fronts.flatMap(front => front.rows); }
 
-  /** One series for each value of the colour, slower rows below faster ones. */
+  /** One series for each value of the colour; of candidates on the same pixels the fastest is drawn. */
   #points() {
-    const {codes, values} = this.candidates.coded(this.state.colour), count = values.map(() => 0);
-    for (const i of this.#shown) count[codes[i]]++;
-    const data = count.map(size => new Float64Array(2 * size)), size = this.#shown.length > 2e4 ? 2 : this.#shown.length > 2e3 ? 3 : 6;
-    for (const i of this.#shown) {
-      const at = 2 * --count[codes[i]];
-      data[codes[i]][at] = this.x[i];
-      data[codes[i]][at + 1] = this.y[i];
-    }
-    return data.map((points, code) => ({type: "scatter", large: true, largeThreshold: 0, progressive: 0, silent: true, symbol: "rect",
-      symbolSize: size, itemStyle: {color: colourOf(code)}, data: points})).filter(series => series.data.length);
+    const {codes, values} = this.candidates.coded(this.state.colour), data = values.map(() => []);
+    const size = this.#shown.length > 2e4 ? 2 : this.#shown.length > 2e3 ? 3 : 6;
+    for (const i of this.#apart(size)) data[codes[i]].push(this.x[i], this.y[i]);
+    return data.map((points, code) => ({id: "points-" + code, type: "scatter", large: true, largeThreshold: 0, progressive: 0, silent: true, symbol: "rect",
+      symbolSize: size, itemStyle: {color: colourOf(code)}, data: Float64Array.from(points)})).filter(series => series.data.length);
   }
+
+  /** Candidates in the view that do not share a square of so many pixels with a faster one. */
+  #apart(size) {
+    const [left, right] = this.#window(0, this.#range(this.x, this.limit && this.limit / GB)), [low, high] = this.#window(1, this.#range(this.y));
+    const [columns, lines] = [this.view.chart.getWidth(), this.view.chart.getHeight()].map(length => Math.ceil(length / size)), isTaken = new Uint8Array(columns * lines);
+    const across = (columns - 1) / (right - left), up = (lines - 1) / (high - low), found = [];
+    for (let k = 0; k < this.#shown.length; k++) {
+      const i = this.#shown[k], x = this.x[i], y = this.y[i];
+      if (!(x >= left && x <= right && y >= low && y <= high)) continue;
+      const at = Math.round((y - low) * up) * columns + Math.round((x - left) * across);
+      if (!isTaken[at]) { isTaken[at] = 1; found.push(i); }
+    }
+    return found;
+  }
+
+  /** The part of an axis that the zoom shows. */
+  #window(which, {min, max}) {
+    const {start = 0, end = 100} = this.#zoomed()?.[which] ?? {};
+    return [min + (max - min) * start / 100, min + (max - min) * end / 100];
+  }
+
+  #zoomed() { return this.view.chart.getOption()?.dataZoom; }
 
   #limit() {
     const [low, high] = Object.values(this.#range(this.y)), at = this.limit / GB;
-    return {type: "line", silent: true, symbol: "none", data: this.limit ? [[at, low], [at, high]] : [], lineStyle: {color: css("--hot"), type: "dashed", width: 1.5},
+    return {id: "limit", type: "line", silent: true, symbol: "none", data: this.limit ? [[at, low], [at, high]] : [], lineStyle: {color: css("--hot"), type: "dashed", width: 1.5},
       endLabel: {show: true, formatter: () => `usable ${Math.round(at)} GB`, color: css("--hot"), align: "right", offset: [-8, 12]}};
   }
 
@@ -153,6 +170,7 @@ export class Scatter {
       const i = this.#isSelecting ? undefined : this.#nearest(e.offsetX, e.offsetY);
       if (i !== undefined) this.state.pin(i);
     });
+    chart.on("datazoom", () => { this.redraw ??= requestAnimationFrame(() => { this.redraw = null; this.draw(this.#shown); }); });
     chart.on("brushEnd", ({areas}) => { if (areas.length) this.#selected(areas[0].coordRange); });
     node.setAttribute("tabindex", "0");
     node.setAttribute("role", "application");

@@ -57,7 +57,7 @@ export class Table {
 
   #columns() {
     const {candidates} = this, pinnable = SHORT.map(name => FIGURES.find(figure => figure.name === name) || name);
-    const figures = pinnable.map(one => one === "label" ? {name: "label", title: "configuration", cell: i => candidates.label(i)}
+    const figures = pinnable.map(one => one === "label" ? {name: "label", title: "configuration", isText: true, cell: i => candidates.label(i)}
       : one === "tie" ? {name: "tie", title: "tie", cell: i => candidates.value("ties_with_best", i) ? "=" : ""}
         : {name: one.name, title: one.title, sort: one.column, cell: i => one.text(candidates.number(one.column)[i]), isNumber: true});
     const coded = name => ({name, title: words(name), sort: name, cell: i => String(candidates.value(name, i)), isNumber: typeof candidates.coded(name).values[0] === "number"});
@@ -91,6 +91,6 @@ export class Table {
     const rank = this.candidates.number("rank")[i], name = rank ? "rank " + rank : this.candidates.label(i);
     const pin = button(isPinned ? "\u2605" : "\u2606", () => { this.state.pin(i); this.body.querySelector(`[data-row="${i}"]`)?.focus(); },
       {"aria-pressed": isPinned, "aria-label": "Pin " + name, "data-row": i});
-    return el("tr", {class: isPinned ? "pinned" : null}, el("td", {}, pin), columns.map(({cell, isNumber}) => el("td", {class: isNumber ? "n" : null}, cell(i))));
+    return el("tr", {class: isPinned ? "pinned" : null}, el("td", {}, pin), columns.map(({cell, isNumber, isText}) => el("td", {class: isNumber ? "n" : isText ? "w" : null}, cell(i))));
   }
 }
