@@ -24,7 +24,8 @@ setup(
     package_data={name: ["*.yaml"] for name in DATA}
     | {
         "primus_search": ["py.typed"],
-        "primus_search.report": ["*.js", "*.css"],
+        "primus_search.report.page": ["*.js", "*.css"],
+        "primus_search.report.page.vendor": ["*"],
         "primus_search.templates": ["*.html"],
         "primus_search.lab.published.vocabulary": ["*.yaml"],
     },

@@ -25,6 +25,7 @@ from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.knobs import KNOB
 from primus_search.space import Axis, Enumerator
+from tests.support.page_rows import columns
 from tests.support.small_runs import make_run
 
 DENSE: dict[str, Any] = {
@@ -304,4 +305,4 @@ def test_rows_of_several_clusters_are_explained_on_their_own(tmp_path: Path) -> 
         seen.add((e.choice.cluster.num_nodes, e.choice.cluster.network.nic_bytes_per_s))
     assert len(seen) > 1
     shown = content(run)
-    assert shown["notes"] == [] and "step" in shown["table"]["rows"][0]
+    assert shown["notes"] == [] and columns(shown["rows"])["rank"][0] == 1

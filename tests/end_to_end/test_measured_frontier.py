@@ -26,6 +26,7 @@ from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
 from primus_search.report.frontier_text import print_saved_frontier
 from primus_search.report.html_data import content
+from tests.support.page_rows import columns
 from tests.support.small_runs import make_run
 
 SLOWER, HEAVIER = 1.25, 1.02
@@ -113,13 +114,13 @@ def test_the_terminal_marks_what_each_point_stands_on(run: SavedRun) -> None:
 
 
 def test_the_page_has_parts_that_sum_to_the_measured_figures(run: SavedRun) -> None:
-    for table in ("table", "frontier"):
-        rows = content(run)[table]["rows"]
-        measured = [row for row in rows if row["time_evidence"] == MEASURED]
-        assert measured
-        for row in measured:
-            assert sum(row["step"].values()) == pytest.approx(row["step_s"], rel=1e-4)
-            assert sum(row["memory"].values()) == pytest.approx(row["memory_bytes"], rel=1e-4)
+    found = columns(content(run)["rows"])
+    measured = [i for i, evidence in enumerate(found["time_evidence"]) if evidence == MEASURED]
+    assert measured
+    for i in measured:
+        for parts, whole in (("step.", "step_s"), ("memory.", "memory_bytes")):
+            total = sum(column[i] for name, column in found.items() if name.startswith(parts))
+            assert total == pytest.approx(found[whole][i], rel=1e-4)
 
 
 def test_measuring_again_with_nothing_measured_gives_back_the_frontier_of_the_search(

@@ -1,29 +1,41 @@
-"""report.html in a real browser: nothing requested, nothing complained about, and everything answers."""
+"""report.html of 100,000 candidates in a real browser: it requests nothing, logs nothing, and every control works."""
 
+import base64
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
+from primus_search.candidates import COLUMN_NAMES
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.export import launch_files
-from primus_search.export.job import LaunchJob
-from primus_search.report.html import page, write_report
-from primus_search.report.html_data import _packed, content
+from primus_search.report.html import write_report
+from primus_search.report.html_data import content
+from primus_search.report.labels import short
+from primus_search.units import GB
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, browser
-from tests.support.small_runs import make_run
+from tests.support.page_rows import columns
+from tests.support.small_runs import AXES, make_run
 
 NASTY = "<script>alert(1)</script>"
+KEPT = 100_000
+MOST_BYTES = 6_000_000
+WIDE = AXES | {
+    "tp": [1, 2, 4], "vpp": [1, 2, 3], "micro_batch_size": [1, 2, 4, 8], "deepep": [True, False],
+    "grouped_gemm": ["turbo", "legacy"], "loss_fusion": [True, False], "overlap_grad_reduce": [True, False],
+    "recompute": ["none", "full", "selective", "moe_act", "layernorm", "moe_act+layernorm"],
+    "schedule": ["1f1b", "interleaved", "zb-h1", "zbv", "v-half", "v-min"], "fp8": ["none", "hybrid", "blockwise"],
+}  # fmt: skip
+AXE = Path(__file__).parents[1] / "support" / "axe_core" / "axe.min.js"
 in_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose space and model are named like an attack."""
-    folder = make_run(tmp_path_factory.mktemp("page"), name=NASTY)
+def named_like_an_attack(folder: Path) -> Path:
+    """A run whose model and notes are markup, with its page."""
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(facts | {"model": NASTY, "notes": [NASTY]}))
     write_report(folder)
@@ -31,143 +43,378 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as session:
-        yield session
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return named_like_an_attack(make_run(tmp_path_factory.mktemp("page"), name=NASTY))
 
 
-def test_what_a_run_is_called_is_text_and_never_markup(run: Path) -> None:
-    text = (run / "report.html").read_text()
-    assert text.count("<script") == 2  # the data, and the script of the page
-    assert NASTY not in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "\\u003cscript\\u003e" in text
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that keeps 100,000 candidates."""
+    folder = make_run(tmp_path_factory.mktemp("wide"), keep=KEPT, name=NASTY, framework="primus", space=WIDE)
+    return named_like_an_attack(folder)
 
 
-def test_the_page_names_no_address(run: Path) -> None:
-    text = (run / "report.html").read_text()
-    assert not re.findall(r"""(?:src|href)\s*=\s*["']?(?!data:)[a-z/]""", text)
-    assert "http://" not in text and "https://" not in text
+@pytest.fixture(scope="module")
+def rows(run: Path) -> dict[str, list[Any]]:
+    """The columns that the page holds."""
+    return columns(content(SavedRun.open(run))["rows"])
+
+
+@pytest.fixture(scope="module")
+def session(run: Path) -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(run: Path, session: Browser) -> Browser:
+    """The page, as it is when it is first opened."""
+    return opened(session, run)
+
+
+def opened(session: Browser, folder: Path, selection: str = "") -> Browser:
+    session.open("about:blank")
+    session.open((folder / "report.html").as_uri() + selection)
+    ready = (
+        "const e = document.documentElement; const look = () => e.dataset.ready ? done() : setTimeout(look, 20); look()"
+    )
+    session.wait(f"new Promise(done => {{ {ready} }})")
+    return session
+
+
+def text(page: Browser, selector: str) -> str:
+    return str(page.run("return document.querySelector(arguments[0]).textContent", selector))
+
+
+def cells(page: Browser, selector: str) -> list[list[str]]:
+    rows = "[...document.querySelectorAll(arguments[0] + ' tbody tr')]"
+    found: list[list[str]] = page.run(f"return {rows}.map(r => [...r.cells].map(c => c.textContent))", selector)
+    return found
+
+
+def type_filter(page: Browser, filter_text: str) -> None:
+    script = "const f = document.getElementById('filter'); f.value = arguments[0]; f.dispatchEvent(new Event('input'))"
+    page.run(script, filter_text)
+
+
+def matching(page: Browser) -> int:
+    return int(text(page, "#count").split(" of ")[0].replace(",", ""))
+
+
+def click(page: Browser, selector: str) -> None:
+    page.run("document.querySelector(arguments[0]).click()", selector)
+
+
+def press(page: Browser, selector: str, key: str) -> None:
+    event = "new KeyboardEvent('keydown', {key: arguments[1], bubbles: true})"
+    page.run(f"document.querySelector(arguments[0]).dispatchEvent({event})", selector, key)
+
+
+def drag(page: Browser, selector: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Press, move and release the mouse between two places of an element, as shares of its width and height."""
+    page.run("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
+    box = page.run(
+        "const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.x, b.y, b.width, b.height]",
+        selector,
+    )
+    places = [(box[0] + x * box[2], box[1] + y * box[3]) for x, y in (start, ((start[0] + end[0]) / 2, end[1]), end)]
+    (x, y), *path = places
+    page.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    page.command("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, button="left", buttons=1, clickCount=1)
+    for x, y in path:
+        page.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, button="left", buttons=1)
+    page.command("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, button="left", clickCount=1)
+
+
+def catch_downloads(page: Browser) -> None:
+    """Keep what links would download in `window.saved`: the name, and the text or the address of data."""
+    page.run(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () { const {download, href} = this;"
+        "if (href.startsWith('data:')) saved.push([download, href]);"
+        "else window.waits = window.blobs.get(href).text().then(text => saved.push([download, text])); };"
+        "window.blobs = new Map(); const make = URL.createObjectURL;"
+        "URL.createObjectURL = blob => { const at = make(blob); window.blobs.set(at, blob); return at; }"
+    )
+
+
+def saved(page: Browser) -> tuple[str, str]:
+    page.wait("window.waits")
+    name, found = page.run("return saved.pop()")
+    return name, found
+
+
+# --- without a browser -----------------------------------------------------------------------------------------------
+
+
+def test_what_a_run_is_called_is_text_and_never_markup(small: Path) -> None:
+    page_text = (small / "report.html").read_text()
+    assert page_text.count("<script") == 4  # data, columns, the library, the script of the page
+    assert NASTY not in page_text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page_text and "unsafe-inline'; script-src 'sha256-" in page_text
+
+
+def test_the_page_names_no_address(small: Path) -> None:
+    page_text = (small / "report.html").read_text()
+    assert not re.findall(r"""<[^>]*(?:src|href)\s*=\s*["'](?!data:|#)""", page_text)
+    assert {re.match(r"https?://[\w.]*", found)[0] for found in re.findall(r"https?://\S*", page_text)} <= {
+        "http://www.w3.org"
+    }  # type: ignore[index]
+
+
+def test_the_first_screen_needs_no_script(small: Path) -> None:
+    head = (small / "report.html").read_text().split("<noscript>")[0]
+    best = SavedRun.open(small).ranking[0]
+    for told in (short(best), f"{best['tokens_per_s_per_gpu']:,.0f}", "vs #1", "primus-search export RUN 1"):
+        assert told in head
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
 
 
 @in_browser
-def test_it_loads_silently_and_asks_nobody(run: Path, chromium: Browser) -> None:
-    chromium.open((run / "report.html").as_uri())
-    assert chromium.run("return document.documentElement.dataset.ready") is not None
-    assert chromium.complaints() == []
-    assert chromium.asked() == []
-    assert chromium.run("return document.querySelector('h1').textContent") == NASTY
-    assert NASTY in chromium.run("return document.getElementById('about').textContent")
-    names = chromium.run("return [...document.querySelectorAll('section')].map(s => s.id)")
-    for name in ("pareto", "pinned", "ranking", "knobs", "parallel", "funnel", "evidence", "export", "about"):
-        assert name in names
+def test_it_loads_silently_and_requests_nothing(run: Path, page: Browser) -> None:
+    assert (run / "report.html").stat().st_size <= MOST_BYTES
+    assert page.complaints() == [] and page.asked() == []
+    assert text(page, "h1") == NASTY and NASTY in text(page, "#about")
+    assert matching(page) >= KEPT
+    shown = page.run("return [...document.querySelectorAll('section')].filter(s => !s.hidden).map(s => s.id)")
+    assert set(shown) >= {"choices", "explore", "pinned", "knobs", "evidence", "funnel", "about"}
 
 
 @in_browser
-def test_the_table_filters_and_sorts(run: Path, chromium: Browser) -> None:
-    chromium.open((run / "report.html").as_uri())
-    rows = SavedRun.open(run).ranking[:100]
-    shown = "return document.querySelectorAll('#ranking tbody tr').length"
-    assert chromium.run(shown) == len(rows)
-    for text, wanted in (
-        ("tp=2", [r for r in rows if r["tp"] == 2]),
-        ("fp8=hybrid micro_batch_size=1", [r for r in rows if r["fp8"] == "hybrid" and r["micro_batch_size"] == 1]),
-        ("bubble_ratio<0.01", [r for r in rows if r["bubble_ratio"] < 0.01]),
-        ("no such thing", []),
+def test_a_filter_acts_on_all_candidates_in_plot_axes_and_table(page: Browser, rows: dict[str, list[Any]]) -> None:
+    lines = text(page, "#parallel-status")
+    for wanted, holds in (
+        ("fp8=none", lambda i: rows["fp8"][i] == "none"),
+        ("TP=2|4 schedule!=1f1b", lambda i: rows["tp"][i] != 1 and rows["schedule"][i] != "1f1b"),
+        ("mbs>1 bubble<=5", lambda i: rows["micro_batch_size"][i] > 1 and rows["bubble_ratio"][i] <= 0.05),
+        ("deepep TP2", lambda i: rows["deepep"][i] and rows["tp"][i] == 2),
+        ("nonesuch", lambda i: False),
+        ("", lambda i: True),
     ):
-        chromium.run(
-            "const f = document.getElementById('filter'); f.value = arguments[0]; f.dispatchEvent(new Event('input'))",
-            text,
-        )
-        assert chromium.run(shown) == len(wanted), text
-    chromium.run("const f = document.getElementById('filter'); f.value = ''; f.dispatchEvent(new Event('input'))")
-    chromium.run("document.querySelector('[data-sort=memory_bytes]').click()")
-    first = chromium.run("return document.querySelector('#ranking tbody button').dataset.rank")
-    least = min(range(len(rows)), key=lambda i: (rows[i]["memory_bytes"], i))
-    assert int(first) == least + 1
+        type_filter(page, wanted)
+        count = sum(bool(holds(i)) for i in range(len(rows["tp"])))
+        assert matching(page) == count, wanted
+        assert text(page, "#place").endswith(f"of {count:,}" if count else "none")
+        assert f" of {count:,} candidates." in text(page, "#parallel-status").replace("values of", "of")
+        assert len(cells(page, "#ranking")) == min(50, count)
+    assert text(page, "#parallel-status") == lines
+    type_filter(page, "nosuch=1")
+    assert text(page, "#problem") == "nosuch: no knob or figure of that name" and matching(page) == len(rows["tp"])
+    assert page.complaints() == []
 
 
 @in_browser
-def test_the_table_shows_interval_chance_to_fit_and_tie(run: Path, chromium: Browser) -> None:
-    chromium.open((run / "report.html").as_uri())
-    rows = SavedRun.open(run).ranking[:100]
-    texts = "r => [...r.cells].slice(3, 6).map(c => c.textContent)"
-    cells = f"return [...document.querySelectorAll('#ranking tbody tr')].map({texts})"
-    wanted = [
-        [f"{r['tokens_per_s_per_gpu_low']:,.0f}", f"{r['tokens_per_s_per_gpu_high']:,.0f}", "=" * r["ties_with_best"]]
-        for r in rows
+def test_the_address_holds_what_is_shown(run: Path, page: Browser) -> None:
+    type_filter(page, "fp8=none GB<200")
+    click(page, "#ranking [data-sort=GB]")
+    click(page, "#ranking tbody tr:nth-child(2) button")
+    shown, count, names = cells(page, "#ranking"), matching(page), text(page, "#pins")
+    selection = page.run("return location.hash")
+    opened(page, run, selection)
+    assert (cells(page, "#ranking"), matching(page), text(page, "#pins")) == (shown, count, names)
+    opened(page, run, "#filter=tp%3D2&colour=nosuch&pins=7,x,-1,1e9&sort=nosuch")
+    assert page.complaints() == [] and text(page, "#pins").count("Unpin") == 1
+
+
+@in_browser
+def test_a_range_of_the_plot_becomes_terms_of_the_filter(page: Browser, rows: dict[str, list[Any]]) -> None:
+    click(page, "#select")
+    drag(page, "#scatter", (0.3, 0.1), (0.7, 0.6))
+    terms = dict(
+        re.findall(r"(GB>=|GB<=|speed>=|speed<=)([\d.]+)", page.run("return document.getElementById('filter').value"))
+    )
+    assert set(terms) == {"GB>=", "GB<=", "speed>=", "speed<="}
+    low, high, slow, fast = (float(terms[name]) for name in ("GB>=", "GB<=", "speed>=", "speed<="))
+    inside = [
+        low <= m / GB <= high and slow <= s <= fast
+        for m, s in zip(rows["memory_bytes"], rows["tokens_per_s_per_gpu"], strict=True)
     ]
-    shown = chromium.run(cells)
-    assert [row[2] for row in shown] == [row[2] for row in wanted]
-    for got, row in zip(shown, wanted, strict=True):  # the page rounds half up, Python half to even
-        assert all(
-            abs(int(a.replace(",", "")) - int(b.replace(",", ""))) <= 1 for a, b in zip(got[:2], row, strict=False)
-        )
-    assert "90 % interval" in chromium.run("return document.getElementById('pinned').textContent")
+    assert 0 < matching(page) == pytest.approx(sum(inside), abs=2)
+    click(page, "#clear")
+    assert matching(page) == len(rows["tp"]) and page.complaints() == []
 
 
 @in_browser
-def test_candidates_are_pinned_from_table_and_plot(run: Path, chromium: Browser) -> None:
-    chromium.open((run / "report.html").as_uri())
-    pinned = "return document.getElementById('pinned').textContent"
-    assert "#1 " in chromium.run(pinned)
-    chromium.run("document.querySelector('#ranking [data-rank=\"3\"]').click()")
-    assert "#3 " in chromium.run(pinned)
-    chromium.run("document.querySelector('#ranking [data-rank=\"3\"]').click()")
-    assert "#3 " not in chromium.run(pinned)
+def test_a_range_of_an_axis_becomes_a_term_of_the_filter(page: Browser, rows: dict[str, list[Any]]) -> None:
+    place = page.run("const b = document.getElementById('parallel').clientWidth; return 50 / b")
+    drag(page, "#parallel", (place, 0.93), (place, 0.6))
+    found = page.run("return document.getElementById('filter').value")
+    assert re.fullmatch(r"[a-z_]+!?=[\w|]+", found) and 0 < matching(page) < len(rows["tp"])
+    assert page.complaints() == []
+
+
+@in_browser
+def test_the_legend_switches_values_off_and_on(page: Browser, rows: dict[str, list[Any]]) -> None:
+    assert text(page, "#legend [data-code='0']") == "none"
+    click(page, "#legend [data-code='0']")
+    assert matching(page) == sum(value != "none" for value in rows["fp8"])
+    assert (
+        page.run("return document.querySelector('#legend [data-code=\"0\"]').getAttribute('aria-pressed')") == "false"
+    )
+    click(page, "#legend [data-code='0']")
+    assert matching(page) == len(rows["fp8"]) and page.run("return document.getElementById('filter').value") == ""
+    page.run("const c = document.getElementById('colour'); c.value = 'pp'; c.dispatchEvent(new Event('change'))")
+    assert list(text(page, "#legend")) == [str(pp) for pp in sorted(set(rows["pp"]))]
+
+
+@in_browser
+def test_the_table_sorts_turns_pages_and_shows_short_names(
+    run: Path, page: Browser, rows: dict[str, list[Any]]
+) -> None:
+    names = [short(row) for row in SavedRun.open(run).ranking[:50]]
+    assert [row[2] for row in cells(page, "#ranking")] == names
+    click(page, "#next")
+    assert text(page, "#place").startswith("51 to 100 of")
+    click(page, "#ranking [data-sort=GB]")
+    least = sorted(rows["memory_bytes"])[:50]
+    shown = [float(row[7]) for row in cells(page, "#ranking")]
+    assert shown == [pytest.approx(value / GB, abs=0.06) for value in least]
+    assert (
+        page.run("return document.querySelector('[data-sort=GB]').closest('th').getAttribute('aria-sort')")
+        == "ascending"
+    )
+    click(page, "#knob-columns")
+    assert "schedule" in page.run("return [...document.querySelectorAll('#ranking th')].map(h => h.textContent)")
+
+
+@in_browser
+def test_candidates_are_pinned_from_choices_table_and_plot(run: Path, page: Browser) -> None:
+    assert "#1 " in text(page, "#pins")
+    click(page, "#ranking tbody tr:nth-child(3) button")
+    assert "#3 " in text(page, "#pins")
+    click(page, "#ranking tbody tr:nth-child(3) button")
+    assert "#3 " not in text(page, "#pins")
+    click(page, "#choices tbody tr:last-child button")
+    rank = page.run("return document.querySelector('#choices tbody tr:last-child button').dataset.pinRank")
+    assert f"#{rank} " in text(page, "#pins")
     # By keyboard alone: the left end of the frontier.
     least = min(SavedRun.open(run).frontier, key=lambda row: row["memory_bytes"])
     for key in ("ArrowRight", "Enter"):
-        pressed = "document.getElementById('scatter').dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}))"
-        chromium.run(pressed, key)
-    assert f"{least['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU" in chromium.run(pinned)
+        press(page, "#scatter", key)
+    assert f"{least['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU" in text(page, "#pins")
+    assert short(least) in text(page, "#scatter-status")
 
 
 @in_browser
-def test_a_launch_file_is_copied_whole(run: Path, chromium: Browser) -> None:
-    chromium.open((run / "report.html").as_uri())
-    chromium.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    chromium.run(
-        "document.querySelector('[data-format=\"primus.yaml\"]').click(); document.getElementById('copy').click()"
+def test_bars_tell_their_values_on_hover_and_focus(page: Browser) -> None:
+    click(page, "#ranking tbody tr:nth-child(2) button")
+    told = page.run(
+        "const bar = document.querySelector('#pins .stack i'), tip = document.getElementById('tip'); bar.focus();"
+        "return [bar.getAttribute('aria-label'), tip.textContent, tip.hidden]"
     )
-    chromium.wait("new Promise(done => setTimeout(done, 300))")
-    assert chromium.run("return document.getElementById('copied').textContent") == "Copied."
-    saved = SavedRun.open(run)
-    job = LaunchJob(
-        candidate=saved.candidate(1),
-        model=saved.space.model,
-        cluster=saved.cluster(1).cluster,
-        workload=saved.space.workload,
-        framework=saved.cluster(1).framework,
+    assert told[0] == told[1] and re.fullmatch(r"[a-z ]+: [\d.]+ m?s \([\d.]+ %\)", told[0]) and told[2] is False
+    press(page, "#pins .stack i", "ArrowRight")
+    moved = page.run("return document.activeElement.getAttribute('aria-label')")
+    assert moved != told[0] and moved == text(page, "#tip")
+    page.run("document.activeElement.blur()")
+    assert page.run("return document.getElementById('tip').hidden")
+    event = "new PointerEvent('pointermove', {clientX: 40, clientY: 40})"
+    page.run(f"document.querySelector('#pins .stack i').dispatchEvent({event})")
+    assert text(page, "#tip") == told[0]
+
+
+@in_browser
+def test_two_rows_are_compared_knob_by_knob_and_part_by_part(run: Path, page: Browser) -> None:
+    ranking = SavedRun.open(run).ranking
+    other = next(i for i, row in enumerate(ranking[:50]) if row["schedule"] != ranking[0]["schedule"])
+    click(page, f"#ranking tbody tr:nth-child({other + 1}) button")
+    a, b = ranking[0], ranking[other]
+    differing = [name for name in COLUMN_NAMES if a[name] != b[name]]
+    words = {True: "true", False: "false"}
+    wanted = {
+        name.replace("_", " "): [words[one[name]] if isinstance(one[name], bool) else str(one[name]) for one in (a, b)]
+        for name in differing
+    }
+    assert {row[0]: row[1:] for row in cells(page, "#compare-knobs")} == wanted
+    step = {row[0]: row[1:] for row in cells(page, "#compare-step")}
+    assert "total" in step and all(re.match(r"[+−]", change) for _, _, change in step.values())
+    numbers = [
+        float(row[2].replace("−", "-").split(" ")[0]) * (1e-3 if row[2].endswith(" ms") else 1.0)
+        for row in step.values()
+    ]
+    assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=1e-4 * len(numbers))
+    assert cells(page, "#compare-memory") or "Where the bytes differ" in text(page, "#pins")
+
+
+@in_browser
+def test_a_pinned_row_has_its_launch_file_or_the_command_that_writes_it(run: Path, page: Browser) -> None:
+    page.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    files = content(SavedRun.open(run))["exports"][1]
+    for name, wanted in files.items():
+        click(page, f'[data-format="{name}"]')
+        assert text(page, "#launch") == wanted
+        click(page, "#copy")
+        assert (
+            page.wait("new Promise(done => setTimeout(() => navigator.clipboard.readText().then(done), 200))") == wanted
+        )
+    click(page, "#ranking tbody tr:nth-child(40) button")
+    assert text(page, "#launch") == f"primus-search export {run} 40"
+    assert text(page, "[data-command]") == f"primus-search export {run} 1"
+
+
+@in_browser
+def test_what_is_shown_is_saved_as_png_svg_and_csv(page: Browser) -> None:
+    catch_downloads(page)
+    type_filter(page, "fp8=none tp=2")
+    count = matching(page)
+    click(page, "[aria-label='Save what matches as CSV']")
+    name, found = saved(page)
+    table = list(csv.DictReader(io.StringIO(found)))
+    assert name == "candidates.csv" and len(table) == count and {row["fp8"] for row in table} == {"none"}
+    assert set(COLUMN_NAMES) <= set(table[0])
+    for which in ("memory-throughput", "knobs"):
+        click(page, f"[aria-label='Save {which} as PNG']")
+        name, found = saved(page)
+        assert name == which + ".png" and base64.b64decode(found.split(",")[1]).startswith(b"\x89PNG")
+        click(page, f"[aria-label='Save {which} as SVG']")
+        name, found = saved(page)
+        assert name == which + ".svg" and found.startswith("<svg") and "<path" in found
+    assert page.complaints() == []
+
+
+@in_browser
+def test_the_pipeline_is_drawn_when_it_comes_into_view(page: Browser) -> None:
+    if page.run("return document.getElementById('pipeline') === null"):
+        pytest.skip("the winner has no pipeline")
+    page.run("document.getElementById('pipeline').scrollIntoView()")
+    assert page.wait(
+        "new Promise(done => setTimeout(() => done(document.querySelector('#gantt canvas') !== null), 500))"
     )
-    assert chromium.wait("navigator.clipboard.readText()") == launch_files(job).texts["primus.yaml"]
+    press(page, "#gantt", "+")
+    assert page.complaints() == []
+
+
+@in_browser
+def test_axe_finds_no_violation(run: Path, page: Browser) -> None:
+    click(page, "#ranking tbody tr:nth-child(2) button")
+    for dark in (False, True):
+        page.command(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
+        page.run(AXE.read_text(encoding="utf-8") + "; window.axe = axe;")
+        told = "v.id + ': ' + v.nodes.map(n => n.html.slice(0, 200) + ' ' + n.failureSummary).join(' | ')"
+        found = page.wait(f"axe.run(document).then(result => result.violations.map(v => {told}))")
+        assert found == [], dark
+    page.command("Emulation.setEmulatedMedia", features=[])
 
 
 @in_browser
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, True)])
-def test_a_phone_scrolls_down_only(run: Path, width: int, dark: bool) -> None:
-    with browser(width, 800, dark=dark) as session:
-        session.open((run / "report.html").as_uri())
-        assert session.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        colour = session.run("return getComputedStyle(document.body).backgroundColor")
+def test_a_phone_scrolls_down_only(small: Path, width: int, dark: bool) -> None:
+    with browser(width, 800, dark=dark) as other:
+        opened(other, small)
+        assert other.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        colour = other.run("return getComputedStyle(document.body).backgroundColor")
         assert (sum(int(n) for n in re.findall(r"\d+", colour)[:3]) < 200) == dark
-        assert session.complaints() == []
+        assert other.complaints() == []
 
 
 @in_browser
-def test_a_hundred_thousand_points_answer_within_two_seconds(run: Path, chromium: Browser) -> None:
-    saved = SavedRun.open(run)
-    data, rng = content(saved), np.random.default_rng(0)
-    for column in ("memory", "speed"):
-        data["points"][column] = _packed(rng.uniform(1e9, 2e11, 100_000), "f")
-    for axis in data["points"]["axes"]:
-        axis["codes"] = _packed(rng.integers(0, len(axis["values"]), 100_000), "u")
-    data["points"] |= {"count": 100_000, "of": 100_000}
-    target = run / "large" / "report.html"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(page(saved, data), encoding="utf-8")
-    assert target.stat().st_size <= 5_000_000
-    ready = []
-    for _ in range(3):  # the best of three: this machine has other things to do
-        chromium.open(target.as_uri())
-        ready.append(int(chromium.run("return document.documentElement.dataset.ready")))
-    assert min(ready) <= 2000
+def test_without_a_decompressor_the_page_says_so(small: Path) -> None:
+    with browser() as other:
+        other.command("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
+        other.open((small / "report.html").as_uri())
+        assert other.run("return document.getElementById('unsupported').hidden") is False
+        assert "ranking.csv" in text(other, "#unsupported") and other.complaints() == []

@@ -21,7 +21,7 @@ export class Candidates {
   /** `rows`: count, columns, labels, knobs, step, memory, frontier; `bytes` as `unpacked` returns them. */
   constructor(rows, bytes) {
     Object.assign(this, {count: rows.count, labels: rows.labels, frontier: rows.frontier, step: rows.step,
-      memory: rows.memory, knobs: rows.knobs});
+      memory: rows.memory, knobs: rows.knobs, nicknames: rows.nicknames});
     this.#bytes = bytes;
     let at = 0;
     for (const column of rows.columns) {
@@ -30,7 +30,11 @@ export class Candidates {
     }
   }
 
-  has(name) { return this.#columns.has(name); }
+  /** The column that a name or nickname stands for; undefined where none does. */
+  named(text) {
+    const name = text.toLowerCase(), full = this.nicknames[name] ?? name;
+    return [...this.#columns.keys()].find(one => one.toLowerCase() === full);
+  }
 
   /** Whether a column holds few values, which the filter takes one by one. */
   isCoded(name) {

@@ -24,12 +24,6 @@ export function partsOf(term) {
 const listed = rest => (rest.match(/(?:[^|"]|"[^"]*"?)+/g) || []).map(bare);
 const quoted = value => /[\s|"]/.test(String(value)) ? '"' + bare(String(value)) + '"' : String(value);
 
-/** A filter text without the terms on a name, and with others in their place. */
-export function replaced(text, name, ...terms) {
-  const others = termsOf(text).filter(term => !same(partsOf(term)?.name ?? "", name));
-  return [...others, ...terms].join(" ");
-}
-
 /** The terms that leave these values of a column, in as few words as it takes. */
 export function valueTerms(name, values, isLeft) {
   const left = values.filter(isLeft), gone = values.filter(value => !isLeft(value));
@@ -62,13 +56,19 @@ export class Filter {
     return {rows: found.subarray(0, size), problems};
   }
 
+  /** A filter text without the terms on a name, and with others in their place. */
+  replaced(text, name, ...terms) {
+    const column = this.#column(name), others = termsOf(text).filter(term => !partsOf(term) || this.#column(partsOf(term).name) !== column);
+    return [...others, ...terms].join(" ");
+  }
+
   /** The values of a coded column that the text leaves: a byte of 0 or 1 for each. */
   left(text, name) {
     const values = this.candidates.coded(name).values;
     const left = new Uint8Array(values.length).fill(1);
     for (const term of termsOf(text)) {
       const parts = partsOf(term);
-      if (parts && same(parts.name, name)) values.forEach((value, code) => { left[code] &= this.#holds(parts, value); });
+      if (parts && this.#column(parts.name) === name) values.forEach((value, code) => { left[code] &= this.#holds(parts, value); });
     }
     return left;
   }
@@ -99,11 +99,14 @@ export class Filter {
     const parts = partsOf(term);
     if (!parts) return this.#labelled(bare(term).toLowerCase());
     const figure = FIGURES.find(({name}) => same(name, parts.name));
-    const column = figure ? figure.column : parts.name;
-    if (!this.candidates.has(column)) return `${parts.name}: no knob or figure of that name`;
+    const column = this.#column(parts.name);
+    if (!column) return `${parts.name}: no knob or figure of that name`;
     if (!figure && this.candidates.isCoded(column)) return this.#coded(column, parts);
     return this.#bounded(this.candidates.number(column), parts, figure ? figure.unit : 1);
   }
+
+  /** The column of a figure, knob or nickname; undefined where there is none. */
+  #column(name) { return FIGURES.find(figure => same(figure.name, name))?.column ?? this.candidates.named(name); }
 
   #labelled(word) {
     return this.candidates.labelled(this.#words.has(word) ? one => one.toLowerCase() === word : one => one.toLowerCase().includes(word));

@@ -2,7 +2,7 @@
 import {Candidates, unpacked} from "./candidates.js";
 import {colourOf} from "./chart.js";
 import {button, byId, copied, el} from "./dom.js";
-import {Filter, replaced, valueTerms} from "./filter.js";
+import {Filter, valueTerms} from "./filter.js";
 import {FIGURES, whole, words} from "./format.js";
 import {Gantt} from "./gantt.js";
 import {Parallel} from "./parallel.js";
@@ -35,7 +35,7 @@ class Page {
     const colours = differing.sort((a, b) => (b === "fp8") - (a === "fp8"));
     this.state = new State(candidates.count, colours);
     this.filter = new Filter(candidates);
-    this.scatter = new Scatter(candidates, this.state, run.limit?.usable_bytes);
+    this.scatter = new Scatter(candidates, this.state, this.filter, run.limit?.usable_bytes);
     this.parallel = new Parallel(candidates, this.state, this.filter);
     this.table = new Table(candidates, this.state);
     this.pins = new Pins(candidates, this.state, run, commandOf);
@@ -95,10 +95,10 @@ class Page {
     const focused = document.activeElement?.dataset?.code;
     const toggle = code => {
       left[code] ^= 1;
-      this.state.set({filter: replaced(filter, colour, ...valueTerms(colour, values, value => left[values.indexOf(value)]))});
+      this.state.set({filter: this.filter.replaced(filter, colour, ...valueTerms(colour, values, value => left[values.indexOf(value)]))});
     };
     byId("legend").replaceChildren(...values.map((value, code) => {
-      const one = button("", () => toggle(code), {"aria-pressed": Boolean(left[code]), "data-code": code, class: "value"});
+      const one = button("", () => toggle(code), {"aria-pressed": String(left[code] === 1), "data-code": code, class: "value"});
       one.append(el("i", {style: "background:" + colourOf(code)}), String(value));
       return one;
     }));

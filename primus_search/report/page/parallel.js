@@ -4,7 +4,7 @@
 // every pair of values of neighbouring axes that any matching candidate has, the fastest first.
 import {Chart, colourOf} from "./chart.js";
 import {byId, css} from "./dom.js";
-import {replaced, valueTerms} from "./filter.js";
+import {valueTerms} from "./filter.js";
 import {FIGURES, whole, words} from "./format.js";
 
 const LEVELS = 48;
@@ -129,6 +129,6 @@ export class Parallel {
   #selected({parallelAxisId, intervals}) {
     const axis = this.axes.find(({name}) => name === parallelAxisId);
     const terms = intervals.length ? axis.terms([...intervals[0]].sort((a, b) => a - b)) : [];
-    this.state.set({filter: replaced(this.state.filter, axis.name, ...terms)});
+    this.state.set({filter: this.filter.replaced(this.state.filter, axis.name, ...terms)});
   }
 }

@@ -1,7 +1,6 @@
 // Memory against throughput of every candidate that matches, the Pareto fronts and what is pinned.
 import {axisStyle, Chart, colourOf} from "./chart.js";
 import {button, byId, css, hideTip, showTip} from "./dom.js";
-import {replaced} from "./filter.js";
 import {chance, GB, gigabytes, whole} from "./format.js";
 
 const REACH = 14, ROOM = 0.04;
@@ -13,8 +12,8 @@ export class Scatter {
   #isSelecting = false;
 
   /** `limit`: bytes that a candidate may use, or undefined. */
-  constructor(candidates, state, limit) {
-    Object.assign(this, {candidates, state, limit});
+  constructor(candidates, state, filter, limit) {
+    Object.assign(this, {candidates, state, filter, limit});
     this.node = byId("scatter");
     this.x = candidates.number(X).map(value => value / GB);
     this.y = candidates.number(Y);
@@ -139,9 +138,9 @@ export class Scatter {
   #selected([xs, ys]) {
     const number = value => String(+value.toPrecision(5)), sorted = values => [...values].sort((a, b) => a - b);
     const [left, right] = sorted(xs), [low, high] = sorted(ys);
-    const memory = replaced(this.state.filter, "GB", `GB>=${number(left)}`, `GB<=${number(right)}`);
+    const memory = this.filter.replaced(this.state.filter, "GB", `GB>=${number(left)}`, `GB<=${number(right)}`);
     this.#select(false);
-    this.state.set({filter: replaced(memory, "speed", `speed>=${number(low)}`, `speed<=${number(high)}`)});
+    this.state.set({filter: this.filter.replaced(memory, "speed", `speed>=${number(low)}`, `speed<=${number(high)}`)});
   }
 
   /** The candidate nearest to a place of the canvas; undefined where none is near. */

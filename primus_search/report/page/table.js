@@ -81,7 +81,7 @@ export class Table {
     const cell = ({name, title, sort, isNumber}) => {
       const isMine = name === sorted, mark = isMine ? (sign ? " \u25be" : " \u25b4") : "";
       const turned = isMine ? (sign ? "" : "-") : FALLING.includes(name) ? "-" : "";
-      const inside = sort ? button(title + mark, () => { this.state.set({sort: turned + name}); this.head.querySelector(`[data-sort="${name}"]`).focus(); }, {"data-sort": name}) : title;
+      const inside = sort ? button(title + mark, () => { this.#page = 0; this.state.set({sort: turned + name}); this.head.querySelector(`[data-sort="${name}"]`).focus(); }, {"data-sort": name}) : title;
       return el("th", {scope: "col", class: isNumber ? "n" : null, "aria-sort": sort ? (isMine ? (sign ? "descending" : "ascending") : "none") : null}, inside);
     };
     return el("tr", {}, el("th", {scope: "col"}, el("span", {class: "unseen"}, "pin")), columns.map(cell));
@@ -90,7 +90,7 @@ export class Table {
   #row(i, columns, isPinned) {
     const rank = this.candidates.number("rank")[i], name = rank ? "rank " + rank : this.candidates.label(i);
     const pin = button(isPinned ? "\u2605" : "\u2606", () => { this.state.pin(i); this.body.querySelector(`[data-row="${i}"]`)?.focus(); },
-      {"aria-pressed": isPinned, "aria-label": "Pin " + name, "data-row": i});
+      {"aria-pressed": String(isPinned), "aria-label": "Pin " + name, "data-row": i});
     return el("tr", {class: isPinned ? "pinned" : null}, el("td", {}, pin), columns.map(({cell, isNumber, isText}) => el("td", {class: isNumber ? "n" : isText ? "w" : null}, cell(i))));
   }
 }
