@@ -2,23 +2,25 @@
 
 Every field is read, or listed in `spaces/keys/huggingface.yaml` as one that decides no size, or makes the file refused
 by its name; a field that is null, false, zero or empty switches nothing on and may be unknown. Defaults of absent
-fields are those of the `transformers` configuration class of the family (version 5.23).
+fields are those of the `transformers` configuration class of the family (version 5.23): sizes in
+`spaces/keys/class_defaults.yaml`, the rest in the family's reader.
 
 Vocabulary: `vocab_size` as published, padded to a multiple of 128 (see `presets`). Encoders of other inputs are named
 as towers of the model, with their parameters where the family is known.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from primus_search.declare.families import FAMILIES, TEXT_OF
 from primus_search.declare.families.towers import SECTIONS, towers
 from primus_search.declare.fields import Fields, Located
-from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
+from primus_search.declare.known_keys import FOLDER, drop_ignored, known_keys, refuse_unread
 from primus_search.declare.presets import build_model
-from primus_search.declare.search_path import title
-from primus_search.declare.source import Document, did_you_mean
+from primus_search.declare.search_path import roots, title
+from primus_search.declare.source import Document, did_you_mean, read
 from primus_search.errors import InputError
 from primus_search.model import Model
 
@@ -44,7 +46,9 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
         fields.entries = {**fields.entries, "vocab_size": Located(vocab_size, fields.where)}
     outer_family = outer.word("model_type", "")
     family = _family(document, fields, outer_family, has_text)
+    filled = _fill_in(fields, family)
     values = FAMILIES[family](fields)
+    fields.read.update(filled)
     values["towers"] = towers(outer, outer_family, values) if has_text else ()
     known = known_keys("huggingface")
     for section in (outer, fields) if has_text else (fields,):
@@ -54,6 +58,31 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
         refuse_unread(section, known)
     name = title(str(document.data.get("_name_or_path") or Path(document.name).absolute()).rstrip("/"))
     return build_model(outer, name=name, source=document.name, ignored=ignored, **values)
+
+
+def _fill_in(fields: Fields, family: str) -> tuple[str, ...]:
+    """Add what the family's configuration class has where the file leaves a key out; the keys added.
+
+    A key under another name that the class takes (`num_experts` of Mixtral) is renamed; both at once stay as they are.
+    """
+    defaults, aliases = _class_defaults()
+    for other, key in aliases.get(family, {}).items():
+        if other in fields.entries and key not in fields.entries:
+            fields.entries = {key if name == other else name: one for name, one in fields.entries.items()}
+    missing = {k: Located(v, fields.where) for k, v in defaults.get(family, {}).items() if k not in fields.entries}
+    fields.entries = {**fields.entries, **missing}
+    return tuple(missing)
+
+
+@lru_cache(maxsize=1)
+def _class_defaults() -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Mapping[str, str]]]:
+    """Defaults and other names of keys by family: `spaces/keys/class_defaults.yaml`."""
+    for root in roots():
+        path = root / FOLDER / "class_defaults.yaml"
+        if path.is_file():
+            data = read(path).data
+            return data["defaults"], data["aliases"]
+    return {}, {}
 
 
 def _is_off(given: Located) -> bool:

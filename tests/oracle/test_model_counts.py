@@ -240,3 +240,45 @@ def test_a_tower_counts_what_transformers_builds(family: str, tmp_path: Path) ->
     text = ("language_model", "lm_head")
     built = sum(p.numel() for name, p in module.named_parameters() if not any(word in name for word in text))
     assert [tower.params for tower in load_model(str(path)).towers] == [built]
+
+
+LEFT_OUT = ("head_dim", "num_key_value_heads", "tie_word_embeddings", "num_attention_heads", "intermediate_size",
+            "vocab_size")  # fmt: skip
+OTHER_NAMES = {
+    "mixtral": ("num_local_experts", "num_experts"),
+    "deepseek_v3": ("n_routed_experts", "num_local_experts"),
+}
+"""A key of a family -> another name that its configuration class takes."""
+
+
+def same_as_transformers(given: dict[str, Any], folder: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**given))
+    path = folder / "config.json"
+    path.write_text(json.dumps(given))
+    assert load_model(str(path)).total_params == sum(p.numel() for p in module.parameters()), given
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "smollm3"])
+@pytest.mark.parametrize("key", LEFT_OUT)
+def test_a_key_left_out_means_what_the_configuration_class_says(family: str, key: str, tmp_path: Path) -> None:
+    """Beside a hidden size and layers of its own, so that sizes that follow from others follow from these."""
+    sizes = {
+        "hidden_size": 1280, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 64, "intermediate_size": 512, "vocab_size": 1000, "tie_word_embeddings": True, "pad_token_id": 0,
+        "bos_token_id": 0, "eos_token_id": 1,
+    }  # fmt: skip
+    same_as_transformers({"model_type": family} | {k: v for k, v in sizes.items() if k != key}, tmp_path)
+
+
+@pytest.mark.parametrize("family", OTHER_NAMES)
+def test_another_name_of_a_key_that_the_class_takes_is_read(family: str, tmp_path: Path) -> None:
+    key, other = OTHER_NAMES[family]
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 128, "vocab_size": 1024, other: 4}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1}
+    given = {"model_type": family} | sizes | {k: v for k, v in heads.items() if family != "mixtral" or "num" in k}
+    same_as_transformers(given | {"num_experts_per_tok": 2, "pad_token_id": 0}, tmp_path)
+    assert key not in given

@@ -28,7 +28,7 @@ def qwen_experts(fields: Fields, num_layers: int) -> Values:
     """Qwen's experts: gated shared ones, and every `decoder_sparse_step`-th layer but for `mlp_only_layers`."""
     shared = fields.integer("shared_expert_intermediate_size", 0, least=0)
     experts = MixtureOfExperts(
-        num_experts=fields.integer("num_experts" if fields.has("num_experts") else "num_local_experts"),
+        num_experts=fields.integer("num_experts"),
         top_k=fields.integer("num_experts_per_tok"),
         expert_ffn_hidden=fields.integer("moe_intermediate_size"),
         shared_ffn_hidden=shared,
