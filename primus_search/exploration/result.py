@@ -116,14 +116,14 @@ class RankingTable:
 
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
-        chosen = rows.tolist()
+        chosen = rows.tolist() if self.sureties else []
         return replace(
             self,
             indices=self.indices[rows],
             candidates=self.candidates.take(rows),
             projection=self.projection.take(rows),
-            time_evidence=tuple(self.time_evidence[row] for row in chosen),
-            memory_evidence=tuple(self.memory_evidence[row] for row in chosen),
+            time_evidence=_picked(self.time_evidence, rows),
+            memory_evidence=_picked(self.memory_evidence, rows),
             expected_shares=self.expected_shares[rows],
             sureties={place: self.sureties[row] for place, row in enumerate(chosen) if row in self.sureties},
         )
@@ -182,6 +182,11 @@ class RankingTable:
             }
             for knobs, found, (time, memory) in zip(self.candidates.rows(chosen), figures, evidence, strict=True)
         ]
+
+
+def _picked(words: tuple[str, ...], rows: Ints) -> tuple[str, ...]:
+    """The words of some rows; most tables of 100,000 hold one word."""
+    return words[:1] * len(rows) if len(set(words)) == 1 else tuple(words[row] for row in rows.tolist())
 
 
 def _shown(figure: int | float) -> int | float:

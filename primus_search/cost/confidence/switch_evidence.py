@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Bools, Candidates, Floats, Ints
+from primus_search.cost.memo import distinct
 from primus_search.knobs import KNOBS
 from primus_search.model import Model
 
@@ -36,11 +37,13 @@ class SwitchEvidence:
         """
         found = self.sets.get(device, {}).get(family(model))
         known = _DEFAULTS if found is None else _codes(found)
-        rows, inverse = np.unique(_codes(table), axis=0, return_inverse=True)
+        codes = _codes(table)
+        number, first = distinct(list(codes.T))
+        rows = codes[first]
         is_on = rows != _DEFAULTS
         lacking = is_on[:, None, :] & (rows[:, None, :] != known[None, :, :])
         best = known[lacking.sum(axis=2).argmin(axis=1)]
-        nearest = np.where(is_on & (rows != best), best, rows)[np.ravel(inverse)]
+        nearest = np.where(is_on & (rows != best), best, rows)[number]
         columns = {name: nearest[:, i] for i, name in enumerate(SWITCHES)}
         return table.with_columns(columns)
 
