@@ -172,15 +172,6 @@ def _ends(text: str) -> tuple[int, int]:
     return stages[0].count("t"), stages[-1].count("t")
 
 
-def canonical_row(job: LaunchJob) -> dict[str, Any]:
-    """The candidate as it is read back: its layout in the plainest form, no shard group outside HSDP."""
-    row = dict(job.row)
-    stages = row["pp"] * row["vpp"]
-    if job.dp * row["cp"] == 1 and not any(job.framework.spellings["sharding"].values.values()):
-        row["sharding"] = "none"  # degrees alone say what is sharded, and all are 1
-    return row | {"pipeline_layout": str(canonical(Layout.parse(row["pipeline_layout"]), job.model, stages))}
-
-
 def pattern(flags: tuple[Any, ...]) -> str:
     """One number per layer as Megatron writes lists: `([0]*3+[1]*58)`."""
     runs = [(value, len(list(group))) for value, group in groupby(int(flag) for flag in flags)]

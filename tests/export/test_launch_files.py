@@ -22,11 +22,12 @@ from primus_search.export import Inexpressible, launch_files
 from primus_search.export.experiments import read_experiment
 from primus_search.export.job import LaunchJob
 from primus_search.export.launch_files import STARTED_BY
-from primus_search.export.megatron_arguments import canonical_row, group_size
+from primus_search.export.megatron_arguments import canonical, group_size
 from primus_search.export.ranks import ranks_of
 from primus_search.export.torchtitan_models import model_file
 from primus_search.framework import Framework
 from primus_search.knobs import KNOBS, Kind, Scope
+from primus_search.layout import Layout
 from primus_search.space import Space
 from tests.support.launched import CLIENTS, MISSING, jobs, verdicts
 
@@ -87,6 +88,15 @@ def unlisted(*, has_experts: bool) -> dict[str, list[object]]:
 
 def shipped_space(name: str, framework: str) -> Space:
     return load_space(name, overrides=[f"framework={framework}"], environ={})
+
+
+def canonical_row(job: LaunchJob) -> dict[str, object]:
+    """The candidate as it is read back: its layout in the plainest form, no shard group outside HSDP."""
+    row = dict(job.row)
+    stages = row["pp"] * row["vpp"]
+    if job.dp * row["cp"] == 1 and not any(job.framework.spellings["sharding"].values.values()):
+        row["sharding"] = "none"  # degrees alone say what is sharded, and all are 1
+    return row | {"pipeline_layout": str(canonical(Layout.parse(row["pipeline_layout"]), job.model, stages))}
 
 
 def read_back(job: LaunchJob, folder: Path) -> dict[str, object]:

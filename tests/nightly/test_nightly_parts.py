@@ -18,6 +18,7 @@ from primus_search.nightly.check import compare
 from primus_search.nightly.figures import hypervolume
 from primus_search.nightly.inputs import GROUPS, inputs_of, with_groups
 from primus_search.nightly.sweep import NightlySweep, SpeedCheck, Tolerances
+from primus_search.nightly.versions import code_hashes
 
 SPACES = sorted(names(FileKind.SPACE).keys() - {"tiny_host"})
 
@@ -95,3 +96,7 @@ def test_worse_fails_and_better_passes() -> None:
 def test_the_runs_that_moved_most_are_named_first() -> None:
     after = replace(ERRORS, predicted={"a": 103.0, "b": 180.0, "new": 1.0})
     assert moved_most(ERRORS, after) == ["b -10.0%", "a +3.0%"]
+
+
+def test_code_that_moves_figures_is_hashed() -> None:
+    assert {"knobs/rows.py", "model/decoder.py", "cost/laws/gemm.py", "candidates.py"} <= set(code_hashes())

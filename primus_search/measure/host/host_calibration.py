@@ -306,13 +306,13 @@ def _network(count: int, *, rates: dict[str, float], latency_s: float, half_spee
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def to_yaml(parts: tuple[Accelerator, Network], *, source: str, stack: str = "host", tables: str = "") -> str:
+def to_yaml(parts: tuple[Accelerator, Network], *, source: str, tables: str = "") -> str:
     """A hardware file, every number with its unit in its key and the source; `tables` names the CSV beside it."""
     accelerator, network = parts
     lines = [
         f"name: {accelerator.name}",
         f"vendor: {accelerator.vendor}",
-        f"default_stack: {stack}",
+        "default_stack: host",
         *([f"tables: {tables}"] if tables else []),
         "",
         "accelerator:",

@@ -30,16 +30,14 @@ CPU_ENVIRONMENT = {
 }
 
 
-def run_ranks(
-    function: str, payload: dict[str, Any], *, ranks: int, limit_s: float, environment: dict[str, str] | None = None
-) -> list[ProcessOutcome]:
+def run_ranks(function: str, payload: dict[str, Any], *, ranks: int, limit_s: float) -> list[ProcessOutcome]:
     """The function's outcome on every rank; its payload gains `rank`, `ranks` and `meeting` (see `join`)."""
     with tempfile.TemporaryDirectory(prefix="primus-search-ranks-") as folder, ThreadPoolExecutor(ranks) as pool:
         meeting = (Path(folder) / "meeting").as_uri()
 
         def run(rank: int) -> ProcessOutcome:
             job = payload | {"rank": rank, "ranks": ranks, "meeting": meeting}
-            return isolated(function, job, limit_s=limit_s, environment=CPU_ENVIRONMENT | (environment or {}))
+            return isolated(function, job, limit_s=limit_s, environment=CPU_ENVIRONMENT)
 
         return list(pool.map(run, range(ranks)))
 
