@@ -34,9 +34,10 @@ from tests.support.small_runs import make_run
 
 ROOT = Path(__file__).parents[2]
 FEW = {"space": 30, "hardware": 40, "stack": 20, "model": 30, "huggingface": 40, "experiment": 16, "sweep": 6,
-       "log": 40, "table": 12, "run folder": 12, "journal": 10, "search": 6, "command line": 25}  # fmt: skip
+       "log": 40, "learn": 20, "table": 12, "run folder": 12, "journal": 10, "search": 6,
+       "command line": 25}  # fmt: skip
 ALL = {"space": 3000, "hardware": 2500, "stack": 1000, "model": 2500, "huggingface": 3000, "experiment": 1500,
-       "sweep": 300, "log": 3000, "table": 700, "run folder": 700, "journal": 500, "search": 300,
+       "sweep": 300, "log": 3000, "learn": 700, "table": 700, "run folder": 700, "journal": 500, "search": 300,
        "command line": 1000}  # fmt: skip
 LAUNCH_FILES = {"primus": "primus.yaml", "megatron": "megatron.sh", "torchtitan": "torchtitan.toml"}
 MOST_MORE_BYTES = 1 << 30
@@ -129,11 +130,18 @@ class Surfaces:
         return self._reading([("nightly.yaml", text)], load_sweep)
 
     def log(self) -> Surface:
+        return self._reading(self._logs(), lambda path: read_log(path).as_json())
+
+    def learn(self) -> Surface:
+        words = ("--as", "x", "--into", str(self.folder / "sites"), "--json")
+        return self._reading(self._logs(), lambda path: cli("learn", str(path), *words))
+
+    @staticmethod
+    def _logs() -> list[tuple[str, bytes]]:
         makers = (written_logs.megatron_lm, written_logs.primus, written_logs.megatron_bridge, written_logs.nemo,
                   written_logs.torchtitan, written_logs.maxtext, written_logs.deepspeed, written_logs.mlperf,
                   written_logs.huggingface)  # fmt: skip
-        seeds = [(f"{make.__name__}.log", "\n".join(make()).encode()) for make in makers]
-        return self._reading(seeds, lambda path: read_log(path).as_json())
+        return [(f"{make.__name__}.log", "\n".join(make()).encode()) for make in makers]
 
     def table(self) -> Surface:
         lines = (ROOT / "tests/oracle/data/training_runs.csv").read_bytes().splitlines(keepends=True)
@@ -163,7 +171,7 @@ class Surfaces:
                 facts["files"][name] = file_facts(content)
                 (folder / "run.json").write_text(json.dumps(facts))
             commands = (("pareto",), ("explain",), ("compare", str(self.run)), ("export", "1"),
-                        ("schedules", "--run"))  # fmt: skip
+                        ("schedules", "--run"), ("next", "--count", "1"))  # fmt: skip
             command, *more = rng.choice(commands)
             cli(command, *more, str(folder)) if "--run" in more else cli(command, str(folder), *more)
 
