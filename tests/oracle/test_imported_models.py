@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from primus_search.declare import load_model
+from primus_search.errors import InputError
 
 LLAMA = {
     "hidden_act": "silu",
@@ -268,3 +269,20 @@ def test_an_imported_model_is_the_preset(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGS[name][0]))
     assert replace(load_model(str(path)), name=PRESET_OF[name]) == load_model(PRESET_OF[name])
+
+
+WORD = "never_seen_before"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_renamed_field_of_a_config_is_refused_by_its_new_name(name: str, tmp_path: Path) -> None:
+    """Any one field that switches something on, of the text section where there is one, spelled as no family knows."""
+    config = CONFIGS[name][0]
+    section: dict[str, Any] = config.get("text_config", config)
+    for key in [key for key, value in section.items() if value not in (None, False, 0, "", [], {})]:
+        renamed = {WORD if k == key else k: v for k, v in section.items()}
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config | {"text_config": renamed} if section is not config else renamed))
+        with pytest.raises(InputError) as caught:
+            load_model(str(path))
+        assert WORD in str(caught.value) or key == "model_type", key
