@@ -69,8 +69,8 @@ def _combinations(runs: Iterable[MeasuredRun]) -> Mapping[str, Mapping[str, Coun
 
 
 def _entry(values: Values, runs: int) -> str:
-    words = {True: "true", False: "false"}
-    parts = [f"{RUNS}: {runs}", *(f"{name}: {words.get(value, value)}" for name, value in values)]
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values}
+    parts = [f"{RUNS}: {runs}", *(f"{name}: {word}" for name, word in words.items())]
     return f"{{{', '.join(parts)}}}"
 
 
