@@ -47,6 +47,10 @@ def content(run: SavedRun) -> dict[str, Any]:
         "ties": sum(bool(row["ties_with_best"]) for row in run.ranking),
         "kept": len(kept),
         "notes": list(facts["notes"]),
+        "coverage": (),
+        "gantt": None,
+        "ablations": (),
+        "advice": (),
     }
     try:
         _add_projected(data, rows, Explained(run, 1), chosen)

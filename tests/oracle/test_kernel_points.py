@@ -16,8 +16,7 @@ from primus_search.calibrate.predict import PointTable
 from primus_search.candidates import Fp8
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.declare.hardware_files import load_cluster, load_hardware
-from primus_search.lab.published.row_overrides import overrides_beside
+from primus_search.declare.hardware_files import load_hardware
 
 DATA = Path(__file__).parent / "data"
 POINTS = read_points(DATA / "kernel_points.csv")
@@ -29,7 +28,7 @@ HARDWARE = {
     "H200": "h200",
     "H800": "h800",
     "B200": "b200",
-    "B200-limited": "b200",
+    "B200-limited": "b200_capped",
     "B300": "b300",
     "GB200": "gb200",
     "GB300": "gb300",
@@ -44,11 +43,8 @@ def accelerator(name: str) -> Accelerator:
 
 
 def device(gpu: str) -> Accelerator:
-    """The accelerator of points; SimuMax's board has its numbers in the overrides of SimuMax's runs."""
-    if gpu != "B200-limited":
-        return accelerator(HARDWARE[gpu])
-    limits = overrides_beside(str(DATA / "training_runs.csv"))["sm-001"]
-    return limits.on_cluster(load_cluster(HARDWARE[gpu], 1)).accelerator
+    """The accelerator of points."""
+    return accelerator(HARDWARE[gpu])
 
 
 def kind_word(point: Point) -> str:

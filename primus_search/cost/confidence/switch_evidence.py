@@ -32,8 +32,8 @@ class SwitchEvidence:
     def measured_part(self, device: str, model: Model, table: Candidates) -> Candidates:
         """The table with every switch that no run on the device had beside the others at a measured value.
 
-        Each row is held against the combination that has most of its switches; what that one lacks is set to its
-        value, or to the default where the device and family have no runs.
+        Each row is held against the nearest combination, and what that one lacks is set to its value: a switch that
+        is off there is twice as far as one at another value. Where the device and family have no runs, all are off.
         """
         found = self.sets.get(device, {}).get(family(model))
         known = _DEFAULTS if found is None else _codes(found)
@@ -42,7 +42,8 @@ class SwitchEvidence:
         rows = codes[first]
         is_on = rows != _DEFAULTS
         lacking = is_on[:, None, :] & (rows[:, None, :] != known[None, :, :])
-        best = known[lacking.sum(axis=2).argmin(axis=1)]
+        distance = lacking.sum(axis=2) + (lacking & (known == _DEFAULTS)[None, :, :]).sum(axis=2)
+        best = known[distance.argmin(axis=1)]
         nearest = np.where(is_on & (rows != best), best, rows)[number]
         columns = {name: nearest[:, i] for i, name in enumerate(SWITCHES)}
         return table.with_columns(columns)
