@@ -31,8 +31,7 @@ def compile_kernels(space: Space, say: Say) -> None:
     if _are_kept():
         return
     has_help = sys.platform == "linux" and available_cores() > 1
-    lasts = "20 s on two cores" if has_help else "40 s on one core"
-    say(f"compiling kernels (memory, pipelines, schedules), once per installation: about {lasts} ...")
+    say("compiling kernels (memory, pipelines, schedules), once per installation: about a minute on two cores ...")
     if not has_help:
         return
     began = time.perf_counter()
