@@ -41,6 +41,7 @@ class Candidates:
     recompute             `Recompute` flags; recompute_num_layers counts layers per virtual stage, FULL only, 0 = all
     shard_group           ranks that share one sharded copy; 0 = all data-parallel ranks
     offload_layers        layers per virtual stage whose activations are offloaded to the host
+    microbatch_group      micro-batches that pass through a chunk together; 0 = as many as stages
     """
 
     tp: Ints
@@ -65,6 +66,7 @@ class Candidates:
     sequence_parallel: Bools
     pipeline_layout: Ints
     offload_layers: Ints
+    microbatch_group: Ints
     exchange_overlap: Bools
     cuda_graph: Ints
     tp_overlap: Bools

@@ -118,7 +118,8 @@ def timeline(s: Stages, one: Candidates, microbatches: int) -> Timeline | None:
     row = one.row(0)
     if row["pp"] == 1:
         return None
-    return simulate(order_for(str(row["schedule"]), int(row["pp"]), microbatches, int(row["vpp"])), pipeline_costs(s))
+    order = order_for(str(row["schedule"]), row["pp"], microbatches, row["vpp"], row["microbatch_group"])
+    return simulate(order, pipeline_costs(s))
 
 
 def pipeline_costs(s: Stages) -> Costs:

@@ -50,6 +50,7 @@ class Shape:
     schedule: str
     pp: int
     vpp: int
+    group: int
     counts: Floats
     recomputed: Floats
     is_far: np.ndarray
@@ -235,7 +236,7 @@ def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: 
     if shape.pp == 1:
         forward, backward, weight, _ = duration
         return microbatches * in_order(forward + backward + weight)
-    order = order_for(shape.schedule, shape.pp, microbatches, shape.vpp)
+    order = order_for(shape.schedule, shape.pp, microbatches, shape.vpp, shape.group)
     if order.virtual_stages != shape.vpp:
         raise ScheduleError(f"{shape.schedule}: vpp={shape.vpp}; this schedule is defined for {order.virtual_stages}")
     return run_columns(order, duration, travel)[0]

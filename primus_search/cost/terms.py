@@ -115,7 +115,10 @@ class Terms:
         pp, vpp, schedule = int(c.pp[i]), int(c.vpp[i]), c.schedules[int(c.schedule[i])]
         counts, recomputed = piece_counts(stages_of(self.job.model, c, i), block_layers)
         is_far = far_hops(self.job.cluster, schedule, pp, vpp)
-        return Shape(schedule=schedule, pp=pp, vpp=vpp, counts=counts, recomputed=recomputed, is_far=is_far)
+        group = int(c.microbatch_group[i])
+        return Shape(
+            schedule=schedule, pp=pp, vpp=vpp, group=group, counts=counts, recomputed=recomputed, is_far=is_far
+        )
 
 
 def _block_layers(c: Candidates) -> Ints:

@@ -37,7 +37,7 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     elif row["vpp"] > 1:
         said[framework.spellings["vpp"].key] = row["vpp"]
     if row["schedule"] == "interleaved" and job.microbatches % row["pp"]:
-        said[GROUP] = group_size(job.microbatches, row["pp"])
+        said.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
     if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
         said.setdefault("overlap_param_gather", True)
     if row["sharding"] == "hsdp":
@@ -52,6 +52,16 @@ def group_size(microbatches: int, stages: int) -> int:
     Source: megatron/core/pipeline_parallel/schedules.py:1170.
     """
     return next(n for n in range(stages, microbatches + 1) if microbatches % n == 0 or microbatches % n >= stages)
+
+
+def _group(row: Mapping[str, Any], found: Settings, world: int) -> int:
+    """Micro-batches of a group where a file chooses them: 0 for those that interleaving has anyway."""
+    group, pp = row.get("microbatch_group", 0), row["pp"]
+    batch = whole("global_batch_size", found.get("global_batch_size") or 0, least=0)
+    replicas = world // (row.get("tp", 1) * pp * row.get("cp", 1))
+    microbatches = batch // max(row.get("micro_batch_size", 1) * replicas, 1)
+    is_usual = group == pp or (microbatches > pp and microbatches % pp and group == group_size(microbatches, pp))
+    return 0 if row["schedule"] != "interleaved" or is_usual else int(group)
 
 
 def _recompute(job: LaunchJob) -> dict[str, Any]:
@@ -72,13 +82,14 @@ def candidate_words(
     knobs = framework.spellings
     row["etp"] = row.get("etp", row.get("tp", 1))
     row |= _pipeline(framework, found, model, row.get("pp", 1), read)
+    row["microbatch_group"] = _group(row, found, world)
     row["recompute"] = recompute_of(knobs["recompute"], found, framework.defaults)
     if row["recompute"] == "full":
         row |= _full_recompute(framework, found, _most_layers(row, model))
     if row.get("sharding") in ("fsdp2", "hsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
         row |= sharded(copies, world // (row.get("tp", 1) * row["pp"]) // copies)
-    read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key, GROUP}
+    read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key}
     read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
     return row, read
 

@@ -35,7 +35,7 @@ def settings_of(framework: Framework, row: Mapping[str, Any], *, has_experts: bo
             continue
         if knob.values:
             said |= setting(knob, _spelled(row[axis]))
-        elif row[axis] != DEFAULTS[axis] or axis not in ("offload_layers",):
+        elif row[axis] or KNOB[axis].least:
             said[knob.key] = row[axis]
     return said | dict(schedule.beside)
 

@@ -1,6 +1,6 @@
 """Orders that took long to find, kept on disk: for the other workers of a search, its last projection, and later runs.
 
-An order at unit costs depends on its name, the three counts and the code that makes it, and on nothing else, so the
+An order at unit costs depends on its name, the four counts and the code that makes it, and on nothing else, so the
 folder carries a fingerprint of that code. A file is compressed, which also tells when it is damaged; what cannot be
 read is built again, and what cannot be written is not kept: the folder saves time and never changes an order.
 """
@@ -34,9 +34,13 @@ SECONDS_PER_DAY = 86_400.0
 COLUMNS = (("offsets", "<i8"), ("kind", "<i1"), ("stage", "<i2"), ("micro_batch", "<i4"), ("overlaps_next", "<i1"))
 
 
-def kept(name: str, stages: int, microbatches: int, virtual_stages: int, build: Callable[[], Table]) -> Table:
+OrderKey = tuple[str, int, int, int, int]
+"""Name, stages, micro-batches, virtual stages and micro-batches of a group of an order."""
+
+
+def kept(key: OrderKey, build: Callable[[], Table]) -> Table:
     """The order on disk, or the one that `build` makes, which is then written if it took long."""
-    path = _path(name, stages, microbatches, virtual_stages)
+    path = _path(key)
     with suppress(OSError, zlib.error, ValueError, KeyError):
         return _read(path.read_bytes())
     started = time.process_time()
@@ -47,13 +51,13 @@ def kept(name: str, stages: int, microbatches: int, virtual_stages: int, build: 
     return table
 
 
-def is_kept(name: str, stages: int, microbatches: int, virtual_stages: int) -> bool:
+def is_kept(key: OrderKey) -> bool:
     """Whether the order is on disk."""
-    return _path(name, stages, microbatches, virtual_stages).exists()
+    return _path(key).exists()
 
 
-def _path(name: str, stages: int, microbatches: int, virtual_stages: int) -> Path:
-    return folder() / f"{name}-{stages}-{microbatches}-{virtual_stages}"
+def _path(key: OrderKey) -> Path:
+    return folder() / "-".join(map(str, key))
 
 
 FINGERPRINT = fingerprint_of(Path(__file__).parent, np.__version__, numba.__version__)

@@ -286,22 +286,29 @@ def _best(stages: int, microbatches: int, virtual_stages: int, costs: Costs, mem
 
 
 @lru_cache(maxsize=256)
-def order_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1) -> Table:
-    """The order at unit costs, kept in memory and on disk: the search asks for the same one again and again."""
+def order_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1, group: int = 0) -> Table:
+    """The order at unit costs, kept in memory and on disk; `group` 0: the schedule's own.
+
+    The search asks for the same order again and again.
+    """
 
     def built() -> Table:
-        return build(name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages)
+        return build(
+            name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages, group=group or None
+        )
 
     _load()
     chosen = _ALGORITHMS.get(name)
     is_ours = chosen is not None and chosen.generate.__module__.startswith(algorithms.__name__)
-    return kept(name, stages, microbatches, virtual_stages, built) if is_ours else built()
+    return kept((name, stages, microbatches, virtual_stages, group), built) if is_ours else built()
 
 
 @lru_cache(maxsize=65536)
-def peak_activations_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1) -> Floats:
+def peak_activations_for(
+    name: str, stages: int, microbatches: int, virtual_stages: int = 1, group: int = 0
+) -> Floats:
     """Highest activations per rank of the order at unit costs, released at W (read-only), kept."""
-    peak = peak_activations(order_for(name, stages, microbatches, virtual_stages))
+    peak = peak_activations(order_for(name, stages, microbatches, virtual_stages, group))
     peak.setflags(write=False)
     return peak
 

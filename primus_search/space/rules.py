@@ -235,6 +235,27 @@ def interleaving_rounds(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
+@_rule(
+    "microbatch_group pp microbatches",
+    reason="a group of micro-batches has at least pp and leaves none or at least pp over (Megatron-LM "
+    "megatron/core/pipeline_parallel/schedules.py)",
+)
+def groups_fill_the_pipeline(job: GridJob, c: Cells) -> Bools:
+    group, microbatches = np.maximum(c.ints("microbatch_group"), 1), c.ints("microbatches")
+    rest = microbatches % group
+    fills = (group >= c["pp"]) & (group <= microbatches) & ((rest == 0) | (rest >= c["pp"]))
+    mask: Bools = (c["microbatch_group"] == 0) | fills
+    return mask
+
+
+@_rule("microbatch_group pp microbatches", reason="groups of pp micro-batches are already there as 0 (doubles)")
+def group_is_new(job: GridJob, c: Cells) -> Bools:
+    if not job.has("microbatch_group", 0):
+        return everywhere(c, True)
+    mask: Bools = (c["microbatch_group"] != c["pp"]) | (c["microbatches"] % c["pp"] != 0)
+    return mask
+
+
 @_rule("pp vpp pipeline_layout", reason="the pipeline layout deals all layers to exactly pp * vpp virtual stages")
 def layout_suits(job: GridJob, c: Cells) -> Bools:
     return job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout")) > 0
@@ -340,9 +361,7 @@ def exchange_overlap_exchanges(job: GridJob, c: Cells) -> Bools:
     reason="overlapped expert exchange needs the interleaved schedule where pp > 1 (Megatron-Core)",
 )
 def exchange_overlap_interleaves(job: GridJob, c: Cells) -> Bools:
-    is_interleaved = np.array([name == INTERLEAVED for name in job.schedules])
-    fits = (c["pp"] == 1) | is_interleaved[c.ints("schedule")]
-    mask: Bools = ~c["exchange_overlap"].astype(bool) | fits
+    mask: Bools = ~c["exchange_overlap"].astype(bool) | (c["pp"] == 1) | interleaves(job, c)
     return mask
 
 
@@ -461,6 +480,13 @@ def is_full(job: GridJob, c: Cells) -> Bools:
 @_matters("recompute_method", "recompute recompute_num_layers")
 def counts_layers(job: GridJob, c: Cells) -> Bools:
     return is_full(job, c) & (c["recompute_num_layers"] > 0)
+
+
+@_matters("microbatch_group", "schedule pp")
+def interleaves(job: GridJob, c: Cells) -> Bools:
+    is_interleaved = np.array([name == INTERLEAVED for name in job.schedules])
+    mask: Bools = is_interleaved[c.ints("schedule")] & (c["pp"] > 1)
+    return mask
 
 
 @_matters("shard_group", "sharding")

@@ -32,6 +32,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "micro_batch_size": (1, 2, 3, 4),
     "vpp": (1, 2, 3, 4),
     "schedule": ("1f1b", "gpipe", "interleaved", "zb-h1", "dualpipev"),
+    "microbatch_group": (0, 2, 3, 4, 8),
     "pipeline_layout": (EVEN, BALANCED, Layout("ends", first=1, last=1), Layout("ends", first=2)),
     "fp8": (Fp8.NONE, Fp8.HYBRID, Fp8.MXFP8, Fp8.NVFP4),
     "recompute": (Recompute.NONE, Recompute.CORE_ATTENTION, Recompute.FULL, Recompute.MLA_UP_PROJ),
@@ -135,6 +136,11 @@ def _pipeline_is_legal(space: Space, r: dict[str, Any], microbatches: int) -> bo
         return False
     if r["schedule"] in ("1f1b", "gpipe", "zb-h1") and r["vpp"] != 1:
         return False
+    group, rest = r["microbatch_group"], microbatches % (r["microbatch_group"] or 1)
+    if group and (not r["pp"] <= group <= microbatches or 0 < rest < r["pp"]):
+        return False
+    if group == r["pp"] and 0 in space.axis("microbatch_group").values and microbatches % group == 0:
+        return False
     layouts = space.axis("pipeline_layout").values
     told = [layout_string(space.model, r["pp"] * r["vpp"], one) for one in layouts]
     mine = told[layouts.index(r["pipeline_layout"])]
@@ -229,6 +235,7 @@ def _with_idle_axes(space: Space, r: dict[str, Any], first: dict[str, Any]) -> d
     idle = {
         "recompute_num_layers": (not full, 0),
         "recompute_method": (not full or r["recompute_num_layers"] == 0, RecomputeMethod.UNIFORM),
+        "microbatch_group": (r["schedule"] != "interleaved" or r["pp"] == 1, 0),
         "shard_group": (r["sharding"] != Sharding.HSDP, 0),
         "grouped_gemm": (not space.model.is_moe, GroupedGemm.TURBO),
         "sequence_parallel": (r["tp"] == 1, False),

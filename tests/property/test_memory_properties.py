@@ -123,14 +123,16 @@ def test_a_row_needs_the_same_alone_as_in_a_table(model: str, rows: list[dict[st
     ),
     pp=st.sampled_from([2, 4, 8]),
     rounds=st.integers(min_value=1, max_value=12),
+    groups=st.integers(min_value=0, max_value=3),
 )
 def test_fewer_micro_batches_with_the_same_peaks_are_really_the_same(
-    schedule: tuple[str, int], pp: int, rounds: int
+    schedule: tuple[str, int], pp: int, rounds: int, groups: int
 ) -> None:
     name, vpp = schedule
-    few = telling_microbatches(name, pp, vpp, rounds * pp)
+    group = min(groups, rounds) * pp if name == "interleaved" else 0
+    few = telling_microbatches(name, pp, vpp, group, rounds * pp)
     most = [
         np.maximum.reduceat((moments.live + moments.waiting).sum(axis=1), moments.first[:-1])
-        for moments in (held(name, pp, vpp, few), held(name, pp, vpp, rounds * pp))
+        for moments in (held(name, pp, vpp, group, few), held(name, pp, vpp, group, rounds * pp))
     ]
     assert most[0].tolist() == most[1].tolist()

@@ -4,7 +4,7 @@ At each pass a rank holds, per chunk, `live` micro-batches (forward done, backwa
 gradient done, weight gradient not). Only moments no other moment of the rank exceeds in everything are kept; for 1F1B
 that is one per rank: p - r micro-batches.
 
-    >>> held("1f1b", 4, 1, 8).live[0]
+    >>> held("1f1b", 4, 1, 0, 8).live[0]
     array([4.])
 """
 
@@ -36,7 +36,7 @@ class HeldMicrobatches:
 
 
 @lru_cache(maxsize=65536)
-def telling_microbatches(schedule: str, pp: int, vpp: int, microbatches: int) -> int:
+def telling_microbatches(schedule: str, pp: int, vpp: int, group: int, microbatches: int) -> int:
     """The fewest micro-batches with the same peaks: what tells pipelines apart in memory.
 
     A fixed pattern repeats itself after a few rounds, unless it holds all micro-batches at once (GPipe). An order that
@@ -44,16 +44,16 @@ def telling_microbatches(schedule: str, pp: int, vpp: int, microbatches: int) ->
     """
     from primus_search.schedule import algorithm, peak_activations_for
 
-    few = min(microbatches, STEADY_ROUNDS * pp)
+    few = min(microbatches, STEADY_ROUNDS * max(pp, group))
     if pp == 1 or few == microbatches or schedule == "1f1b":
         return 1 if pp == 1 else few
-    if algorithm(schedule).cost_aware or float(peak_activations_for(schedule, pp, few, vpp).max()) >= few:
+    if algorithm(schedule).cost_aware or float(peak_activations_for(schedule, pp, few, vpp, group).max()) >= few:
         return microbatches
     return few
 
 
 @lru_cache(maxsize=1 << 12)
-def held(schedule: str, pp: int, vpp: int, microbatches: int) -> HeldMicrobatches:
+def held(schedule: str, pp: int, vpp: int, group: int, microbatches: int) -> HeldMicrobatches:
     """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
     from primus_search.schedule import order_for
 
@@ -66,7 +66,7 @@ def held(schedule: str, pp: int, vpp: int, microbatches: int) -> HeldMicrobatche
         )  # fmt: skip
     from primus_search.cost.memory.memory_kernels import highest_of_ranks
 
-    table = order_for(schedule, pp, microbatches, vpp)
+    table = order_for(schedule, pp, microbatches, vpp, group)
     first, stages, found = highest_of_ranks(table.offsets, table.kind, table.stage, table.rank_of_stage)
     chunks = stages.shape[1]
     return HeldMicrobatches(

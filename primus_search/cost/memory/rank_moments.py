@@ -96,6 +96,7 @@ class Pipeline:
     schedule: str
     pp: int
     vpp: int
+    group: int
     microbatches: int
     layout: Layout
 
@@ -159,7 +160,7 @@ def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) 
     from primus_search.cost.memory.memory_kernels import uncovered_of_each
 
     layers = _stage_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
-    held = live.held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.microbatches)
+    held = live.held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.group, pipeline.microbatches)
     decoder = layers.layers.astype(np.int64)
     first, rank, units = uncovered_of_each(
         held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
@@ -214,7 +215,7 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
     pp, vpp = pipeline.pp, pipeline.vpp
     columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, pipeline.layout)
-    held = live.held(pipeline.schedule, pp, vpp, pipeline.microbatches)
+    held = live.held(pipeline.schedule, pp, vpp, pipeline.group, pipeline.microbatches)
     stages = held.stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
     every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)

@@ -119,7 +119,7 @@ def _searched_orders(enumerator: Enumerator) -> int:
     )
     shapes = zip(*(column.tolist() for column in columns), strict=True)
     return sum(
-        chosen[which].cost_aware and pp > QUICK_STAGES and not is_kept(chosen[which].name, pp, microbatches, vpp)
+        chosen[which].cost_aware and pp > QUICK_STAGES and not is_kept((chosen[which].name, pp, microbatches, vpp, 0))
         for which, pp, microbatches, vpp in shapes
     )
 
