@@ -293,9 +293,7 @@ def order_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1
     """
 
     def built() -> Table:
-        return build(
-            name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages, group=group or None
-        )
+        return build(name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages, group=group or None)
 
     _load()
     chosen = _ALGORITHMS.get(name)
@@ -304,9 +302,7 @@ def order_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1
 
 
 @lru_cache(maxsize=65536)
-def peak_activations_for(
-    name: str, stages: int, microbatches: int, virtual_stages: int = 1, group: int = 0
-) -> Floats:
+def peak_activations_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1, group: int = 0) -> Floats:
     """Highest activations per rank of the order at unit costs, released at W (read-only), kept."""
     peak = peak_activations(order_for(name, stages, microbatches, virtual_stages, group))
     peak.setflags(write=False)

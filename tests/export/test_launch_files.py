@@ -56,7 +56,8 @@ EVERY_KNOB = {
     "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", {"hsdp": [2, 4, 8]}],
     "loss_fusion": [True, False], "overlap_grad_reduce": [True, False], "sequence_parallel": [True, False],
     "pipeline_layout": ["even", "balanced", {"first": 3, "last": 5}], "offload_layers": [0, 1, 4],
-    "microbatch_group": [0, 4, 6, 8, 12], "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2],
+    "microbatch_group": [0, 4, 6, 8, 12],
+    "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2],
 }  # fmt: skip
 OF_EXPERTS = {
     "deepep": [True, False], "sync_free_stage": [0, 1, 2, 3], "grouped_gemm": ["turbo", "legacy"], "ep": [1, 2, 8],
