@@ -9,7 +9,7 @@ release. `space.framework_rules` turns a contract into legality rules, `export` 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 ANY = "any"
@@ -68,12 +68,16 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A condition every job of the framework satisfies, in the language of constraints, and who says so."""
+    """A condition every job of the framework satisfies, in the language of constraints, and who says so.
+
+    until  the release that lifted it; empty: none
+    """
 
     name: str
     holds: str
     reason: str
     source: str
+    until: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +92,11 @@ class Idle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """One launcher of training jobs.
+    """One launcher of training jobs, at its newest release unless its name says another (`nemo@26.04`).
 
     release   what the entries were read in            vendors   whose devices it runs on; empty: any
+    releases  those that differ in what they refuse, oldest first
+    lifted    requirements of earlier releases, each with the release that lifted it
     spellings  how each axis is written; an axis that is not listed has its plain value only
     models    presets that the framework has a model of, and what it calls them
     flavors   other models of the framework by its name: the preset they are but for some fields, and those fields
@@ -103,10 +109,12 @@ class Framework:
     name: str = ANY
     title: str = "any framework"
     release: str = ""
+    releases: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     spellings: Mapping[str, Spelling] = field(default_factory=dict)
     requires: tuple[Requirement, ...] = ()
+    lifted: tuple[Requirement, ...] = ()
     idles: tuple[Idle, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
     flavors: Mapping[str, Settings] = field(default_factory=dict)
@@ -119,6 +127,17 @@ class Framework:
     def is_any(self) -> bool:
         """Whether this is the union of frameworks, not one of them."""
         return self.name == ANY
+
+    @property
+    def launcher(self) -> str:
+        """The name without a release."""
+        return self.name.partition("@")[0]
+
+    def at(self, release: str) -> "Framework":
+        """The contract of one of `releases`, bound by what its successors lifted, too."""
+        newer = self.releases[self.releases.index(release) + 1 :]
+        binding = tuple(one for one in self.lifted if one.until in newer)
+        return replace(self, name=f"{self.name}@{release}", requires=(*self.requires, *binding))
 
     def runs_on(self, vendor: str) -> bool:
         """Whether the framework has a release for the devices of a vendor."""

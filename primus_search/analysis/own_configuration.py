@@ -69,7 +69,7 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
     )
     notes = [f"its {name} is {own}; judged with {ours}" for name, own, ours in pairs if own not in (None, ours)]
     framework = result.best.choice.framework
-    if not framework.is_any and framework.name != experiment.framework.name:
+    if not framework.is_any and framework.launcher != experiment.framework.launcher:
         notes.append(f"a job of {experiment.framework.title}; judged by the rules of {framework.title}")
     if trained is not None and shape(trained) != shape(model):
         notes.append(f"its model is {trained.name}; judged with {model.name}")

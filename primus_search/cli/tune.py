@@ -90,7 +90,7 @@ def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str
             return ""
         files = files_of(saved, chosen_rows(saved, str(rank), None), format_name)
         write_all(folder, {".": next(iter(files.values()))})
-        return SLURM_FILE if format_name == SLURM else STARTED_BY[framework.name]
+        return SLURM_FILE if format_name == SLURM else STARTED_BY[framework.launcher]
 
     return prepare
 

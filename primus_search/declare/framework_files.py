@@ -1,6 +1,7 @@
 """Framework contracts from `hardware/frameworks/*.yaml`: every entry checked, every problem of a file at once.
 
 load_framework("primus").spellings["tp"].key          # tensor_model_parallel_size
+load_framework("nemo@26.04")                      # NeMo as that release was
 default_framework("nvidia")                       # Megatron-LM
 """
 
@@ -22,8 +23,8 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
 
 _KEYS = (
-    "base", "title", "release", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults", "ignored",
-    "effects", "flavors", "launchers", "lifts",
+    "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
+    "ignored", "effects", "flavors", "launchers", "lifts",
 )  # fmt: skip
 
 
@@ -38,14 +39,22 @@ def default_framework(vendor: str) -> Framework:
 
 
 def load_framework(text: str, *, beside: Path | None = None, where: str = "framework") -> Framework:
-    """The contract a name or path stands for. Raises `InputError` with every problem of the file."""
+    """The contract a name or path stands for, `NAME@RELEASE` for an earlier release of it.
+
+    Raises `InputError` with every problem of the file.
+    """
     if text == ANY:
         return ANY_FRAMEWORK
-    path = find(FileKind.FRAMEWORK, text, beside=beside)
+    name, _, release = (text, "", "") if text.endswith(".yaml") else text.partition("@")
+    path = find(FileKind.FRAMEWORK, name, beside=beside)
     if isinstance(path, str):
         raise InputError([Problem(where, path)])
     path = path.resolve()
-    return _read(path) if is_recording() else _loaded(path, path.stat().st_mtime_ns)
+    found = _read(path) if is_recording() else _loaded(path, path.stat().st_mtime_ns)
+    if release and release not in found.releases:
+        known = f"releases: {', '.join(found.releases)}" if found.releases else "its contract names no releases"
+        raise InputError([Problem(where, f"{found.title} has no release {release!r} - {known}")])
+    return found.at(release) if release else found
 
 
 @lru_cache(maxsize=32)
@@ -64,15 +73,19 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
     problems += [document.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}") for key in data if key not in _KEYS]
     base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
+    releases = tuple(map(str, data.get("releases", base.releases)))
     reader = _Reader(document, problems)
+    requires = reader.requirements(data.get("requires", []), releases)
     found = Framework(
         name=name,
         title=str(data.get("title", name)),
         release=str(data.get("release", base.release)),
+        releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
         schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
         spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},
-        requires=(*reader.kept(base.requires, data.get("lifts", [])), *reader.requirements(data.get("requires", []))),
+        requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),
+        lifted=tuple(one for one in requires if one.until),
         idles=(*base.idles, *reader.idles(data.get("idles", []))),
         models={**base.models, **data.get("models", {})},
         flavors={**base.flavors, **data.get("flavors", {})},
@@ -135,16 +148,21 @@ class _Reader:
                 self._problems.append(self._document.problem(("lifts",), f"no rule{did_you_mean(str(name), names)}"))
         return tuple(one for one in inherited if one.name not in lifted)
 
-    def requirements(self, data: list[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+    def requirements(self, data: list[Mapping[str, Any]], releases: Sequence[str]) -> tuple[Requirement, ...]:
         found = []
         for i, one in enumerate(data):
             self._condition(("requires", i, "holds"), str(one.get("holds", "")))
+            until = str(one.get("until", ""))
+            if until and until not in releases:
+                what = f"{until!r} is none of the releases{did_you_mean(until, releases)}"
+                self._problems.append(self._document.problem(("requires", i, "until"), what))
             found.append(
                 Requirement(
                     name=str(one.get("name", "")),
                     holds=str(one.get("holds", "")),
                     reason=str(one.get("reason", "")),
                     source=self._source(("requires", i), one),
+                    until=until,
                 )
             )
         return tuple(found)

@@ -125,7 +125,7 @@ class SpaceFile(_Strict):
     """Software stack by name; the hardware file's default if left out."""
     framework: str | list[str] | None = None
     """What starts the job: primus, megatron, torchtitan, nemo, or any (the union of their rules); several are compared.
-    Left out: primus on AMD devices, megatron on NVIDIA devices."""
+    `nemo@26.04`: as that release was. Left out: primus on AMD devices, megatron on NVIDIA devices."""
     workload: WorkloadFile
     space: Annotated[dict[str, Any], WithJsonSchema(_axes_schema())] = Field(default_factory=dict)
     constraints: list[str] = Field(default_factory=list)

@@ -48,7 +48,7 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
 
     `format_name`: slurm adds a batch file. Raises `InputError` for `any`, from which no job starts.
     """
-    name = job.framework.name
+    name = job.framework.launcher
     if name not in WRITERS:
         known = ", ".join(WRITERS)
         what = f"no job starts from {job.framework.title!r}; name one of {known} with --framework"

@@ -37,7 +37,7 @@ MOST_OVERLAPPED_MTP = 1
 """MTP modules that overlapped expert exchange supports (Megatron-Core transformer_config.py)."""
 
 BEFORE_BLACKWELL = ("sm80", "sm89", "sm90")
-"""Architectures without grouped products whose sizes are on the device."""
+"""Architectures without fused grouped products whose sizes are on the device."""
 
 Keeps = Callable[[GridJob, Cells], Bools]
 
@@ -383,13 +383,15 @@ def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
 
 
 @_rule(
-    "cuda_graph",
-    reason="a graph of the whole iteration with experts needs products of device-side token counts, which NVIDIA's "
-    "devices have from Blackwell on (NVIDIA/TransformerEngine common/gemm/cublaslt_grouped_gemm.cu)",
+    "cuda_graph fp8 etp",
+    reason="a graph of the whole iteration with experts needs products of device-side token counts, fused with the "
+    "activation: Blackwell devices, MXFP8 or NVFP4, whole experts (Megatron-LM docs/user-guide/features/paged_stash.md "
+    "and core/transformer/moe/experts.py _is_fused_impl_supported; TransformerEngine pytorch/ops/_common.py)",
 )
 def graph_has_grouped_products(job: GridJob, c: Cells) -> Bools:
-    is_older = job.cluster.accelerator.arch in BEFORE_BLACKWELL
-    mask: Bools = (c.ints("cuda_graph") != CudaGraph.FULL) | (not (job.model.is_moe and is_older))
+    is_newer = job.cluster.accelerator.arch not in BEFORE_BLACKWELL
+    is_fused = np.isin(c.ints("fp8"), (Fp8.MXFP8, Fp8.NVFP4)) & (c["etp"] == 1) & is_newer
+    mask: Bools = (c.ints("cuda_graph") != CudaGraph.FULL) | (not job.model.is_moe) | is_fused
     return mask
 
 

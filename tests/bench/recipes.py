@@ -1,11 +1,12 @@
 """Published tuned recipes by the user's path: `python tests/bench/recipes.py` writes docs/dev/recipes.md.
 
 The fastest published run of every job (model, devices, sequence, batch, precision) of NVIDIA's performance summaries
-(ids `mb-` and `k1mb-` of the measured tables; `--framework nemo`, their launcher) is projected three times and
-compared with its measurement:
+(ids `mb-` and `k1mb-` of the measured tables; `--framework nemo@RELEASE`, their launcher as the container of the run
+has it) is projected three times and compared with its measurement:
 
     as published   the row itself, as `validate` projects it
     same layout    `run` with its degrees and micro-batch, every other knob left out: expected rate of the first row
+    newest         the same by the rules of the newest release, which take what the recipe could not have had
     best found     the same with everything but model, hardware, nodes, batch, sequence and precision left out
 
 Beside it: is the recipe legal with every knob at its published value; which knobs of the same layout's winner differ
@@ -13,7 +14,9 @@ from the recipe, and what measured pairs that differ in one of them alone say; w
 """
 
 import argparse
+import csv
 import multiprocessing
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +65,8 @@ SWITCHES = tuple(
     )
 )
 NEVER_BELOW, NEVER_ABOVE = 0.95, 1.15
-LEAST_EFFECT = 0.001
+CONTAINER = re.compile(r"\((\d\d\.\d\d)[.\d]* container\)")
+NEWEST = "nemo"
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class Judged:
     run: MeasuredRun
     published: float
     same: Found
+    newest: Found
     best: Found
     why_illegal: str
 
@@ -99,6 +104,19 @@ def every_run() -> tuple[MeasuredRun, ...]:
     return tuple(run for name in TABLES for run in measured_table(DATA / f"{name}.csv").runs)
 
 
+@cache
+def releases() -> dict[str, str]:
+    """Run -> release of the container that its source names, of its framework."""
+    found: dict[str, str] = {}
+    for name in TABLES:
+        with (DATA / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                container = CONTAINER.search(row["source"])
+                if container is not None:
+                    found[row["id"]] = container[1]
+    return found
+
+
 def recipes() -> list[MeasuredRun]:
     """The fastest run of every job."""
     fastest: dict[tuple[Any, ...], MeasuredRun] = {}
@@ -110,21 +128,28 @@ def recipes() -> list[MeasuredRun]:
     return list(fastest.values())
 
 
-def space_of(run: MeasuredRun, axes: dict[str, Any]) -> Space:
+def framework_of(run: MeasuredRun) -> str:
+    """Its launcher at the release it ran on."""
+    return f"{NEWEST}@{releases()[run.id]}"
+
+
+def space_of(run: MeasuredRun, axes: dict[str, Any], framework: str) -> Space:
     """A user's space of a recipe's job, with its precision and some axes given."""
     work = {"seq_length": run.workload.seq_length, "global_batch_size": run.workload.global_batch_size}
     row = run.candidates.row(0)
     return make_space(
         {"name": run.id, "model": PRESETS[run.model.name], "hardware": run.hardware, "nodes": run.cluster.num_nodes,
-         "framework": "nemo",
+         "framework": framework,
          "workload": work, "space": {"fp8": row["fp8"], "fp8_attention": row["fp8_attention"]} | axes}
     )  # fmt: skip
 
 
-def searched(run: MeasuredRun, axes: dict[str, Any]) -> Found:
+def searched(run: MeasuredRun, axes: dict[str, Any], framework: str = "") -> Found:
     """The best of a user's space."""
     try:
-        best = run_search(space_of(run, axes), Options(engine="local", workers=1, keep=1000)).ranking.row(0)
+        best = run_search(
+            space_of(run, axes, framework or framework_of(run)), Options(engine="local", workers=1, keep=1000)
+        ).ranking.row(0)
     except PrimusSearchError as problem:
         return Found(reason=str(problem).splitlines()[-1].strip())
     return Found(rate=float(best["expected_tokens_per_s_per_gpu"]), row=best)
@@ -152,7 +177,7 @@ def _as_axis(layout: str) -> list[Any]:
 def why_illegal(run: MeasuredRun) -> str:
     """Why a recipe is not legal in its framework's space; empty where it is."""
     try:
-        enumerator = Enumerator(space_of(run, pinned(run)))
+        enumerator = Enumerator(space_of(run, pinned(run), framework_of(run)))
     except InputError as problem:
         return str(problem).splitlines()[-1].strip()
     return "" if enumerator.size else ", ".join(enumerator.removed)
@@ -161,8 +186,9 @@ def why_illegal(run: MeasuredRun) -> str:
 def judged(run: MeasuredRun) -> Judged:
     """One recipe with its searches."""
     row = run.candidates.row(0)
-    same, best = searched(run, {name: row[name] for name in LAYOUT}), searched(run, {})
-    return Judged(run=run, published=0.0, same=same, best=best, why_illegal=why_illegal(run))
+    layout = {name: row[name] for name in LAYOUT}
+    same, newest, best = searched(run, layout), searched(run, layout, NEWEST), searched(run, {})
+    return Judged(run=run, published=0.0, same=same, newest=newest, best=best, why_illegal=why_illegal(run))
 
 
 # --- evidence ------------------------------------------------------------------------------------------------------
@@ -249,6 +275,7 @@ def summary(every: Sequence[Judged]) -> list[str]:
         for what, rates in (
             ("as published", [one.published for one in some]),
             ("same layout", [one.same.rate for one in some]),
+            ("newest", [one.newest.rate for one in some]),
             ("best found", [one.best.rate for one in some]),
         ):
             errors = np.array(rates) / np.array([one.measured for one in some]) - 1
@@ -287,16 +314,18 @@ def page(every: Sequence[Judged]) -> str:
         "",
         "## Recipe by recipe",
         "",
-        "| run | model | GPUs | precision | measured | as published | same layout | best found | knobs of the same "
-        "layout's winner that the recipe does not have | best |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| run | model | GPUs | precision | release | measured | as published | same layout | newest | best found | "
+        "knobs of the same layout's winner that the recipe does not have | best |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in every:
         run, mine = one.run, one.same.row or {}
         said = ", ".join(f"{name}={mine[name]}" for name in differences(one)) or one.why_illegal
         lines.append(
-            f"| {run.id} | {run.model.name} | {run.cluster.world} {run.gpu} | {run.precision} | {one.measured:,.0f} | "
+            f"| {run.id} | {run.model.name} | {run.cluster.world} {run.gpu} | {run.precision} | "
+            f"{releases()[run.id]} | {one.measured:,.0f} | "
             f"{signed(one.published, one.measured)} | {signed(one.same.rate, one.measured)} | "
+            f"{signed(one.newest.rate, one.measured)} | "
             f"{signed(one.best.rate, one.measured)} | {said} | {label(one.best.row)} |"
         )
     lines += ["", "## Evidence of the knobs that differ", "", "| knob | recipes | measured |", "|---|---|---|"]

@@ -230,7 +230,36 @@ def test_every_contract_loads_and_names_its_sources(name: str) -> None:
     contract = load_framework(name)
     assert contract.name == name and contract.release and contract.schedules and contract.spellings
     entries = [*contract.schedules.values(), *contract.spellings.values(), *contract.requires, *contract.idles]
-    assert all(entry.source for entry in entries)
+    assert all(entry.source for entry in [*entries, *contract.lifted])
+
+
+def names_of(framework: str) -> list[str]:
+    return [rule.name for rule in load_framework(framework).requires]
+
+
+def test_an_earlier_release_refuses_what_later_ones_lifted() -> None:
+    assert set(names_of("nemo@25.11")) - set(names_of("nemo@26.04")) == {"exchange_overlap_without_graphs"}
+    assert set(names_of("nemo@26.04")) - set(names_of("nemo@26.06")) == {"whole_iteration_without_experts"}
+    assert names_of("nemo@26.08") == names_of("nemo")
+
+
+def test_an_earlier_release_has_the_files_of_its_launcher() -> None:
+    space = shipped_space("gpt_oss_120b_gb200", "nemo@26.04")
+    assert space.framework.name == "nemo@26.04"
+    job = next(iter(jobs(space, 1)))
+    assert launch_files(job).texts == launch_files(replace(job, framework=load_framework("nemo"))).texts
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nemo@27.01", "has no release '27.01' - releases: 25.11, "),
+        ("primus@26.04", "has no release '26.04' - its contract names no releases"),
+    ],
+)
+def test_an_unknown_release_is_refused(name: str, says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)):
+        load_framework(name)
 
 
 def test_any_is_the_union_and_starts_nothing() -> None:

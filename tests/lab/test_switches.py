@@ -33,6 +33,8 @@ def run_of(**cells: str) -> PublishedRun:
         ("cuda_graph; dispatcher=hybridep", "full"),
         ("CUDA graphs", "full"),
         ("no cuda graphs", "none"),
+        ("force_balanced routing; CUDA graphs off", "none"),
+        ("CUDA graph attn+router+preprocess; a2a overlap", "partial"),
         ("cuda_graph=none", "none"),
         ("cuda_graph=None/None", "none"),
         ("cuda_graph=transformer_engine/mlp", "none"),

@@ -182,9 +182,10 @@ def _graph_is_legal(space: Space, r: dict[str, Any]) -> bool:
         return True
     if graph == CudaGraph.FULL:
         has_sizes_on_device = space.cluster.accelerator.arch not in ("sm80", "sm90")
+        is_one_kernel = has_sizes_on_device and r["fp8"] in (Fp8.MXFP8, Fp8.NVFP4) and r["etp"] == 1
         hybrid = {DispatchBackend.HYBRIDEP} | ({DispatchBackend.STACK} if _is_hybrid(space) else set())
         is_fused = bool(r["deepep"]) and r["dispatch_backend"] in hybrid
-        return not is_sharded and (not space.model.is_moe or (is_fused and has_sizes_on_device))
+        return not is_sharded and (not space.model.is_moe or (is_fused and is_one_kernel))
     return space.model.is_moe and not is_sharded and r["recompute"] != Recompute.FULL and not r["offload_layers"]
 
 
