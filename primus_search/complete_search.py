@@ -88,7 +88,6 @@ def keep_inputs(space: Space, folder: Path, baseline: Path | None = None) -> Non
     from primus_search.declare import load_space
     from primus_search.declare.hardware_files import host_hardware
     from primus_search.declare.snapshot import Snapshot, recorded
-    from primus_search.export.experiments import read_experiment
 
     shutil.rmtree(folder / INPUTS, ignore_errors=True)
     if not space.source:
@@ -103,6 +102,8 @@ def keep_inputs(space: Space, folder: Path, baseline: Path | None = None) -> Non
     with recorded() as texts:
         again = load_space(space.source, overrides=overrides, environ={}, host_file=host_file)
         if baseline is not None:
+            from primus_search.export.experiments import read_experiment
+
             read_experiment(baseline)
     if fingerprint(again) != fingerprint(space):
         return

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare import huggingface, megatron_yaml
+from primus_search.declare import megatron_yaml
 from primus_search.declare.presets import preset_from
 from primus_search.declare.search_path import FileKind, find
 from primus_search.declare.source import Document, read
@@ -43,6 +43,8 @@ def load_model(
     document = read(path)
     data = document.data
     if is_huggingface(data):
+        from primus_search.declare import huggingface  # every family of models: presets need none of them
+
         return _named(huggingface.from_document(document, ignore, vocab_size), document)
     if isinstance(data, dict) and megatron_yaml.recognises(data):
         return _named(megatron_yaml.from_document(document, path, ignore, vocab_size), document)

@@ -36,7 +36,9 @@ def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
 
 
 def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterResult:
-    enumerator = funnel.enumerators[cluster]
+    enumerator, least, shortlist = funnel.enumerators[cluster], funnel.space.search.min_fit, found.shortlist
+    parts = (shortlist.top, shortlist.frontier, shortlist.grouped.rows)
+    every = _projected(funnel, cluster, reduce(np.union1d, (part.indices for part in parts)))
     removed = dict(enumerator.removed)
     for name, count in found.removed.items():
         removed[name] = removed.get(name, 0) + count
@@ -47,23 +49,23 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
         legal=found.legal,
         feasible=found.feasible,
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
-        ranking=table(funnel, cluster, found.shortlist.top.indices),
-        frontier=table(funnel, cluster, found.shortlist.frontier.indices, by="memory"),
-        leaders=table(funnel, cluster, found.shortlist.grouped.rows.indices),
+        ranking=_by_step(every, shortlist.top.indices, least),
+        frontier=_by_memory(every, shortlist.frontier.indices, least),
+        leaders=_by_step(every, shortlist.grouped.rows.indices, least),
     )
 
 
-def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> RankingTable:
-    """The rows with these numbers with their full projection, by expected step or, for a frontier, by memory.
+def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
+    """The rows with these numbers, in their order, with their full projection.
 
     Projected afresh and in the order of their numbers, so that the last digit of a figure does not depend on which
     worker saw which row beside which.
     """
-    numbers, choice = np.sort(indices), funnel.space.clusters[cluster]
+    choice = funnel.space.clusters[cluster]
     candidates = funnel.enumerators[cluster].rows(numbers)
     projector = funnel.fresh_projector(cluster)
     projection = projector.project(candidates)
-    found = RankingTable(
+    return RankingTable(
         job=funnel.space.job_on(choice.cluster),
         choice=choice,
         indices=numbers,
@@ -71,12 +73,27 @@ def table(funnel: Funnel, cluster: int, indices: Ints, by: str = "step") -> Rank
         projection=projection,
         expected_shares=expected_shares(projector, candidates, projection),
     )
-    step_s, memory_bytes = without_noise(projection.step.total), without_noise(projection.memory.total)
-    found = found.take(
-        np.lexsort((numbers, found.expected_step_s) if by == "step" else (numbers, step_s, memory_bytes))
-    )
-    least = funnel.space.search.min_fit
-    return found.take(np.flatnonzero(found.confidence.fits * PERCENT >= least)) if least else found
+
+
+def _by_step(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
+    """Those of some rows that fit surely enough, by expected step."""
+    found = _chosen(every, indices)
+    return _surely(found.take(np.lexsort((found.indices, found.expected_step_s))), least_fit)
+
+
+def _by_memory(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
+    """Those of some rows that fit surely enough, by memory."""
+    found = _chosen(every, indices)
+    step_s, memory_bytes = (without_noise(part.total) for part in (found.projection.step, found.projection.memory))
+    return _surely(found.take(np.lexsort((found.indices, step_s, memory_bytes))), least_fit)
+
+
+def _chosen(every: RankingTable, indices: Ints) -> RankingTable:
+    return every.take(np.searchsorted(every.indices, np.sort(indices)))
+
+
+def _surely(found: RankingTable, least_fit: float) -> RankingTable:
+    return found.take(np.flatnonzero(found.confidence.fits * PERCENT >= least_fit)) if least_fit else found
 
 
 def refuse_empty(funnel: Funnel) -> None:

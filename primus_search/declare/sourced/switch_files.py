@@ -7,14 +7,16 @@ devices:
     moe: [{runs: 5, deepep: true, cuda_graph: partial}]
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from primus_search.candidates import Candidates, joined
+from primus_search.candidates import Candidates
 from primus_search.cost.confidence.switch_evidence import SWITCHES, SwitchEvidence
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, read
 from primus_search.errors import InputError
+from primus_search.knobs import KNOB
 
 FOLDER = "hardware/switches"
 RUNS = "runs"
@@ -46,7 +48,16 @@ def _sets(document: Document, device: str, raw: Any) -> dict[str, Candidates]:
             strange = sorted({key for row in rows for key in row} - set(SWITCHES))
             if strange or not rows:
                 raise ValueError(f"expected {RUNS} and switches, found {', '.join(strange) or 'nothing'}")
-            found[name] = joined([Candidates.from_words(row) for row in rows])
+            columns: dict[str, Any] = {switch: [_value(row, switch) for row in rows] for switch in SWITCHES}
+            found[name] = Candidates.table(**columns)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError([document.problem(("devices", device, name), str(error))]) from error
     return found
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
+    """A switch of a combination as a column holds it."""
+    knob = KNOB[name]
+    if name not in row:
+        return knob.column_default
+    return row[name] if knob.words is None else knob.code(row[name])
