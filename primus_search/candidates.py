@@ -19,6 +19,7 @@ from primus_search.knobs import CudaGraph as CudaGraph
 from primus_search.knobs import DispatchBackend as DispatchBackend
 from primus_search.knobs import Fp8 as Fp8
 from primus_search.knobs import GroupedGemm as GroupedGemm
+from primus_search.knobs import Offload as Offload
 from primus_search.knobs import Recompute as Recompute
 from primus_search.knobs import RecomputeMethod as RecomputeMethod
 from primus_search.knobs import Sharding as Sharding
@@ -41,6 +42,7 @@ class Candidates:
     recompute             `Recompute` flags; recompute_num_layers counts layers per virtual stage, FULL only, 0 = all
     shard_group           ranks that share one sharded copy; 0 = all data-parallel ranks
     offload_layers        layers per virtual stage whose activations are offloaded to the host
+    offload_modules       `Offload` flags
     microbatch_group      micro-batches that pass through a chunk together; 0 = as many as stages
     """
 
@@ -66,6 +68,7 @@ class Candidates:
     sequence_parallel: Bools
     pipeline_layout: Ints
     offload_layers: Ints
+    offload_modules: Ints
     microbatch_group: Ints
     exchange_overlap: Bools
     cuda_graph: Ints

@@ -55,6 +55,7 @@ class Network:
     pod_size                   devices in one pod
     pod_bytes_per_s            one NIC, one direction, for traffic that leaves its pod
     pod_latency_s              what each hop between pods adds
+    host_copy_bytes_per_s      one device's copies to or from host memory, all devices at once; 0: not known
     tables                     measured collectives inside the domain, asked before the laws (`measured_correction`)
     """
 
@@ -84,6 +85,7 @@ class Network:
     pod_bytes_per_s: float
     pod_latency_s: float
     nic_port_bytes_per_s: float = 0.0
+    host_copy_bytes_per_s: float = 0.0
     tables: Tables = NO_TABLES
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from primus_search.model import LayerKind
 from primus_search.schedule import Costs, Timeline, algorithm, order_for, simulate
 from primus_search.schedule.table import rank_of_stage
 
-TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm")
+TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "host_copies")
 """Parts of `Step` whose seconds are the exposed traffic of layers."""
 
 

@@ -90,6 +90,7 @@ class Step:
     context_comm: Floats
     expert_comm: Floats
     shard_comm: Floats
+    host_copies: Floats
     bubble: Floats
     gradient_comm: Floats
     optimizer: Floats

@@ -53,6 +53,7 @@ def script(job: LaunchJob) -> str:
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         # Graphs of modules are refused with expandable segments otherwise (arguments.py).
         "export NCCL_GRAPH_REGISTER=0",
+        *shell.offloading(job.row["offload_modules"]),
         ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"',
         shell.rendezvous(nodes, gpus).rstrip(),
     ]
@@ -95,7 +96,7 @@ ARRAY = re.compile(r"^\s*(?:declare\s+-a\s+)?\w+\+?=\(|^\s*\)\s*$", re.MULTILINE
 
 
 def _is_list(name: str) -> bool:
-    return name in ("recompute_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path")
+    return name in ("recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path")
 
 
 def resolved(text: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 from primus_search.export.job import LaunchJob, sharded
 from primus_search.export.settings import (
     recompute_of,
-    recompute_settings,
     schedule_of,
+    setting,
     settings_of,
     whole,
     word_of,
@@ -66,7 +66,7 @@ def _group(row: Mapping[str, Any], found: Settings, world: int) -> int:
 
 def _recompute(job: LaunchJob) -> dict[str, Any]:
     knobs, row = job.framework.spellings, job.row
-    said = recompute_settings(knobs["recompute"], row["recompute"])
+    said = setting(knobs["recompute"], row["recompute"])
     if row["recompute"] == "full":
         said |= dict(knobs["recompute_method"].values[row["recompute_method"]])
         # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.

@@ -96,6 +96,7 @@ def script(job: LaunchJob) -> str:
     lines += [
         ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
         ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',
+        *shell.offloading(job.row["offload_modules"]),
         shell.rendezvous(nodes, gpus).rstrip(),
         "OVERRIDES=(",
         *(f"  {shlex.quote(f'{name}={_value(value)}')}" for name, value in overrides(job).items()),

@@ -10,13 +10,13 @@ from typing import Any
 from primus_search.candidates import DEFAULTS
 from primus_search.framework import Framework, Settings, Spelling
 from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.knobs import KNOB, WORDED, Kind, Scope
+from primus_search.knobs import KNOB, WORDED, Scope
 from primus_search.space.framework_rules import recompute_parts
 
 OF_EXPERTS = tuple(name for name, knob in KNOB.items() if knob.scope == Scope.EXPERTS)
 """Axes that a dense model's file does not set."""
 DERIVED = frozenset({"vpp", "pipeline_layout"}).union(
-    name for name, knob in KNOB.items() if knob.detail_of or knob.kind is Kind.MODULES
+    name for name, knob in KNOB.items() if knob.detail_of or name == "recompute"
 )
 """Axes whose keys depend on others; the module of the format writes them."""
 
@@ -41,16 +41,15 @@ def settings_of(framework: Framework, row: Mapping[str, Any], *, has_experts: bo
 
 
 def setting(knob: Spelling, word: str) -> dict[str, Any]:
-    """The settings of one word of a knob, with what stands beside them."""
-    return dict(knob.values[word]) | dict(knob.beside.get(word, {}))
-
-
-def recompute_settings(knob: Spelling, word: str) -> dict[str, Any]:
-    """The settings of a recompute word: those of the contract, or its list of modules."""
+    """The settings of one word of a knob, or its list of modules, with what stands beside them."""
     if word in knob.values:
-        return dict(knob.values[word])
+        return dict(knob.values[word]) | dict(knob.beside.get(word, {}))
     named = [knob.modules[part] for part in knob.modules if part in recompute_parts(word)]
-    return {"recompute_granularity": "selective", knob.key: named}
+    return {knob.key: named} | dict(knob.beside.get(MODULES, {}))
+
+
+MODULES = "modules"
+"""The word of a contract for what stands beside every list of modules."""
 
 
 def word_of(knob: Spelling, found: Settings, defaults: Settings) -> str | None:
@@ -103,6 +102,9 @@ def words_of(framework: Framework, found: Settings, *, has_experts: bool) -> tup
             continue
         if axis in OF_EXPERTS and not has_experts:
             read |= knob.keys
+        elif knob.modules:
+            read |= knob.keys
+            row[axis] = modules_of(axis, knob, found, framework.defaults)
         elif knob.values:
             word = word_of(knob, found, framework.defaults)
             if word is not None:
@@ -138,9 +140,18 @@ def whole(key: str, value: Any, *, least: int | None = None) -> int:
 
 def recompute_of(knob: Spelling, found: Settings, defaults: Settings) -> str:
     """The recompute word of a file that has Megatron's keys. Raises ValueError for a module that is not modelled."""
-    granularity = found.get("recompute_granularity")
-    if granularity != "selective":
-        return "full" if granularity == "full" else "none"
+    if found.get("recompute_granularity") == "full":
+        return "full"
+    return modules_of("recompute", knob, found, defaults)
+
+
+def modules_of(axis: str, knob: Spelling, found: Settings, defaults: Settings) -> str:
+    """The word of the modules that a file lists; none where what stands beside a list is not there.
+
+    Raises ValueError for a module that is not modelled.
+    """
+    if not all(same(found.get(key), value) for key, value in knob.beside[MODULES].items()):
+        return "none"
     named = found.get(knob.key, defaults.get(knob.key)) or []
     ours = {theirs: word for word, theirs in knob.modules.items()}
     unknown = [module for module in _listed(named) if module not in ours]
@@ -148,8 +159,8 @@ def recompute_of(knob: Spelling, found: Settings, defaults: Settings) -> str:
         raise ValueError(f"{knob.key}: {', '.join(unknown)} is not modelled; known: {', '.join(ours)}")
     flags = 0
     for module in _listed(named):
-        flags |= KNOB["recompute"].code(ours[module])
-    return str(KNOB["recompute"].word(flags))
+        flags |= KNOB[axis].code(ours[module])
+    return str(KNOB[axis].word(flags))
 
 
 def schedule_of(framework: Framework, found: Settings, vpp: int) -> str | None:

@@ -48,6 +48,11 @@ torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE
 """
 
 
+def offloading(modules: str) -> list[str]:
+    """What Transformer Engine needs beside offloaded modules, so that it leaves weights alone (arguments.py)."""
+    return [] if modules == "none" else ["export NVTE_CPU_OFFLOAD_V1=1"]
+
+
 def rendezvous(nodes: int, gpus: int) -> str:
     """The lines that set where nodes meet."""
     return RENDEZVOUS.replace("@NODES@", str(nodes)).replace("@GPUS@", str(gpus))

@@ -16,6 +16,7 @@ from primus_search.knobs.values import CudaGraph as CudaGraph
 from primus_search.knobs.values import DispatchBackend as DispatchBackend
 from primus_search.knobs.values import Fp8 as Fp8
 from primus_search.knobs.values import GroupedGemm as GroupedGemm
+from primus_search.knobs.values import Offload as Offload
 from primus_search.knobs.values import Recompute as Recompute
 from primus_search.knobs.values import RecomputeMethod as RecomputeMethod
 from primus_search.knobs.values import Sharding as Sharding

@@ -37,6 +37,19 @@ class Recompute(IntFlag):
     OP_SAC_EXPERTS = 128
 
 
+class Offload(IntFlag):
+    """Modules of every layer whose inputs wait in host memory for backward (Megatron-Core's `offload_modules`)."""
+
+    NONE = 0
+    ATTN_NORM = 1
+    QKV_LINEAR = 2
+    CORE_ATTN = 4
+    ATTN_PROJ = 8
+    MLP_NORM = 16
+    EXPERT_FC1 = 32
+    MOE_ACT = 64
+
+
 class RecomputeMethod(IntEnum):
     """How FULL recompute picks layers: UNIFORM keeps each group's input, BLOCK takes the first layers of a stage."""
 

@@ -22,6 +22,7 @@ from primus_search.knobs import (
     DispatchBackend,
     Fp8,
     GroupedGemm,
+    Offload,
     Recompute,
     RecomputeMethod,
     Sharding,
@@ -317,6 +318,22 @@ def split_weight_recompute(job: GridJob, c: Cells) -> Bools:
 def offload_layers(job: GridJob, c: Cells) -> Bools:
     most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
     mask: Bools = c["offload_layers"] <= most
+    return mask
+
+
+@_rule(
+    "offload_modules offload_layers recompute",
+    reason="offloaded modules exist in the model and keep their inputs: no full recompute, no offloaded layers beside "
+    "them, attn_proj with core_attn (Megatron-Core transformer_config.py), a hardware file with host_copy_GBps",
+)
+def offloaded_modules(job: GridJob, c: Cells) -> Bools:
+    flags, of_core = c.ints("offload_modules"), Offload.CORE_ATTN | Offload.ATTN_PROJ
+    keeps = ((c.ints("recompute") & Recompute.FULL) == 0) & (c["offload_layers"] == 0)
+    keeps &= (flags & of_core) != Offload.ATTN_PROJ
+    keeps &= job.cluster.network.host_copy_bytes_per_s > 0.0
+    if not job.model.is_moe:
+        keeps &= (flags & (Offload.EXPERT_FC1 | Offload.MOE_ACT)) == 0
+    mask: Bools = (flags == Offload.NONE) | keeps
     return mask
 
 

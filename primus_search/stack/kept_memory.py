@@ -72,9 +72,6 @@ class KeptMemory:
     """Copies of the tokens of every rank of an expert group that HybridEP's buffers have room for; they take the place
     of DeepEP's (0: DeepEP)."""
 
-    offloaded_modules: tuple[str, ...]
-    """Modules of every layer whose inputs wait on the host (`cost.memory.activations.INPUTS`)."""
-
     recomputes_norms: bool
     """A compiled backward makes outputs of norms again from their inputs, which are kept anyway."""
 

@@ -23,6 +23,7 @@ NEWER = {
     "fp8_attention": "false",
     "dispatch_backend": "stack",
     "microbatch_group": "0",
+    "offload_modules": "none",
 }
 NEWER_KNOBS = tuple(word for name, value in NEWER.items() for word in ("--set", f"{name}={value}"))
 """Knobs that the other checkout may lack, at the values that mean what it searched."""

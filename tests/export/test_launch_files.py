@@ -56,6 +56,7 @@ EVERY_KNOB = {
     "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", {"hsdp": [2, 4, 8]}],
     "loss_fusion": [True, False], "overlap_grad_reduce": [True, False], "sequence_parallel": [True, False],
     "pipeline_layout": ["even", "balanced", {"first": 3, "last": 5}], "offload_layers": [0, 1, 4],
+    "offload_modules": ["none", "core_attn", "core_attn+attn_proj", "attn_norm+qkv_linear+mlp_norm"],
     "microbatch_group": [0, 4, 6, 8, 12],
     "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2],
 }  # fmt: skip

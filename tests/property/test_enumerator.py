@@ -13,6 +13,7 @@ from primus_search.candidates import (
     DispatchBackend,
     Fp8,
     GroupedGemm,
+    Offload,
     Recompute,
     RecomputeMethod,
     Sharding,
@@ -39,6 +40,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "recompute_num_layers": (0, 1, 2, 4),
     "recompute_method": (RecomputeMethod.UNIFORM, RecomputeMethod.BLOCK),
     "offload_layers": (0, 1, 4),
+    "offload_modules": (Offload.NONE, Offload.EXPERT_FC1 | Offload.MOE_ACT, Offload.ATTN_PROJ, Offload.CORE_ATTN),
     "sharding": tuple(Sharding),
     "shard_group": (0, 2, 4),
     "deepep": (False, True),
@@ -157,6 +159,10 @@ def _recompute_is_legal(space: Space, r: dict[str, Any]) -> bool:
     if r["recompute"] == Recompute.MLA_UP_PROJ and space.model.latent is None:
         return False
     if r["recompute"] != Recompute.NONE and r["schedule"] in ("zb-h1", "dualpipev"):
+        return False
+    if r["offload_modules"] and (r["recompute"] == Recompute.FULL or r["offload_layers"]):
+        return False
+    if r["offload_modules"] == Offload.ATTN_PROJ or (not space.model.is_moe and r["offload_modules"] & Offload.MOE_ACT):
         return False
     most, count = _fullest(space, r), r["recompute_num_layers"]
     if count > most or r["offload_layers"] > most:

@@ -29,6 +29,7 @@ def candidates(model: str) -> tuple[Enumerator, Candidates]:
         "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", "hsdp"],
         "shard_group": [2, 4],
         "offload_layers": [0, 1],
+        "offload_modules": ["none", "core_attn", "core_attn+attn_proj"],
         "microbatch_group": [0, 8],
         "micro_batch_size": [1, 2],
         "sequence_parallel": [True, False],

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,5 +49,11 @@ def verdicts(judge: str, files: list[Path], layers: int = 0) -> list[dict[str, A
     assert CLIENTS is not None
     command = [sys.executable, str(CLIENTS / "accepts.py"), judge, *map(str, files)]
     command += ["--layers", str(layers)] if judge == "torchtitan" else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | _exported(files)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def _exported(files: list[Path]) -> dict[str, str]:
+    """What the files export for Transformer Engine: of a script's environment the checks see one variable alone."""
+    return dict(match for file in files for match in re.findall(r"^export (NVTE_\w+)=(\S+)$", file.read_text(), re.M))

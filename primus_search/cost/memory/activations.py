@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, CpComm, Floats, Recompute
+from primus_search.candidates import Bools, CpComm, Floats, Offload, Recompute
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.mixer_memory import mixer_outputs, mixer_tensors
 from primus_search.cost.memory.saved import Saved
@@ -23,19 +23,21 @@ from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer
 from primus_search.stack import Stack
 
-INPUTS: dict[str, tuple[str, ...]] = {
-    "attn_norm": ("layer input",),
-    "qkv_linear": ("attention norm output",),
-    "core_attn": ("queries", "keys", "values", "keys and values"),
-    "attn_proj": ("attention output",),
-    "mlp_norm": ("attention residual",),
-    "expert_fc1": ("expert input",),
-    "moe_act": ("expert inner",),
-    "fused_group_mlp": ("expert input", "expert inner", "expert activated"),
+OFFLOADED_BY: dict[str, Offload] = {
+    "layer input": Offload.ATTN_NORM,
+    "attention norm output": Offload.QKV_LINEAR,
+    "queries": Offload.CORE_ATTN,
+    "keys": Offload.CORE_ATTN,
+    "values": Offload.CORE_ATTN,
+    "keys and values": Offload.CORE_ATTN,
+    "attention output": Offload.ATTN_PROJ,
+    "attention residual": Offload.MLP_NORM,
+    "expert input": Offload.EXPERT_FC1,
+    "expert inner": Offload.MOE_ACT,
 }
-"""Modules whose inputs a framework can send to the host until backward -> the tensors these are here.
+"""Saved tensors that a framework can send to the host until backward -> the module whose input each is.
 
-Source: Megatron-Core developer guide 0.19, Fine-Grained Activation Offloading. Time it takes is not counted.
+Source: Megatron-Core developer guide 0.19, Fine-Grained Activation Offloading.
 """
 
 CLAMPED_STEPS = 3.0
@@ -66,9 +68,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
     """The sums that the pipeline needs, from the list of saved tensors."""
     tensors = saved_tensors(model, stack, kind, s, seq_length)
     whole = _total([tensor.bytes for tensor in tensors])
-    away = {name for module in stack.memory.offloaded_modules for name in INPUTS[module]}
-    stays = [tensor for tensor in tensors if tensor.name not in away]
-    kept = _total([np.where(_is_dropped(tensor, s), 0.0, tensor.bytes) for tensor in stays])
+    kept = _total([np.where(_is_dropped(tensor, s) | _is_away(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
     kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, stack, kind, s), kept)
     inputs = _total([tensor.bytes for tensor in tensors if tensor.weight_input])
     return LayerActivations(
@@ -77,6 +77,17 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
         recomputed=whole - kept,
         backward=backward_transients(model, kind, s),
     )
+
+
+def offloaded_bytes(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> Floats:
+    """Bytes per micro-batch that one layer sends to the host in forward and brings back in backward."""
+    tensors = saved_tensors(model, stack, kind, s, seq_length)
+    return _total([np.where(_is_away(t, s) & ~_is_dropped(t, s), t.bytes, 0.0) for t in tensors])
+
+
+def _is_away(tensor: Saved, s: Share) -> Bools:
+    away: Bools = (s.offload & OFFLOADED_BY.get(tensor.name, Offload.NONE)) != 0
+    return away
 
 
 def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:

@@ -24,6 +24,7 @@ class Share:
                     times etp because every rank of an expert's tensor-parallel group sees its group's tokens; those of
                     the whole group (times ep) where shapes are fixed ahead
     sent_rows       token copies a device permutes for sending
+    offload         `Offload` flags
     state_format    `StateFormat` codes; cp_comm  `CpComm` codes, none of them STACK
     kv_heads        key/value heads on one device, at least one
     shards          devices that share what is sharded of a dense parameter; expert_shards of an expert's
@@ -45,6 +46,7 @@ class Share:
     expert_shards: Floats
     sharding: Ints
     recompute: Ints
+    offload: Ints
     is_fp8: Bools
     has_fused_dispatch: Bools
     has_group_buffers: Bools
@@ -81,6 +83,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         expert_shards=np.maximum(d.edp * group / replicas, 1.0),
         sharding=c.sharding,
         recompute=c.recompute,
+        offload=c.offload_modules,
         is_fp8=c.fp8 != Fp8.NONE,
         has_fused_dispatch=c.has_fused_dispatch,
         has_group_buffers=c.has_group_buffers(usual=stack.memory.group_buffer_copies > 0),

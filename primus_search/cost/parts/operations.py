@@ -47,6 +47,7 @@ class Part(IntEnum):
     EXPERT_COMM = 10
     SHARD_COMM = 11
     TOWER = 12
+    HOST_COPIES = 13
 
 
 class Module(IntEnum):

@@ -17,6 +17,7 @@ from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.parts.recomputed_work import recompute_s
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.expert_parallel import expert_parallel
+from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharding import ShardedLayer, kept_shard, sharded_layer
 from primus_search.cost.traffic.state_passing import mixer_context
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
@@ -41,6 +42,15 @@ def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[
         rows += [(Part.CONTEXT_COMM, Pass.INPUT_GRAD, context.backward)]
     if kind.is_moe and np.any(c.ep * c.etp > 1):
         rows += _expert(work, job, c)
+    if np.any(c.offload_modules):
+        to_host, from_host = host_copies(
+            job,
+            kind,
+            c,
+            forward_s=work.pass_s(Pass.FORWARD),
+            backward_s=work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD),
+        )
+        rows += [(Part.HOST_COPIES, Pass.FORWARD, to_host), (Part.HOST_COPIES, Pass.INPUT_GRAD, from_host)]
     return rows
 
 
@@ -74,7 +84,7 @@ def add_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Work:
     """The layer's work with its exposed traffic, sharded weights apart; recompute of a layer repeats the forward."""
     for part, which, traffic in layer_traffic(work, kind, job, c):
         work.seconds[which, part] += traffic.exposed_s
-        if which is Pass.FORWARD:
+        if which is Pass.FORWARD and part is not Part.HOST_COPIES:
             module = Module.EXPERT_COMM if part is Part.EXPERT_COMM else Module.COMM
             work.forward_module_s[module] += traffic.exposed_s
     return work

@@ -42,6 +42,7 @@ def build_candidates(run: PublishedRun, model: Model, stack: Stack) -> Candidate
             "recompute_num_layers": layers,
             "recompute_method": "block" if layers else "uniform",
             "sharding": sharding,
+            "offload_modules": "+".join(every(vocabulary("words")["offload_modules"], run.words)) or "none",
         }
         | knobs
         | {

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any
 
 from primus_search.cluster import Cluster
-from primus_search.cost.memory.activations import INPUTS
 from primus_search.declare.hardware_files import Hardware, load_hardware, load_stack, on_fewer_gpus
 from primus_search.declare.search_path import FileKind, names
 from primus_search.errors import InputError
@@ -174,10 +173,8 @@ def _facts(run: PublishedRun, hardware: Hardware) -> dict[str, Any]:
 
 
 def _with(stack: Stack, name: str, value: Any) -> Stack:
-    """The stack with one field replaced; of a list of modules those that have inputs to offload."""
+    """The stack with one field replaced."""
     now = number_of(stack, name)
-    if isinstance(now, tuple):
-        value = tuple(module for module in INPUTS if module in re.findall(r"\w+", str(value))) or now
     return with_numbers(stack, {name: float(value) if isinstance(now, float) else value})
 
 

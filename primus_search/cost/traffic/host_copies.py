@@ -1,0 +1,32 @@
+"""Copies of offloaded activations: to the host in forward, back in backward, beside the layer's own compute.
+
+Both directions have copy engines of their own, which take no compute units, and the host's link is no link of the
+collectives. A module's copy starts when the module is done, and the next layers run meanwhile, so what shows of a
+layer's copies is what its compute does not cover.
+
+Formula: forward max(0, bytes / rate - forward_s), backward likewise.
+Source: Megatron-LM core/pipeline_parallel/fine_grained_activation_offload.py (streams d2h and h2d, reload one group
+ahead). The last layer of a stage that runs backward at once keeps its inputs there; here it sends them too.
+Valid: not compared with a measured pair; published runs with offloading changed other settings as well.
+"""
+
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.memory.activations import offloaded_bytes
+from primus_search.cost.memory.share import share
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.job import Job
+from primus_search.model import LayerKind
+
+
+def host_copies(
+    job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats
+) -> tuple[Comm, Comm]:
+    """Copies of one layer and micro-batch to the host and back, and what of each shows."""
+    s = share(job.model, job.workload, job.stack, c, job.cluster.world)
+    moved = offloaded_bytes(job.model, job.stack, kind, s, job.workload.seq_length)
+    seconds = moved / job.cluster.network.host_copy_bytes_per_s
+    count = 1.0 * (moved > 0)
+    return (
+        comm("activations to the host", moved, count, seconds, exposed_s(seconds, forward_s, overlap=1.0)),
+        comm("activations from the host", moved, count, seconds, exposed_s(seconds, backward_s, overlap=1.0)),
+    )
