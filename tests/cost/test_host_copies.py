@@ -35,8 +35,6 @@ def test_offloaded_inputs_leave_the_device() -> None:
     away, usual = (projected(modules, rate=52e9) for modules in (Offload.EXPERT_FC1 | Offload.MOE_ACT, Offload.NONE))
     moved = LAYERS * TOKENS * TOP_K * (HIDDEN + 2 * INNER) * 2
     assert usual.memory.activations[0] - away.memory.activations[0] == pytest.approx(moved, rel=1e-9)
-    # The layer that runs backward has its inputs back.
-    assert 0 < usual.memory.allocated[0] - away.memory.allocated[0] < moved
 
 
 def test_a_slow_link_shows_both_directions_of_what_compute_does_not_cover() -> None:
