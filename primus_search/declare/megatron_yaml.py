@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare.families.megatron_hybrid import HYBRID_TYPE, DeclaredSizes
+from primus_search.declare.families.megatron_hybrid import (
+    HYBRID_TYPE,
+    PATTERNS,
+    DeclaredSizes,
+    num_predictions,
+    pattern_letters,
+)
 from primus_search.declare.families.megatron_layers import COMPRESSED_TYPE, claim_variant_keys, variant_layers
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
@@ -48,6 +54,7 @@ SIZES = (
     "moe_router_enable_expert_bias", "window_size", "window_attn_skip_freq", "softmax_type",
     "activation_func_clamp_value", "model_type", "tokenizer_type", "use_sink_attention", "sink_sliding_window",
     "sink_window_even_layers_only", "moe_router_num_groups", "moe_router_group_topk",
+    "moe_latent_size",
 )  # fmt: skip
 """Every key that is read where it applies."""
 
@@ -231,7 +238,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {', '.join(MODEL_TYPES)}")
     claim_variant_keys(fields)
     refuse_unread(fields, known_keys("megatron"), SIZES)
-    num_layers, hidden = fields.integer("num_layers"), fields.integer("hidden_size")
+    num_layers, hidden = _num_layers(fields), fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     is_grouped = fields.switch("group_query_attention", False)
     is_gated = fields.switch("swiglu", True) or fields.switch("quick_geglu", False)
@@ -264,13 +271,20 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         "has_attention_sinks": _has_sinks(fields),
         "activation_clamp": _clamp(fields),
         "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
-        "num_mtp_layers": fields.integer("mtp_num_layers", 0, least=0),
+        "num_mtp_layers": fields.integer("mtp_num_layers", num_predictions(fields), least=0),
     }
     values |= variant_layers(
         fields, DeclaredSizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent)
     )
     known = {"name": name, "vocab_size": rows, "vocab_padding": padding, "source": fields.where, "ignored": ignored}
     return build_model(fields, **known, **values)
+
+
+def _num_layers(fields: Fields) -> int:
+    """The layers of a file, or of the pattern that says them alone."""
+    given = next((fields.entries[key].value for key in PATTERNS if key in fields.entries and fields.has(key)), "")
+    stated = len(pattern_letters(str(given)))
+    return fields.integer("num_layers", stated) if stated else fields.integer("num_layers")
 
 
 def _has_sinks(fields: Fields) -> bool:
@@ -336,6 +350,7 @@ def _experts(fields: Fields, ffn_hidden: int) -> MixtureOfExperts | None:
         top_k=fields.integer("moe_router_topk", 2),
         expert_ffn_hidden=fields.integer("moe_ffn_hidden_size", ffn_hidden),
         shared_ffn_hidden=fields.integer("moe_shared_expert_intermediate_size", 0, least=0),
+        latent_hidden=fields.integer("moe_latent_size", 0, least=0),
         # A bias by rule is a buffer; the router of a model with biased linears has one that is trained (TopKRouter).
         has_router_bias=has_rule or fields.switch("add_bias_linear", False),
         is_router_bias_buffer=has_rule,

@@ -272,5 +272,6 @@ def _changed(fields: Settings) -> Model:
 
 @lru_cache(maxsize=256)
 def shape(model: Model) -> Model:
-    """A model without its name and source."""
-    return replace(model, name="", source="")
+    """A model without its name and source, and without the size of an MLP that no layer has."""
+    has_mlp = any(model.ffn_hidden_of(kind) == model.ffn_hidden for kind in model.kinds)
+    return replace(model, name="", source="", ffn_hidden=model.ffn_hidden if has_mlp else 0)

@@ -4,6 +4,7 @@ Which knobs a framework has and under which keys is in its contract (`framework.
 files around it. A candidate that the framework cannot start is refused: nothing is left to a comment.
 """
 
-from primus_search.export.launch_files import FORMATS, Inexpressible, LaunchFiles, launch_files
+from primus_search.export.job import Inexpressible
+from primus_search.export.launch_files import FORMATS, LaunchFiles, launch_files
 
 __all__ = ["FORMATS", "Inexpressible", "LaunchFiles", "launch_files"]

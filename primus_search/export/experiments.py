@@ -19,6 +19,8 @@ from types import MappingProxyType
 from typing import Any
 
 from primus_search.candidates import Candidates
+from primus_search.declare.families.megatron_hybrid import PATTERNS
+from primus_search.declare.families.megatron_layers import VARIANTS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
 from primus_search.declare.megatron_yaml import PRESET_FOLDER, SIZES, experiment_settings, filled, look_up
@@ -198,9 +200,11 @@ def _model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tupl
     from primus_search.declare.megatron_yaml import from_document
     from primus_search.declare.source import plain
 
-    if "num_layers" not in found:
+    if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
         return None, (Problem(shown(path), "names no model: num_layers is missing"),)
-    sizes = {key: plain(value) if isinstance(value, str) else value for key, value in found.items() if key in SIZES}
+    # What makes layers of another kind is read or refused, never left out.
+    known = {*SIZES, *known_keys("megatron").switches, *(key for variant in VARIANTS for key in variant.keys)}
+    sizes = {key: plain(value) if isinstance(value, str) else value for key, value in found.items() if key in known}
     sizes.setdefault("untie_embeddings_and_output_weights", False)
     sizes.setdefault("swiglu", False)
     sizes["add_bias_linear"] = not found.get("disable_bias_linear")

@@ -6,9 +6,17 @@ from functools import cached_property
 from typing import Any
 
 from primus_search.candidates import Candidates
+from primus_search.errors import PrimusSearchError
 from primus_search.framework import ANY_FRAMEWORK, Framework
 from primus_search.job import Job
-from primus_search.layout import Layout, layout_string
+from primus_search.layout import Layout, expand, layout_string
+
+
+class Inexpressible(PrimusSearchError):
+    """A framework cannot start a candidate; the message names the knobs, the rules and the nearest one it can start,
+    or the parts of its model that the framework does not have."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,12 @@ class LaunchJob(Job):
         if layout.kind == "even":
             return None
         return layout_string(self.model, self.row["pp"] * self.row["vpp"], layout)
+
+    @cached_property
+    def stage_parts(self) -> list[str]:
+        """The layers of each virtual stage as letters of a layout string, E t m L."""
+        layout = Layout.parse(self.row["pipeline_layout"])
+        return expand(layout_string(self.model, self.row["pp"] * self.row["vpp"], layout) or "")
 
 
 def sharded(copies: int, ranks: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from primus_search.errors import InputError, PrimusSearchError, Problem
+from primus_search.errors import InputError, Problem
 from primus_search.export import megatron, nemo, primus, shell, torchtitan
 from primus_search.export.job import LaunchJob
 
@@ -25,12 +25,6 @@ SLURM, SLURM_FILE = "slurm", "job.slurm"
 FORMATS = (*WRITERS, SLURM)
 
 
-class Inexpressible(PrimusSearchError):
-    """A framework cannot start a candidate; the message names the knobs, the rules and the nearest one it can start."""
-
-    exit_code = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFiles:
     """The files of one launch by name, and those of them that are executed."""
@@ -46,7 +40,8 @@ class LaunchFiles:
 def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
     """The files that start a candidate that is legal under the job's framework.
 
-    `format_name`: slurm adds a batch file. Raises `InputError` for `any`, from which no job starts.
+    `format_name`: slurm adds a batch file. Raises `InputError` for `any`, from which no job starts,
+    and `Inexpressible` for a model that the framework cannot train.
     """
     name = job.framework.launcher
     if name not in WRITERS:

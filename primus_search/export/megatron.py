@@ -6,7 +6,8 @@ from typing import Any
 
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import GROUP, TRAINING, candidate_settings, model_settings
+from primus_search.export.megatron_arguments import GROUP, TRAINING, candidate_settings
+from primus_search.export.megatron_models import model_settings
 
 SCRIPT = "megatron.sh"
 EDITS = [
@@ -15,6 +16,10 @@ EDITS = [
 ]
 
 
+HYBRID_ENTRY = (
+    'ENTRY=pretrain_mamba.py; if [[ -f "$MEGATRON_PATH/pretrain_hybrid.py" ]]; then ENTRY=pretrain_hybrid.py; fi'
+)
+"""What trains a hybrid stack, by the name that the checkout has."""
 FLAGS = {GROUP: "microbatch_group_size_per_virtual_pipeline_stage"}
 """Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
 
@@ -27,8 +32,7 @@ def files(job: LaunchJob) -> dict[str, str]:
 def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
     """Every argument, by the array it stands in."""
     model = job.model
-    sizes = model_settings(model, job.workload.seq_length)
-    sizes |= {
+    sizes = model_settings(job) | {
         "untie_embeddings_and_output_weights": not model.is_tied,
         "disable_bias_linear": not model.has_linear_bias,
     }
@@ -57,13 +61,17 @@ def script(job: LaunchJob) -> str:
         ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"',
         shell.rendezvous(nodes, gpus).rstrip(),
     ]
+    entry = "pretrain_gpt.py"
+    if job.model.is_single_block:
+        entry = "$ENTRY"
+        lines.append(HYBRID_ENTRY)
     for name, settings in groups.items():
         lines += shell.array(name, settings)
     lines += [
         "DATA_ARGS=(--mock-data)",
         'if [[ -n "${DATA_PATH:-}" ]]; then DATA_ARGS=(--data-path "$DATA_PATH" --split 99,1,0); fi',
         shell.TORCHRUN.rstrip(),
-        '  "$MEGATRON_PATH/pretrain_gpt.py" \\',
+        f'  "$MEGATRON_PATH/{entry}" \\',
         "  " + " ".join(f'"${{{name}[@]}}"' for name in (*groups, "DATA_ARGS")) + ' "$@"',
     ]
     return "\n".join(lines) + "\n"
@@ -96,7 +104,8 @@ ARRAY = re.compile(r"^\s*(?:declare\s+-a\s+)?\w+\+?=\(|^\s*\)\s*$", re.MULTILINE
 
 
 def _is_list(name: str) -> bool:
-    return name in ("recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path")
+    lists = ("spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path")
+    return name in lists
 
 
 def resolved(text: str) -> str:

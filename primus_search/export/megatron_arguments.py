@@ -1,13 +1,13 @@
-"""Megatron arguments of a candidate and of a model, as names with underscores; Primus and Megatron-Bridge share them.
+"""Megatron arguments of a candidate, as names with underscores; Primus and Megatron-Bridge share them.
 
-`candidate_settings` writes the axes of a candidate, `candidate_words` reads them back; `model_settings` writes the
-sizes of a model.
+`candidate_settings` writes the axes of a candidate, `candidate_words` reads them back. The sizes of the model are
+written in `megatron_models`; the pattern of a hybrid stack among them says its stages too.
 """
 
 from collections.abc import Mapping
-from itertools import groupby
 from typing import Any
 
+from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.export.job import LaunchJob, sharded
 from primus_search.export.settings import (
     recompute_of,
@@ -32,7 +32,9 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     framework, row, workload = job.framework, job.row, job.workload
     said: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
     said |= settings_of(framework, row, has_experts=job.model.is_moe)
-    if job.layout is not None:
+    if job.model.is_single_block:
+        pass  # the stages stand in the pattern of layers
+    elif job.layout is not None:
         said[framework.spellings["pipeline_layout"].key] = job.layout
     elif row["vpp"] > 1:
         said[framework.spellings["vpp"].key] = row["vpp"]
@@ -122,12 +124,16 @@ def _full_recompute(framework: Framework, found: Settings, most: int) -> dict[st
 def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: int, read: set[str]) -> dict[str, Any]:
     """Virtual stages, layout and schedule."""
     layout_key, vpp_key = framework.spellings["pipeline_layout"].key, framework.spellings["vpp"].key
-    others = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
+    others = (*PATTERNS, "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
               "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", MANUAL)  # fmt: skip
     read |= {layout_key, vpp_key, *others}
     read |= {key for schedule in framework.schedules.values() for key in schedule.keys}
     vpp, layout = 1, EVEN
-    if found.get(layout_key):
+    letters = next((str(found[key]) for key in PATTERNS if found.get(key)), "")
+    if "|" in letters:
+        text = _layout_of(letters)
+        vpp, layout = max(len(expand(text)) // pp, 1), Layout("string", text=text)
+    elif found.get(layout_key):
         text = str(found[layout_key])
         vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
     elif found.get(MANUAL):
@@ -145,6 +151,14 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     if schedule is None:
         raise ValueError(f"no schedule of {framework.title} has these settings with {vpp} virtual stages per rank")
     return {"pp": pp, "vpp": vpp, "schedule": schedule, "pipeline_layout": str(canonical(layout, model, pp * vpp))}
+
+
+def _layout_of(letters: str) -> str:
+    """The layout of a hybrid pattern, `M-M|*-M/E`: bars between virtual stages, a part for each prediction layer."""
+    main, *predictions = letters.split("/")
+    parts = ["t" * len(stage) for stage in main.split("|")]
+    parts[0], parts[-1] = "E" + parts[0], parts[-1] + "m" * len(predictions) + "L"
+    return "|".join(parts)
 
 
 def _dealt(counts: list[int]) -> str:
@@ -181,85 +195,6 @@ def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
 def _ends(text: str) -> tuple[int, int]:
     stages = text.split("|")
     return stages[0].count("t"), stages[-1].count("t")
-
-
-def pattern(flags: tuple[Any, ...]) -> str:
-    """One number per layer as Megatron writes lists: `([0]*3+[1]*58)`."""
-    runs = [(value, len(list(group))) for value, group in groupby(int(flag) for flag in flags)]
-    return "(" + "+".join(f"[{value}]*{count}" for value, count in runs) + ")"
-
-
-def model_settings(model: Model, seq_length: int) -> dict[str, Any]:
-    """The sizes of a model in Megatron's words; True is a bare switch."""
-    said: dict[str, Any] = {
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.num_heads,
-        "max_position_embeddings": max(seq_length, model.learned_positions),
-        "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
-        "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
-    }
-    switches = {
-        "swiglu": model.is_gated and not model.activation_clamp,
-        "quick_geglu": model.is_gated and model.activation_clamp > 0,
-        "add_qkv_bias": model.has_qkv_bias,
-        "qk_layernorm": model.has_qk_norm,
-    }
-    said |= {name: True for name, is_on in switches.items() if is_on}
-    if model.activation_clamp:
-        said |= {"glu_linear_offset": 1.0, "activation_func_clamp_value": model.activation_clamp}
-    if model.has_attention_sinks:
-        said["softmax_type"] = "learnable"
-    if model.num_mtp_layers:
-        said["mtp_num_layers"] = model.num_mtp_layers
-    return said | _attention(model) | _experts(model)
-
-
-def _attention(model: Model) -> dict[str, Any]:
-    if model.latent is not None:
-        latent = model.latent
-        low: dict[str, Any] = {"multi_latent_attention": True, "kv_lora_rank": latent.kv_lora_rank}
-        low |= {"q_lora_rank": latent.q_lora_rank} if latent.q_lora_rank else {}
-        return low | {
-            "qk_head_dim": latent.qk_nope_head_dim,
-            "qk_pos_emb_head_dim": latent.qk_rope_head_dim,
-            "v_head_dim": latent.v_head_dim,
-        }
-    said: dict[str, Any] = {"kv_channels": model.head_dim}
-    if model.num_kv_heads != model.num_heads:
-        said |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
-    if any(model.windows):
-        said |= {"window_size": f"{max(model.windows)},0"}
-        # 1: a layer with the window, 0: one that sees everything (transformer_config.py, window_attn_skip_freq)
-        said |= {"window_attn_skip_freq": pattern(tuple(window > 0 for window in model.windows))}
-    return said
-
-
-def _experts(model: Model) -> dict[str, Any]:
-    if model.moe is None or not model.is_moe:
-        return {}
-    moe = model.moe
-    said: dict[str, Any] = {
-        "num_experts": moe.num_experts,
-        "moe_router_topk": moe.top_k,
-        "moe_ffn_hidden_size": moe.expert_ffn_hidden,
-        "moe_layer_freq": pattern(tuple(model.moe_layers)),
-        "moe_router_load_balancing_type": "aux_loss",
-        "moe_aux_loss_coeff": 0.001,
-    }
-    if moe.has_router_bias and not model.has_linear_bias:
-        said |= {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
-        said["moe_router_load_balancing_type"] = "seq_aux_loss"
-    if moe.num_groups > 1:
-        said |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
-    if moe.shared_ffn_hidden:
-        said["moe_shared_expert_intermediate_size"] = moe.shared_ffn_hidden
-    if moe.has_shared_gate:
-        said["moe_shared_expert_gate"] = True
-    return said
 
 
 TRAINING: Mapping[str, Any] = {

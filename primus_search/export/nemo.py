@@ -10,7 +10,8 @@ from typing import Any
 
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import TRAINING, candidate_settings, model_settings
+from primus_search.export.megatron_arguments import TRAINING, candidate_settings
+from primus_search.export.megatron_models import model_settings
 
 SCRIPT = "nemo.sh"
 EDITS = [
@@ -59,7 +60,7 @@ def files(job: LaunchJob) -> dict[str, str]:
 
 def overrides(job: LaunchJob) -> dict[str, Any]:
     """Dotted fields of the configuration and their values."""
-    said = model_settings(job.model, job.workload.seq_length) | candidate_settings(job) | dict(TRAINING)
+    said = model_settings(job) | candidate_settings(job) | dict(TRAINING)
     found = _precision(job.row["fp8"], said)
     for name, value in said.items():
         ours = RENAMED.get(name, name)

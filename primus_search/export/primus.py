@@ -10,7 +10,8 @@ from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import TRAINING, candidate_settings, model_settings
+from primus_search.export.megatron_arguments import TRAINING, candidate_settings
+from primus_search.export.megatron_models import model_settings
 
 EXPERIMENT, SCRIPT = "primus.yaml", "primus.sh"
 EDITS = [
@@ -68,10 +69,14 @@ def experiment(job: LaunchJob) -> str:
 def _sizes(job: LaunchJob) -> dict[str, Any]:
     """Every size of a model that Primus has no file of."""
     model = job.model
-    sizes = dict.fromkeys(OFF, False) | model_settings(model, job.workload.seq_length)
+    sizes = dict.fromkeys(OFF, False) | model_settings(job)
     sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
     # The null tokenizer of mock data adds one word for the end of a document.
     sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}
+    if sizes.pop("no_rope_fusion", False):
+        sizes["apply_rope_fusion"] = False
+    if model.is_single_block:
+        sizes |= {"model_type": "mamba", "num_layers": None}  # the pattern says how many
     if "window_size" in sizes:
         sizes["window_size"] = [int(part) for part in str(sizes["window_size"]).split(",")]
     return sizes

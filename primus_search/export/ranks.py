@@ -9,8 +9,8 @@ from primus_search.errors import InputError, Problem
 from primus_search.exploration.nearest_legal import nearest_legal
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
 from primus_search.exploration.trials import Broken, Judge, Values, spoken, values_of, word
-from primus_search.export.job import LaunchJob
-from primus_search.export.launch_files import Inexpressible, LaunchFiles, launch_files
+from primus_search.export.job import Inexpressible, LaunchJob
+from primus_search.export.launch_files import LaunchFiles, launch_files
 from primus_search.framework import Framework
 from primus_search.space import ClusterChoice
 from primus_search.units import GB
@@ -86,8 +86,11 @@ def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[
         broken = judge.broken(values)
         if broken:
             refused.append(refusal(judge, one.name, values, broken))
-        else:
+            continue
+        try:
             found[one.name] = launch_files(job, format_name)
+        except Inexpressible as error:
+            refused.append(f"row {one.name}: {error}")
     if refused:
         raise Inexpressible("\n".join(refused))
     return found

@@ -125,6 +125,11 @@ class Model:
         """Whether every layer has the declared attention and feed-forward."""
         return not self.mixers and not self.feed_forwards
 
+    @property
+    def is_single_block(self) -> bool:
+        """Whether layers are a mixer or a feed-forward alone (Nemotron-H)."""
+        return any(isinstance(one, NoFeedForward) for one in self.feed_forwards)
+
     def _attention(self, window: int) -> Mixer:
         if self.latent:
             return LatentMixer(num_heads=self.num_heads, latent=self.latent)

@@ -12,7 +12,7 @@ from primus_search.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints
 from primus_search.framework import ANY_FRAMEWORK, Framework
 from primus_search.job import Job
 from primus_search.layout import EVEN, Layout, StageLayers, layout_string, stage_layers
-from primus_search.model import Model
+from primus_search.model import GatedDeltaNet, Model
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis
 
@@ -37,6 +37,10 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_qkv_bias": lambda model: model.has_qkv_bias,
     "has_layernorm": lambda model: model.norm == "layernorm",
     "has_sinks": lambda model: model.has_attention_sinks,
+    "has_mixers": lambda model: not model.is_uniform,
+    "has_single_blocks": lambda model: model.is_single_block,
+    "has_delta_net": lambda model: any(isinstance(kind.mixer, GatedDeltaNet) for kind in model.kinds),
+    "has_indexer": lambda model: any(getattr(kind.mixer, "indexer", None) is not None for kind in model.kinds),
     "is_tied": lambda model: model.is_tied,
     "has_dense_layers": lambda model: model.is_moe and not all(model.moe_layers),
     "has_dense_behind_experts": lambda model: (

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from primus_search.candidates import Candidates
 from primus_search.cli import app
-from primus_search.declare import load_space
+from primus_search.declare import load_space, make_space
 from primus_search.declare.framework_files import framework_names, load_framework
-from primus_search.declare.presets import load_preset
+from primus_search.declare.presets import load_preset, shape
 from primus_search.declare.source import parse
 from primus_search.errors import InputError
 from primus_search.export import Inexpressible, launch_files
@@ -71,14 +71,37 @@ OWN = {
                "space": EVERY_KNOB | OF_EXPERTS | {"recompute": ["none", "mla_up_proj+moe_act+layernorm", "mlp"]}},
 }  # fmt: skip
 """Spaces with every knob listed: those not named here with all their values."""
+MIXED = {
+    "nemotron3_super": ("h100", 32, ("megatron",)),
+    "nemotron3_nano": ("mi355x", 4, ("megatron", "primus")),
+    "nemotron_h_56b": ("h100", 8, ("megatron",)),
+    "qwen3.5_122b_a10b": ("mi355x", 16, ("megatron", "primus")),
+    "deepseek_v3.2": ("h100", 128, ("megatron",)),
+    "deepseek_v4_flash": ("mi355x", 16, ("primus",)),
+}
+"""Models with layers of several kinds, the machines they are searched on, and the frameworks that can train them."""
+MIXED_CASES = [(model, framework) for model, (_, _, frameworks) in MIXED.items() for framework in frameworks]
+NOT_TRAINED = {
+    ("deepseek_v4_flash", "megatron"): "hyper-connections, shared-key attention 64",
+    ("gemma4_26b_a4b", "megatron"): "sizes of layers, experts, norms, attention 16/2",
+    ("llama4_scout", "primus"): "chunks of 8,192",
+    ("minimax_m3", "primus"): "attention 64/4, top 2,048",
+}
+"""Models that a framework cannot train, and a part that the refusal names."""
 
 
 def own_space(name: str, framework: str) -> Space:
-    from primus_search.declare import make_space
-
     workload = {"seq_length": 4096, "global_batch_size": 256}
     axes = unlisted(has_experts=name != "dense") | OWN[name]["space"]
     return make_space(OWN[name] | {"space": axes, "workload": workload, "framework": framework}, name=name)
+
+
+def mixed_space(model: str, framework: str) -> Space:
+    """A space of a model with every knob left out, on the machines of `MIXED` or on 64 nodes."""
+    hardware, nodes, _ = MIXED.get(model, ("mi355x", 64, ()))
+    workload = {"seq_length": 4096, "global_batch_size": 2048}
+    spelled = {"model": model, "hardware": hardware, "nodes": nodes, "workload": workload, "framework": framework}
+    return make_space(spelled, name=model)
 
 
 def unlisted(*, has_experts: bool) -> dict[str, list[object]]:
@@ -114,6 +137,55 @@ def read_back(job: LaunchJob, folder: Path) -> dict[str, object]:
 def test_random_candidates_come_back_from_their_files(own: str, framework: str, tmp_path: Path) -> None:
     for job in jobs(own_space(own, framework), 70):
         assert read_back(job, tmp_path) == canonical_row(job)
+
+
+@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case[0] != "deepseek_v4_flash"])
+def test_models_of_mixed_layers_come_back_from_their_files(model: str, framework: str, tmp_path: Path) -> None:
+    """With every layer: the file's own model has the parameters of the searched one, padding of its head aside."""
+    for job in jobs(mixed_space(model, framework), 5, seed=3):
+        assert read_back(job, tmp_path) == canonical_row(job)
+        found = read_experiment(tmp_path / MAIN_FILE[framework], job.cluster.world)
+        assert found.model is not None and found.model_problems == ()
+        ours, theirs = (model.total_params - model.embedding_params - model.head_params
+                        + 2 * model.vocab_padding * model.hidden for model in (job.model, found.model))  # fmt: skip
+        assert ours == theirs
+        assert found.model.flops_per_token(4096) == job.model.flops_per_token(4096)
+
+
+@pytest.mark.parametrize(("model", "framework"), NOT_TRAINED)
+def test_a_model_that_a_framework_cannot_train_is_refused_by_its_parts(model: str, framework: str) -> None:
+    job = next(iter(jobs(mixed_space(model, framework), 1)))
+    with pytest.raises(Inexpressible) as caught:
+        launch_files(job)
+    assert f"{job.framework.title} has no arguments for parts of {model}: " in str(caught.value)
+    assert NOT_TRAINED[model, framework] in str(caught.value)
+
+
+@pytest.mark.parametrize("model", MIXED)
+def test_torchtitan_starts_no_model_of_mixed_layers(model: str) -> None:
+    assert list(jobs(mixed_space(model, "torchtitan"), 1)) == []
+
+
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+def test_an_experiment_that_names_primus_own_model_is_that_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIMUS_PATH", str(CLIENTS / "primus"))
+    job = next(iter(jobs(mixed_space("deepseek_v4_flash", "primus"), 1)))
+    path = tmp_path / MAIN_FILE["primus"]
+    path.write_text(launch_files(job).texts[path.name], encoding="utf-8")
+    found = read_experiment(path, job.cluster.world)
+    assert found.model is not None and shape(found.model) == shape(job.model)
+    # Primus' defaults say how context parallelism communicates where a candidate leaves it to the stack.
+    assert found.candidate.row(0) | {"cp_comm": "stack"} == canonical_row(job) | {"cp_comm": "stack"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize(("model", "framework"), MIXED_CASES)
+def test_frameworks_accept_models_of_mixed_layers(model: str, framework: str, tmp_path: Path) -> None:
+    files = written(mixed_space(model, framework), model, 2 * FEW, tmp_path)
+    assert [one for judge in JUDGES[framework] for one in refused(judge, files, 0)] == []
 
 
 @pytest.mark.parametrize(("space", "framework"), [("mixtral_8x22b", "primus"), ("llama3.1_405b_h100", "megatron")])

@@ -1,12 +1,15 @@
 """Decoders with experts and plain attention: Mixtral, Qwen, GLM-4, Llama 4, GPT-OSS, OLMoE, MiniMax-M2."""
 
+from dataclasses import replace
 from typing import Any
 
 from primus_search.declare.families.parts import (
     Values,
     all_experts,
     attention,
+    biased,
     decoder,
+    groups,
     layer_types,
     repeated,
     routed,
@@ -15,8 +18,8 @@ from primus_search.declare.families.parts import (
     windows,
     with_biases,
 )
-from primus_search.declare.families.plain import mistral, olmo2, qwen2, qwen3
-from primus_search.declare.fields import Fields
+from primus_search.declare.families.plain import ernie, exaone4, llama, mistral, olmo2, qwen2, qwen3
+from primus_search.declare.fields import Fields, Located
 from primus_search.model import Indexer, MixtureOfExperts
 
 
@@ -55,6 +58,70 @@ def glm4_moe(fields: Fields) -> Values:
     values = decoder(fields) | {"has_qk_norm": fields.switch("use_qk_norm", False)}
     values = with_biases(fields, values, output=False)
     return values | routed(fields, values["num_layers"], has_router_bias=True, is_router_bias_buffer=True)
+
+
+def dots1(fields: Fields) -> Values:
+    """dots.llm1: norms of queries and keys per head, DeepSeek's experts."""
+    values = decoder(fields) | {"has_qk_norm": True}
+    values["windows"] = windows(fields, values["num_layers"], every=False)
+    values |= routed(fields, values["num_layers"], has_router_bias=True, is_router_bias_buffer=True)
+    return biased(values) if fields.switch("attention_bias", False) else values
+
+
+def solar_open(fields: Fields) -> Values:
+    """Solar Open: GLM-4.5's layers, experts in all of them."""
+    unused = Located(fields.integer("moe_intermediate_size"), fields.where)
+    fields.entries = {"intermediate_size": unused, **fields.entries}
+    return glm4_moe(fields)
+
+
+def ernie_moe(fields: Fields) -> Values:
+    """ERNIE 4.5 with experts in every `moe_layer_interval`-th layer from one to another."""
+    values = ernie(fields)
+    num_layers, expert_hidden = values["num_layers"], fields.integer("moe_intermediate_size", 1536)
+    if values["has_linear_bias"]:
+        fields.problem("use_bias", "biases beside experts are not modelled for this family")
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("moe_num_experts", 64),
+        top_k=fields.integer("moe_k", 6),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=fields.integer("moe_num_shared_experts", 2, least=0) * expert_hidden,
+        has_router_bias=True,
+    )
+    start, end = (
+        fields.integer("moe_layer_start_index", 1, least=0),
+        fields.integer("moe_layer_end_index", -1, least=-1),
+    )
+    every, last = fields.integer("moe_layer_interval", 1), num_layers - 1 if end == -1 else end
+    if fields.items("mlp_layer_types"):
+        return values | {"moe_layers": sparse_layers(fields, num_layers)}
+    return values | {"moe_layers": tuple((i + 1) % every == 0 and start <= i <= last for i in range(num_layers))}
+
+
+def granite_moe(fields: Fields) -> Values:
+    """Granite with experts of the MLP's size, and shared ones of a size of their own."""
+    values = all_experts(fields, llama(fields), "num_local_experts", num_experts=8, top_k=2)
+    shared = fields.integer("shared_intermediate_size", 0, least=0)
+    return values | {"moe": replace(values["moe"], shared_ffn_hidden=shared)}
+
+
+def flex_olmo(fields: Fields) -> Values:
+    return all_experts(fields, olmo2(fields), "num_experts", num_experts=7, top_k=5)
+
+
+def exaone_moe(fields: Fields) -> Values:
+    values = exaone4(fields)
+    expert_hidden = fields.integer("moe_intermediate_size", 1024)
+    values["moe"] = MixtureOfExperts(
+        num_experts=fields.integer("num_experts", 64),
+        top_k=fields.integer("num_experts_per_tok", 8),
+        expert_ffn_hidden=expert_hidden,
+        shared_ffn_hidden=fields.integer("num_shared_experts", 1, least=0) * expert_hidden,
+        has_router_bias=True,
+        is_router_bias_buffer=True,
+        **groups(fields),
+    )
+    return values | {"moe_layers": sparse_layers(fields, values["num_layers"], first=1)}
 
 
 def olmoe(fields: Fields) -> Values:

@@ -1,5 +1,7 @@
 """Families of attention mixed with state-space or linear layers: Qwen3-Next/3.5, Nemotron-H, Kimi Linear, LFM2 ..."""
 
+from collections.abc import Sequence
+
 from primus_search.declare.families.expert_models import qwen_experts
 from primus_search.declare.families.parts import (
     Values,
@@ -12,6 +14,7 @@ from primus_search.declare.families.parts import (
     repeated,
     sparse_layers,
 )
+from primus_search.declare.families.plain import llama
 from primus_search.declare.fields import Fields, Located
 from primus_search.model import (
     FeedForward,
@@ -134,6 +137,56 @@ def _mamba2(fields: Fields) -> Mamba2:
         has_conv_bias=fields.switch("use_conv_bias", True),
         has_bias=fields.switch("use_bias", False),
     )
+
+
+def bamba(fields: Fields) -> Values:
+    """Bamba: Mamba-2 with attention in between, an MLP in every layer."""
+    values = llama(fields)
+    full = set(fields.whole_numbers("attn_layer_indices"))
+    types = ["attention" if layer in full else "mamba" for layer in range(values["num_layers"])]
+    return values | {"mixers": _beside_mamba(fields, values, types)}
+
+
+def granite_hybrid(fields: Fields) -> Values:
+    """Granite 4: Mamba-2 with attention in between; experts and shared ones, or the shared ones alone, a dense MLP."""
+    values = llama(fields)
+    fields.anything("position_embedding_type")
+    experts, shared = fields.integer("num_local_experts", 8, least=0), fields.integer("shared_intermediate_size", 1024)
+    top_k = fields.integer("num_experts_per_tok", 2, least=0)
+    if experts:
+        values["moe"] = MixtureOfExperts(
+            num_experts=experts, top_k=top_k, expert_ffn_hidden=values["ffn_hidden"], shared_ffn_hidden=shared
+        )
+    else:
+        values["ffn_hidden"] = shared
+    given = layer_types(fields, values["num_layers"], GRANITE_TYPES) if fields.items("layer_types") else ()
+    types = [GENERIC.get(kind, kind) for kind in given or ("mamba",) * values["num_layers"]]
+    if fields.word("normalization_function", "rmsnorm") != "rmsnorm":
+        fields.problem("normalization_function", "norms other than rmsnorm are not modelled for this family")
+    return values | {"mixers": _beside_mamba(fields, values, types)}
+
+
+GRANITE_TYPES = ("mamba", "attention", *GENERIC)
+
+
+def _beside_mamba(fields: Fields, values: Values, types: Sequence[str]) -> tuple[Mixer, ...]:
+    """Mamba-2 or attention in each layer, by keys that begin with `mamba_`."""
+    inner = fields.integer("mamba_expand", 2) * values["hidden"]
+    heads, size = fields.integer("mamba_n_heads", 128), fields.anything("mamba_d_head")
+    mamba = Mamba2(
+        num_heads=heads,
+        head_dim=max(inner // heads, 1) if size in (None, "auto") else fields.integer("mamba_d_head"),
+        state_dim=fields.integer("mamba_d_state", 256),
+        num_groups=fields.integer("mamba_n_groups", 1),
+        conv_kernel=fields.integer("mamba_d_conv", 4),
+        chunk=fields.integer("mamba_chunk_size", 256),
+        has_conv_bias=fields.switch("mamba_conv_bias", True),
+    )
+    if fields.switch("mamba_proj_bias", False):
+        fields.problem("mamba_proj_bias", "biases of Mamba's projections are not modelled for this family")
+    has_bias = fields.switch("attention_bias", False)
+    full = attention(values, has_qkv_bias=has_bias, has_output_bias=has_bias)
+    return tuple(mamba if kind == "mamba" else full for kind in types)
 
 
 def _nemotron_experts(fields: Fields) -> MixtureOfExperts:

@@ -1,7 +1,7 @@
 """Families with latent attention: DeepSeek-V2/V3, Kimi-K2, DeepSeek-V3.2 and GLM-5 with an indexer, DeepSeek-V4."""
 
 from primus_search.declare.families.parts import Values, decoder, groups, latent_sizes, repeated, routed
-from primus_search.declare.fields import Fields
+from primus_search.declare.fields import Fields, Located
 from primus_search.declare.source import plain
 from primus_search.model import CompressedAttention, Indexer, LatentMixer, MixtureOfExperts
 
@@ -15,6 +15,20 @@ def deepseek(fields: Fields) -> Values:
         return values
     mixer = LatentMixer(num_heads=values["num_heads"], latent=values["latent"], has_bias=True)
     return values | {"mixers": (mixer,) * values["num_layers"]}
+
+
+def biased_deepseek(fields: Fields) -> Values:
+    """DeepSeek-V3's layers with the router's bias that its rule updates: GLM-4.7 Flash."""
+    fields.entries = {**fields.entries, "topk_method": Located("noaux_tc", fields.where)}
+    return deepseek(fields)
+
+
+def dense_latent(fields: Fields) -> Values:
+    """Latent attention and a dense MLP in every layer: Youtu-LLM."""
+    values = _latent_decoder(fields)
+    if fields.switch("attention_bias", False):
+        fields.problem("attention_bias", "biases of latent attention are not modelled for this family")
+    return values
 
 
 def _latent_decoder(fields: Fields) -> Values:

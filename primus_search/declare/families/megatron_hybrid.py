@@ -66,7 +66,7 @@ def hybrid_layers(fields: Fields, sizes: DeclaredSizes) -> Values:
     stack, key = _stack(fields), next((key for key in PATTERNS if fields.anything(key)), "")
     if stack is None:
         return {}
-    letters = fields.word(key, "") if key else _by_shares(fields, sizes.num_layers, stack)
+    letters = pattern_letters(fields.word(key, "")) if key else _by_shares(fields, sizes.num_layers, stack)
     unknown = sorted(set(letters) - set(LETTERS))
     if unknown:
         allowed = ", ".join(f"{letter} {name}" for letter, name in LETTERS.items())
@@ -83,6 +83,16 @@ def hybrid_layers(fields: Fields, sizes: DeclaredSizes) -> Values:
         "feed_forwards": tuple(None if letter in "-E" else NoFeedForward() for letter in letters),
         "moe_layers": tuple(letter == "E" for letter in letters),
     }
+
+
+def pattern_letters(pattern: str) -> str:
+    """The layers of a pattern, without bars between pipeline stages and the prediction layers behind `/`."""
+    return pattern.split("/")[0].replace("|", "")
+
+
+def num_predictions(fields: Fields) -> int:
+    """Prediction layers of a pattern: a part behind `/` for each."""
+    return next((str(fields.anything(key)).count("/") for key in PATTERNS if fields.anything(key)), 0)
 
 
 def _stack(fields: Fields) -> LayerStack | None:

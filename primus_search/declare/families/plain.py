@@ -17,6 +17,50 @@ def tied_llama(fields: Fields) -> Values:
     return values | {"windows": windows(fields, values["num_layers"])}
 
 
+def arcee(fields: Fields) -> Values:
+    """Arcee: Llama with a squared ReLU and no gate."""
+    return llama(fields) | {"is_gated": False}
+
+
+def cwm(fields: Fields) -> Values:
+    """Code World Model: Llama that slides in some layers."""
+    values = llama(fields)
+    return values | {"windows": windows(fields, values["num_layers"])}
+
+
+def cohere2(fields: Fields) -> Values:
+    """Command R and A: one norm in front of attention and MLP, which run side by side."""
+    if fields.switch("use_qk_norm", False):
+        fields.problem("use_qk_norm", "norms of queries and keys with scales of each head are not modelled")
+    fields.anything("logit_scale")
+    values = decoder(fields, tied=True) | {"num_norms": 1}
+    values["windows"] = windows(fields, values["num_layers"], every=False)
+    return biased(values) if fields.switch("attention_bias", False) else values
+
+
+def exaone4(fields: Fields) -> Values:
+    """EXAONE 4: norms of queries and keys, and of what attention and MLP return."""
+    values = decoder(fields) | {"has_qk_norm": True}
+    fields.anything("sliding_window_pattern")
+    return values | {"windows": windows(fields, values["num_layers"], every=False)}
+
+
+def glm(fields: Fields) -> Values:
+    return with_biases(fields, decoder(fields), output=False)
+
+
+def glm4(fields: Fields) -> Values:
+    """GLM-4: two further norms, of what attention and MLP return."""
+    return glm(fields) | {"num_norms": 4}
+
+
+def hunyuan(fields: Fields) -> Values:
+    values = decoder(fields) | {"has_qk_norm": True}
+    for key in ("eod_token_id", "use_qk_norm"):  # its class has the norms whatever a file says
+        fields.anything(key)
+    return biased(values) if fields.switch("attention_bias", False) else values
+
+
 def seed_oss(fields: Fields) -> Values:
     values = decoder(fields)
     fields.switch("mlp_bias", False)

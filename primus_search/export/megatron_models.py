@@ -1,0 +1,226 @@
+"""The sizes of a model as Megatron arguments, or the refusal of a model that they cannot say.
+
+Four shapes: plain layers; latent attention with an indexer in every layer (`dsa`); Gated DeltaNet with gated attention
+in between (`gated_delta_net`); hybrid stacks, where a layer is one block and a letter of `hybrid_layer_pattern`.
+What was written is read back by `declare.megatron_yaml`: a part of the model that differs has no argument.
+Source: NVIDIA/Megatron-LM d98e8a64 and d3528a21: megatron/training/arguments.py, core/transformer/
+transformer_config.py.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from primus_search.declare.megatron_yaml import from_document
+from primus_search.declare.source import Document
+from primus_search.errors import InputError
+from primus_search.export.job import Inexpressible, LaunchJob
+from primus_search.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Mixer, Model, NoMixer
+
+HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
+"""The stack that `hybrid_layer_pattern` builds; 0.20 keeps the name for that of core/models/hybrid."""
+
+
+def model_settings(job: LaunchJob) -> dict[str, Any]:
+    """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
+    said = _settings(job)
+    lost = unsaid(job.model, said)
+    if job.workload.image_tokens:
+        lost.append("towers of other inputs")
+    if lost:
+        what = f"{job.framework.title} has no arguments for parts of {job.model.name}: {', '.join(lost)}"
+        raise Inexpressible(what)
+    return said
+
+
+def _settings(job: LaunchJob) -> dict[str, Any]:
+    model = job.model
+    has_learned = model.learned_positions > 0
+    said: dict[str, Any] = {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden,
+        "ffn_hidden_size": model.ffn_hidden,
+        "num_attention_heads": model.num_heads,
+        "max_position_embeddings": max(job.workload.seq_length, model.learned_positions),
+        "position_embedding_type": "learned_absolute" if has_learned else "rope",
+        "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+    }
+    switches = {
+        "swiglu": model.is_gated and not model.activation_clamp,
+        "quick_geglu": model.is_gated and model.activation_clamp > 0,
+        "add_qkv_bias": model.has_qkv_bias,
+        # Under latent attention: the norms of compressed queries, keys and values.
+        "qk_layernorm": model.has_qk_norm or model.latent is not None,
+    }
+    said |= {name: True for name, is_on in switches.items() if is_on}
+    if model.activation_clamp:
+        said |= {"glu_linear_offset": 1.0, "activation_func_clamp_value": model.activation_clamp}
+    if model.has_attention_sinks:
+        said["softmax_type"] = "learnable"
+    if model.num_mtp_layers:
+        said["mtp_num_layers"] = model.num_mtp_layers
+    said |= _attention(model) | _experts(model)
+    return _hybrid(job, said) if model.is_single_block else said | _variant(model)
+
+
+def _attention(model: Model) -> dict[str, Any]:
+    if model.latent is not None:
+        latent = model.latent
+        low: dict[str, Any] = {"multi_latent_attention": True, "kv_lora_rank": latent.kv_lora_rank}
+        low |= {"q_lora_rank": latent.q_lora_rank} if latent.q_lora_rank else {}
+        return low | {
+            "qk_head_dim": latent.qk_nope_head_dim,
+            "qk_pos_emb_head_dim": latent.qk_rope_head_dim,
+            "v_head_dim": latent.v_head_dim,
+        }
+    said: dict[str, Any] = {"kv_channels": model.head_dim}
+    if model.num_kv_heads != model.num_heads:
+        said |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
+    if any(model.windows):
+        said |= {"window_size": f"{max(model.windows) - 1},0"}  # tokens to the left of a query's own
+        # 1: a layer with the window, 0: one that sees everything (transformer_config.py, window_attn_skip_freq)
+        said |= {"window_attn_skip_freq": pattern(tuple(window > 0 for window in model.windows))}
+    return said
+
+
+def _experts(model: Model) -> dict[str, Any]:
+    if model.moe is None or not model.is_moe:
+        return {}
+    moe = model.moe
+    said: dict[str, Any] = {
+        "num_experts": moe.num_experts,
+        "moe_router_topk": moe.top_k,
+        "moe_ffn_hidden_size": moe.expert_ffn_hidden,
+        "moe_layer_freq": pattern(tuple(model.moe_layers)),
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": 0.001,
+    }
+    if moe.has_router_bias and not model.has_linear_bias:
+        said |= {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
+        said["moe_router_load_balancing_type"] = "seq_aux_loss"
+    if moe.num_groups > 1:
+        said |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
+    if moe.shared_ffn_hidden:
+        said["moe_shared_expert_intermediate_size"] = moe.shared_ffn_hidden
+    if moe.has_shared_gate:
+        said["moe_shared_expert_gate"] = True
+    if moe.latent_hidden:
+        said["moe_latent_size"] = moe.latent_hidden
+    return said
+
+
+def pattern(flags: tuple[Any, ...]) -> str:
+    """One number per layer as Megatron writes lists: `([0]*3+[1]*58)`."""
+    runs = [(value, len(list(group))) for value, group in groupby(int(flag) for flag in flags)]
+    return "(" + "+".join(f"[{value}]*{count}" for value, count in runs) + ")"
+
+
+# --- layers of other kinds --------------------------------------------------------------------------------------------
+
+
+def _variant(model: Model) -> dict[str, Any]:
+    """Arguments of sparse latent attention, or of Gated DeltaNet with gated attention; none for plain layers."""
+    mixers = [model.mixer(kind) for kind in model.layers]
+    sparse = next((one.indexer for one in mixers if isinstance(one, LatentMixer) and one.indexer), None)
+    if sparse is not None:
+        return {
+            "experimental_attention_variant": "dsa",
+            "dsa_indexer_n_heads": sparse.num_heads,
+            "dsa_indexer_head_dim": sparse.head_dim,
+            "dsa_indexer_topk": sparse.top_k,
+            "no_rope_fusion": True,
+        }
+    linear = next((one for one in mixers if isinstance(one, GatedDeltaNet)), None)
+    if linear is None:
+        return {}
+    return {
+        "experimental_attention_variant": "gated_delta_net",
+        "linear_attention_freq": pattern(tuple(isinstance(one, GatedDeltaNet) for one in mixers)),
+        "linear_num_key_heads": linear.num_key_heads,
+        "linear_num_value_heads": linear.num_value_heads,
+        "linear_key_head_dim": linear.key_dim,
+        "linear_value_head_dim": linear.value_dim,
+        "linear_conv_kernel_dim": linear.conv_kernel,
+    } | ({"attention_output_gate": True} if any(isinstance(m, Attention) and m.has_output_gate for m in mixers) else {})
+
+
+def _hybrid(job: LaunchJob, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a stack of single blocks: the pattern says layers, experts, prediction layers and stages."""
+    model = job.model
+    ours = {key: value for key, value in said.items() if key not in ("num_layers", "moe_layer_freq", "mtp_num_layers")}
+    ours |= {"hybrid_layer_pattern": _letters(job), "spec": list(HYBRID_SPEC), "position_embedding_type": "none"}
+    mamba = next((kind.mixer for kind in model.kinds if isinstance(kind.mixer, Mamba2)), None)
+    if mamba is None:
+        return ours
+    return ours | {
+        "mamba_num_heads": mamba.num_heads,
+        "mamba_head_dim": mamba.head_dim,
+        "mamba_state_dim": mamba.state_dim,
+        "mamba_num_groups": mamba.num_groups,
+    }
+
+
+def _letters(job: LaunchJob) -> str:
+    """`M-M*|MEM*/E`: a letter a layer, a bar between virtual stages, then a part for each prediction layer."""
+    model = job.model
+    letters = [_letter(model, kind) for kind in model.layers]
+    each = iter(letters)
+    stages = ["".join(next(each) for one in stage if one == "t") for stage in job.stage_parts]
+    return "|".join(stages) + f"/{letters[-1]}" * model.num_mtp_layers
+
+
+def _letter(model: Model, kind: LayerKind) -> str:
+    mixer = model.mixer(kind)
+    if isinstance(mixer, NoMixer):
+        return "E" if kind.is_moe else "-"
+    return "M" if isinstance(mixer, Mamba2) else "*"
+
+
+# --- what no argument says --------------------------------------------------------------------------------------------
+
+
+def unsaid(model: Model, said: Mapping[str, Any]) -> list[str]:
+    """Parts of a model that its arguments, read back, say otherwise."""
+    sizes = {key: value for key, value in said.items() if key != "no_rope_fusion"}
+    sizes |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
+    sizes |= {"add_bias_linear": model.has_linear_bias, "swiglu": said.get("swiglu", False)}
+    if "window_size" in sizes:
+        sizes["window_size"] = [int(part) for part in sizes["window_size"].split(",")]
+    if "spec" in sizes:
+        sizes |= {"spec": str(sizes["spec"]), "num_layers": model.num_layers}
+    try:
+        read = from_document(Document("arguments", sizes), Path("arguments"))
+    except InputError as error:
+        return [problem.what for problem in error.problems]
+    return [name for name, part in PARTS.items() if part(model) != part(read)] + _lost_mixers(model, read)
+
+
+def _lost_mixers(model: Model, read: Model) -> list[str]:
+    """Names of the mixers that come back as others."""
+    pairs = zip(model.layers, read.layers, strict=True)
+    both = [(_as_trained(model.mixer(ours)), _as_trained(read.mixer(theirs))) for ours, theirs in pairs]
+    return list(dict.fromkeys(ours.name for ours, theirs in both if ours != theirs))
+
+
+def _as_trained(mixer: Mixer) -> Mixer:
+    """A mixer without the chunk of its kernels, which changes no result."""
+    return replace(mixer, chunk=0) if isinstance(mixer, Mamba2 | GatedDeltaNet) else mixer
+
+
+PARTS: Mapping[str, Callable[[Model], object]] = {
+    "sizes of layers": lambda model: [model.layer_params(kind) for kind in model.layers],
+    "experts": lambda model: model.moe if model.is_moe else None,
+    "norms": lambda model: (model.norm, [model.layer_norms(kind) for kind in model.layers]),
+    "biases": lambda model: (model.has_linear_bias, model.has_qkv_bias),
+    "sinks": lambda model: model.has_attention_sinks,
+    "the activation": lambda model: (model.is_gated, model.activation_clamp),
+    "embeddings": lambda model: (model.vocab_size, model.is_tied, model.learned_positions > 0),
+    "hyper-connections": lambda model: model.hyper_streams,
+    "per-layer embeddings": lambda model: model.per_layer_embedding,
+    "prediction layers": lambda model: model.num_mtp_layers,
+}
+"""What is compared beside the mixers, by its name in the refusal."""
