@@ -73,6 +73,8 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
     sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
     # The null tokenizer of mock data adds one word for the end of a document.
     sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}
+    if sizes["position_embedding_type"] != "rope":
+        sizes["add_position_embedding"] = True  # Primus' plain model has it off, which Megatron takes with rope alone
     if sizes.pop("no_rope_fusion", False):
         sizes["apply_rope_fusion"] = False
     if model.is_single_block:

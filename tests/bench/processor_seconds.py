@@ -2,10 +2,12 @@
 
     python tests/bench/processor_seconds.py against OTHER_CHECKOUT [SPACE ...]    ratios to another checkout
     python tests/bench/processor_seconds.py open [SPACE ...]                      spaces with every knob left out
+    python tests/bench/processor_seconds.py mixed                                 models with layers of several kinds
 
 `against`: both search the same candidates, without the framework, knobs and values that the other one lacks; each has
 a cache of its own, warmed by a first run, and then they take turns. Printed are the least seconds of each.
-`open`: model, hardware, nodes and workload of the shipped spaces alone, first without orders on disk, then with them.
+`open`: model, hardware, nodes and workload of the shipped spaces alone, first without orders on disk, then with them;
+`mixed`: the same of hybrid and sparse models that are in no shipped space.
 """
 
 import argparse
@@ -24,6 +26,13 @@ from identical_results import NEWER_KNOBS, ROOT
 
 COMPARED = ("mixtral_8x22b_mi355x", "deepseek_v3_2048gpu", "gpt3_175b_4096gpu", "stress_1e9")
 JOB = ("name", "model", "hardware", "nodes", "workload")
+MIXED = {
+    "nemotron3_super_h100": ("nemotron3_super", "h100", 32, 8192, 1024),
+    "qwen3.5_122b_mi355x": ("qwen3.5_122b_a10b", "mi355x", 16, 8192, 1024),
+    "deepseek_v3.2_h100": ("deepseek_v3.2", "h100", 128, 4096, 4096),
+    "deepseek_v3.2_h800": ("deepseek_v3.2", "h800", 128, 4096, 4096),
+}
+"""Searches of hybrid and sparse models: model, device, nodes, tokens of a sample, samples of a step."""
 OLDER_RECOMPUTE = "recompute=[none, selective, {full: auto}]"
 """What `auto` meant in a checkout that had no sets of modules for each model."""
 
@@ -65,10 +74,19 @@ def against(other: Path, names: Sequence[str], turns: int, caches: Path) -> None
         )
 
 
+def mixed_job(name: str) -> dict[str, Any]:
+    """The space of a model of `MIXED`; none for other names."""
+    if name not in MIXED:
+        return {}
+    model, hardware, nodes, length, batch = MIXED[name]
+    workload = {"seq_length": length, "global_batch_size": batch}
+    return {"name": name, "model": model, "hardware": hardware, "nodes": nodes, "workload": workload}
+
+
 def open_spaces(names: Sequence[str], caches: Path) -> None:
     """The shipped spaces with every knob left out."""
     for name in names or [path.stem for path in sorted((ROOT / "spaces").glob("*.yaml"))]:
-        written = yaml.safe_load((ROOT / "spaces" / f"{name}.yaml").read_text())
+        written = mixed_job(name) or yaml.safe_load((ROOT / "spaces" / f"{name}.yaml").read_text())
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             yaml.safe_dump({key: written[key] for key in JOB if key in written}, file)
             seconds = [search(ROOT, caches / name, Path(file.name), ()) for _ in range(2)]
@@ -82,7 +100,7 @@ def open_spaces(names: Sequence[str], caches: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("against", "open"))
+    parser.add_argument("what", choices=("against", "open", "mixed"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--caches", type=Path, help="folder for the caches; kept, so that a second call is warm")
@@ -90,6 +108,8 @@ def main() -> None:
     caches = asked.caches or Path(tempfile.mkdtemp())
     if asked.what == "open":
         open_spaces(asked.names, caches)
+    elif asked.what == "mixed":
+        open_spaces(asked.names or tuple(MIXED), caches)
     else:
         against(Path(asked.names[0]), asked.names[1:], asked.turns, caches)
 
