@@ -10,26 +10,26 @@ import contextlib
 import json
 import math
 import os
-import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, get_args
 
 from primus_search.candidates import Candidates
-from primus_search.errors import InputError
+from primus_search.errors import InputError, Problem
+from primus_search.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.job import Job
 from primus_search.learn.log_lines import lines
 from primus_search.learn.logged_run import measurement_of
 from primus_search.learn.reading import Death, LogReading
 from primus_search.learn.run_files import read_files
 from primus_search.learn.transcript import Transcript, observe_common
-from primus_search.measured_run import Measurement
+from primus_search.measured_run import Measurement, PeakKind
 
 CANDIDATE, PROCESS, LOG, RESULT = "candidate.json", "process.json", "launch.log", "result.json"
 LOOK_S = 0.2
@@ -57,6 +57,9 @@ class Limits:
     quiet_s: float
 
 
+FIGURES = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a trial; figures are None where nothing was measured."""
@@ -74,22 +77,45 @@ class Outcome:
     def measurement(self) -> Measurement:
         """As a record of a run holds it."""
         nan = math.nan
-        values = {
-            name: self.__getattribute__(name) for name in ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
-        }
+        values = {name: self.__getattribute__(name) for name in FIGURES}
         known: dict[str, Any] = {name: nan if value is None else value for name, value in values.items()}
         ending: Any = "out_of_memory" if self.verdict is TrialVerdict.OUT_OF_MEMORY else "ran"
         kind: Any = self.peak_kind
         return Measurement(**known, peak_kind=kind, ending=ending)
 
 
-def written_outcome(folder: Path) -> Outcome | None:
-    """The outcome of a finished trial; None where it did not finish."""
-    try:
-        data = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
+    """The outcome of a finished trial of one of some ranks; None where it did not finish.
+
+    Raises `InputError` with the key of what no trial wrote.
+    """
+    data, where = _kept(folder / RESULT), folder / RESULT
+    if data is None:
         return None
+    is_right = {name: _is_figure(data.get(name)) for name in FIGURES} | {
+        "rank": type(data.get("rank")) is int and data["rank"] in ranks,
+        "verdict": data.get("verdict") in tuple(TrialVerdict),
+        "reason": isinstance(data.get("reason"), str),
+        "peak_kind": data.get("peak_kind") in get_args(PeakKind),
+    }
+    wrong = [*(name for name, is_ in is_right.items() if not is_), *sorted(data.keys() - is_right.keys())]
+    if wrong:
+        what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
+        raise InputError([Problem(f"{where} @ $.{name}", what) for name in wrong])
     return Outcome(**(data | {"verdict": TrialVerdict(data["verdict"])}))
+
+
+def _kept(path: Path) -> dict[str, Any] | None:
+    """The mapping of a JSON file of a trial; None where there is none."""
+    try:
+        data = json.loads(read_text(path, most=MAX_TABLE_BYTES))
+    except (InputError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
 
 
 def write_whole(path: Path, data: Any) -> None:
@@ -104,13 +130,20 @@ class Stopped(Exception):
 
 
 def run_trial(
-    folder: Path, command: str, script: str, limits: Limits, job: Job, table: Candidates, rank: int, stop: Event
+    folder: Path,
+    command: Sequence[str],
+    script: str,
+    limits: Limits,
+    job: Job,
+    table: Candidates,
+    rank: int,
+    stop: Event,
 ) -> Outcome:
     """Launch the command of a prepared folder, wait, read its log, and write the outcome. Raises `Stopped` once `stop`
     is set."""
     end_left_over(folder)
     words = {"{script}": script, "{candidate}": CANDIDATE}
-    parts = [words.get(part, part) for part in shlex.split(command)]
+    parts = [words.get(part, part) for part in command]
     early, code = _waited(folder, parts, limits, stop)
     outcome = _outcome(folder, early, code, job, table, rank)
     write_whole(folder / RESULT, asdict(outcome))
@@ -162,12 +195,10 @@ def _size(folder: Path) -> int:
 
 def end_left_over(folder: Path) -> None:
     """End what an earlier `tune`, killed itself, left running in this folder."""
-    try:
-        left = json.loads((folder / PROCESS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
-    if left.get("started") is not None and _started(left["pid"]) == left["started"]:
-        _end(left["pid"])
+    left = _kept(folder / PROCESS) or {}
+    pid, started = left.get("pid"), left.get("started")
+    if isinstance(pid, int) and pid > 1 and started is not None and _started(pid) == started:
+        _end(pid)
     (folder / PROCESS).unlink(missing_ok=True)
 
 

@@ -5,6 +5,7 @@ All state is in the folder: `search/`, the run folder whose rows are tried; `tri
 the next choice follows from the results alone: a loop that was killed ends as if it had not been.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -95,10 +96,7 @@ def tune(
 
     parallel: trials that are chosen together and run at once; the choice after them knows all of their outcomes.
     """
-    if "{script}" not in launch and "{candidate}" not in launch:
-        raise InputError(
-            [Problem("--launch", "names neither {script} nor {candidate}, so every trial would be the same")]
-        )
+    command = _command(launch)
     outcomes: list[Outcome] = []
     while True:
         advice = advised(rows, outcomes, seed, max(1, min(parallel, trials - len(outcomes))))
@@ -110,7 +108,7 @@ def tune(
         for number, pick in enumerate(advice.picks, start=len(outcomes) + 1):
             say(f"trial {number}: rank {rows.ranks[pick.row]}, expected regret now {advice.regret:.1%}")
             place = folder / TRIALS / f"{number:03d}"
-            calls.append(_trial(rows, rows.ranks[pick.row], place, prepare, launch, limits, stop))
+            calls.append(_trial(rows, rows.ranks[pick.row], place, prepare, command, limits, stop))
         for outcome in _together(calls, stop):
             outcomes.append(outcome)
             rate = outcome.tokens_per_s_per_gpu
@@ -119,17 +117,29 @@ def tune(
         _keep(rows, folder, outcomes)
 
 
+def _command(launch: str) -> list[str]:
+    """The words of `--launch`. Raises `InputError` where they are none or the same for every trial."""
+    try:
+        words = shlex.split(launch)
+    except ValueError as error:
+        raise InputError([Problem(f"--launch {launch}", f"cannot be split into words: {error}")]) from None
+    if not {"{script}", "{candidate}"} & set(words):
+        what = "names neither {script} nor {candidate}, so every trial would be the same"
+        raise InputError([Problem("--launch", what)])
+    return words
+
+
 def _trial(
-    rows: TrialRows, rank: int, place: Path, prepare: Prepare, launch: str, limits: Limits, stop: Event
+    rows: TrialRows, rank: int, place: Path, prepare: Prepare, command: Sequence[str], limits: Limits, stop: Event
 ) -> Callable[[], Outcome]:
     """What gives the outcome of a trial: its folder where it finished before, else a run of the files written there."""
-    outcome = written_outcome(place)
+    outcome = written_outcome(place, rows.ranks)
     if outcome is not None:
         return lambda: outcome
     place.mkdir(parents=True, exist_ok=True)
     row = rows.row(rank)
     write_whole(place / CANDIDATE, _candidate(rows, row))
-    return partial(run_trial, place, launch, prepare(rank, place), limits, rows.job, row, rank, stop)
+    return partial(run_trial, place, command, prepare(rank, place), limits, rows.job, row, rank, stop)
 
 
 def _together(calls: Sequence[Callable[[], Outcome]], stop: Event) -> list[Outcome]:

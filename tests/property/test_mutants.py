@@ -7,6 +7,7 @@ import json
 import random
 import resource
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
+from primus_search.analysis.own_configuration import baseline_of
 from primus_search.cli import COMMANDS, app, unusable
 from primus_search.declare import load_cluster, load_hardware, load_model, load_space, load_stack
 from primus_search.errors import NothingFits
@@ -33,11 +36,12 @@ from tests.support.mutants import VALUES, Surface, mutated, refusal_problem
 from tests.support.small_runs import make_run
 
 ROOT = Path(__file__).parents[2]
-FEW = {"space": 30, "hardware": 40, "stack": 20, "model": 30, "huggingface": 40, "experiment": 16, "sweep": 6,
-       "log": 40, "learn": 20, "table": 12, "run folder": 12, "journal": 10, "search": 6,
-       "command line": 25}  # fmt: skip
-ALL = {"space": 3000, "hardware": 2500, "stack": 1000, "model": 2500, "huggingface": 3000, "experiment": 1500,
-       "sweep": 300, "log": 3000, "learn": 700, "table": 700, "run folder": 700, "journal": 500, "search": 300,
+FEW = {"space": 30, "hardware": 40, "stack": 20, "model": 30, "huggingface": 40, "layers": 40, "tower": 40,
+       "experiment": 16, "baseline": 12, "sweep": 6, "log": 40, "learn": 20, "learn table": 4, "table": 12,
+       "run folder": 12, "next": 6, "tune": 12, "journal": 10, "search": 6, "command line": 25}  # fmt: skip
+ALL = {"space": 3000, "hardware": 2000, "stack": 1000, "model": 2000, "huggingface": 2500, "layers": 1500,
+       "tower": 1500, "experiment": 1500, "baseline": 500, "sweep": 300, "log": 2500, "learn": 500,
+       "learn table": 200, "table": 600, "run folder": 600, "next": 200, "tune": 400, "journal": 500, "search": 300,
        "command line": 1000}  # fmt: skip
 LAUNCH_FILES = {"primus": "primus.yaml", "megatron": "megatron.sh", "torchtitan": "torchtitan.toml"}
 MOST_MORE_BYTES = 1 << 30
@@ -53,6 +57,48 @@ CONFIGS: dict[str, dict[str, Any]] = {
                 "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128},
 }  # fmt: skip
 """config.json of some families, beside the sizes that all have."""
+ENCODER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+TOWERS: dict[str, dict[str, Any]] = {
+    "qwen3_vl": {"depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "out_hidden_size": 256,
+                 "deepstack_visual_indexes": [0, 1], "patch_size": 16},
+    "gemma3": ENCODER | {"image_size": 224, "patch_size": 14},
+    "gemma4": ENCODER | {"num_key_value_heads": 4, "head_dim": 16},
+    "llama4": ENCODER | {"image_size": 336, "pixel_shuffle_ratio": 0.5},
+    "mistral3": ENCODER | {"head_dim": 16},
+    "minimax_m3_vl": ENCODER | {"img_token_compression_config": {"spatial_merge_size": 2}},
+    "kimi_k25": {"vt_hidden_size": 64, "vt_intermediate_size": 128, "vt_num_hidden_layers": 2,
+                 "merge_kernel_size": [2, 2]},
+    "llava_onevision": {"depth": 3},
+}  # fmt: skip
+"""vision_config of some families."""
+HYBRID = {"num_layers": 6, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1024, "ffn_hidden_size": 512,
+          "position_embedding_type": "rope"}  # fmt: skip
+LAYERS: tuple[dict[str, Any], ...] = (
+    {"hybrid_override_pattern": "M*-EM-", "num_experts": 8, "moe_router_topk": 2, "mamba_num_heads": 4},
+    {"is_hybrid_model": True, "hybrid_layer_pattern": "M*-M*-", "mamba_head_dim": 32, "mamba_state_dim": 16},
+    {
+        "spec": ["hybrid_mamba_mla_layer_specs", "hybrid_stack_spec"],
+        "is_hybrid_model": True,
+        "hybrid_attention_ratio": 0.3,
+        "hybrid_mlp_ratio": 0.3,
+    },
+    {
+        "spec": ["hybrid_mamba_mla_layer_specs", "gdn_hybrid_stack_spec"],
+        "is_hybrid_model": True,
+        "hybrid_attention_ratio": 0.3,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 32,
+    },
+    {
+        "spec": ["hybrid_mamba_mla_layer_specs", "kda_hybrid_stack_spec"],
+        "hybrid_attention_ratio": 0.5,
+        "is_hybrid_model": True,
+    },
+    {"num_experts": 8, "moe_layer_freq": "([0]*1+[1]*5)", "moe_router_topk": 2, "mtp_num_layers": 1},
+    {"window_size": [127, 0], "window_attn_skip_freq": 2, "qk_layernorm": True},
+)
+"""Megatron and Primus model files whose layers differ, beside the sizes that all have."""
+LAUNCH = f"{sys.executable} -c 1 {{candidate}}"
 SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512,
          "vocab_size": 1024, "_name_or_path": "x/y", "max_position_embeddings": 4096}  # fmt: skip
 
@@ -117,11 +163,30 @@ class Surfaces:
                  for name, more in CONFIGS.items()]  # fmt: skip
         return self._reading(seeds, lambda path: load_model(str(path)))
 
-    def experiment(self) -> Surface:
+    def tower(self) -> Surface:
+        text = {"model_type": "qwen2", "num_key_value_heads": 2} | SIZES
+        seeds = [("config.json", json.dumps({"model_type": name, "text_config": text, "vision_config": one}).encode())
+                 for name, one in TOWERS.items()]  # fmt: skip
+        return self._reading(seeds, lambda path: load_model(str(path)))
+
+    def layers(self) -> Surface:
+        seeds = [("model.yaml", yaml.safe_dump(HYBRID | one).encode()) for one in LAYERS]
+        return self._reading(seeds, lambda path: load_model(str(path)))
+
+    @staticmethod
+    def _experiments() -> list[tuple[str, bytes]]:
         seeds = []
         for framework, name in LAUNCH_FILES.items():
             job = next(iter(jobs(shipped_space("llama3_8b_mi300x", framework), 1)))
             seeds.append((name, launch_files(job).texts[name].encode()))
+        return seeds
+
+    def baseline(self) -> Surface:
+        result = run_search(small_space(), Options(keep=50, workers=1))
+        return self._reading(self._experiments(), lambda path: baseline_of(result, path))
+
+    def experiment(self) -> Surface:
+        seeds = self._experiments()
         words = ("--hardware", "mi355x", "--nodes", "2", "--json")
         return self._reading(seeds, lambda path: cli("project", str(path), *words))
 
@@ -143,9 +208,44 @@ class Surfaces:
                   written_logs.huggingface)  # fmt: skip
         return [(f"{make.__name__}.log", "\n".join(make()).encode()) for make in makers]
 
-    def table(self) -> Surface:
+    @staticmethod
+    def _tables() -> list[tuple[str, bytes]]:
         lines = (ROOT / "tests/oracle/data/training_runs.csv").read_bytes().splitlines(keepends=True)
-        seeds = [("runs.csv", b"".join([lines[0], *lines[first : first + 3]])) for first in range(1, 200, 40)]
+        return [("runs.csv", b"".join([lines[0], *lines[first : first + 3]])) for first in range(1, 200, 40)]
+
+    def learn_table(self) -> Surface:
+        words = ("--as", "x", "--into", str(self.folder / "sites"), "--base", "megatron_te", "--json")
+        return self._reading(self._tables(), lambda path: cli("learn", str(path), *words))
+
+    def next(self) -> Surface:
+        return self._reading(self._tables(), lambda path: cli("next", str(self.run), "--runs", str(path)))
+
+    def tune(self) -> Surface:
+        """The folder of a loop that was stopped, one of its files damaged; trials that start again print nothing."""
+        whole = self.folder / "tuned"
+        words = ("--launch", LAUNCH, "--trials", "2", "--until", "0", "--out")
+        shutil.copytree(self.run, whole / "search")
+        cli("tune", "llama3_8b_mi300x", *words, str(whole))
+        trial = whole / "trials/001"
+        (trial / "process.json").write_text(json.dumps({"pid": 0, "started": "1"}))
+        ran = {"verdict": "ran", "tokens_per_s_per_gpu": 9000.0, "step_s": 3.0, "reason": "8 steps", "noise": 0.01}
+        result = json.dumps(json.loads((trial / "result.json").read_text()) | ran).encode()
+        seeds = [("trials/001/result.json", result), ("trials/001/process.json", (trial / "process.json").read_bytes()),
+                 ("study.log", (whole / "study.log").read_bytes())]  # fmt: skip
+
+        def use(name: str, content: bytes) -> None:
+            folder = self.folder / "damaged"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(whole, folder)
+            (folder / "trials/001/result.json").write_bytes(result)
+            (folder / name).write_bytes(content)
+            if name.endswith("process.json"):
+                (folder / "trials/001/result.json").unlink()
+            cli("tune", "llama3_8b_mi300x", *words, str(folder))
+
+        return Surface(seeds, use)
+
+    def table(self) -> Surface:
         points = (ROOT / "tests/oracle/data/kernel_points.csv").read_bytes().splitlines(keepends=True)[:12]
 
         def read(path: Path) -> None:
@@ -154,7 +254,7 @@ class Surfaces:
             else:
                 cli("calibrate", "--measurements", str(path))
 
-        return self._reading([*seeds, ("points.csv", b"".join(points))], read)
+        return self._reading([*self._tables(), ("points.csv", b"".join(points))], read)
 
     def run_folder(self) -> Surface:
         names = ("run.json", "run.json", "run.json", "ranking.csv", "pareto.csv", "candidates.parquet")

@@ -15,14 +15,22 @@ from primus_search.exploration.sampled.study import STUDY_NAME
 def keep_trials(
     path: Path, values: Mapping[str, Sequence[str]], trials: Sequence[tuple[Mapping[str, str], float | None, str]]
 ) -> None:
-    """Write the trials that the journal lacks. values: of every axis; trials: candidate, tokens/s/GPU, verdict."""
+    """Write the journal of all trials, whole. values: of every axis; trials: candidate, tokens/s/GPU, verdict."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    lock = path.with_name(f"{path.name}.lock")
-    lock.unlink(missing_ok=True)  # a killed run may have left it; the folder is ours
+    partial = path.with_name(f".{path.name}.partial")
+    for left in (partial, partial.with_name(f"{partial.name}.lock")):  # of a killed run; the folder is ours
+        left.unlink(missing_ok=True)
+    _write(partial, values, trials)
+    partial.replace(path)
+
+
+def _write(
+    path: Path, values: Mapping[str, Sequence[str]], trials: Sequence[tuple[Mapping[str, str], float | None, str]]
+) -> None:
     storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-    study = optuna.create_study(study_name=STUDY_NAME, storage=storage, direction="maximize", load_if_exists=True)
+    study = optuna.create_study(study_name=STUDY_NAME, storage=storage, direction="maximize")
     axes = {name: CategoricalDistribution(list(choices)) for name, choices in values.items()}
-    for params, rate, verdict in trials[len(study.trials) :]:
+    for params, rate, verdict in trials:
         state = TrialState.COMPLETE if rate is not None else TrialState.FAIL
         params = {name: params[name] for name in axes}
         study.add_trial(
