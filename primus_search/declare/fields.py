@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from primus_search.declare.source import Document, Keys, did_you_mean
 from primus_search.errors import InputError, Problem
-from primus_search.guards.number_ranges import LARGEST_WHOLE
+from primus_search.guards.number_ranges import LARGEST, LARGEST_WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,17 @@ class Fields:
             return least
         return value
 
-    def number(self, key: str, default: "float | _Required" = REQUIRED) -> float:
+    def number(self, key: str, default: "float | _Required" = REQUIRED, *, least: float = -LARGEST) -> float:
         if not self.has(key):
-            return self._missing(key, default, 0.0)
+            return self._missing(key, default, max(least, 0.0))
         value = self.entries[key].value
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             self.problem(key, f"{reprlib.repr(value)} is not a finite number")
-            return 0.0
-        return float(value)
+        elif not least <= value <= LARGEST:
+            self.problem(key, f"{reprlib.repr(value)} is not between {least:g} and {LARGEST:g}")
+        else:
+            return float(value)
+        return max(least, 0.0)
 
     def switch(self, key: str, default: "bool | _Required" = REQUIRED) -> bool:
         if not self.has(key):

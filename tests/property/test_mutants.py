@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from primus_search.analysis.own_configuration import baseline_of
 from primus_search.cli import COMMANDS, app, unusable
 from primus_search.declare import load_cluster, load_hardware, load_model, load_space, load_stack
+from primus_search.declare.families import FAMILIES
 from primus_search.errors import NothingFits
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.run_folder import journal as journals
@@ -55,6 +56,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
                     "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
     "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 2, "head_dim": 64,
                 "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 128},
+    "mpt": {"d_model": 256, "n_heads": 4, "n_layers": 2, "expansion_ratio": 4, "attn_config": {"alibi": True}},
+    "gpt2": {"n_embd": 256, "n_head": 4, "n_layer": 2},
+    "nemotron-nas": {"block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 2.5}},
+                                       {"attention": {"no_op": True}, "ffn": {"no_op": True}}]},
+    "lfm2": {"num_key_value_heads": 2, "block_ffn_dim_multiplier": 1.5, "full_attn_idxs": [1]},
+    "kimi_linear": {"num_experts": 8, "num_experts_per_token": 2, "moe_intermediate_size": 64, "kv_lora_rank": 64,
+                    "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+                    "linear_attn_config": {"kda_layers": [1], "full_attn_layers": [2], "num_heads": 4, "head_dim": 64}},
+    "nemotron_h": {"hybrid_override_pattern": "M*"},
 }  # fmt: skip
 """config.json of some families, beside the sizes that all have."""
 ENCODER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -99,7 +109,7 @@ LAYERS: tuple[dict[str, Any], ...] = (
 )
 """Megatron and Primus model files whose layers differ, beside the sizes that all have."""
 LAUNCH = f"{sys.executable} -c 1 {{candidate}}"
-SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512,
+SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 32, "intermediate_size": 512,
          "vocab_size": 1024, "_name_or_path": "x/y", "max_position_embeddings": 4096}  # fmt: skip
 
 
@@ -159,8 +169,8 @@ class Surfaces:
         return self._reading(shipped("spaces/models/*.yaml"), lambda path: load_model(str(path)))
 
     def huggingface(self) -> Surface:
-        seeds = [("config.json", json.dumps({"model_type": name} | SIZES | more).encode())
-                 for name, more in CONFIGS.items()]  # fmt: skip
+        seeds = [("config.json", json.dumps({"model_type": name} | SIZES | CONFIGS.get(name, {})).encode())
+                 for name in FAMILIES]  # fmt: skip
         return self._reading(seeds, lambda path: load_model(str(path)))
 
     def tower(self) -> Surface:

@@ -132,7 +132,7 @@ def _llama4(v: Fields, top: Fields, values: Values) -> Tower:
     count = hidden * (1 + patches + 1 + patch + 4) + depth * _encoder_layer(hidden, inner) + _matrices(*projector)
     return _vision(
         count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_attention_heads", 16),
-        patch_inputs=patch, merge=round(v.number("pixel_shuffle_ratio", 0.5) ** -2), projector=projector,
+        patch_inputs=patch, merge=round(v.number("pixel_shuffle_ratio", 0.5, least=2**-8) ** -2), projector=projector,
         image_patches=patches,
     )  # fmt: skip
 
