@@ -165,7 +165,11 @@ class _Chain:
             self._parent(document, path, name, keys, (path.resolve(),))
         else:
             self.entries |= {key: Located(value, document.where(keys)) for key, value in megatron_keys(preset).items()}
-        self._lay(document, trainer.get("overrides") or {}, (*module, "overrides"))
+        laid = trainer.get("overrides") or {}
+        if not isinstance(laid, dict):
+            self.problems.append(document.problem((*module, "overrides"), "expected a mapping of keys"))
+            return
+        self._lay(document, laid, (*module, "overrides"))
 
     def _parent(self, document: Document, path: Path, name: str, keys: Keys, above: tuple[Path, ...]) -> None:
         if len(above) > 20:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
-from primus_search.exploration.exhaustive.task_plan import look, open_engine, plan_tasks, task_rows
+from primus_search.exploration.exhaustive.task_plan import look, open_engine, plan_tasks, seeds, task_rows
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.method import choose_method
 from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
@@ -99,7 +99,8 @@ def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
                 options.folder.refuse_untrue(journal, funnel, tasks)
             aside.shutdown()  # an engine may fork, which a second thread would not survive
             budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
-            collected = collect(engine, funnel, tasks, budget, journal, options.progress)
+            known = seeds(funnel, engine.workers if engine.name == "ray" else 1)  # its workers are starting
+            collected = collect(engine, funnel, tasks, budget, journal, options.progress, known)
             return replace(collected, notes=(*collected.notes, *([note] if note else []))), engine.name, engine.workers
 
 

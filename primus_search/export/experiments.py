@@ -26,7 +26,7 @@ from primus_search.declare.known_keys import known_keys
 from primus_search.declare.megatron_yaml import PRESET_FOLDER, SIZES, experiment_settings, filled, look_up
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
-from primus_search.declare.source import Document, read, shown
+from primus_search.declare.source import Document, Keys, read, shown
 from primus_search.errors import InputError, Problem
 from primus_search.export import megatron, torchtitan
 from primus_search.export.megatron_arguments import candidate_words, canonical
@@ -141,6 +141,7 @@ def _torchtitan_of_primus(
     given = torchtitan.flattened(filled(document, module.get("overrides") or {}))
     if file is not None:
         body = read(file)
+        _must_be_mapping(body, body.data, ())
         given = torchtitan.flattened(filled(body, body.data)) | given
     layers = given.pop("model.n_layers", None)
     if model is None:
@@ -156,7 +157,13 @@ def _trainer(document: Document) -> Mapping[str, Any]:
         what = f"expected modules.pre_trainer; only pre-training is modelled (modules: {names})"
         raise InputError([document.problem(("modules",), what)])
     module: Mapping[str, Any] = modules["pre_trainer"]
+    _must_be_mapping(document, module.get("overrides") or {}, ("modules", "pre_trainer", "overrides"))
     return module
+
+
+def _must_be_mapping(document: Document, value: Any, keys: Keys) -> None:
+    if not isinstance(value, Mapping):
+        raise InputError([document.problem(keys, "expected a mapping of keys")])
 
 
 def _model_of(path: Path) -> tuple[Model | None, tuple[Problem, ...]]:

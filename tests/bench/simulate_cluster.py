@@ -7,10 +7,11 @@
 Of each it notes processor seconds of the worker (evaluation, pickling of the answer) and of the driver (choosing and
 sending the task, reading and merging the answer, the journal's record).
 
-`simulate` runs a search on W workers with the tasks that `task_rows` plans: the driver is one server that handles one
-answer after the other, a worker has one task ahead (`most_in_flight`). A task that is sent before any answer came costs
-as much more as the first measured one, for worker and driver. Efficiency: seconds on one worker over W times the wall
-seconds; with start-up, those of Ray (START_S), of building the funnel and of planning count as well.
+`simulate` runs a search on W workers with the tasks that `task_rows` plans, each a mean of as many measured ones as it
+is long: the driver is one server that handles one answer after the other, a worker has one task ahead
+(`most_in_flight`). A task that is sent when n answers were merged costs as much more than the usual one as the n-th
+measured one, for worker and driver. Efficiency: seconds on one worker over W times the wall seconds; with start-up,
+those of Ray (START_S), of the funnel, plan and seeds count as well.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def measure(file: Path, name: str, chunks: int, sample: int) -> None:
     from primus_search.exploration.engines.task_assignment import Deal
     from primus_search.exploration.exhaustive.collect import _Gathered, silent
     from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel
-    from primus_search.exploration.exhaustive.task_plan import look, plan_tasks
+    from primus_search.exploration.exhaustive.task_plan import SEEDED_WORKERS, look, plan_tasks, seeds
     from primus_search.exploration.run_folder.journal import Journal
 
     space = load_space(name)
@@ -53,7 +54,10 @@ def measure(file: Path, name: str, chunks: int, sample: int) -> None:
     start = time.process_time()
     tasks = plan_tasks(funnel, chunks * CHUNK_ROWS, look(funnel))
     plan_s = time.process_time() - start
-    deal, gathered = Deal(tasks), _Gathered(funnel, tasks, silent)
+    start = time.process_time()
+    known = seeds(funnel, SEEDED_WORKERS)
+    seed_s = time.process_time() - start
+    deal, gathered = Deal(tasks), _Gathered(funnel, tasks, silent, known)
     journal = Journal.start(file.with_suffix(".journal"), {}, chunks * CHUNK_ROWS)
     every = max((len(tasks) - FIRST) // sample, 1)
     found: list[dict[str, float]] = []
@@ -76,13 +80,15 @@ def measure(file: Path, name: str, chunks: int, sample: int) -> None:
         sizes = {"rows": task.stop - task.start, "sent_bytes": len(sent), "answer_bytes": len(answer)}
         found.append({"choose_s": choose_s, "task_s": task_s, "merge_s": merge_s, "journal_s": journal_s} | sizes)
     facts = {"space": name, "chunks": chunks, "tasks": len(tasks), "begin_s": begin_s, "plan_s": plan_s}
+    facts |= {"seed_s": seed_s}
     file.write_text(json.dumps(facts | {"found": found}))
     print(summary(facts | {"found": found}))
 
 
 def summary(facts: dict[str, Any]) -> str:
     """Medians of the first tasks and of the others."""
-    lines = [f"{facts['tasks']:,} tasks; funnel {facts['begin_s']:.1f} s, plan {facts['plan_s']:.1f} s"]
+    start_up = ", ".join(f"{name} {facts[f'{name}_s']:.1f} s" for name in ("begin", "plan", "seed"))
+    lines = [f"{facts['tasks']:,} tasks; {start_up}"]
     for title, part in (("first", facts["found"][:FIRST]), ("others", facts["found"][FIRST:])):
         means = {key: float(np.mean([one[key] for one in part])) for key in part[0]}
         lines.append(f"{title:7}" + "  ".join(f"{key} {value:,.4g}" for key, value in means.items()))
@@ -94,18 +100,19 @@ def simulate(facts: dict[str, Any], rows: float, workers: int, call_s: float) ->
     from primus_search.exploration.exhaustive.task_plan import task_rows
 
     rng = np.random.default_rng(0)
-    first, others = facts["found"][0], facts["found"][FIRST:]
+    early, others = facts["found"][:FIRST], facts["found"][FIRST:]
     planned = task_rows(SimpleNamespace(enumerators=[SimpleNamespace(size=int(rows))]), workers)  # type: ignore[arg-type]
     per_row = sum(one["task_s"] for one in others) / sum(one["rows"] for one in others)
     spread = np.array([one["task_s"] / one["rows"] for one in others])
     count = max(round(rows / planned), 1)
-    seconds = planned * rng.choice(spread, count)
+    pieces = max(round(planned / np.mean([one["rows"] for one in others])), 1)
+    seconds = planned * rng.choice(spread, (count, pieces)).mean(axis=1)
     handling = rng.choice([sum(one[name] for name in DRIVER) for one in others], count) + call_s
-    open_s = first["task_s"] - per_row * first["rows"]
-    open_handling = max(sum(one[name] for name in DRIVER) for one in facts["found"][:FIRST])
-    found = run_events(seconds, handling, workers, open_s, open_handling)
-    wall_s, start_s = found["wall_s"], START_S + facts["begin_s"] + facts["plan_s"]
-    alone_s = float(seconds.sum()) + open_s
+    more_s = np.array([max(one["task_s"] - per_row * one["rows"], 0.0) for one in early])
+    more_handling = np.array([sum(one[name] for name in DRIVER) + call_s for one in early])
+    found = run_events(seconds, handling, workers, more_s, more_handling)
+    wall_s, start_s = found["wall_s"], START_S + facts["begin_s"] + facts["plan_s"] + facts["seed_s"]
+    alone_s = float(seconds.sum() + more_s[:count].sum())
     return found | {
         "tasks": count,
         "task_s": float(seconds.mean()),
@@ -115,9 +122,12 @@ def simulate(facts: dict[str, Any], rows: float, workers: int, call_s: float) ->
 
 
 def run_events(
-    seconds: Floats, handling: Floats, workers: int, open_s: float, open_handling: float
+    seconds: Floats, handling: Floats, workers: int, more_s: Floats, more_handling: Floats
 ) -> dict[str, float]:
-    """Wall seconds of the tasks, and the driver's busy share of them."""
+    """Wall seconds of the tasks, and the driver's busy share of them.
+
+    more_s, more_handling: of a task sent after so many answers, beside its own seconds and in place of its handling.
+    """
     from primus_search.exploration.engines.task_assignment import most_in_flight
 
     queues: list[deque[int]] = [deque() for _ in range(workers)]
@@ -128,9 +138,9 @@ def run_events(
 
     def send(worker: int) -> None:
         nonlocal sent
-        if not done:
-            seconds[sent] += open_s
-            handling[sent] = open_handling
+        if done < len(more_s):
+            seconds[sent] += more_s[done]
+            handling[sent] = more_handling[done]
         queues[worker].append(sent)
         if len(queues[worker]) == 1:
             heapq.heappush(answers, (now + seconds[sent], worker))

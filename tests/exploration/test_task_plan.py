@@ -1,5 +1,6 @@
 """Tasks cover every candidate once whatever their size, and begin where a schedule begins when they can."""
 
+from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,8 @@ from primus_search.declare import load_space
 from primus_search.exploration.exhaustive import task_order, task_plan
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import OPEN
-from primus_search.exploration.exhaustive.task_plan import look, plan_tasks
+from primus_search.exploration.exhaustive.task_plan import look, plan_tasks, seeds
+from primus_search.exploration.findings import Findings
 
 
 @pytest.fixture(scope="module")
@@ -63,4 +65,27 @@ def test_the_driver_merges_a_bounded_number_of_answers(workers):
         rows = task_plan.task_rows(space, workers)
         assert rows % task_plan.CHUNK_ROWS == 0
         assert size / rows <= task_plan.MOST_TASKS or size < 1e10
-        assert rows <= max(task_plan.MAX_TASK_ROWS, 2 * size / task_plan.MOST_TASKS)
+        most = min(task_plan.MOST_TASKS, max(workers, size / (task_plan.ROWS_PER_ANSWER * workers)))
+        assert rows <= max(task_plan.MAX_TASK_ROWS, 2 * size / most)
+        assert size / rows <= max(1.1 * most, 1.0)
+
+
+def test_seeds_are_rows_of_the_space_and_prune_what_they_exclude(monkeypatch):
+    monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
+    monkeypatch.setattr(task_plan, "SEED_BEST", 16)
+    funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
+    assert len(seeds(funnel, task_plan.SEEDED_WORKERS - 1)[0].top) == 0
+    (seed,) = seeds(funnel, task_plan.SEEDED_WORKERS)
+    tasks = plan_tasks(funnel, 4096, look(funnel))
+    plain = [funnel.evaluate(task, OPEN) for task in tasks]
+    pruned = [funnel.evaluate(task, seed.cut) for task in tasks]
+    whole = reduce(Findings.plus, plain).shortlist
+    assert rows_as_list(reduce(Findings.plus, pruned).shortlist) == rows_as_list(whole)
+    assert sum(one.rows["project"] for one in pruned) < 0.5 * sum(one.rows["project"] for one in plain)
+    every = reduce(Findings.plus, [funnel.evaluate(task, OPEN) for task in tasks[: len(tasks) // 2]]).shortlist
+    assert rows_as_list(every.united(seed).united(whole)) == rows_as_list(whole)
+
+
+def rows_as_list(shortlist):
+    rows, group = shortlist.rows_and_groups
+    return [column.tolist() for column in (shortlist.top.indices, rows.indices, rows.step_s, rows.memory_bytes, group)]

@@ -108,6 +108,23 @@ LAYERS: tuple[dict[str, Any], ...] = (
     {"window_size": [127, 0], "window_attn_skip_freq": 2, "qk_layernorm": True},
 )
 """Megatron and Primus model files whose layers differ, beside the sizes that all have."""
+TITAN = {
+    "exp_name": "x",
+    "modules": {
+        "pre_trainer": {
+            "framework": "torchtitan",
+            "config": "pre_trainer.yaml",
+            "model": "llama3_8B.yaml",
+            "overrides": {
+                "training": {"local_batch_size": 1, "seq_len": 8192, "global_batch_size": 64},
+                "parallelism": {"tensor_parallel_degree": 2, "data_parallel_shard_degree": -1},
+                "activation_checkpoint": {"mode": "full"},
+                "float8": {"enable_fsdp_float8_all_gather": True},
+            },
+        }
+    },
+}
+"""Primus' torchtitan back end."""
 LAUNCH = f"{sys.executable} -c 1 {{candidate}}"
 SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 32, "intermediate_size": 512,
          "vocab_size": 1024, "_name_or_path": "x/y", "max_position_embeddings": 4096}  # fmt: skip
@@ -189,7 +206,7 @@ class Surfaces:
         for framework, name in LAUNCH_FILES.items():
             job = next(iter(jobs(shipped_space("llama3_8b_mi300x", framework), 1)))
             seeds.append((name, launch_files(job).texts[name].encode()))
-        return seeds
+        return [*seeds, ("titan.yaml", yaml.safe_dump(TITAN).encode())]
 
     def baseline(self) -> Surface:
         result = run_search(small_space(), Options(keep=50, workers=1))

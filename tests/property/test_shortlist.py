@@ -16,6 +16,7 @@ from primus_search.exploration.exhaustive.shortlist import (
     ShortlistRows,
     fastest,
     frontier,
+    with_others,
 )
 from primus_search.exploration.findings import Findings, Miss
 
@@ -68,6 +69,19 @@ def test_merging_parts_in_any_order_gives_the_whole(
         merged = merged.plus(Shortlist.empty(most).with_rows(rows_of([pairs[i] for i in numbers], numbers)))
     assert merged.top.indices.tolist() == best_by_hand(pairs, most)
     assert merged.frontier.indices.tolist() == frontier_by_hand(pairs)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4000), st.sampled_from((3, 300, 10**6)))
+def test_long_lists_are_merged_as_they_are_sorted(seed: int, most: int, distinct: int) -> None:
+    """Beyond `MOST_INSERTED` rows lists are merged as runs, ties between them included."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.permutation(6000)
+    table = ShortlistRows(indices=numbers, step_s=rng.integers(1, distinct + 1, 6000) / 8, memory_bytes=numbers / 4)
+    cut = int(rng.integers(0, 6001))
+    left, right = (fastest(table.take(part), most) for part in (slice(cut), slice(cut, None)))
+    merged, sorted_ = with_others(left, right, most), fastest(table, most)
+    assert merged.indices.tolist() == sorted_.indices.tolist()
+    assert merged.memory_bytes.tolist() == sorted_.memory_bytes.tolist()
 
 
 @given(tables, st.integers(1, 8), st.integers(0, 40), st.randoms(use_true_random=False))

@@ -68,6 +68,7 @@ class RayCluster:
         self._space = ray.put((funnel.space, funnel.keep))
         self._numbers, self._failed = count(), 0
         self._pool: list[_Lane] = []
+        self._cuts: dict[int, tuple[Cut, Any]] = {}
         self._scanned_at = -RESCAN_S
         self.workers = 1
         self._rescan()  # workers start while the driver plans
@@ -81,7 +82,7 @@ class RayCluster:
                 task = deal.take(lane.number) if len(lane.flying) < most else None
                 if task is None:
                     break
-                lane.send(task, cut_of(task.cluster))
+                lane.send(task, self._stored(task.cluster, cut_of(task.cluster)))
             if not any(lane.flying for lane in self._pool) and (is_spent() or not len(deal)):
                 return
             for lane in self._ready():
@@ -101,6 +102,12 @@ class RayCluster:
             ray.shutdown()
         if self._guardian is not None:
             self._guardian.end()
+
+    def _stored(self, cluster: int, cut: Cut) -> Any:
+        """A cut in the object store; the same reference as long as nothing was found on its cluster."""
+        if cluster not in self._cuts or self._cuts[cluster][0] is not cut:
+            self._cuts[cluster] = (cut, ray.put(cut))
+        return self._cuts[cluster][1]
 
     def _rescan(self) -> None:
         """Ask for as many workers as there is room for now; nodes come and go."""
@@ -149,7 +156,7 @@ class _Lane:
             return self._begun
         return self.flying[0][0] if self.flying else None
 
-    def send(self, task: Task, cut: Cut) -> None:
+    def send(self, task: Task, cut: Any) -> None:
         self.flying.append((self.actor.evaluate.remote(task, cut), task))
 
     def receive(self) -> tuple[Task, Findings] | None:

@@ -3,14 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import accumulate
 
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.leaders import Leader, leaders
-from primus_search.exploration.exhaustive.shortlist import Cut
+from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
 from primus_search.exploration.findings import Findings
 from primus_search.exploration.result import SamplerCheck
 from primus_search.exploration.run_folder.journal import Journal
@@ -69,9 +69,13 @@ def collect(
     budget: Budget,
     journal: Journal | None,
     progress: Progress,
+    seeds: Sequence[Shortlist],
 ) -> Collected:
-    """Findings per cluster of all tasks; tasks that the journal holds are not done again."""
-    gathered, notes, interrupted_by = _Gathered(funnel, tasks, progress), list[str](), 0
+    """Findings per cluster of all tasks; tasks that the journal holds are not done again.
+
+    seeds: rows of each cluster that are known before; they prune, and count where the search ends early.
+    """
+    gathered, notes, interrupted_by = _Gathered(funnel, tasks, progress, seeds), list[str](), 0
     for done in journal.done if journal else ():
         gathered.add(done.task, done.findings)
     left = _within([task for task in tasks if task.number not in gathered.done], budget.candidates)
@@ -90,7 +94,7 @@ def collect(
     if not is_complete and not notes:
         notes.append("the budget ran out: these are the best candidates found so far")
     return Collected(
-        findings=tuple(gathered.findings),
+        findings=tuple(gathered.findings if is_complete else gathered.with_seeds()),
         is_complete=is_complete,
         notes=(*notes, *record.notes),
         interrupted_by=interrupted_by,
@@ -131,7 +135,9 @@ def _within(tasks: Sequence[Task], candidates: int) -> Sequence[Task]:
 class _Gathered:
     """Findings per cluster so far."""
 
-    def __init__(self, funnel: Funnel, tasks: Sequence[Task], progress: Progress) -> None:
+    def __init__(self, funnel: Funnel, tasks: Sequence[Task], progress: Progress, seeds: Sequence[Shortlist]) -> None:
+        self._seeds = seeds
+        self._cuts = [(seed, seed.cut) for seed in seeds]
         self.findings = [Findings.none(funnel.keep) for _ in funnel.enumerators]
         self.done: set[int] = set()
         self._tasks = {task.number: task for task in tasks}
@@ -146,7 +152,18 @@ class _Gathered:
         self._progress(self._tick())
 
     def cut_of(self, cluster: int) -> Cut:
-        return self.findings[cluster].shortlist.cut
+        """What a row must reach by now; the same object as long as nothing was found."""
+        found = self.findings[cluster].shortlist
+        if self._cuts[cluster][0] is not found:
+            self._cuts[cluster] = (found, found.cut.tighter(self._cuts[cluster][1]))
+        return self._cuts[cluster][1]
+
+    def with_seeds(self) -> list[Findings]:
+        """Findings so far, with the rows of the seeds."""
+        return [
+            replace(found, shortlist=found.shortlist.united(seed))
+            for found, seed in zip(self.findings, self._seeds, strict=True)
+        ]
 
     def _tick(self) -> Tick:
         tops = [f.shortlist.top for f in self.findings]

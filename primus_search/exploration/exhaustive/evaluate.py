@@ -19,10 +19,12 @@ from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_IGNORES as MEMORY_IGNORES
 from primus_search.exploration.exhaustive.bounds_and_steps import Pipelines, Sieve
 from primus_search.exploration.exhaustive.shortlist import (
+    OPEN,
     PER_GROUP,
     UNGROUPED,
     Collector,
     Cut,
+    Shortlist,
     ShortlistRows,
     lengths_of,
     starts_of,
@@ -97,6 +99,12 @@ class Funnel:
             self._rows(sieve, walk, task.start, int(walk.starts[first]), collector, tally)
             self._rows(sieve, walk, int(walk.starts[last]), task.stop, collector, tally)
         return tally.findings(collector)
+
+    def best_of_cells(self, cluster: int, cells: Ints) -> Shortlist:
+        """The best candidates of some outer cells, of a cluster without late rules."""
+        collector = Collector(self.keep, OPEN)
+        self._cells(self.sieves[cluster], cells, collector, _Tally())
+        return collector.shortlist
 
     def _rows(self, sieve: Sieve, walk: Walk, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
         """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""

@@ -72,7 +72,7 @@ def fastest(rows: ShortlistRows, most: int) -> ShortlistRows:
 
 
 MOST_INSERTED = 1024
-"""Rows that are inserted one by one into a list in order; more of them are sorted together with it."""
+"""Rows that are inserted one by one into a list in order; more of them are merged with it."""
 
 
 def with_others(ordered: ShortlistRows, others: ShortlistRows, most: int) -> ShortlistRows:
@@ -81,9 +81,9 @@ def with_others(ordered: ShortlistRows, others: ShortlistRows, most: int) -> Sho
         others = others.take(others.step_s <= ordered.step_s[-1])
     if not len(others):
         return ordered
-    if len(others) > MOST_INSERTED:
-        return fastest(ordered.joined(others), most)
     others = fastest(others, most)
+    if len(others) > MOST_INSERTED:
+        return _merged(ordered.joined(others)).take(slice(most))
     first, end = (np.searchsorted(ordered.step_s, others.step_s, side=side) for side in ("left", "right"))
     for tied in np.flatnonzero(first < end).tolist():
         same = ordered.indices[first[tied] : end[tied]]
@@ -93,6 +93,20 @@ def with_others(ordered: ShortlistRows, others: ShortlistRows, most: int) -> Sho
         step_s=np.insert(ordered.step_s, first, others.step_s)[:most],
         memory_bytes=np.insert(ordered.memory_bytes, first, others.memory_bytes)[:most],
     )
+
+
+def _merged(rows: ShortlistRows) -> ShortlistRows:
+    """Two lists in order, one behind the other, as one in order.
+
+    A stable sort merges two runs in linear time; only rows of one step that both lists have are sorted by number.
+    """
+    rows = rows.take(np.argsort(rows.step_s, kind="stable"))
+    step_s, number = rows.step_s, rows.indices
+    mixed = step_s[1:][(step_s[1:] == step_s[:-1]) & (number[1:] < number[:-1])]
+    tied = np.flatnonzero(np.isin(step_s, mixed)) if len(mixed) else np.zeros(0, dtype=np.int64)
+    order = np.arange(len(rows))
+    order[tied] = tied[np.lexsort((number[tied], step_s[tied]))]
+    return rows.take(order) if len(tied) else rows
 
 
 def frontier(rows: ShortlistRows) -> ShortlistRows:
@@ -233,6 +247,14 @@ class Cut:
         reachable: Bools = bound_s <= best
         return reachable
 
+    def tighter(self, other: "Cut") -> "Cut":
+        """What a row must reach that neither cut excludes."""
+        return Cut(
+            step_s=min(self.step_s, other.step_s),
+            frontier=frontier(self.frontier.joined(other.frontier)),
+            groups=self.groups.tighter(other.groups),
+        )
+
 
 OPEN = Cut(step_s=np.inf, frontier=NO_ROWS)
 
@@ -263,13 +285,21 @@ class Shortlist:
         )
 
     def plus(self, other: "Shortlist") -> "Shortlist":
-        """The list of all rows of both."""
+        """The list of all rows of both; itself where the other is empty."""
+        if not (len(other.top) or len(other.frontier) or len(other.grouped.rows)):
+            return self
         return Shortlist(
             most=self.most,
             top=with_others(self.top, other.top, self.most),
             frontier=frontier(self.frontier.joined(other.frontier)) if len(other.frontier) else self.frontier,
             grouped=self.grouped.plus(other.grouped),
         )
+
+    def united(self, other: "Shortlist") -> "Shortlist":
+        """The list of all rows of both, which may have rows in common."""
+        rows, group = other.rows_and_groups
+        new = ~np.isin(rows.indices, self.rows.indices)
+        return self.with_rows(rows.take(new), group[new])
 
     @property
     def cut(self) -> Cut:

@@ -11,6 +11,7 @@ from primus_search.cores import available_cores
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.engines.local_engine import Engine, InProcess, Processes
 from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import Shortlist
 from primus_search.exploration.exhaustive.task_order import SMALL_ROWS
 from primus_search.schedule.order_cache import is_kept
 from primus_search.space import Enumerator
@@ -19,9 +20,12 @@ MAX_TASK_ROWS = 16 * CHUNK_ROWS
 TASKS_PER_WORKER = 16
 """Enough tasks per worker that the last ones end together."""
 
-MOST_TASKS = 4096
+MOST_TASKS = 8192
 """Answers that the driver merges, at a few milliseconds each: a larger space has larger tasks
 (docs/dev/performance.md)."""
+
+ROWS_PER_ANSWER = 20_000
+"""Rows that a worker evaluates in the time of an answer in the driver; workers times so many make a task at least."""
 
 LEAST_TASK_ROWS = 1024
 """Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
@@ -38,6 +42,12 @@ LOOKED_AT, LEAST_LOOKED_AT = 8192, 16
 PROMISING, LEAST_BEST = 2.0, 64
 """The best of them: so many times as many as rows are kept of the space, and so many at least."""
 
+SEEDED_WORKERS = 8
+"""Workers from which it pays that the driver finds the first cut while they start: fewer find it themselves in less."""
+
+SEED_LOOKED_AT, SEED_BEST, SEED_ROWS = 262_144, 1024, 4_000_000
+"""Candidates that are looked at for it, the best of them whose cells are evaluated, and most rows of these cells."""
+
 QUICK_STAGES = 4
 """Pipelines of so many ranks have their order in milliseconds."""
 
@@ -48,11 +58,13 @@ def task_rows(funnel: Funnel, workers: int) -> int:
     No more tasks than the driver can merge.
     """
     total = sum(enumerator.size for enumerator in funnel.enumerators)
-    wanted = total // max(workers * TASKS_PER_WORKER, 1)
+    workers = max(workers, 1)
+    wanted = total // (workers * TASKS_PER_WORKER)
     if total <= SMALL_ROWS:
         return max(wanted, LEAST_TASK_ROWS if workers > 1 else CHUNK_ROWS // FIRST_SHARE)
     chunks = np.clip(-(-wanted // CHUNK_ROWS), 1, MAX_TASK_ROWS // CHUNK_ROWS)
-    return int(max(chunks, -(-total // (MOST_TASKS * CHUNK_ROWS)))) * CHUNK_ROWS
+    most = min(MOST_TASKS, max(workers, total // (ROWS_PER_ANSWER * workers)))
+    return int(max(chunks, -(-total // (most * CHUNK_ROWS)))) * CHUNK_ROWS
 
 
 def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Task]:
@@ -79,18 +91,44 @@ def look(funnel: Funnel) -> list[Ints]:
     It takes a second of a large space, and depends on nothing but the space: time to start workers meanwhile.
     """
     rng = np.random.default_rng(funnel.space.search.seed)
-    return [_promising(funnel, cluster, rng) for cluster in range(len(funnel.walks))]
+    found = list[Ints]()
+    for cluster, enumerator in enumerate(funnel.enumerators):
+        count = max(LOOKED_AT, LEAST_LOOKED_AT * enumerator.size // MAX_TASK_ROWS)
+        share = PROMISING * funnel.keep / enumerator.size
+        found.append(_promising(funnel, cluster, rng, count, max(int(share * count), LEAST_BEST)))
+    return found
 
 
-def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator) -> Ints:
-    """The best of some candidates of a cluster, by the bounds of those that fit and whose order needs no search.
+def seeds(funnel: Funnel, workers: int) -> list[Shortlist]:
+    """The best candidates in the most promising outer cells of each cluster; empty lists for few workers.
 
-    None for a small space.
+    They prune the first tasks of all workers, as an answer would, and take the driver two seconds while workers start.
+    """
+    rng = np.random.default_rng(funnel.space.search.seed)
+    return [_seed(funnel, cluster, rng, workers) for cluster in range(len(funnel.walks))]
+
+
+def _seed(funnel: Funnel, cluster: int, rng: np.random.Generator, workers: int) -> Shortlist:
+    walk, share = funnel.walks[cluster], len(funnel.walks)
+    if workers < SEEDED_WORKERS or funnel.enumerators[cluster].has_late_rules:
+        return Shortlist.empty(funnel.keep)
+    places = _promising(funnel, cluster, rng, SEED_LOOKED_AT // share, SEED_BEST // share)
+    at = np.searchsorted(walk.starts, places, side="right") - 1
+    at = at[np.sort(np.unique(at, return_index=True)[1])]
+    at = at[np.cumsum(np.diff(walk.starts)[at]) <= SEED_ROWS // share]
+    if not len(at):
+        return Shortlist.empty(funnel.keep)
+    return funnel.best_of_cells(cluster, walk.cells[at])
+
+
+def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: int, most: int) -> Ints:
+    """The `most` best of `count` candidates of a cluster, the best first.
+
+    By the bounds of those that fit and whose order needs no search; none for a small space.
     """
     enumerator, walk, sieve = funnel.enumerators[cluster], funnel.walks[cluster], funnel.sieves[cluster]
     if walk.is_small:
         return np.zeros(0, dtype=np.int64)
-    count = max(LOOKED_AT, LEAST_LOOKED_AT * enumerator.size // MAX_TASK_ROWS)
     places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
     numbers, place_of = np.unique(walk.numbers(places), return_index=True)
     lines = enumerator.lines_at(numbers)
@@ -100,9 +138,7 @@ def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator) -> Ints:
     if not len(fits):
         return np.zeros(0, dtype=np.int64)
     lines = lines.take(fits)
-    best = np.argsort(sieve.pipelines(lines).bound_s(), kind="stable")
-    share = PROMISING * funnel.keep / enumerator.size
-    best = best[: max(int(share * count), LEAST_BEST)]
+    best = np.argsort(sieve.pipelines(lines).bound_s(), kind="stable")[:most]
     found: Ints = places[place_of[np.searchsorted(numbers, lines.indices[best])]]
     return found
 
