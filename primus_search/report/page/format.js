@@ -7,6 +7,12 @@ const WHOLE = new Intl.NumberFormat("en", {maximumFractionDigits: 0});
 export const whole = value => WHOLE.format(Math.round(value));
 export const percent = (value, digits = 1) => (100 * value).toFixed(digits).replace(/^-(0[.]?0*)$/, "$1") + " %";
 export const gigabytes = (value, digits = 1) => (value / GB).toFixed(digits);
+/** A word of a shell's command line. */
+export const shellWord = text => /^[\w./=,:+-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'";
+/** The text of a CSV cell that no spreadsheet evaluates (csv_cells.py says which are). */
+const unevaluated = text => /^[=+@\t\r'-]/.test(text) && Number.isNaN(Number(text)) ? "'" + text : text;
+/** A cell of a CSV file. */
+export const csvCell = text => /[",\r\n]/.test(unevaluated(text)) ? '"' + unevaluated(text).replaceAll('"', '""') + '"' : unevaluated(text);
 export const words = name => name.replaceAll("_", " ");
 export const signed = (value, text) => (value < 0 ? MINUS : "+") + text(Math.abs(value));
 export const seconds = value => value >= 1 ? value.toFixed(3) + " s" : (1e3 * value).toFixed(1) + " ms";

@@ -3,7 +3,7 @@ import {Candidates, unpacked} from "./candidates.js";
 import {colourOf} from "./chart.js";
 import {button, byId, copied, el} from "./dom.js";
 import {Filter, valueTerms} from "./filter.js";
-import {FIGURES, whole, words} from "./format.js";
+import {FIGURES, shellWord, whole, words} from "./format.js";
 import {Gantt} from "./gantt.js";
 import {Parallel} from "./parallel.js";
 import {Pins} from "./pins.js";
@@ -13,9 +13,16 @@ import {Table} from "./table.js";
 
 /** `primus-search export FOLDER 3` of `export 3`; the folder is this page's where it was opened from a disk. */
 function commandOf(text) {
-  const folder = location.protocol === "file:" ? decodeURIComponent(location.pathname).replace(/\/[^/]*$/, "") : "RUN";
   const [command, ...rest] = text.split(" ");
-  return ["primus-search", command, /^[\w./-]+$/.test(folder) ? folder : "'" + folder.replaceAll("'", "'\\''") + "'", ...rest].join(" ");
+  return ["primus-search", command, shellWord(folderOf(location)), ...rest].join(" ");
+}
+
+function folderOf({protocol, pathname}) {
+  try {
+    return protocol === "file:" ? decodeURIComponent(pathname).replace(/\/[^/]*$/, "") : "RUN";
+  } catch {
+    return "RUN";
+  }
 }
 
 function fillCommands() {

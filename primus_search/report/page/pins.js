@@ -1,7 +1,7 @@
 // What is pinned: break-downs as bars of one scale, two rows compared knob by knob, and how to start a row.
 import {PALETTE} from "./chart.js";
 import {button, byId, copyButton, el, hideTip, showTip} from "./dom.js";
-import {chance, FIGURES, gigabytes, percent, seconds, signed, whole, words} from "./format.js";
+import {chance, FIGURES, gigabytes, percent, seconds, shellWord, signed, whole, words} from "./format.js";
 
 const NEGLIGIBLE = 1e-9;
 const total = parts => Object.values(parts).reduce((sum, part) => sum + part, 0);
@@ -142,6 +142,6 @@ export class Pins {
   #command(i, rank) {
     if (rank) return this.commandOf("export " + rank);
     const knobs = this.candidates.differing.map(name => name + "=" + this.candidates.value(name, i)).join(",");
-    return "# Not in ranking.csv: its distance from the first row, part by part\n" + this.commandOf("explain") + ` --why-not '${knobs}'`;
+    return "# Not in ranking.csv: its distance from the first row, part by part\n" + this.commandOf("explain") + " --why-not " + shellWord(knobs);
   }
 }

@@ -1,6 +1,7 @@
 // What the reader chose, kept in the address of the page so that a link shows the same.
 
 const DEFAULTS = {filter: "", colour: "", sort: "rank", pins: "0", compare: "", columns: ""};
+const MOST_PINS = 6;
 
 export class State {
   #listeners = [];
@@ -26,12 +27,15 @@ export class State {
   }
 
   /** Rows that are pinned, in the order of pinning. */
-  get pinned() { return this.pins.split(",").filter(Boolean).map(Number).filter(row => row >= 0 && row < this.count && row % 1 === 0); }
+  get pinned() {
+    const rows = this.pins.split(",").filter(Boolean).map(Number).filter(row => row >= 0 && row < this.count && row % 1 === 0);
+    return [...new Set(rows)].slice(-MOST_PINS);
+  }
 
-  /** Pin a row, or unpin it; the oldest goes beyond `most`. */
-  pin(row, most = 6) {
+  /** Pin a row, or unpin it; the oldest goes beyond the most that are shown. */
+  pin(row) {
     const others = this.pinned.filter(one => one !== row);
-    const pins = others.length < this.pinned.length ? others : [...others, row].slice(-most);
+    const pins = others.length < this.pinned.length ? others : [...others, row].slice(-MOST_PINS);
     this.set({pins: pins.join(",")});
   }
 
@@ -40,7 +44,7 @@ export class State {
     if (!this.colours.includes(this.colour)) this.colour = this.defaults.colour;
   }
 
-  #given() { return [...new URLSearchParams(location.hash.slice(1))].filter(([name]) => name in DEFAULTS); }
+  #given() { return [...new URLSearchParams(location.hash.slice(1))].filter(([name]) => Object.hasOwn(DEFAULTS, name)); }
 
   #tell(names) { for (const listener of this.#listeners) listener(new Set(names)); }
 }

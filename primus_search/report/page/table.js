@@ -1,6 +1,6 @@
 // The table of the candidates that match: sorted by any column, page by page, saved whole as CSV.
 import {button, byId, copyButton, downloadText, el} from "./dom.js";
-import {FIGURES, whole, words} from "./format.js";
+import {csvCell, FIGURES, whole, words} from "./format.js";
 
 const PAGE_ROWS = 50;
 const SHORT = ["rank", "label", "speed", "low", "high", "tie", "GB", "fits", "bubble", "MFU", "step"];
@@ -45,8 +45,7 @@ export class Table {
     const names = [...this.candidates.knobs, "dp", "microbatches", "ties_with_best", "verdict", "time_evidence", "memory_evidence"];
     const figures = FIGURES.map(({column}) => column), numbers = figures.map(column => this.candidates.number(column));
     const coded = names.map(name => this.candidates.coded(name));
-    const cell = text => /[",\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
-    const line = i => [...coded.map(({values, codes}) => cell(String(values[codes[i]]))), ...numbers.map(column => column[i] ? +column[i].toPrecision(7) : ""), cell(this.candidates.label(i))];
+    const line = i => [...coded.map(({values, codes}) => csvCell(String(values[codes[i]]))), ...numbers.map(column => column[i] ? +column[i].toPrecision(7) : ""), csvCell(this.candidates.label(i))];
     return [[...names, ...figures, "configuration"].join(","), ...Array.from(this.#sorted(), i => line(i).join(","))].join("\n") + "\n";
   }
 
@@ -77,7 +76,7 @@ export class Table {
   }
 
   #heading(columns) {
-    const [, sign, sorted] = this.state.sort.match(/^(-?)(.*)$/);
+    const [, sign, sorted] = this.state.sort.match(/^(-?)(.*)$/s);
     const cell = ({name, title, sort, isNumber}) => {
       const isMine = name === sorted, mark = isMine ? (sign ? " \u25be" : " \u25b4") : "";
       const turned = isMine ? (sign ? "" : "-") : FALLING.includes(name) ? "-" : "";
