@@ -6,6 +6,7 @@ there and becomes fields here; rows that state a threshold, an average or a best
 """
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from primus_search.candidates import Fp8
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.kernel_table import GROUPED
 from primus_search.units import TB
@@ -152,12 +154,9 @@ def _is_possible(point: Point) -> bool:
 def rows_of(path: Path, columns: Sequence[str] = COLUMNS) -> list[dict[str, str]]:
     """The rows of a measurement CSV. Raises `InputError` where it cannot be read or lacks a column."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file, restval="")
-            rows, there = list(reader), reader.fieldnames or ()
-    except OSError as error:
-        raise InputError([Problem(str(path), error.strerror or "cannot be read")]) from error
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(path, most=MAX_TABLE_BYTES), newline=""), restval="")
+        rows, there = list(reader), reader.fieldnames or ()
+    except csv.Error as error:
         raise InputError([Problem(str(path), f"is not a CSV file: {error}")]) from error
     missing = [name for name in columns if name not in there]
     if missing:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.errors import InputError, Problem
+
 if TYPE_CHECKING:
     from primus_search.measured_run import MeasuredRun
 
@@ -36,8 +38,12 @@ def next(
     from primus_search.candidates import joined
     from primus_search.cli.output.opened_runs import opened
     from primus_search.job import Job
+    from primus_search.learn.hypotheses import FRAMEWORK_STACKS
     from primus_search.learn.next_runs import MOST_ROWS, next_runs
 
+    if framework is not None and framework not in FRAMEWORK_STACKS:
+        known = ", ".join(FRAMEWORK_STACKS)
+        raise InputError([Problem(f"--framework {framework}", f"is no framework of a log; known: {known}")])
     saved = opened(run)
     cluster = saved.cluster(1)
     ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster][:MOST_ROWS]

@@ -46,7 +46,7 @@ Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of --out where it stopped.")]
 Tokens = Annotated[
-    float, typer.Option(min=0.0, help="Tokens to train on, for days and cost in the scaling table: 1e12.")
+    float, typer.Option(min=0.0, max=1e18, help="Tokens to train on, for days and cost in the scaling table: 1e12.")
 ]
 SaveBenchmark = Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")]
 LoadBenchmark = Annotated[Path | None, typer.Option(help="Use the measurements of this file.")]
@@ -115,6 +115,9 @@ def run(
     from primus_search.report.terminal import View, print_result
 
     must_exist(load_benchmark, "--load-benchmark")
+    for option, file in (("--load-benchmark", load_benchmark), ("--save-benchmark", save_benchmark)):
+        if file is not None and loaded.benchmark.device == "off":
+            _refuse(option, "nothing is measured: benchmark.device is off; --bench auto switches it on")
     if baseline is not None:
         from primus_search.analysis.own_configuration import must_be_readable
 

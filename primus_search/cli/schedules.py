@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from primus_search.cli.output.written_files import write
-from primus_search.errors import InputError, NothingFits, Problem
+from primus_search.errors import InputError, NothingFits, Problem, ScheduleError
 from primus_search.report.console import Plain
 
 if TYPE_CHECKING:
@@ -100,7 +100,10 @@ def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, mem
         missing = "--stages" if stages is None else "--microbatches"
         raise InputError([Problem(missing, "say the pipeline with --stages and --microbatches, or name a --run")])
     forward, backward, weight = _three(costs)
-    given = Costs(forward=forward, backward=backward, weight=weight, comm=comm, last_head_extra=head_extra)
+    try:
+        given = Costs(forward=forward, backward=backward, weight=weight, comm=comm, last_head_extra=head_extra)
+    except ScheduleError as error:
+        raise InputError([Problem("--costs, --comm or --head-extra", str(error))]) from None
     rows = compare(stages=stages, microbatches=microbatches, virtual_stages=2 if vpp is None else vpp, costs=given,
                    memory_limit=memory_limit)  # fmt: skip
     title = f"{stages} ranks, {microbatches} micro-batches, F,B,W = {forward:g},{backward:g},{weight:g}, comm {comm:g}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primus_search.errors import InputError, Problem
+
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.learn.tuning import TrialRows, Tuned
@@ -39,9 +41,13 @@ def tune(
 ) -> None:
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
     from primus_search.cli.output.written_files import must_be_folder
+    from primus_search.export.launch_files import SLURM
     from primus_search.learn.launched_trials import Limits
-    from primus_search.learn.tuning import TrialRows, tune
+    from primus_search.learn.tuning import TrialRows, launch_words, tune
 
+    share, _ = _share(until), launch_words(launch)  # before the search: a mistake is said at once
+    if format_name not in ("", SLURM):
+        raise InputError([Problem(f"--format {format_name}", f"is unknown; leave it out or use {SLURM}")])
     must_be_folder(out, "--out")
     overrides = [*(sets or [])]
     overrides += [f'--stack stack="{stack}"'] if stack else []
@@ -55,7 +61,7 @@ def tune(
         _prepared(saved, format_name),
         launch=launch,
         trials=trials,
-        until=_share(until),
+        until=share,
         limits=Limits(seconds=limit, quiet_s=quiet),
         parallel=parallel,
         seed=seed,
@@ -97,8 +103,6 @@ def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str
 
 def _share(text: str) -> float:
     """`1%` or `0.01` as a share. Raises `InputError` for anything else."""
-    from primus_search.errors import InputError, Problem
-
     try:
         share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:

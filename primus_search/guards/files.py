@@ -18,11 +18,23 @@ _BLOCK = 1 << 20
 
 
 def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
-    """Content of a regular file of at most `most` bytes.
+    """Content of a regular file of at most `most` bytes, opened by `opened`.
+
+    Raises InputError for one that is larger. The limit counts bytes read, not the size that the file system reports.
+    """
+    with opened(path, name=name) as file:
+        content = _bounded(file, most, name or str(path))
+    texts = _recorded.get()
+    if texts is not None:
+        texts[path.resolve()] = content
+    return content
+
+
+def opened(path: Path, *, name: str = "") -> IO[bytes]:
+    """A regular file to read.
 
     Raises InputError, with `name` (default: the path) as its place, for a missing file, a folder, a device, a FIFO or a
-    socket, for a file that cannot be read, and for one that is larger. The limit counts bytes read, not the size that
-    the file system reports.
+    socket, and for a file that cannot be read.
     """
     where = name or str(path)
     try:
@@ -40,12 +52,7 @@ def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
             "is a folder; give the path of a file" if is_folder else "is not a regular file (a device, FIFO or socket)"
         )
         raise InputError([Problem(where, what)])
-    with os.fdopen(handle, "rb") as file:
-        content = _bounded(file, most, where)
-    texts = _recorded.get()
-    if texts is not None:
-        texts[path.resolve()] = content
-    return content
+    return os.fdopen(handle, "rb")
 
 
 _recorded: ContextVar[dict[Path, bytes] | None] = ContextVar("_recorded", default=None)

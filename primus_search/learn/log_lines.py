@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
+from primus_search.guards.files import opened
+
 LONGEST_LINE = 1 << 20
 """Characters of a line that are read; the rest of a longer one (a compiler's dump) is skipped."""
 
@@ -18,9 +20,8 @@ _COMPLETE_END = ("|", "}", "%", ")")
 
 
 def _opened(path: Path) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    return path.open("rb")
+    file = opened(path)
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
 
 
 def plain(text: str) -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import opened
 from primus_search.learn import logs
 from primus_search.learn.log_lines import chunks, lines
 from primus_search.learn.reading import LogReading
@@ -81,7 +82,7 @@ def read_log(path: Path, framework: str | None = None) -> LogReading:
     `framework`: the format to read it as; recognised by its marks when None.
     """
     try:
-        with path.open("rb") as stream:
+        with opened(path) as stream:
             head = stream.read(HEAD_BYTES)
         return _read(path, head, framework)
     except (OSError, EOFError) as error:

@@ -96,7 +96,7 @@ def tune(
 
     parallel: trials that are chosen together and run at once; the choice after them knows all of their outcomes.
     """
-    command = _command(launch)
+    command = launch_words(launch)
     outcomes: list[Outcome] = []
     while True:
         advice = advised(rows, outcomes, seed, max(1, min(parallel, trials - len(outcomes))))
@@ -117,7 +117,7 @@ def tune(
         _keep(rows, folder, outcomes)
 
 
-def _command(launch: str) -> list[str]:
+def launch_words(launch: str) -> list[str]:
     """The words of `--launch`. Raises `InputError` where they are none or the same for every trial."""
     try:
         words = shlex.split(launch)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from primus_search.errors import ScheduleError
+from primus_search.guards.number_ranges import LARGEST
 from primus_search.schedule.table import Placement, rank_of_stage
 
 Floats = NDArray[np.float64]
@@ -69,8 +70,8 @@ class Costs:
                 raise ScheduleError(
                     f"costs.{name}: {values.ndim} dimensions; give a scalar or one entry per virtual stage"
                 )
-            if not np.all(np.isfinite(values)) or np.any(values < 0):
-                raise ScheduleError(f"costs.{name}: {given}; times are finite and not negative")
+            if not np.all((values >= 0.0) & (values <= LARGEST)):
+                raise ScheduleError(f"costs.{name}: {given}; times are at least 0 and at most {LARGEST:g}")
             values.setflags(write=False)
             object.__setattr__(self, name, values)
         if not 0.0 <= self.overlap <= 1.0:

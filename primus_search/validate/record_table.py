@@ -5,6 +5,7 @@ a file, or a model's fields as JSON. Columns of the candidate have the names of 
 are left out; `overrides` is a JSON mapping of numbers that differ in that run (`{"stack.memory.loss_chunks": 8}`).
 """
 
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import did_you_mean
 from primus_search.errors import InputError, Problem
 from primus_search.guards.csv_cells import guarded, unguarded
+from primus_search.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.knobs import WORDED
 from primus_search.measured_run import (
     MeasuredRun,
@@ -79,11 +81,12 @@ def read_records(path: Path) -> RunTable:
     """The runs of a table of records. Raises InputError with every cell that cannot be read."""
     import pandas as pd
 
+    file = io.BytesIO(read_bytes(path, most=MAX_TABLE_BYTES))
     try:
         if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
+            frame = pd.read_parquet(file)
         else:
-            frame = pd.read_csv(path, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=_NO_VALUE)
+            frame = pd.read_csv(file, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=_NO_VALUE)
             frame = frame.map(lambda cell: unguarded(cell) if isinstance(cell, str) else cell)
     except (OSError, ValueError) as error:
         raise InputError([Problem(str(path), f"not a table of measured runs: {error}")]) from None

@@ -1,5 +1,6 @@
 """What cannot be used is said at its place in words, before anything long begins, and costs no result."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from primus_search.cli import app
 from primus_search.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.measure import revalidate as measuring
+from tests.support.mutants import MOST_S, limited
 from tests.support.small_runs import make_run
 
 SPACE = """
@@ -35,10 +37,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "said"),
     [
         ("calibrate --measurements other.csv", "other.csv: no column kind, gpu, dtype, op"),
-        ("calibrate --measurements bytes.csv", "bytes.csv: is not a CSV file"),
+        ("calibrate --measurements bytes.csv", "bytes.csv: is not UTF-8 text (byte 0)"),
         ("truth --out file --seconds 60 --only nothing", "--out file: cannot be written: File exists"),
         ("run space.yaml --load-benchmark none --out out", "--load-benchmark none: no such file"),
+        ("run space.yaml --load-benchmark file --bench off --out out", "--load-benchmark: nothing is measured"),
+        ("run space.yaml --save-benchmark x.json --bench off --out out", "--save-benchmark: nothing is measured"),
         ("run space.yaml --nodes 1,x --out out", "--nodes @ $.nodes[1]: expected a whole number, got 'x'"),
+        ("tune space.yaml --launch '{script} --out out", "--launch '{script}: cannot be split into words"),
+        ("tune space.yaml --launch {script} --until 2 --out out", "--until 2: is no share"),
+        ("tune space.yaml --launch {script} --format primus --out out", "--format primus: is unknown"),
+        ("tune space.yaml --launch train.sh --out out", "--launch: names neither {script} nor {candidate}"),
         ("run space.yaml --set search.objective=memory_bytes --out out", "one of tokens_per_s_per_gpu or tokens_per_s"),
     ],
 )  # fmt: skip
@@ -48,6 +56,21 @@ def test_input_that_cannot_be_used_is_named_at_its_place(here: Path, words: str,
     assert said in str(found.exception)
     assert len(found.exception.problems) == 1
     assert not (here / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["learn {} --as x --into out", "validate {}", "calibrate --measurements {}", "run {}", "project {} --hardware h100",
+     "models {}", "hardware {}", "nightly {}", "run space.yaml --baseline {} --out out"],
+)  # fmt: skip
+@pytest.mark.parametrize("special", ["fifo", "/dev/zero", "fifo.csv", "fifo.parquet", "fifo.log.gz"])
+def test_what_is_no_regular_file_is_refused_at_once(here: Path, words: str, special: str) -> None:
+    if special.startswith("fifo"):
+        os.mkfifo(here / special)
+    with limited(MOST_S):
+        found = CliRunner().invoke(app, words.format(special).split())
+    assert isinstance(found.exception, InputError), found.output
+    assert special in str(found.exception)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.errors import InputError
 from primus_search.learn.next_runs import advise, regret
 from tests.support.small_runs import make_run
 
@@ -52,6 +53,11 @@ def test_the_command_names_ranks_and_regrets(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert len(found["picks"]) == 2
     assert 0.0 < found["picks"][-1]["expected_regret_after"] < found["expected_regret"]
+
+
+def test_a_framework_that_no_log_names_is_refused() -> None:
+    done = CliRunner().invoke(app, ["next", "anywhere", "--framework", "nosuch"])
+    assert isinstance(done.exception, InputError) and "--framework nosuch: is no framework" in str(done.exception)
 
 
 def test_picks_are_written_as_launch_files(tmp_path: Path) -> None:

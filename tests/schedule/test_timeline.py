@@ -170,7 +170,8 @@ def test_what_cannot_be_built_says_why(call: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        ({"forward": -1}, "costs.forward: -1; times are finite and not negative"),
+        ({"forward": -1}, "costs.forward: -1; times are at least 0 and at most 1e+30"),
+        ({"comm": 1e308}, "costs.comm: 1e+308; times are at least 0 and at most 1e+30"),
         ({"forward": [1.0, 2.0, 3.0]}, "costs.forward: 3 entries; give a scalar or 2, one per virtual stage"),
         ({"comm": [1.0, 2.0]}, "costs.comm: 2 entries; give a scalar or 1, one per hop between virtual stages"),
         ({"overlap": 2.0}, "costs.overlap: 2.0; the hidden share lies in 0..1"),

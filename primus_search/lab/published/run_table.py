@@ -5,12 +5,14 @@ vendor after a path means the runs of that vendor's devices alone.
 """
 
 import csv
+import io
 import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.lab.published.rules import vocabulary
 
 _COLUMNS = vocabulary("columns")
@@ -144,26 +146,26 @@ def is_published(path: Path) -> bool:
     if path.suffix == ".parquet":
         return False
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            names = {name.strip().lower() for name in next(csv.reader(file), [])}
-    except (OSError, UnicodeDecodeError, csv.Error):
+        names = {name.strip().lower() for name in next(csv.reader(_lines(path)), [])}
+    except (InputError, csv.Error):
         return True
     return "hardware" not in names
 
 
 def _read(path: Path) -> list[PublishedRun]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            names = {(name or "").strip().lower(): name for name in reader.fieldnames or ()}
-            missing = [group for group in REQUIRED if not any(name in names for name in group)]
-            if missing:
-                raise InputError([Problem(str(path), f"no column {' or '.join(group)}") for group in missing])
-            return [_run(str(path), line, row, names) for line, row in enumerate(reader, start=2)]
-    except OSError as error:
-        raise InputError([Problem(str(path), error.strerror or str(error))]) from None
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(_lines(path))
+        names = {(name or "").strip().lower(): name for name in reader.fieldnames or ()}
+        missing = [group for group in REQUIRED if not any(name in names for name in group)]
+        if missing:
+            raise InputError([Problem(str(path), f"no column {' or '.join(group)}") for group in missing])
+        return [_run(str(path), line, row, names) for line, row in enumerate(reader, start=2)]
+    except csv.Error as error:
         raise InputError([Problem(str(path), f"not a CSV file: {error}")]) from None
+
+
+def _lines(path: Path) -> io.StringIO:
+    return io.StringIO(read_text(path, most=MAX_TABLE_BYTES, encoding="utf-8-sig"), newline="")
 
 
 def _run(table: str, line: int, row: dict[str, str | None], names: dict[str, str]) -> PublishedRun:
