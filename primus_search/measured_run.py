@@ -217,8 +217,10 @@ def overridden(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
 
 
 def on_stack(run: MeasuredRun, stack: Stack) -> MeasuredRun:
-    """The run as another software might have made it; what its record overrides in a stack holds for this one, too."""
-    own = {one.key: one.value for one in run.overrides if one.key.startswith("stack.")}
+    """The run as another software might have made it; what its record overrides in a stack, or its variant has
+    otherwise, holds for this one, too."""
+    own = {f"stack.{name}": value for name, value in run.cluster.stack.varied.items()}
+    own |= {one.key: one.value for one in run.overrides if one.key.startswith("stack.")}
     return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own))
 
 

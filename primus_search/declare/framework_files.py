@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.candidates import DEFAULTS
-from primus_search.declare.search_path import FileKind, find, names
+from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, read
 from primus_search.errors import InputError, Problem
 from primus_search.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Requirement, Schedule, Spelling
@@ -45,7 +45,7 @@ def load_framework(text: str, *, beside: Path | None = None, where: str = "frame
     """
     if text == ANY:
         return ANY_FRAMEWORK
-    name, _, release = (text, "", "") if text.endswith(".yaml") else text.partition("@")
+    name, release = name_and_version(text)
     path = find(FileKind.FRAMEWORK, name, beside=beside)
     if isinstance(path, str):
         raise InputError([Problem(where, path)])

@@ -16,17 +16,17 @@ from typing import Any
 from primus_search import units
 from primus_search.accelerator import Accelerator
 from primus_search.cluster import Cluster
-from primus_search.declare.search_path import FileKind, find, names
+from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
 from primus_search.declare.sourced import primus_hardware
-from primus_search.declare.sourced.inheritance import EXTENDS, read_with_parents
+from primus_search.declare.sourced.inheritance import EXTENDS, VARIANTS, read_with_parents, varied
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
 from primus_search.errors import InputError, Problem
 from primus_search.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
 from primus_search.guards.names import name_problem
 from primus_search.network import UNFAILING, Network, Reliability
-from primus_search.stack import GROUP_OF, GROUPS, Stack
+from primus_search.stack import GROUP_OF, GROUPS, Stack, number_of
 
 HOST = "host"
 RUNS_ENDING = ".runs.parquet"
@@ -87,30 +87,35 @@ def load_hardware(
 
 
 def load_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> Stack:
-    """The software stack a name or path stands for."""
+    """The software stack a name or path stands for; `NAME@VARIANT`: one of the variants that its file lists."""
     return read_stack(text, beside=beside, where=where)[0]
 
 
 def read_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> tuple[Stack, tuple[Sourced, ...]]:
     """The software stack and the source of each of its numbers."""
-    path = find(FileKind.STACK, text, beside=beside)
+    name, variant = name_and_version(text)
+    path = find(FileKind.STACK, name, beside=beside)
     if isinstance(path, str):
         raise InputError([Problem(where or "stack", path)])
     document = read_with_parents(path, STACK_KINDS)
+    if variant:
+        document = varied(document, variant)
     reading = Reading(document)
     data = document.data
     if isinstance(data, dict):
         _check_groups(data, reading)
-        data = {key: value for key, value in data.items() if key != EXTENDS}
+        data = {key: value for key, value in data.items() if key not in (EXTENDS, VARIANTS)}
     runs = path.with_name(f"{path.stem}{RUNS_ENDING}")
     if is_recording() and runs.is_file():
         read_bytes(runs, most=MAX_TABLE_BYTES)  # a run folder keeps the runs of a learned stack
-    given = {"runs_file": str(runs) if runs.is_file() else ""}
+    given = {"runs_file": str(runs) if runs.is_file() else "", "variant": variant, "varied": {}}
     stack = build(Stack, data, (), reading, given) if not reading.problems else None
     if reading.problems:
         raise InputError(reading.problems)
     assert isinstance(stack, Stack)
-    return stack, tuple(reading.sources)
+    changed = document.data[VARIANTS][variant] if variant else {}
+    fields = [units.to_base(key, 0.0)[0] for group in changed.values() for key in group]
+    return replace(stack, varied={name: number_of(stack, name) for name in fields}), tuple(reading.sources)
 
 
 def _check_groups(data: dict[str, Any], reading: Reading) -> None:

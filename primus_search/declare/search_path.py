@@ -123,6 +123,12 @@ def is_path(text: str) -> bool:
     return "/" in text or text.endswith(ENDINGS)
 
 
+def name_and_version(text: str) -> tuple[str, str]:
+    """The name of a file, and which release or variant of it is meant: `nemo@26.04`. A path names none."""
+    name, _, version = (text, "", "") if is_path(text) else text.partition("@")
+    return name, version
+
+
 def title(text: str) -> str:
     """A name or path as headings show it: `new_model` for `new_model/config.json`, `qwen2.5_7b` for itself."""
     path = Path(text)

@@ -122,7 +122,7 @@ class SpaceFile(_Strict):
     gpus_per_node: int | None = Field(default=None, ge=1, le=LARGEST_WHOLE)
     """Devices used per node, if not all."""
     stack: str | list[str] | None = None
-    """Software stack by name; the hardware file's default if left out."""
+    """Software stack by name; the hardware file's default if left out. `torchtitan@2025`: a variant of its file."""
     framework: str | list[str] | None = None
     """What starts the job: primus, megatron, torchtitan, nemo, or any (the union of their rules); several are compared.
     `nemo@26.04`: as that release was. Left out: primus on AMD devices, megatron on NVIDIA devices."""

@@ -86,7 +86,7 @@ def clusters(
     """Every combination, each labelled with what tells it from the others. ValueError where a value is impossible."""
     choices = []
     several_hardware = len({machine.hardware.name for machine in machines}) > 1
-    several_stacks = len({machine.stack.name for machine in machines}) > 1
+    several_stacks = len({machine.stack.reference for machine in machines}) > 1
     named = {machine.framework.name for machine in machines if not machine.is_framework_assumed}
     several_frameworks = len(named) > 1
     for machine, count in itertools.product(machines, nodes):
@@ -94,7 +94,7 @@ def clusters(
         base: list[tuple[str, int | float | str]] = []
         base += [("nodes", count)] if len(nodes) > 1 else []
         base += [("hardware", hard.name)] if several_hardware else []
-        base += [("stack", stack.name)] if several_stacks else []
+        base += [("stack", stack.reference)] if several_stacks else []
         base += [("framework", machine.framework.name)] if several_frameworks else []
         for values in itertools.product(*(axis.values for axis in axes)):
             parts: dict[type, Any] = {

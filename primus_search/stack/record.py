@@ -41,13 +41,24 @@ class Stack:
     is_assumed: bool = False
     """The stack of the run is not known and this one stands in for it, which widens every band."""
 
+    variant: str = ""
+    """Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the name."""
+
+    varied: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The fields in which the variant differs from the file, with its values."""
+
     runs_file: str = field(default="", compare=False, repr=False)
     """Path of the site's own runs that `learn` wrote beside the stack's file; empty where there are none."""
 
     @property
+    def reference(self) -> str:
+        """What names it in a space file: `torchtitan`, `torchtitan@2025`."""
+        return f"{self.name}@{self.variant}" if self.variant else self.name
+
+    @property
     def title(self) -> str:
         """Its name for a reader, marked where it was assumed."""
-        return f"{self.name} (assumed)" if self.is_assumed else self.name
+        return f"{self.reference} (assumed)" if self.is_assumed else self.reference
 
     def __post_init__(self) -> None:
         traffic, replicas = self.communication, self.sharding

@@ -148,7 +148,7 @@ def _cells(run: MeasuredRun) -> dict[str, Any]:
         "gpus_per_node": cluster.network.gpus_per_node,
         "nics_per_node": cluster.network.nics_per_node,
         "nic_GBps": cluster.network.nic_bytes_per_s / GB,
-        "stack": cluster.stack.name,
+        "stack": cluster.stack.reference,
         "stack_is_assumed": cluster.stack.is_assumed,
         "framework": run.framework,
         "overrides": json.dumps({one.key: one.value for one in run.overrides}) if run.overrides else None,

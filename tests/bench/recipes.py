@@ -242,7 +242,7 @@ def _without(run: MeasuredRun, key: str) -> MeasuredRun:
     if not key.startswith("stack."):
         return run
     others = {one.key: one.value for one in run.overrides if one.key != key and one.key.startswith("stack.")}
-    stack = replace(stack_file(run.cluster.stack.name), is_assumed=run.cluster.stack.is_assumed)
+    stack = replace(stack_file(run.cluster.stack.reference), is_assumed=run.cluster.stack.is_assumed)
     return replace(run, cluster=overridden(replace(run.cluster, stack=stack), others))
 
 

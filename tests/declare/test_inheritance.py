@@ -7,9 +7,14 @@ import pytest
 from primus_search.declare import load_hardware, load_stack
 from primus_search.declare.hardware_files import read_stack
 from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.source import read
 from primus_search.errors import InputError
+from primus_search.lab.published import measured_table
+from primus_search.measured_run import on_stack
 from primus_search.stack import GROUP_OF, GROUPS, number_of
 from tests.support.stack_table import PAGE, documented, page
+
+TRAINING = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
 
 
 def written(folder: Path, name: str, text: str) -> str:
@@ -45,6 +50,27 @@ def test_hardware_extends_hardware_and_every_kernel_has_what_the_base_gives_to_a
     assert "any" not in base.accelerator.attention.kernels
 
 
+VARIANTS = [
+    f"{name}@{variant}"
+    for name, path in names(FileKind.STACK).items()
+    for variant in read(path).data.get("variants", {})
+]
+
+
+@pytest.mark.parametrize("reference", VARIANTS)
+def test_a_variant_differs_from_its_file_in_what_it_lists_alone(reference: str) -> None:
+    variant, plain = load_stack(reference), load_stack(reference.partition("@")[0])
+    assert (variant.reference, variant.name, variant.errors) == (reference, plain.name, plain.errors)
+    different = {name for name in GROUP_OF if number_of(variant, name) != number_of(plain, name)}
+    assert different == set(variant.varied) and different
+
+
+def test_a_run_keeps_its_variant_on_other_software() -> None:
+    run = next(run for run in measured_table(TRAINING).runs if run.cluster.stack.reference == "torchtitan@2025")
+    assert run.overrides == ()
+    assert on_stack(run, load_stack("fsdp_2024")).cluster.stack.kernels.attention_kernel == "sdpa"
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
@@ -64,6 +90,20 @@ def test_a_fault_is_told_where_it_is(tmp_path: Path, text: str, what: str) -> No
     with pytest.raises(InputError) as caught:
         load_stack(path)
     assert f"{path}{what}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("torchtitan@2027", "@ $.variants: no variant '2027' - variants: 2025, 2026, 2026-eager, 2025-eager"),
+        ("megatron_lm@2027", "@ $.variants: no variant '2027' - it has no variants"),
+        ("torchtitn@2025", "unknown software stack 'torchtitn'; did you mean 'torchtitan'?"),
+    ],
+)
+def test_an_unknown_variant_is_refused(name: str, what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_stack(name)
+    assert what in str(caught.value)
 
 
 def test_a_fault_in_a_parent_is_told_with_the_parents_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Mappings are joined key by key down to the leaves `{value, source}`, which are taken whole. A key is the same whatever
 its unit (`host_launch_us` replaces an inherited `host_launch_ms`). Messages and sources of an inherited value name the
-file that gives it. A name, error bands and tables of measured calls belong to one file and are not inherited.
+file that gives it. A name, error bands, variants and tables of measured calls belong to one file and are not inherited.
 Below the key `any` a base gives what every entry of a mapping of free names has (attention kernels of a device).
 """
 
@@ -15,8 +15,8 @@ from primus_search.declare.search_path import FileKind, find, is_path, names
 from primus_search.declare.source import Document, Keys, did_you_mean, read
 from primus_search.errors import InputError
 
-EXTENDS = "extends"
-OWN = frozenset({"name", EXTENDS, "errors", "tables"})
+EXTENDS, VARIANTS = "extends", "variants"
+OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "tables"})
 """Top-level keys that are not inherited."""
 
 ANY = "any"
@@ -45,6 +45,19 @@ def read_with_parents(path: Path, kinds: Sequence[FileKind], last: Path | None =
     while documents:
         whole = _joined(documents.pop(), whole)
     return whole
+
+
+def varied(document: Document, variant: str) -> Document:
+    """The document with what one of its `variants` has otherwise. Raises InputError for a name that it has not."""
+    data = document.data if isinstance(document.data, dict) else {}
+    known = data.get(VARIANTS)
+    if not isinstance(known, dict) or not isinstance(known.get(variant), dict):
+        words = f"variants: {', '.join(map(str, known))}" if isinstance(known, dict) else "it has no variants"
+        raise InputError([document.problem((VARIANTS,), f"no variant {variant!r} - {words}")])
+    above = (VARIANTS, variant)
+    lines = {keys[2:]: line for keys, line in document.lines.items() if keys[:2] == above}
+    own = {key: data[key] for key in OWN if key in data}
+    return _joined(Document(document.name, own | known[variant], lines), document)
 
 
 def _parent(document: Document, folder: Path, kinds: Sequence[FileKind]) -> Path | None:

@@ -214,7 +214,7 @@ def summary(result: SearchResult) -> dict[str, Any]:
         "overrides": [_plain(override) for override in space.overrides],
         "model": space.model.name,
         "hardware": best.choice.cluster.accelerator.name,
-        "stack": best.choice.cluster.stack.name,
+        "stack": best.choice.cluster.stack.reference,
         "framework": best.choice.framework.name,
         "nodes": best.choice.cluster.num_nodes,
         "gpus": best.choice.cluster.world,

@@ -81,7 +81,7 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
     model = special.on_model(build_model(row))
     name = hardware_of(row)
     hardware = build_hardware(name)
-    stack, assumed = build_stack(row, hardware, supposed)
+    stack, assumed = build_stack(row, hardware, supposed, variant=special.variant)
     plain = build_cluster(row, hardware, stack)
     cluster = special.on_cluster(plain)
     workload = _workload(row, cluster)
@@ -94,7 +94,7 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
     usual = replace(
         plain,
         network=replace(network, **nics),
-        stack=replace(stack_file(stack.name), is_assumed=stack.is_assumed),
+        stack=replace(stack_file(stack.reference), is_assumed=stack.is_assumed),
     )
     return MeasuredRun(
         model=model,

@@ -104,20 +104,24 @@ def _bytes_per_s(gbit: int) -> float:
 # --- the stack -------------------------------------------------------------------------------------------------------
 
 
-def build_stack(run: PublishedRun, hardware: Hardware, supposed: str = "") -> tuple[Stack, tuple[str, ...]]:
+def build_stack(
+    run: PublishedRun, hardware: Hardware, supposed: str = "", *, variant: str = ""
+) -> tuple[Stack, tuple[str, ...]]:
     """The stack of a run with the switches its flags name, and what had to be assumed to know it.
 
     A column `stack` (or `stack=` in the flags) names a stack file; else the source tells; else the words of notes and
     flags; else what most runs on such a device are made with. supposed: this stack whatever the run says.
+    variant: which one of the stack that its column or source tells.
     """
     if supposed:
         return replace(switched(stack_file(supposed), run, hardware), is_assumed=True), (f"{supposed} supposed",)
     in_flags = re.search(r"\bstack=([^;]*)", run.word("flags"))
     named = run.word("stack") or (in_flags.group(1).strip() if in_flags else "")
     assumed: tuple[str, ...] = ()
+    version = f"@{variant}" if variant else ""
     if named:
         try:
-            return switched(stack_file(named), run, hardware), ()
+            return switched(stack_file(named + version), run, hardware), ()
         except InputError:
             assumed = (f"stack {named!r} is not known",)
     name = stack_name(run.words | {"source": named}) if named else None
@@ -129,6 +133,8 @@ def build_stack(run: PublishedRun, hardware: Hardware, supposed: str = "") -> tu
     if name is None:
         name = likely_stack(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
+    elif variant:
+        name += version
     elif first(vocabulary("stacks")["is_fork"], run.words):
         is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
     try:

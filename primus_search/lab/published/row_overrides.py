@@ -5,7 +5,8 @@
       reason: torchtitan uses cuDNN's attention since 2025-10; these runs are older
       source: torchtitan/models/attention.py
 
-Keys: `stack.FIELD`, `hardware.FIELD` (accelerator or network; base units), `model.FIELD`, or a column of the candidate.
+Keys: `stack.FIELD`, `stack.variant` (one that the stack's file lists), `hardware.FIELD` (accelerator or network; base
+units), `model.FIELD`, or a column of the candidate.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from primus_search.errors import InputError, Problem
 from primus_search.measured_run import overridden
 from primus_search.model import Model
 
-FILE = "run_overrides.yaml"
+FILE, VARIANT = "run_overrides.yaml", "stack.variant"
 _KEYS = ("runs", "set", "reason", "source")
 
 
@@ -32,13 +33,19 @@ class RowOverrides:
     values: Mapping[str, Any] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def variant(self) -> str:
+        """The variant of the stack's file that the run was made with; empty: the file as it stands."""
+        return str(self.values.get(VARIANT, ""))
+
     def on_model(self, model: Model) -> Model:
         """The model with what differs; ValueError where that is no model."""
         return replace(model, **{k[len("model.") :]: v for k, v in self.values.items() if k.startswith("model.")})
 
     def on_cluster(self, cluster: Cluster) -> Cluster:
         """The cluster with what differs in its stack, accelerator and network."""
-        machine = {key: value for key, value in self.values.items() if key.startswith(("stack.", "hardware."))}
+        named = {key: value for key, value in self.values.items() if key.startswith(("stack.", "hardware."))}
+        machine = {key: value for key, value in named.items() if key != VARIANT}
         return overridden(cluster, machine)
 
     def on_candidates(self, candidates: Candidates) -> Candidates:
