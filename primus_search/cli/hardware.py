@@ -22,7 +22,7 @@ def hardware(
     [FILE] behind a source names the file that the number is inherited from (extends:).
     """
     from primus_search.declare.hardware_files import load_hardware, read_stack
-    from primus_search.declare.search_path import FileKind, names
+    from primus_search.declare.search_path import FileKind, name_and_version, names
 
     stacks = names(FileKind.STACK)
     if name is None:
@@ -32,7 +32,7 @@ def hardware(
         else:
             _print_table(every, list(stacks))
         return
-    if name in stacks:
+    if name_and_version(name)[0] in stacks:
         sources = read_stack(name)[1]
         head: dict[str, Any] = {"name": name}
     else:
