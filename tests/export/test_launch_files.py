@@ -81,6 +81,8 @@ MIXED = {
 }
 """Models with layers of several kinds, the machines they are searched on, and the frameworks that can train them."""
 MIXED_CASES = [(model, framework) for model, (_, _, frameworks) in MIXED.items() for framework in frameworks]
+PATCHED = ("deepseek_v4_flash", "primus")
+"""Primus changes Megatron's configuration class for it at run time, which the check of arguments does not follow."""
 NOT_TRAINED = {
     ("deepseek_v4_flash", "megatron"): "hyper-connections, shared-key attention 64",
     ("gemma4_26b_a4b", "megatron"): "sizes of layers, experts, norms, attention 16/2",
@@ -139,7 +141,7 @@ def test_random_candidates_come_back_from_their_files(own: str, framework: str, 
         assert read_back(job, tmp_path) == canonical_row(job)
 
 
-@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case[0] != "deepseek_v4_flash"])
+@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
 def test_models_of_mixed_layers_come_back_from_their_files(model: str, framework: str, tmp_path: Path) -> None:
     """With every layer: the file's own model has the parameters of the searched one, padding of its head aside."""
     for job in jobs(mixed_space(model, framework), 5, seed=3):
@@ -182,7 +184,7 @@ def test_an_experiment_that_names_primus_own_model_is_that_model(
 
 @pytest.mark.slow
 @pytest.mark.skipif(CLIENTS is None, reason=MISSING)
-@pytest.mark.parametrize(("model", "framework"), MIXED_CASES)
+@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
 def test_frameworks_accept_models_of_mixed_layers(model: str, framework: str, tmp_path: Path) -> None:
     files = written(mixed_space(model, framework), model, 2 * FEW, tmp_path)
     assert [one for judge in JUDGES[framework] for one in refused(judge, files, 0)] == []
