@@ -335,8 +335,12 @@ class Model:
 
     @property
     def input_params(self) -> int:
-        """Trained parameters of the first stage besides layers: the embedding, and towers that are not frozen."""
-        return self.embedding_params + sum(tower.params for tower in self.towers if tower.is_trained)
+        """Trained parameters of the first stage besides layers: embeddings, and towers that are not frozen."""
+        return (
+            self.embedding_params
+            + self.per_layer_table_params
+            + sum(tower.params for tower in self.towers if tower.is_trained)
+        )
 
     @property
     def head_params(self) -> int:
@@ -388,7 +392,8 @@ class Model:
             matrices += self.router_params + self.shared_expert_params + self.moe.top_k * self.expert_params
         elif not isinstance(kind.feed_forward, NoFeedForward):
             matrices += self.mlp_params(self.ffn_hidden_of(kind))
-        return 2.0 * (matrices + self.hyper_params) + mixer.mixing_flops(seq_length)
+        matrices += self.hyper_params + 2 * self.hidden * self.per_layer_embedding
+        return 2.0 * matrices + mixer.mixing_flops(seq_length)
 
     def flops_per_token(self, seq_length: int) -> float:
         """Model FLOPs per trained token: forward plus twice that backward, head and MTP included, no recompute.
@@ -396,5 +401,6 @@ class Model:
         The convention of Megatron-Bridge (causal attention counted half); the base of every MFU printed here.
         """
         forward = sum(self.layer_flops(kind, seq_length) for kind in self.layers) + 2.0 * self.head_params
+        forward += 2.0 * self.hidden * self.per_layer_embedding * self.num_layers
         mtp = self.layer_flops(self.layers[-1], seq_length) + 4.0 * self.hidden**2 + 2.0 * self.head_params
         return 3.0 * (forward + self.num_mtp_layers * mtp)

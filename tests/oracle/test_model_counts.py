@@ -254,6 +254,28 @@ def test_a_tower_counts_what_transformers_builds(family: str, tmp_path: Path) ->
     assert [tower.params for tower in load_model(str(path)).towers] == [built]
 
 
+def test_per_layer_embeddings_have_the_flops_that_torch_counts(tmp_path: Path) -> None:
+    """Gemma 4 E: torch's counter over transformers' text model with them, less the same model without."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "intermediate_size": 512, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 1024, "vocab_size_per_layer_input": 1024,
+             "num_kv_shared_layers": 0, "sliding_window": 64}  # fmt: skip
+    counted, ours = [], []
+    for width in (128, 0):
+        config = transformers.AutoConfig.for_model("gemma4_text", hidden_size_per_layer_input=width, **sizes)
+        module = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        with FlopCounterMode(display=False) as flops, torch.no_grad():
+            module(torch.zeros(1, 32, dtype=torch.long), use_cache=False)
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config.to_dict(), default=str))
+        counted.append(flops.get_total_flops())
+        ours.append(load_model(str(path)).flops_per_token(32) / 3.0 * 32)
+    assert ours[0] - ours[1] == pytest.approx(counted[0] - counted[1], rel=0.01)
+
+
 LEFT_OUT = ("head_dim", "num_key_value_heads", "tie_word_embeddings", "num_attention_heads", "intermediate_size",
             "vocab_size")  # fmt: skip
 OF_CLASS = (

@@ -158,9 +158,12 @@ def _products(job: Job, one: Candidates) -> list[_Asked]:
 
 
 def _mixers(job: Job) -> list[_Asked]:
-    """Mixers whose kernels no table has, weighted by their layers."""
+    """Mixers whose kernels no table has, weighted by their layers; streams and embeddings of every layer likewise."""
     model = job.model
+    every = [("hyper-connections", model.hyper_streams), ("per-layer embeddings", model.per_layer_embedding)]
     return [
+        _Asked(kind=f"mixer/{name}", sizes=(), names=(), weight=float(model.num_layers)) for name, has in every if has
+    ] + [
         _Asked(kind=f"mixer/{kind.mixer.name}", sizes=(), names=(), weight=float(model.layers.count(kind)))
         for kind in unmeasured_mixers(model)
         if kind.mixer is not None

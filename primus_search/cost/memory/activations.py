@@ -99,6 +99,10 @@ def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_len
     if streams:
         stream = BF16_BYTES * s.split_tokens * model.hidden
         tensors.append(Saved(name="residual streams of hyper-connections", bytes=blocks * streams * stream))
+    if model.per_layer_embedding:
+        # The gate's input and product, its part of the table, what is projected, and the input of the norm.
+        kept = BF16_BYTES * s.split_tokens * (2.0 * model.hidden + 3.0 * model.per_layer_embedding)
+        tensors.append(Saved(name="per-layer embedding", bytes=kept))
     if own is not None:
         tensors += mixer_tensors(own, model.hidden, s, linear_input_bytes(stack, s))
     else:

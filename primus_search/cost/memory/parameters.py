@@ -47,9 +47,10 @@ def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelS
 
 
 def embedding_state(model: Model, stack: Stack, s: Share) -> ModelState:
-    """Token embedding, split over tp by vocabulary, a learned position table, not split."""
+    """Token and per-layer embeddings, split over tp by vocabulary, a learned position table, not split."""
     positions = model.learned_positions * model.hidden
-    return state(stack, s, (model.embedding_params - positions) / s.tp + positions, s.shards, is_linear=False)
+    split = model.embedding_params + model.per_layer_table_params - positions
+    return state(stack, s, split / s.tp + positions, s.shards, is_linear=False)
 
 
 def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
@@ -65,7 +66,8 @@ def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
     """Parameters of one layer on one device, experts apart."""
     if kind.mixer is not None or kind.feed_forward is not None:
         return _declared_params(model, kind, s)
-    count = attention_params(model, s) + model.num_norms * model.norm_params + model.hyper_params
+    count = attention_params(model, s) + model.num_norms * model.norm_params
+    count = count + model.hyper_params + model.per_layer_params
     if not kind.is_moe:
         return count + model.dense_mlp_params / s.tp
     return count + model.router_params + model.shared_expert_params / s.tp

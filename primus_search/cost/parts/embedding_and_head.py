@@ -10,6 +10,7 @@ from primus_search.cost.parts.layer import BF16_BYTES, FP32_BYTES, layer_operati
 from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic
 from primus_search.cost.state_formats import state_bytes
 from primus_search.job import Job
+from primus_search.model import Model
 
 # Passes over the logits, in bytes per logit. Fused: read BF16 logits for maximum and sum, read again and write the
 # gradient in place. Unfused: cast to FP32, subtract the maximum, exponentiate, sum, divide, gather, and a gradient
@@ -21,6 +22,8 @@ LOSS_KERNELS = {True: (3.0, 2.0), False: (10.0, 6.0)}
 def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     """Look-up of a row per token, and in backward the gradient of the whole table, whose other rows are zeros.
 
+    The table of per-layer embeddings is `wide` columns beside the H of the token embedding.
+
     Formula, bytes per micro-batch: tokens * H * (2 read + 2 read + 2 written) to add rows to the gradient, and for each
         of the V H / tp elements 2 to fill it with zeros, 2 to read it and 2 * main gradient to add it there: no
         epilogue of a product does that. FP32 main gradients: 12 bytes per element whatever the tokens.
@@ -30,10 +33,12 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     """
     model = job.model
     s = shapes(job, c)
-    elements = s.tokens * model.hidden
-    table = model.vocab_size * model.hidden / c.tp
+    wide = model.per_layer_embedding * model.num_layers
+    elements = s.tokens * (model.hidden + wide)
+    table = model.vocab_size * (model.hidden + wide) / c.tp
     gradient_bytes = state_bytes(job.stack, "gradient_bytes", c.state_format)
     return [
+        *_per_layer_projection(model, c, s.tokens),
         Traffic(
             Part.EMBEDDING_AND_HEAD,
             Module.ELEMENTWISE,
@@ -48,6 +53,15 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
             kernels=(1.0, 2.0),
         ),
     ]
+
+
+def _per_layer_projection(model: Model, c: Candidates, tokens: Floats) -> list[Operation]:
+    """The product of the token embedding that per-layer embeddings are added to, for all layers at once."""
+    wide = model.per_layer_embedding * model.num_layers
+    if not wide:
+        return []
+    part, columns = Part.EMBEDDING_AND_HEAD, wide / c.tp
+    return [LinearOp(part, Module.LINEAR, tokens, columns, float(model.hidden), precision=Fp8.NONE)]
 
 
 def head_operations(job: Job, c: Candidates) -> list[Operation]:

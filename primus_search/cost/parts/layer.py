@@ -23,6 +23,7 @@ from primus_search.cost.parts.mixer_operations import (
     is_plain_attention,
     latent_expert_operations,
     mixer_operations,
+    per_layer_operations,
 )
 from primus_search.cost.parts.operations import (
     Call,
@@ -116,6 +117,8 @@ def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation
         ops.append(core_attention(job, kind, c))
     if streams:
         ops += hyper_operations(model, c, s, streams)
+    if model.per_layer_embedding:
+        ops += per_layer_operations(model, s)
     if not has_feed_forward:
         return ops
     if kind.is_moe:

@@ -299,3 +299,23 @@ def hyper_operations(model: Model, c: Candidates, s: "Shapes", streams: int) -> 
         streams=(Stream.NORM, Stream.NORM_BACKWARD),
     )
     return [mixing, moved]
+
+
+def per_layer_operations(model: Model, s: "Shapes") -> list[Operation]:
+    """What a layer's own embedding costs: a gate from the stream, its product with the embedding, a projection, a norm.
+
+    Source: transformers 5.23 models/gemma4/modeling_gemma4.py Gemma4TextDecoderLayer.
+    """
+    rows, wide, hidden = s.split_tokens, float(model.per_layer_embedding), float(model.hidden)
+
+    def linear(n: float, k: float) -> LinearOp:
+        return LinearOp(part=Part.MLP, module=Module.ELEMENTWISE, m=rows, n=n, k=k, precision=Fp8.NONE)
+
+    moved = Traffic(
+        Part.NORMS,
+        Module.ELEMENTWISE,
+        ((4.0 * wide + 3.0 * hidden) * rows * BF16_BYTES, (6.0 * wide + 5.0 * hidden) * rows * BF16_BYTES),
+        kernels=(3.0, 4.0),
+        streams=(Stream.NORM, Stream.NORM_BACKWARD),
+    )
+    return [linear(wide, hidden), linear(hidden, wide), moved]
