@@ -94,7 +94,7 @@ class Terms:
     # --- keys ------------------------------------------------------------------------------------------------------
 
     def _layer_key(self, c: Candidates) -> Sequence[Ints | Bools]:
-        gathers = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+        gathers = c.sharding >= Sharding.FSDP2
         reads = LAYER_READS if self.job.model.is_moe else LAYER_READS - ONLY_EXPERTS_READ
         gathered = [column * gathers for column in c.key_columns(GATHER_READS | {"pp"})]
         return [*c.key_columns(reads - GATHER_READS), *gathered]

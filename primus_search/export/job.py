@@ -62,6 +62,6 @@ class LaunchJob(Job):
         return expand(layout_string(self.model, self.row["pp"] * self.row["vpp"], layout) or "")
 
 
-def sharded(copies: int, ranks: int) -> dict[str, Any]:
-    """The axes of weights in so many copies, each sharded over `ranks`."""
-    return {"sharding": "hsdp", "shard_group": ranks} if copies > 1 else {"sharding": "fsdp2"}
+def sharded(copies: int, ranks: int, alone: str = "fsdp2") -> dict[str, Any]:
+    """The axes of weights in so many copies, each sharded over `ranks`; `alone`: the word of a single copy."""
+    return {"sharding": "hsdp", "shard_group": ranks} if copies > 1 else {"sharding": alone}

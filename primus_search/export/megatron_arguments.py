@@ -88,9 +88,10 @@ def candidate_words(
     row["recompute"] = recompute_of(knobs["recompute"], found, framework.defaults)
     if row["recompute"] == "full":
         row |= _full_recompute(framework, found, _most_layers(row, model))
-    if row.get("sharding") in ("fsdp2", "hsdp"):
+    if row.get("sharding") in ("fsdp2", "hsdp", "megatron_fsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
-        row |= sharded(copies, world // (row.get("tp", 1) * row["pp"]) // copies)
+        alone = "fsdp2" if row["sharding"] == "hsdp" else row["sharding"]
+        row |= sharded(copies, world // (row.get("tp", 1) * row["pp"]) // copies, alone)
     read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key}
     read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
     return row, read

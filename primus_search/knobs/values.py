@@ -60,7 +60,8 @@ class RecomputeMethod(IntEnum):
 class Sharding(IntEnum):
     """What is sharded over data-parallel ranks: nothing, optimizer state (ZeRO-1), + gradients, or all three.
 
-    HSDP shards inside groups of ranks and replicates across them.
+    HSDP shards inside groups of ranks and replicates across them. MEGATRON_FSDP shards what FSDP2 does, by code of
+    Megatron's own that takes expert parallelism and tied embeddings.
     """
 
     NONE = 0
@@ -68,6 +69,7 @@ class Sharding(IntEnum):
     ZERO2 = 2
     FSDP2 = 3
     HSDP = 4
+    MEGATRON_FSDP = 5
 
 
 class GroupedGemm(IntEnum):

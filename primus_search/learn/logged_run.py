@@ -4,6 +4,7 @@ What the log does not print and a projection needs is taken from what the user s
 what is still missing is a problem by name. Values that `LogReading.assumed` lists are used and said again.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from primus_search.declare.hardware_files import Hardware, load_hardware, on_few
 from primus_search.declare.model_files import load_model
 from primus_search.declare.source import Document
 from primus_search.errors import InputError, Problem
+from primus_search.knobs import KNOB
 from primus_search.learn.printed_devices import hardware_named
 from primus_search.learn.reading import Assumption, Death, LogReading, MemoryKind
 from primus_search.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance
@@ -55,7 +57,9 @@ SHARDED = ("torchtitan", "maxtext")
 
 _ZERO = {"1": "distributed_optimizer", "2": "zero2", "3": "fsdp2"}
 _FP8_RECIPES = {"delayed": "delayed", "tensorwise": "hybrid", "blockwise": "blockwise", "mxfp8": "mxfp8"}
-_SHARDED_FLAGS = ("use_torch_fsdp2", "use_custom_fsdp", "use_megatron_fsdp")
+_STRATEGIES = {"no_shard": "none", "optim": "distributed_optimizer", "optim_grads": "zero2"}
+"""Strategies of Megatron-FSDP that shard less than weights."""
+_SHARDED_BY = {"use_torch_fsdp2": "fsdp2", "use_custom_fsdp": "megatron_fsdp", "use_megatron_fsdp": "megatron_fsdp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +201,12 @@ def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
     }
     if is_flex and str(settings.get("moe_flex_dispatcher_backend")) in ("deepep", "hybridep"):
         row["dispatch_backend"] = settings["moe_flex_dispatcher_backend"]
+    if _is_on(settings, "fine_grained_activation_offloading"):
+        named = re.findall(r"\w+", str(settings.get("offload_modules", "")))
+        row["offload_modules"] = "+".join(name for name in named if name in KNOB["offload_modules"].members) or "none"
+    group = str(settings.get("microbatch_group_size_per_vp_stage"))
+    if row["schedule"] == "interleaved" and group.isdecimal() and int(group) > numbers["pp"]:
+        row["microbatch_group"] = int(group)
     if "overlap_grad_reduce" in settings:
         row["overlap_grad_reduce"] = _is_on(settings, "overlap_grad_reduce")
     if "tp_comm_overlap" in settings:
@@ -220,8 +230,10 @@ def _fp8(settings: Mapping[str, Any]) -> str:
 
 def _sharding(reading: LogReading) -> str:
     settings = reading.settings
-    if reading.framework in SHARDED or any(_is_on(settings, name) for name in _SHARDED_FLAGS):
-        return "fsdp2"
+    named = next((word for name, word in _SHARDED_BY.items() if _is_on(settings, name)), "")
+    if named or reading.framework in SHARDED:
+        strategy = str(settings.get("data_parallel_sharding_strategy"))
+        return _STRATEGIES.get(strategy, named) if named == "megatron_fsdp" else "fsdp2"
     stage = next((settings[name] for name in ZERO_STAGE if settings.get(name) is not None), None)
     if stage is not None:
         return _ZERO.get(str(stage), "none")

@@ -53,7 +53,7 @@ EVERY_KNOB = {
     "fp8": ["none", "hybrid", "delayed", "blockwise", "rowwise", "mxfp8"],
     "recompute": ["none", "selective", "mlp", "layernorm", "core_attn+layernorm", "op_sac",
                   {"full": [1, 2, "all"], "method": ["uniform", "block"]}],
-    "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", {"hsdp": [2, 4, 8]}],
+    "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", "megatron_fsdp", {"hsdp": [2, 4, 8]}],
     "loss_fusion": [True, False], "overlap_grad_reduce": [True, False], "sequence_parallel": [True, False],
     "pipeline_layout": ["even", "balanced", {"first": 3, "last": 5}], "offload_layers": [0, 1, 4],
     "offload_modules": ["none", "core_attn", "core_attn+attn_proj", "attn_norm+qkv_linear+mlp_norm"],

@@ -26,7 +26,7 @@ def candidates(model: str) -> tuple[Enumerator, Candidates]:
     axes = {
         "schedule": ["1f1b", "interleaved", "zb-h1", "v-half"],
         "recompute": ["none", "selective", "mlp", {"full": ["all", 1, 2], "method": ["uniform", "block"]}],
-        "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", "hsdp"],
+        "sharding": ["none", "distributed_optimizer", "zero2", "fsdp2", "hsdp", "megatron_fsdp"],
         "shard_group": [2, 4],
         "offload_layers": [0, 1],
         "offload_modules": ["none", "core_attn", "core_attn+attn_proj"],

@@ -94,7 +94,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
 
 
 def shards_weights(s: Share) -> Bools:
-    """Whether weights are gathered layer by layer: FSDP2 and HSDP."""
+    """Whether weights are gathered layer by layer: FSDP2, HSDP and Megatron-FSDP."""
     return np.greater_equal(s.sharding, Sharding.FSDP2)
 
 

@@ -56,7 +56,7 @@ def sharded_layer(
     Formula: forward exposed = AG - overlap * min(AG, forward); backward AG + RS (+ AR) against backward. Zero for rows
     that do not shard weights.
     """
-    is_sharded = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+    is_sharded = c.sharding >= Sharding.FSDP2
     weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
     is_one_group = (dp * c.cp == edp) & (c.tp == c.etp * c.ep)
     joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
@@ -77,7 +77,7 @@ def sharded_layer(
 
 def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, params: Floats) -> ShardedLayer:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
-    is_sharded = (c.sharding == Sharding.FSDP2) | (c.sharding == Sharding.HSDP)
+    is_sharded = c.sharding >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
     one = _exchange(network, stack, c, params * is_sharded, weight_bytes, dp * c.cp, c.tp)
     gather, scatter = (

@@ -153,7 +153,7 @@ def likely_stack(run: PublishedRun, hardware: Hardware) -> str:
     """What a run of an unknown source was most likely made with; docs/fidelity.md has the error that this costs."""
     sharding = first(vocabulary("words")["sharding"], run.words)
     facts = _facts(run, hardware) | {
-        "is_sharded": "yes" if sharding in ("fsdp2", "hsdp") else "no",
+        "is_sharded": "yes" if sharding in ("fsdp2", "hsdp", "megatron_fsdp") else "no",
         "is_moe": "yes" if (run.whole("num_experts", 0) or 0) > 1 else "no",
     }
     return str(first(vocabulary("stacks")["likely"], facts))

@@ -1,0 +1,78 @@
+"""Megatron-FSDP: where Megatron starts it, which settings mean it, and that it costs what FSDP2 costs."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.candidates import Candidates, Sharding
+from primus_search.cost.project import Projector
+from primus_search.declare import load_cluster, load_model, make_space
+from primus_search.declare.framework_files import load_framework
+from primus_search.export.megatron_arguments import candidate_words
+from primus_search.job import Job
+from primus_search.learn.logged_run import SaidBeside, measured_run
+from primus_search.learn.readers import read_log
+from primus_search.space import Enumerator
+from primus_search.workload import Workload
+from tests.support.written_logs import LOGS
+
+JOB: dict[str, Any] = {"model": "qwen3_30b_a3b", "hardware": "h100", "nodes": 2}
+WORK = {"seq_length": 4096, "global_batch_size": 64}
+FSDP = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
+
+
+def legal(sharding: str, framework: str, **axes: object) -> int:
+    space = {"tp": 1, "pp": 1, "cp": 1, "etp": 1, "micro_batch_size": 1, "schedule": "1f1b", "recompute": "none",
+             "cuda_graph": "none", "deepep": False, "fp8": "none", "sharding": sharding}  # fmt: skip
+    made = make_space(JOB | {"workload": WORK, "framework": framework, "space": space | axes})
+    enumerator = Enumerator(made)
+    return len(enumerator.chunk(0, enumerator.size).candidates)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nemo"])
+def test_megatron_fsdp_takes_experts_where_torch_fsdp_does_not(framework: str) -> None:
+    assert legal("megatron_fsdp", framework, ep=8) > 0
+    assert legal("fsdp2", framework, ep=8) == 0
+    assert legal("megatron_fsdp", framework, ep=8, pp=2) == 0
+
+
+def test_torchtitan_does_not_have_it() -> None:
+    assert legal("megatron_fsdp", "torchtitan", ep=8) == 0
+
+
+def test_it_costs_what_fsdp2_costs() -> None:
+    job = Job(load_model("qwen3_30b_a3b"), load_cluster("h100", 2), Workload(**WORK))
+    c = Candidates.table(ep=8, sharding=[int(Sharding.MEGATRON_FSDP), int(Sharding.FSDP2), int(Sharding.NONE)])
+    found = Projector(job).project(c)
+    assert found.step.total[0] == found.step.total[1] and found.step.shard_comm[0] > found.step.shard_comm[2] == 0.0
+    assert found.memory.total[0] == found.memory.total[1] < found.memory.total[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sharding", "group"),
+    [
+        (FSDP, "megatron_fsdp", 0),
+        (FSDP | {"num_distributed_optimizer_instances": 2}, "hsdp", 8),
+        (FSDP | {"data_parallel_sharding_strategy": "optim_grads"}, "zero2", 0),
+        ({"use_torch_fsdp2": True}, "fsdp2", 0),
+        ({"use_distributed_optimizer": True}, "distributed_optimizer", 0),
+    ],
+)
+def test_settings_of_a_file_mean_one_sharding(settings: dict[str, object], sharding: str, group: int) -> None:
+    found = {"micro_batch_size": 1, "global_batch_size": 64} | settings
+    row, _ = candidate_words(load_framework("megatron"), found, None, 16)
+    assert (row["sharding"], row.get("shard_group", 0)) == (sharding, group)
+
+
+def test_a_log_tells_sharding_and_offloading(tmp_path: Path) -> None:
+    more = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params",
+            "fine_grained_activation_offloading": True, "offload_modules": "['core_attn', 'attn_proj']"}  # fmt: skip
+    lines = LOGS["megatron-lm"]()
+    at = next(i for i, line in enumerate(lines) if " ..... " in line or " ...." in line)
+    told = [*lines[:at], *(f"  {name} {'.' * 20} {value}" for name, value in more.items()), *lines[at:]]
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(told))
+    run = measured_run(read_log(path), SaidBeside(hardware="h100", model="llama3.1_8b"), load_cluster("h100", 1).stack)
+    row = run.candidates.row(0)
+    assert (row["sharding"], row["offload_modules"]) == ("megatron_fsdp", "core_attn+attn_proj")
