@@ -102,6 +102,10 @@ def read_stack(text: str, *, beside: Path | None = None, where: str | None = Non
         document = varied(document, variant)
     reading = Reading(document)
     data = document.data
+    changed = data[VARIANTS][variant] if variant else {}
+    for key in changed:
+        if key not in GROUPS:
+            reading.problem((VARIANTS, variant, key), f"is no group of a stack; allowed: {join_words(list(GROUPS))}")
     if isinstance(data, dict):
         _check_groups(data, reading)
         data = {key: value for key, value in data.items() if key not in (EXTENDS, VARIANTS)}
@@ -113,7 +117,6 @@ def read_stack(text: str, *, beside: Path | None = None, where: str | None = Non
     if reading.problems:
         raise InputError(reading.problems)
     assert isinstance(stack, Stack)
-    changed = document.data[VARIANTS][variant] if variant else {}
     fields = [units.to_base(key, 0.0)[0] for group in changed.values() for key in group]
     return replace(stack, varied={name: number_of(stack, name) for name in fields}), tuple(reading.sources)
 

@@ -106,6 +106,17 @@ def test_an_unknown_variant_is_refused(name: str, what: str) -> None:
     assert what in str(caught.value)
 
 
+def test_a_variant_gives_groups_alone(tmp_path: Path) -> None:
+    text = "extends: torchtitan\nvariants:\n  old: {name: older, kernels: {attention_kernel: sdpa}}\n"
+    folder = tmp_path / "hardware" / "stacks"
+    folder.mkdir(parents=True)
+    written(folder, "ours", text)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError) as caught:
+        patch.setenv("PRIMUS_SEARCH_HOME", str(tmp_path))
+        load_stack("ours@old")
+    assert "$.variants.old.name: is no group of a stack; allowed: kernels," in str(caught.value)
+
+
 def test_a_fault_in_a_parent_is_told_with_the_parents_file(tmp_path: Path) -> None:
     parent = written(tmp_path, "parent", "extends: torchtitan\nhost: {host_launch_us: 3}\n")
     with pytest.raises(InputError) as caught:
