@@ -7,6 +7,7 @@ run.ranking, run[1].explain(), run[1].export("megatron", "launch")
 
 from typing import TYPE_CHECKING
 
+from primus_search.guards.kernel_cache import choose_kernel_cache
 from primus_search.lazy import loader
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from primus_search.notebook.runs import Run, load_run, search
 
 __version__ = "0.1.0"
+
+choose_kernel_cache()
 
 _LAZY = {
     "load_model": "declare",

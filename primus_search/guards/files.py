@@ -139,4 +139,9 @@ def user_folder(name: str, purpose: str) -> Path:
     try:
         return Path.home() / name
     except RuntimeError:
-        return Path(tempfile.gettempdir()) / f"primus-search-{purpose}-{os.getuid()}"
+        return temporary_folder(purpose)
+
+
+def temporary_folder(purpose: str) -> Path:
+    """A folder of this user below the temporary folder."""
+    return Path(tempfile.gettempdir()) / f"primus-search-{purpose}-{os.getuid()}"

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 SEARCH = ("run", str(ROOT / "spaces/mixtral_8x22b_mi355x.yaml"), "--nodes", "4", "--bench", "off")
 NARROW = ("tp=1", "cp=1", "etp=1", "micro_batch_size=1", "sharding=distributed_optimizer", "schedule=1f1b", "fp8=none")
 """Fewer candidates of the README's first search."""
-FAST = ("tests/declare/test_bounds.py",)
+FAST = "tests/declare/test_bounds.py"
+ROOMS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/*/") if list(path.glob("test_*.py")))
+"""What `make check` runs, room by room: `pytest -m full tests/cli/test_containers.py`."""
 READ_ONLY = """
 set -e
 folder=$1
@@ -70,9 +72,31 @@ def test_a_space_is_read_and_a_model_is_described_there(folder: Path) -> None:
     assert done.returncode == 2 and "$.space.tp" in done.stderr, done.stderr[-2000:]
 
 
-@pytest.mark.slow
-def test_fast_tests_pass_there(folder: Path) -> None:
-    files = [str(ROOT / name) for name in FAST]
-    options = ("-q", "-p", "no:cacheprovider", "--basetemp", str(folder / "pytest"), "--rootdir", str(ROOT))
-    done = contained(folder, "-m", "pytest", *options, *files)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-500:]
+@pytest.mark.parametrize("where", ["/", "."])
+def test_kernels_are_kept_in_the_temporary_folder_there(where: str, folder: Path) -> None:
+    """Without HOME numba makes a folder named `~` in the working folder, or cannot be loaded."""
+    start = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.chdir({where!r})"
+    code = f"{start}; import primus_search.schedule.patterns; print(os.environ['NUMBA_CACHE_DIR'])"
+    done = contained(folder, "-c", code)
+    assert (done.returncode, Path(done.stdout.strip()).is_relative_to(folder)) == (0, True), done.stderr[-2000:]
+    assert not (folder / "~").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(FAST, marks=pytest.mark.slow), *(pytest.param(room, marks=pytest.mark.full) for room in ROOMS)],
+)
+def test_fast_tests_pass_there(name: str, folder: Path) -> None:
+    options = [
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(folder / "pytest"),
+        "-m",
+        "not slow and not full",
+    ]
+    run = f"import os, sys, pytest; os.chdir({str(ROOT)!r}); sys.exit(pytest.main({[*options, name]!r}))"
+    done = contained(folder, "-c", run)
+    assert done.returncode in (0, 5), done.stdout[-2000:] + done.stderr[-500:]  # 5: no fast test in it
