@@ -16,7 +16,7 @@ from primus_search.cost.measured import MeasuredLayers, put_measured, put_recomp
 from primus_search.cost.memo import KeyNumbers, distinct, in_order
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations
-from primus_search.cost.parts.operations import Module, Part, Pass, Work, tally
+from primus_search.cost.parts.operations import Module, Operation, Part, Pass, Work, tally
 from primus_search.cost.parts.recomputed_work import recompute_s
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
@@ -100,9 +100,21 @@ def pieces(
     """
     measured = measured or MeasuredLayers()
     pricing = _Pricing(job, measured, shares_rows and not measured.pieces)
-    kinds = len(job.model.kinds)
-    found = tuple(_piece(pricing, number, c) for number in range(kinds + NUM_ENDS))
-    return Pieces(pieces=found, num_kinds=kinds)
+    found = []
+    for piece in range(len(job.model.kinds) + NUM_ENDS):
+        number, first = pricing.numbered(c.key_columns(pricing.reads(piece)))
+        distinct_rows = c.take(first)
+        work = tally(
+            _operations(job, piece, distinct_rows),
+            acc=job.accelerator,
+            stack=job.stack,
+            rows=len(first),
+            shares_rows=pricing.shares_rows,
+            formats=distinct_rows.state_format,
+        )
+        work = _with_traffic_inside(pricing, piece, work, distinct_rows)
+        found.append(_piece(pricing, piece, work, number, first, c))
+    return Pieces(pieces=tuple(found), num_kinds=len(job.model.kinds))
 
 
 NUM_ENDS = 3
@@ -143,10 +155,11 @@ class _Pricing:
         return distinct(columns) if self.shares_rows else KeyNumbers().number(len(columns[0]))
 
 
-def _piece(pricing: _Pricing, piece: int, c: Candidates) -> Piece:
-    """One piece of every candidate."""
-    number, first = pricing.numbered(c.key_columns(pricing.reads(piece)))
-    work = _compute(pricing, piece, c.take(first))
+def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints, c: Candidates) -> Piece:
+    """One piece of every candidate from the work of distinct rows: sharded weights, launches and recompute added.
+
+    number, first  the distinct row of every candidate, and one candidate of each
+    """
     is_sharded = c.sharding >= Sharding.FSDP2
     if is_sharded.any():
         columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS) | {"pp", "recompute"})]
@@ -174,27 +187,18 @@ def _piece(pricing: _Pricing, piece: int, c: Candidates) -> Piece:
     )
 
 
-def _compute(pricing: _Pricing, piece: int, c: Candidates) -> Work:
-    """Kernels of a piece and the traffic inside it; launches and sharded weights apart."""
-    job = pricing.job
-    kind, end = pricing.kind(piece), piece - len(job.model.kinds)
-    if kind is not None:
-        operations = layer_operations(job, kind, c)
-    elif end == 0:
-        operations = embedding_operations(job, c)
-    elif end == 1:
-        operations = head_operations(job, c)
-    else:
-        operations = list(mtp_operations(job, c))
-    work = tally(
-        operations,
-        acc=job.accelerator,
-        stack=job.stack,
-        rows=len(c),
-        shares_rows=pricing.shares_rows,
-        formats=c.state_format,
-    )
-    if end == 0 and job.model.towers:
+def _operations(job: Job, piece: int, c: Candidates) -> list[Operation]:
+    """Kernels of a piece, collectives and launches apart."""
+    end = piece - len(job.model.kinds)
+    if end < 0:
+        return layer_operations(job, job.model.kinds[piece], c)
+    return list((embedding_operations, head_operations, mtp_operations)[end](job, c))
+
+
+def _with_traffic_inside(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> Work:
+    """The work of a piece with the model's towers, measured times in place of laws, and the traffic inside it."""
+    job, kind = pricing.job, pricing.kind(piece)
+    if piece == len(job.model.kinds) and job.model.towers:
         work = work.plus(tower_work(job, c, shares_rows=pricing.shares_rows))
     put_measured(work, pricing.measured, piece, c)
     if kind is not None:

@@ -1,22 +1,26 @@
-"""The search, told in one screen: enumerate -> memory -> bound -> project -> pipeline -> rank.
+"""The search: enumerate -> memory -> bound -> project -> pipeline -> rank.
 
 result = run_search(space)
 result.ranking.row(0)
 """
 
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
-from primus_search.exploration.exhaustive.evaluate import Funnel
-from primus_search.exploration.exhaustive.task_plan import look, open_engine, plan_tasks, seeds, task_rows
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.method import choose_method
 from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
+from primus_search.exploration.run_folder.journal import Journal
 from primus_search.guards.interrupts import Interrupted
 from primus_search.space import Space
 
@@ -55,7 +59,13 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
 
     method, reason = choose_method(funnel)
     if method == "exhaustive":
-        collected, engine, workers = _exhaustive(funnel, options)
+        settings, notes = space.search, list[str]()
+        budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
+        with _planned(funnel, options, notes) as (runner, tasks, journal):
+            known = seeds(funnel, runner.workers if runner.name == "ray" else 1)  # while its workers start
+            collected = collect(runner, funnel, tasks, budget, journal, options.progress, known)
+            engine, workers = runner.name, runner.workers
+        collected = replace(collected, notes=(*collected.notes, *notes))
     else:
         from primus_search.exploration.sampled.samplers import sample
 
@@ -85,12 +95,15 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
     )
 
 
-def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
-    """Every legal row, on the engine that suits."""
-    settings = funnel.space.search
+@contextmanager
+def _planned(
+    funnel: Funnel, options: Options, notes: list[str]
+) -> Iterator[tuple[Engine, Sequence[Task], Journal | None]]:
+    """The engine that suits, tasks that cover every legal row, and the run folder's journal of them."""
     workers, note = (options.workers, "") if options.ray_address else affordable(options.workers)
+    notes += [note] if note else []
     with ThreadPoolExecutor(1) as aside:
-        promising = aside.submit(look, funnel)  # while the engine starts
+        promising = aside.submit(promising_places, funnel)  # while the engine starts
         with open_engine(funnel, options.engine, workers, options.ray_address) as engine:
             rows = task_rows(funnel, engine.workers)
             journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
@@ -98,10 +111,7 @@ def _exhaustive(funnel: Funnel, options: Options) -> tuple[Collected, str, int]:
             if options.folder and journal:
                 options.folder.refuse_untrue(journal, funnel, tasks)
             aside.shutdown()  # an engine may fork, which a second thread would not survive
-            budget = Budget(candidates=settings.budget_candidates, seconds=settings.budget_seconds)
-            known = seeds(funnel, engine.workers if engine.name == "ray" else 1)  # its workers are starting
-            collected = collect(engine, funnel, tasks, budget, journal, options.progress, known)
-            return replace(collected, notes=(*collected.notes, *([note] if note else []))), engine.name, engine.workers
+            yield engine, tasks, journal
 
 
 def _stages(collected: Collected, setup_s: float) -> tuple[FunnelStage, ...]:

@@ -92,7 +92,8 @@ def _memory(funnel: Funnel) -> None:
 
 def _pipelines(funnel: Funnel) -> None:
     sieve, lines = funnel.sieves[0], _plain(funnel.enumerators[0])
-    sieve.bound_s(*sieve.bundles.of(np.unique(lines.cells)))
+    cells, bundle = sieve.bundles.of(np.unique(lines.cells))
+    sieve.bound_s(cells, bundle, sieve.layer_sets.at(cells, bundle))
     sieve.pipelines(lines).simulated(np.ones(len(lines), dtype=np.bool_))
 
 

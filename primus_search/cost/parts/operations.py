@@ -8,6 +8,7 @@ forward seconds per module (for recompute). One list serves time, the `explain` 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
@@ -203,8 +204,16 @@ def tally(
         kernels=np.zeros((len(Pass), rows)),
     )
     gradient_bytes = state_bytes(stack, "gradient_bytes", np.zeros(rows, np.int64) if formats is None else formats)
-    _linears(work, [o for o in operations if isinstance(o, LinearOp)], acc, stack, shares_rows, gradient_bytes)
-    _grouped(work, [o for o in operations if isinstance(o, GroupedLinear)], acc, stack, shares_rows, gradient_bytes)
+    for kind, columns_of, price in _PRODUCTS:
+        products = [o for o in operations if isinstance(o, kind)]
+        if not products:
+            continue
+        columns = [_stack(column, rows) for column in columns_of(products, stack, gradient_bytes)]
+        distinct_columns, number = _distinct_entries(columns, shares_rows)
+        priced = [column[number] for column in price(acc, stack, *distinct_columns)]
+        for i, o in enumerate(products):
+            for p in Pass:
+                _add(work, o.part, o.module, p, priced[p][i], priced[len(Pass) + p][i])
     _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
     for o in operations:
         if isinstance(o, Call):
@@ -229,40 +238,31 @@ def _stack(values: Sequence[ArrayLike], rows: int) -> Floats:
     return out
 
 
-def _once(price: Callable[..., Sequence[Floats]], columns: Sequence[Floats], shares_rows: bool) -> Sequence[Floats]:
-    """`price` of columns of one shape, asked once per distinct combination where rows may share."""
+def _distinct_entries(columns: list[Floats], shares_rows: bool) -> tuple[list[Floats], Ints | EllipsisType]:
+    """Columns of one shape with one entry per distinct combination, where rows may share, and what spreads them."""
     if not shares_rows:
-        return price(*columns)
+        return columns, ...
     flat = [column.reshape(-1) for column in columns]
     number, first = distinct([column.view(np.int64) for column in flat])
-    priced = price(*(column[first] for column in flat))
-    return [one[number].reshape(columns[0].shape) for one in priced]
+    return [column[first] for column in flat], number.reshape(columns[0].shape)
 
 
-def _linears(
-    work: Work, ops: list[LinearOp], acc: Accelerator, stack: Stack, shares_rows: bool, gradient_bytes: Floats
-) -> None:
-    if not ops:
-        return
-    rows = work.kernels.shape[1]
-    facts = ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops], [o.precision for o in ops],
-             [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack),
-             [gradient_bytes] * len(ops))  # fmt: skip
-    columns = [_stack(column, rows) for column in facts]
-    forward, input_grad, weight_grad, input_kernels, gradient_kernels = _once(
-        lambda *distinct: _linear_s(acc, stack, *distinct), columns, shares_rows
-    )
-    for i, o in enumerate(ops):
-        _add(work, o.part, o.module, Pass.FORWARD, forward[i], 1.0 + input_kernels[i])
-        _add(work, o.part, o.module, Pass.INPUT_GRAD, input_grad[i], 1.0 + gradient_kernels[i])
-        _add(work, o.part, o.module, Pass.WEIGHT_GRAD, weight_grad[i], 1.0)
+Facts = Sequence[Sequence[ArrayLike]]
+"""Columns of products: per column, what each product has."""
+
+
+def _linear_columns(ops: Sequence[LinearOp], stack: Stack, gradient_bytes: Floats) -> Facts:
+    """What `_linear_s` takes."""
+    return ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops], [o.precision for o in ops],
+            [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack),
+            [gradient_bytes] * len(ops))  # fmt: skip
 
 
 def _linear_s(
     acc: Accelerator, stack: Stack, m: Floats, n: Floats, k: Floats, precision: Floats, input_share: Floats,
     gradient_share: Floats, is_fused: Floats, gradient_bytes: Floats,
 ) -> Sequence[Floats]:  # fmt: skip
-    """Seconds of forward, input gradient and weight gradient of linears, and kernels that cast input and gradient.
+    """Seconds of forward, input gradient and weight gradient of linears, and kernels of each.
 
     is_fused  1 where the kernel that writes the input takes part in its cast
     Casts run as measured: the stack's `memory_efficiency` is of kernels that frameworks write themselves.
@@ -281,7 +281,7 @@ def _linear_s(
     cast_weight = 0.0 if stack.precision.caches_fp8_weights else quantize_s(acc, n * k, code)
     forward = forward + cast_input + cast_weight
     input_grad = input_grad + cast_gradient
-    return forward, input_grad, weight_grad, input_kernels, gradient_kernels
+    return forward, input_grad, weight_grad, 1.0 + input_kernels, 1.0 + gradient_kernels, np.ones_like(input_kernels)
 
 
 def _casts_with(ops: Sequence[LinearOp | GroupedLinear], stack: Stack) -> list[bool]:
@@ -309,22 +309,12 @@ def _accumulated(
     return weight_grad + main_s + elements * 2.0 / rate
 
 
-def _grouped(
-    work: Work, ops: list[GroupedLinear], acc: Accelerator, stack: Stack, shares_rows: bool, gradient_bytes: Floats
-) -> None:
-    if not ops:
-        return
-    rows = work.kernels.shape[1]
-    facts = ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
-             [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack), [o.is_joined for o in ops],
-             [o.producer is Producer.ACTIVATION for o in ops],
-             [o.consumer is Producer.ACTIVATION for o in ops], [gradient_bytes] * len(ops))  # fmt: skip
-    columns = [_stack(column, rows) for column in facts]
-    found = _once(lambda *distinct: _grouped_linear_s(acc, stack, GroupedLinears(*distinct)), columns, shares_rows)
-    seconds, kernels = found[: len(Pass)], found[len(Pass) :]
-    for i, o in enumerate(ops):
-        for p in Pass:
-            _add(work, o.part, o.module, p, seconds[p][i], kernels[p][i])
+def _grouped_columns(ops: Sequence[GroupedLinear], stack: Stack, gradient_bytes: Floats) -> Facts:
+    """Columns of `GroupedLinears`."""
+    return ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
+            [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack), [o.is_joined for o in ops],
+            [o.producer is Producer.ACTIVATION for o in ops], [o.consumer is Producer.ACTIVATION for o in ops],
+            [gradient_bytes] * len(ops))  # fmt: skip
 
 
 class GroupedLinears(NamedTuple):
@@ -347,8 +337,9 @@ class GroupedLinears(NamedTuple):
     gradient_bytes: Floats
 
 
-def _grouped_linear_s(acc: Accelerator, stack: Stack, linears: GroupedLinears) -> Sequence[Floats]:
-    """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each."""
+def _grouped_linear_s(acc: Accelerator, stack: Stack, *columns: Floats) -> Sequence[Floats]:
+    """Seconds of forward, input gradient and weight gradient of `GroupedLinears`, and kernels of each."""
+    linears = GroupedLinears(*columns)
     tokens, groups, n, k, precision, mode, is_fused, is_joined, follows, leads, _ = linears
     code = expert_precision(precision, mode)
     acc = with_experts_of(acc, stack)
@@ -371,6 +362,13 @@ def _grouped_linear_s(acc: Accelerator, stack: Stack, linears: GroupedLinears) -
     launches = np.where(one_by_one, groups, 1.0)
     kernels = (launches * (1.0 + input_kernels), launches * (1.0 + gradient_kernels), launches)
     return forward + cast_input + cast_weight, input_grad + cast_gradient + cast_weight, weight_grad, *kernels
+
+
+_PRODUCTS: tuple[tuple[type[Operation], Callable[..., Facts], Callable[..., Sequence[Floats]]], ...] = (
+    (LinearOp, _linear_columns, _linear_s),
+    (GroupedLinear, _grouped_columns, _grouped_linear_s),
+)
+"""Operations that a law prices by columns: the columns of several, and seconds and kernels by pass."""
 
 
 def _traffic(work: Work, ops: list[Traffic], acc: Accelerator, stack: Stack) -> None:

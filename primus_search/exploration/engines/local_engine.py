@@ -61,10 +61,8 @@ class InProcess:
         self._funnel = funnel
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
-        for task in tasks:
-            if is_spent():
-                return
-            yield task, self._funnel.evaluate(task, cut_of(task.cluster))
+        evaluate = self._funnel.evaluate
+        return ((task, evaluate(task, cut_of(task.cluster))) for task in tasks if not is_spent())
 
     def close(self) -> None:
         """Nothing to release."""

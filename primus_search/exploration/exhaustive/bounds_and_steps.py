@@ -38,7 +38,7 @@ class Sieve:
             PairCodes(enumerator, memo) for memo in (terms.layers, terms.shapes, terms.hops, terms.replicas)
         )
         self._overlaps = enumerator.blocks[1].values["overlap_grad_reduce"].astype(np.bool_)
-        self._layer_sets = SetRows(self.bundles, self._layer, self._layer_range)
+        self.layer_sets = SetRows(self.bundles, self._layer, self._layer_range)
         self._replica_sets = SetRows(self.bundles, self._replica, self._least_replicas)
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ class Sieve:
 
     # --- time ------------------------------------------------------------------------------------------------------
 
-    def bound_s(self, cells: Ints, bundle: Ints) -> Floats:
-        """Seconds that no candidate of a bundle can beat.
+    def bound_s(self, cells: Ints, bundle: Ints, layers: Ints) -> Floats:
+        """Seconds that no candidate of a bundle can beat; `layers` are the rows of the bundles in `layer_sets`.
 
         Bundles differ in what their layers cost and hide: the least seconds of each piece give a makespan that no
         member beats, the most give the largest window that gradient traffic could hide behind, and the least traffic
@@ -63,8 +63,8 @@ class Sieve:
             step >= (bound(least layers) + exposed(least traffic, most windows) + least optimizer) * stragglers
         """
         projector, terms = self.projector, self.projector.terms
-        keys = self._keys(cells, self.bundles.example[bundle], self._layer_sets.at(cells, bundle))
-        low, high = (rows.data for rows in self._layer_sets.tables)
+        keys = self._keys(cells, self.bundles.example[bundle], layers)
+        low, high = (rows.data for rows in self.layer_sets.tables)
         pipeline_s, forward_s, backward_s = enclose(terms.shape_list.arrays, keys, low, high, terms.hops.data)
         replica_sets = self._replica_sets.at(cells, bundle)
         replicas = self._replica_sets.tables[0].data[replica_sets]

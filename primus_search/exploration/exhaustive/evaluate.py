@@ -7,10 +7,11 @@ of its group and from the frontier, so that the order in which rows are looked a
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -95,7 +96,10 @@ class Funnel:
         if sieve.enumerator.has_late_rules or first >= last:
             self._rows(sieve, walk, task.start, task.stop, collector, tally)
         else:
-            self._cells(sieve, walk.cells[first:last], collector, tally)
+            whole = walk.cells[first:last]
+            parts = _portions(sieve.bundles.count(whole), CHUNK_ROWS)
+            alive = [_sift(sieve, whole[begin:end], collector.cut, tally) for begin, end in parts]
+            _take_up(sieve, _Bundles.joined(alive), collector, tally)
             self._rows(sieve, walk, task.start, int(walk.starts[first]), collector, tally)
             self._rows(sieve, walk, int(walk.starts[last]), task.stop, collector, tally)
         return tally.findings(collector)
@@ -114,24 +118,8 @@ class Funnel:
                 lines = sieve.enumerator.lines_at(walk.numbers(np.arange(begin, end)))
             _look_at(sieve, lines, collector, tally)
 
-    def _cells(self, sieve: Sieve, cells: Ints, collector: Collector, tally: "_Tally") -> None:
-        """All candidates of these cells, bundle by bundle, the most promising first."""
-        alive = _Bundles.none()
-        for begin, end in _portions(sieve.bundles.count(cells), CHUNK_ROWS):
-            alive = alive.plus(_sift(sieve, cells[begin:end], collector.cut, tally))
-        alive = alive.take(np.argsort(alive.bound_s, kind="stable"))
-        leads = _leads_group(alive.group, sieve.bundles.size[alive.bundle])
-        for wave in (alive.take(leads), alive.take(~leads)):
-            for begin, end in _portions(sieve.bundles.size[wave.bundle], CHUNK_ROWS):
-                some = wave.take(slice(begin, end))
-                some = some.take(some.admitted(collector.cut))
-                with tally.stage("enumerate", 0):
-                    spread = sieve.bundles.lines(some.cells, some.bundle)
-                _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bundles:
+class _Bundles(NamedTuple):
     """Bundles that fit, with their group, the seconds that no member can beat and the bytes of each, freed of noise."""
 
     cells: Ints
@@ -141,31 +129,16 @@ class _Bundles:
     memory_bytes: Floats
 
     @classmethod
-    def none(cls) -> "_Bundles":
-        empty = np.zeros(0, dtype=np.int64)
-        return cls(cells=empty, bundle=empty, group=empty, bound_s=np.zeros(0), memory_bytes=np.zeros(0))
+    def joined(cls, parts: Sequence["_Bundles"]) -> "_Bundles":
+        none = cls(*np.zeros((3, 0), dtype=np.int64), *np.zeros((2, 0)))
+        return cls._make(map(np.concatenate, zip(none, *parts, strict=True)))
 
     def admitted(self, cut: Cut) -> Bools:
         """Which of them may hold a row of the top list, of the frontier or of the best of its group."""
         return cut.admits(self.bound_s, self.memory_bytes) | cut.groups.admits(self.bound_s, self.group)
 
     def take(self, rows: Ints | Bools | slice) -> "_Bundles":
-        return _Bundles(
-            cells=self.cells[rows],
-            bundle=self.bundle[rows],
-            group=self.group[rows],
-            bound_s=self.bound_s[rows],
-            memory_bytes=self.memory_bytes[rows],
-        )
-
-    def plus(self, other: "_Bundles") -> "_Bundles":
-        return _Bundles(
-            cells=np.concatenate([self.cells, other.cells]),
-            bundle=np.concatenate([self.bundle, other.bundle]),
-            group=np.concatenate([self.group, other.group]),
-            bound_s=np.concatenate([self.bound_s, other.bound_s]),
-            memory_bytes=np.concatenate([self.memory_bytes, other.memory_bytes]),
-        )
+        return _Bundles._make(column[rows] for column in self)
 
 
 def _sift(sieve: Sieve, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
@@ -182,11 +155,25 @@ def _sift(sieve: Sieve, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
         cells, bundle, memory_bytes = cells[fits], bundle[fits], without_noise(memory_bytes[fits])
     with tally.stage("bound", int(bundles.size[bundle].sum())):
         if not len(cells):
-            return _Bundles.none()
-        bound_s = sieve.bound_s(cells, bundle) * (1.0 - BOUND_SLACK)
+            return _Bundles.joined([])
+        layers = sieve.layer_sets.at(cells, bundle)
+        bound_s = sieve.bound_s(cells, bundle, layers) * (1.0 - BOUND_SLACK)
         group = sieve.groups.of(cells, bundles.example[bundle])
-        every = _Bundles(cells=cells, bundle=bundle, group=group, bound_s=bound_s, memory_bytes=memory_bytes)
+        every = _Bundles(cells, bundle, group, bound_s, memory_bytes)
         return every.take(every.admitted(cut))
+
+
+def _take_up(sieve: Sieve, alive: _Bundles, collector: Collector, tally: "_Tally") -> None:
+    """Project the members of bundles, the most promising first, in two waves: what leads its group, then the rest."""
+    size, alive = sieve.bundles.size, alive.take(np.argsort(alive.bound_s, kind="stable"))
+    leads = _leads_group(alive.group, size[alive.bundle])
+    for wave in (alive.take(leads), alive.take(~leads)):
+        for begin, end in _portions(size[wave.bundle], CHUNK_ROWS):
+            some = wave.take(slice(begin, end))
+            some = some.take(some.admitted(collector.cut))
+            with tally.stage("enumerate", 0):
+                spread = sieve.bundles.lines(some.cells, some.bundle)
+            _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
 
 
 def _look_at(sieve: Sieve, lines: GridRows, collector: Collector, tally: "_Tally") -> None:

@@ -6,7 +6,6 @@ not in the table yet, with one example each.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,20 +96,15 @@ class SetRows:
         unknown = np.flatnonzero(numbers < 0)
         if len(unknown):
             distinct, first = np.unique(pair[unknown], return_index=True)
-            example = unknown[first]
-            self._table[distinct] = self._added(cells[example], sets[example])
+            cells, sets = cells[unknown[first]], sets[unknown[first]]
+            members = [self._members[one] for one in sets.tolist()]
+            sizes = np.array([len(one) for one in members])
+            inner = np.concatenate(members)
+            found = self._reduce(self._codes.at(np.repeat(cells, sizes), inner), inner, np.cumsum(sizes) - sizes)
+            self.tables = self.tables or [Rows(*rows.shape[1:]) for rows in found]
+            self._table[distinct] = self.tables[0].size + np.arange(len(sets))
+            for table, rows in zip(self.tables, found, strict=True):
+                table.append(rows)
             numbers[unknown] = self._table[pair[unknown]]
         known: Ints = numbers.astype(np.int64)
         return known
-
-    def _added(self, cells: Ints, sets: Ints) -> NDArray[Any]:
-        """Rows for one set of each of these cells."""
-        members = [self._members[one] for one in sets.tolist()]
-        sizes = np.array([len(one) for one in members])
-        inner = np.concatenate(members)
-        found = self._reduce(self._codes.at(np.repeat(cells, sizes), inner), inner, np.cumsum(sizes) - sizes)
-        self.tables = self.tables or [Rows(*rows.shape[1:]) for rows in found]
-        begin = self.tables[0].size
-        for table, rows in zip(self.tables, found, strict=True):
-            table.append(rows)
-        return np.arange(begin, self.tables[0].size)

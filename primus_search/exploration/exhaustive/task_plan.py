@@ -71,7 +71,7 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
     """Ranges of about `rows` that cover every legal row of every cluster once, the most promising first.
 
     What is found first prunes what follows. The number of a task, by which a journal knows it, is its place in the
-    walk; the order in which tasks are done never changes the answer. `promising`: what `look` found.
+    walk; the order in which tasks are done never changes the answer. `promising`: of `promising_places`.
     """
     tasks, promise = list[Task](), list[Ints]()
     for cluster, (walk, places) in enumerate(zip(funnel.walks, promising, strict=True)):
@@ -85,7 +85,7 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
     return [tasks[n] for n in np.lexsort((shuffled, -np.concatenate(promise)))]
 
 
-def look(funnel: Funnel) -> list[Ints]:
+def promising_places(funnel: Funnel) -> list[Ints]:
     """Places in the walk of each cluster where candidates were found that may be among the best.
 
     It takes a second of a large space, and depends on nothing but the space: time to start workers meanwhile.
