@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from primus_search.exploration import SearchResult
+    from primus_search.report.terminal import View
     from primus_search.space import Space
 
 from primus_search.guards.interrupts import Interrupted
@@ -99,48 +100,23 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
-    from primus_search.cli.output.written_files import must_exist
-
-    flags = _as_sets(nodes=nodes, method=method, framework=framework, top=top, seed=seed, bench=bench, stack=stack)
-    flags += [f"--numerics search.numerics={numerics}"] if numerics else []
-    flags += [f"--min-fit search.min_fit={min_fit}"] if min_fit else []
-    overrides = [*(sets or []), *flags]
-    overrides += [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
-    loaded = _loaded(space, overrides, out if resume else None)  # before the rest is loaded: a mistake is said at once
+    overrides = _as_overrides(
+        sets, nodes=nodes, stack=stack, method=method, framework=framework, top=top, seed=seed, bench=bench,
+        numerics=numerics, min_fit=min_fit, ignore=ignore,
+    )  # fmt: skip
+    loaded = _loaded(space, overrides, out if resume else None)  # validate input before the slow imports
     from primus_search.analysis.choices import keys_of
     from primus_search.cli.output.progress import progress_bar
     from primus_search.complete_search import search
-    from primus_search.exploration import Options, default_folder, summary
+    from primus_search.exploration import Options, default_folder
     from primus_search.exploration.kernel_compilation import compile_kernels
-    from primus_search.report.terminal import View, print_result
+    from primus_search.report.terminal import View
 
-    must_exist(load_benchmark, "--load-benchmark")
-    for option, file in (("--load-benchmark", load_benchmark), ("--save-benchmark", save_benchmark)):
-        if file is not None and loaded.benchmark.device == "off":
-            _refuse(option, "nothing is measured: benchmark.device is off; --bench auto switches it on")
-    if baseline is not None:
-        from primus_search.analysis.own_configuration import must_be_readable
-
-        must_be_readable(baseline)
-    if resume and out is None:
-        _refuse("--resume", "needs the run folder to continue: add --out DIR")
-
+    _must_be_usable(load_benchmark, save_benchmark, loaded.benchmark.device != "off", baseline, out, resume)
     folder = out or default_folder(loaded.name)
     view = View(
         folder=str(folder), is_raw=every_row, distinct=keys_of(distinct), is_verbose=verbose, token_budget=tokens
     )
-
-    def show(result: "SearchResult") -> None:
-        if json:
-            typer.echo(dumps(summary(result), indent=2))
-            return
-        print_result(result, view)
-        if result.baseline is not None:
-            from primus_search.report.baseline_text import baseline_lines
-
-            for line in baseline_lines(result.baseline, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
-                typer.echo(line)
-
     compile_kernels(loaded, lambda line: typer.echo(line, err=True))
     result = search(
         loaded,
@@ -151,11 +127,49 @@ def run(
         baseline=baseline,
         token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
-        on_result=show,
+        on_result=_print_json if json else partial(_print, view=view),
         on_written=lambda folder: typer.echo(f"run folder: {folder}", err=True),
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
+
+
+def _must_be_usable(
+    load: Path | None, save: Path | None, is_measured: bool, baseline: Path | None, out: Path | None, resume: bool
+) -> None:
+    """Raises `InputError` where a file that was named cannot be read or used, or the run to continue is not named."""
+    from primus_search.cli.output.written_files import must_exist
+    from primus_search.errors import InputError, Problem
+
+    must_exist(load, "--load-benchmark")
+    for option, file in (("--load-benchmark", load), ("--save-benchmark", save)):
+        if file is not None and not is_measured:
+            raise InputError(
+                [Problem(option, "nothing is measured: benchmark.device is off; --bench auto switches it on")]
+            )
+    if baseline is not None:
+        from primus_search.analysis.own_configuration import must_be_readable
+
+        must_be_readable(baseline)
+    if resume and out is None:
+        raise InputError([Problem("--resume", "needs the run folder to continue: add --out DIR")])
+
+
+def _print_json(result: "SearchResult") -> None:
+    from primus_search.exploration import summary
+
+    typer.echo(dumps(summary(result), indent=2))
+
+
+def _print(result: "SearchResult", view: "View") -> None:
+    from primus_search.report.terminal import print_result
+
+    print_result(result, view)
+    if result.baseline is not None:
+        from primus_search.report.baseline_text import baseline_lines
+
+        for line in baseline_lines(result.baseline, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
+            typer.echo(line)
 
 
 def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":
@@ -174,24 +188,36 @@ def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":
     return replace(loaded, source=kept.source)
 
 
-def _as_sets(
-    *, nodes: str, method: str, framework: str, top: int | None, seed: int | None, bench: str, stack: str
+def _as_overrides(
+    sets: list[str] | None,
+    *,
+    nodes: str,
+    stack: str,
+    method: str,
+    framework: str,
+    top: int | None,
+    seed: int | None,
+    bench: str,
+    numerics: str,
+    min_fit: float,
+    ignore: list[str] | None,
 ) -> list[str]:
-    """Options that are keys of a space file, as overrides: one way in, one set of messages."""
-    found = [f"--nodes nodes=[{nodes}]" if "," in nodes else f"--nodes nodes={nodes}"] if nodes else []
-    found += [f'--stack stack="{stack}"'] if stack else []
-    found += [f"--method search.method={method}"] if method else []
-    found += [f"--framework framework={_listed(framework)}"] if framework else []
-    found += [f"--top search.top_k={top}", f"--top benchmark.top_k={top}"] if top is not None else []
-    found += [f"--seed search.seed={seed}"] if seed is not None else []
-    return found + ([f'--bench benchmark.device="{bench}"'] if bench else [])
+    """What --set gives and the options that are keys of a space file, as overrides: one way in, one set of messages."""
+    given: tuple[tuple[str, object], ...] = (
+        ("--nodes nodes", _listed(nodes)),
+        ("--stack stack", stack and f'"{stack}"'),
+        ("--method search.method", method),
+        ("--framework framework", _listed(framework)),
+        ("--top search.top_k", top),
+        ("--top benchmark.top_k", top),
+        ("--seed search.seed", seed),
+        ("--bench benchmark.device", bench and f'"{bench}"'),
+        ("--numerics search.numerics", numerics),
+        ("--min-fit search.min_fit", min_fit or None),
+        ("--ignore ignore", ignore and f"[{','.join(ignore)}]"),
+    )
+    return [*(sets or []), *(f"{key}={value}" for key, value in given if value is not None and value not in ("", []))]
 
 
 def _listed(text: str) -> str:
     return f"[{text}]" if "," in text else text
-
-
-def _refuse(where: str, what: str) -> None:
-    from primus_search.errors import InputError, Problem
-
-    raise InputError([Problem(where, what)])

@@ -87,14 +87,14 @@ def _plain(enumerator: Enumerator) -> GridRows:
 
 def _memory(funnel: Funnel) -> None:
     lines = _plain(funnel.enumerators[0])
-    funnel.sieves[0].memory_bytes(lines.cells, lines.inner)
+    funnel.grid_costs[0].memory_bytes(lines.cells, lines.inner)
 
 
 def _pipelines(funnel: Funnel) -> None:
-    sieve, lines = funnel.sieves[0], _plain(funnel.enumerators[0])
-    cells, bundle = sieve.bundles.of(np.unique(lines.cells))
-    sieve.bound_s(cells, bundle, sieve.layer_sets.at(cells, bundle))
-    sieve.pipelines(lines).simulated(np.ones(len(lines), dtype=np.bool_))
+    costs, lines = funnel.grid_costs[0], _plain(funnel.enumerators[0])
+    cells, bundle = costs.bundles.of(np.unique(lines.cells))
+    costs.bound_s(cells, bundle, costs.layer_sets.at(cells, bundle))
+    costs.pipelines(lines).simulated(np.ones(len(lines), dtype=np.bool_))
 
 
 def _schedules(funnel: Funnel) -> None:

@@ -19,7 +19,7 @@ from primus_search.declare.source import Document
 from primus_search.errors import InputError, Problem
 from primus_search.knobs import KNOB
 from primus_search.learn.printed_devices import hardware_named
-from primus_search.learn.reading import Assumption, Death, LogReading, MemoryKind
+from primus_search.learn.reading import PARALLEL, Assumption, Death, LogReading, MemoryKind
 from primus_search.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance
 from primus_search.model import Model
 from primus_search.stack import Stack
@@ -28,7 +28,7 @@ from primus_search.workload import Workload
 SIZES = ("gpus", "tp", "pp", "seq_length", "micro_batch_size", "global_batch_size")
 """Facts without which a run cannot be projected."""
 
-DEGREES = ("cp", "ep", "vpp")
+DEGREES = tuple(name for name in (*PARALLEL, "vpp") if name not in SIZES)
 """Facts that are 1 where they are neither printed nor assumed otherwise."""
 
 RECOMPUTE = (

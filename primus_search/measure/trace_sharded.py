@@ -162,11 +162,11 @@ class Diary(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._watched.add(key)
                 if is_owner:
                     self._owned.add(key)
-        self._look()
+        self._sample()
         self.now += 1
         return out
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         """Note every storage whose size has changed; one that is gone has none."""
         for key in list(self._watched):
             # _new_with_weak_ptr is how torch itself turns a weak storage reference back into a storage.

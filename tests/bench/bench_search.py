@@ -3,7 +3,7 @@
     python tests/bench/bench_search.py            the rates and the small space; about a minute
     python tests/bench/bench_search.py --large    also the spaces of 7.5 and 30 million, and of a thousand million
 
-Rates are rows per processor second of one process. `cold`: a projector and a sieve that have seen no row, orders not in
+Rates are rows per processor second of one process. `cold`: a projector and a costs that have seen no row, orders not in
 memory but for one small shape per schedule; the compiled code is loaded before (0.3 to 0.5 s of a process, part of
 every search below). `warm`: the same rows again. `one at a time`: a new projector for every single row, its orders in
 memory; it asks the same code for one row, so it pays NumPy's price per call, as scalar Python would pay its own.
@@ -43,7 +43,7 @@ def rates(space_name: str) -> None:
 
     from primus_search.cost.project import Projector
     from primus_search.declare import load_space
-    from primus_search.exploration.exhaustive.bounds_and_steps import Sieve
+    from primus_search.exploration.exhaustive.bounds_and_steps import GridCosts
     from primus_search.schedule import warm_up as load_compiled_schedules
     from primus_search.space import Enumerator
 
@@ -62,7 +62,7 @@ def rates(space_name: str) -> None:
         one = np.flatnonzero(spread_out.schedule == schedule)
         warm_up = spread_out.take(one[[spread_out.pp[one].argmin(), (spread_out.pp[one] == 1).argmin()]])
         projector().project(warm_up)
-    cold, sieve = projector(), Sieve(enumerator, projector())
+    cold, costs = projector(), GridCosts(enumerator, projector())
     spent = dict.fromkeys(("memory cold", "memory warm", "cold", "warm", "floor"), 0.0)
     for start in starts:
         lines = enumerator.lines(start, start + CHUNK)
@@ -72,8 +72,8 @@ def rates(space_name: str) -> None:
         rows = int(enumerator.starts[last] - enumerator.starts[cell])
 
         def legal_and_fits(cell: int = cell, last: int = last) -> None:
-            cells, bundle = sieve.bundles.between(cell, last)
-            sieve.missing_bytes(sieve.memory_bytes(cells, sieve.bundles.example[bundle]))
+            cells, bundle = costs.bundles.between(cell, last)
+            costs.missing_bytes(costs.memory_bytes(cells, costs.bundles.example[bundle]))
 
         spent["memory cold"] += seconds(legal_and_fits) * CHUNK / rows
         spent["memory warm"] += seconds(legal_and_fits) * CHUNK / rows

@@ -40,30 +40,30 @@ Floats = NDArray[np.float64]
 def measure(file: Path, name: str, chunks: int, sample: int) -> None:
     """Write the measured seconds of tasks of `chunks` chunks each."""
     from primus_search.declare import load_space
-    from primus_search.exploration.engines.task_assignment import Deal
+    from primus_search.exploration.engines.task_assignment import TaskAssignment
     from primus_search.exploration.exhaustive.collect import _Gathered, silent
     from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel
-    from primus_search.exploration.exhaustive.task_plan import SEEDED_WORKERS, look, plan_tasks, seeds
+    from primus_search.exploration.exhaustive.task_plan import SEEDED_WORKERS, plan_tasks, promising_places, seeds
     from primus_search.exploration.run_folder.journal import Journal
 
     space = load_space(name)
     start = time.process_time()
     funnel = Funnel(space, 100_000)
-    assert len(funnel.walks) == len(funnel.sieves)
+    assert len(funnel.task_orders) == len(funnel.grid_costs)
     begin_s = time.process_time() - start
     start = time.process_time()
-    tasks = plan_tasks(funnel, chunks * CHUNK_ROWS, look(funnel))
+    tasks = plan_tasks(funnel, chunks * CHUNK_ROWS, promising_places(funnel))
     plan_s = time.process_time() - start
     start = time.process_time()
     known = seeds(funnel, SEEDED_WORKERS)
     seed_s = time.process_time() - start
-    deal, gathered = Deal(tasks), _Gathered(funnel, tasks, silent, known)
+    assignment, gathered = TaskAssignment(tasks), _Gathered(funnel, tasks, silent, known)
     journal = Journal.start(file.with_suffix(".journal"), {}, chunks * CHUNK_ROWS)
     every = max((len(tasks) - FIRST) // sample, 1)
     found: list[dict[str, float]] = []
     for number in range(len(tasks)):
         clock = [time.process_time()]
-        task = deal.take(0)
+        task = assignment.take(0)
         assert task is not None
         if number >= FIRST and number % every:
             continue

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from primus_search.exploration.engines.task_assignment import MAX_TRIES, Deal, WorkerLost, most_in_flight
+from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, WorkerLost, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Task
 
 
@@ -16,41 +16,41 @@ def task(number: int, group: int) -> Task:
 def test_every_task_is_given_once_whoever_asks_and_whoever_is_lost(seed: int) -> None:
     draw = random.Random(seed)
     tasks = [task(number, draw.randrange(4)) for number in range(30)]
-    deal, done, sent = Deal(tasks), list[int](), dict[int, list[Task]]()
-    while len(deal):
+    assignment, done, sent = TaskAssignment(tasks), list[int](), dict[int, list[Task]]()
+    while len(assignment):
         worker = draw.randrange(3)
-        found = deal.take(worker)
+        found = assignment.take(worker)
         assert found is not None
         sent.setdefault(worker, []).append(found)
         if draw.random() < 0.05:
-            deal.put_back(worker, sent.pop(worker), "why")
+            assignment.put_back(worker, sent.pop(worker), "why")
         elif draw.random() < 0.5:
             done += [one.number for one in sent.pop(worker)]
-    assert deal.take(0) is None
+    assert assignment.take(0) is None
     assert sorted(done + [one.number for some in sent.values() for one in some]) == list(range(30))
 
 
 def test_one_worker_takes_the_most_promising_first() -> None:
     tasks = [task(number, number % 3) for number in range(9)]
-    deal = Deal(tasks)
-    assert [deal.take(0) for _ in tasks] == tasks
+    assignment = TaskAssignment(tasks)
+    assert [assignment.take(0) for _ in tasks] == tasks
 
 
 def test_a_group_is_shared_only_when_no_other_is_left() -> None:
-    deal = Deal([task(0, 0), task(1, 0), task(2, 1), task(3, 0), task(4, 0), task(5, 1)])
-    assert [deal.take(0), deal.take(1)] == [task(0, 0), task(2, 1)]
-    assert [deal.take(0), deal.take(1)] == [task(1, 0), task(5, 1)]
-    assert deal.take(1) == task(3, 0)  # its own is done
-    assert deal.take(0) == task(4, 0)
+    assignment = TaskAssignment([task(0, 0), task(1, 0), task(2, 1), task(3, 0), task(4, 0), task(5, 1)])
+    assert [assignment.take(0), assignment.take(1)] == [task(0, 0), task(2, 1)]
+    assert [assignment.take(0), assignment.take(1)] == [task(1, 0), task(5, 1)]
+    assert assignment.take(1) == task(3, 0)  # its own is done
+    assert assignment.take(0) == task(4, 0)
 
 
 def test_a_task_that_loses_every_worker_is_named() -> None:
-    deal = Deal([task(7, 0)])
+    assignment = TaskAssignment([task(7, 0)])
     with pytest.raises(WorkerLost, match=rf"^task 7 \(candidates 70\.\.80\) lost its worker {MAX_TRIES} times; why"):
         for worker in range(MAX_TRIES):
-            found = deal.take(worker)
+            found = assignment.take(worker)
             assert found is not None
-            deal.put_back(worker, [found], "why")
+            assignment.put_back(worker, [found], "why")
 
 
 def test_nobody_is_sent_ahead_what_was_never_pruned_or_what_an_idle_worker_could_do() -> None:

@@ -32,14 +32,14 @@ def test_every_candidate_is_in_one_task(funnel, rows):
 
 
 def test_most_tasks_begin_with_a_cell(funnel):
-    starts = set(funnel.walks[0].starts.tolist())
+    starts = set(funnel.task_orders[0].starts.tolist())
     assert all(task.start in starts for task in plan_tasks(funnel, 2048, look(funnel)))
 
 
 def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(monkeypatch):
     monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
-    enumerator, found = funnel.enumerators[0], funnel.walks[0]
+    enumerator, found = funnel.enumerators[0], funnel.task_orders[0]
     assert sorted(found.cells.tolist()) == list(range(len(enumerator.starts) - 1))
     layers, _ = enumerator.outer_numbers(task_order.CELL_READS)
     assert np.count_nonzero(np.diff(layers[found.cells])) == len(set(layers.tolist())) - 1

@@ -11,7 +11,7 @@ from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verd
 from primus_search.declare.hardware_files import load_cluster, load_hardware, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.search_path import FileKind, names
-from primus_search.lab.published.machine_of_run import build_stack, likely_stack
+from primus_search.lab.published.machine_of_run import build_stack, inferred_stack
 from primus_search.lab.published.run_table import PublishedRun
 from primus_search.stack import ErrorBand
 from tests.support.published_run import run_with
@@ -49,7 +49,7 @@ def run_of(**cells: str) -> PublishedRun:
 def test_words_tell_the_stack_of_a_source_nobody_knows(cells: dict[str, str], stack: str) -> None:
     run = run_of(**cells)
     hardware = load_hardware({"H100": "h100", "B200": "b200", "MI300X": "mi300x"}[run.word("gpu")])
-    assert likely_stack(run, hardware) == stack
+    assert inferred_stack(run, hardware) == stack
     found, assumed = build_stack(run, hardware)
     assert found.is_assumed and assumed
 
@@ -59,7 +59,7 @@ def test_a_hidden_source_leaves_the_configuration_to_tell() -> None:
     hardware = load_hardware("h100")
     assert build_stack(run, hardware)[0].name == "megatron_core_2026"
     assert not build_stack(run, hardware)[0].is_assumed
-    assert likely_stack(run.without("source", "flags", "notes", "stack"), hardware) == "megatron_lm"
+    assert inferred_stack(run.without("source", "flags", "notes", "stack"), hardware) == "megatron_lm"
 
 
 def test_a_fork_is_what_it_forked_as_far_as_one_knows() -> None:

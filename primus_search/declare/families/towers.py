@@ -1,10 +1,10 @@
 """Vision towers beside a language model: sizes and parameters where the family is known, else their name alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from primus_search.declare.families.parts import Values
-from primus_search.declare.fields import Fields
+from primus_search.declare.fields import REQUIRED, Fields
 from primus_search.model import Tower
 
 SECTIONS = ("vision_config", "audio_config", "video_config", "speech_config")
@@ -28,9 +28,23 @@ def _named(section: Fields, name: str) -> Tower:
     return Tower(name=name, params=0, num_layers=layers)
 
 
-def _vision(params: int, **sizes: Any) -> Tower:
+def _vision(params: int, sizes: "_Sizes", **more: Any) -> Tower:
     """A counted tower; heads of H / A where no size of a head is given."""
-    return Tower(name="vision", params=params, **{"head_dim": sizes["hidden"] // sizes["num_heads"]} | sizes)
+    hidden, inner, layers = sizes
+    known = {"hidden": hidden, "ffn_hidden": inner, "num_layers": layers, "head_dim": hidden // more["num_heads"]}
+    return Tower(name="vision", params=params, **known | more)
+
+
+_Sizes = tuple[int, int, int]
+"""Hidden size, hidden size of the MLP and layers."""
+
+
+def _encoder_sizes(v: Fields, *defaults: int, prefix: str = "") -> _Sizes:
+    """The sizes of an encoder whose configuration names them as most do; needed where there are no defaults."""
+    keys = ("hidden_size", "intermediate_size", "num_hidden_layers")
+    given: Sequence[Any] = defaults or (REQUIRED,) * len(keys)
+    hidden, inner, layers = (v.integer(prefix + key, usual) for key, usual in zip(keys, given, strict=True))
+    return hidden, inner, layers
 
 
 def _encoder_layer(hidden: int, inner: int, *, norm: int = 2) -> int:
@@ -44,11 +58,8 @@ def _matrices(*shapes: tuple[int, int]) -> int:
 
 def _qwen(v: Fields, top: Fields, values: Values) -> Tower:
     """Qwen3-VL and Qwen3.5: learned positions, a merger of spatial blocks, and one for each deep-stacked layer."""
-    hidden, out, inner = (
-        v.integer("hidden_size"),
-        v.integer("out_hidden_size", int(values["hidden"])),
-        v.integer("intermediate_size"),
-    )
+    hidden, inner = v.integer("hidden_size"), v.integer("intermediate_size")
+    out = v.integer("out_hidden_size", int(values["hidden"]))
     patch = v.integer("in_channels", 3) * v.integer("temporal_patch_size", 2) * v.integer("patch_size", 16) ** 2
     merge, depth = v.integer("spatial_merge_size", 2) ** 2, v.integer("depth")
     merged, deep = hidden * merge, len(v.items("deepstack_visual_indexes"))
@@ -57,14 +68,14 @@ def _qwen(v: Fields, top: Fields, values: Values) -> Tower:
     count += depth * _encoder_layer(hidden, inner)
     count += _matrices(*projector) + (1 + deep) * (merged + out) + 2 * hidden + 2 * deep * merged
     return _vision(
-        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_heads", 16),
+        count, (hidden, inner, depth), num_heads=v.integer("num_heads", 16),
         patch_inputs=patch, merge=merge, projector=projector,
     )  # fmt: skip
 
 
 def _gemma4(v: Fields, top: Fields, values: Values) -> Tower:
     """Gemma 4: rotary and tabled positions in two directions, gated MLP, four norms, norms of queries and keys."""
-    hidden, inner, depth = v.integer("hidden_size"), v.integer("intermediate_size"), v.integer("num_hidden_layers")
+    hidden, inner, depth = sizes = _encoder_sizes(v)
     heads, kv_heads = v.integer("num_attention_heads"), v.integer("num_key_value_heads")
     head_dim = v.integer("head_dim")
     attention = 2 * hidden * head_dim * (heads + kv_heads) + 2 * head_dim
@@ -73,15 +84,15 @@ def _gemma4(v: Fields, top: Fields, values: Values) -> Tower:
     positions = 2 * v.integer("position_embedding_size", 10240) * hidden
     projector = ((int(values["hidden"]), hidden),)
     return _vision(
-        patch * hidden + positions + depth * layer + _matrices(*projector), num_layers=depth, hidden=hidden,
-        ffn_hidden=inner, num_heads=heads, head_dim=head_dim, is_gated=True, patch_inputs=patch,
+        patch * hidden + positions + depth * layer + _matrices(*projector), sizes, num_heads=heads,
+        head_dim=head_dim, is_gated=True, patch_inputs=patch,
         merge=v.integer("pooling_kernel_size", 3) ** 2, projector=projector,
     )  # fmt: skip
 
 
 def _kimi(v: Fields, top: Fields, values: Values) -> Tower:
     """Kimi-K2.5 (MoonViT): tabled positions, a final norm, a projector over merged patches."""
-    hidden, inner, depth = (v.integer(f"vt_{key}") for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+    hidden, inner, depth = sizes = _encoder_sizes(v, prefix="vt_")
     rows, columns = v.integer("init_pos_emb_height", 64), v.integer("init_pos_emb_width", 64)
     kernel = v.whole_numbers("merge_kernel_size")
     merge = kernel[0] * kernel[1] if len(kernel) == 2 else 4
@@ -89,21 +100,17 @@ def _kimi(v: Fields, top: Fields, values: Values) -> Tower:
     patch, projector = 3 * v.integer("patch_size", 14) ** 2, ((merged, merged), (text, merged))
     count = patch * hidden + hidden + rows * columns * hidden + depth * _encoder_layer(hidden, inner) + 2 * hidden
     return _vision(
-        count + 2 * hidden + _matrices(*projector) + merged + text, num_layers=depth, hidden=hidden, ffn_hidden=inner,
+        count + 2 * hidden + _matrices(*projector) + merged + text, sizes,
         num_heads=v.integer("vt_num_attention_heads", 16), patch_inputs=patch, merge=merge, projector=projector,
     )  # fmt: skip
 
 
 def _minimax(v: Fields, top: Fields, values: Values) -> Tower:
     """MiniMax-M3: a norm before the encoder, a projector, and one more over merged patches."""
-    hidden, inner, text, depth = (
-        v.integer("hidden_size"),
-        v.integer("intermediate_size"),
-        int(values["hidden"]),
-        v.integer("num_hidden_layers"),
-    )
-    sizes = v.section("img_token_compression_config")
-    time, space = sizes.integer("temporal_patch_size", 2), sizes.integer("spatial_merge_size", 2)
+    hidden, inner, depth = sizes = _encoder_sizes(v)
+    text = int(values["hidden"])
+    merging = v.section("img_token_compression_config")
+    time, space = merging.integer("temporal_patch_size", 2), merging.integer("spatial_merge_size", 2)
     patch = v.integer("num_channels", 3) * time * v.integer("patch_size", 14) ** 2
     wide = top.integer("projector_hidden_size", text)
     merge = space * space
@@ -111,7 +118,7 @@ def _minimax(v: Fields, top: Fields, values: Values) -> Tower:
     per_patch, merger = ((wide, hidden), (text, wide)), ((text, text * merge), (text, text))
     count = patch * hidden + 2 * hidden + depth * _encoder_layer(hidden, inner)
     return _vision(
-        count + _matrices(*per_patch, *merger) + wide + 3 * text, num_layers=depth, hidden=hidden, ffn_hidden=inner,
+        count + _matrices(*per_patch, *merger) + wide + 3 * text, sizes,
         num_heads=v.integer("num_attention_heads", 16), patch_inputs=patch, merge=merge,
         projector=per_patch * merge + merger,
     )  # fmt: skip
@@ -119,11 +126,7 @@ def _minimax(v: Fields, top: Fields, values: Values) -> Tower:
 
 def _llama4(v: Fields, top: Fields, values: Values) -> Tower:
     """Llama 4: a class token, norms before and behind the encoder, an adapter of merged patches, a projector."""
-    hidden, inner, depth = (
-        v.integer("hidden_size", 768),
-        v.integer("intermediate_size", 5632),
-        v.integer("num_hidden_layers", 34),
-    )
+    hidden, inner, depth = sizes = _encoder_sizes(v, 768, 5632, 34)
     side, size = v.integer("patch_size", 14), v.integer("image_size", 448)
     patches, patch = (size // side) ** 2, v.integer("num_channels", 3) * side * side
     wide, out = v.integer("projector_input_dim", 4096), v.integer("projector_output_dim", 4096)
@@ -131,7 +134,7 @@ def _llama4(v: Fields, top: Fields, values: Values) -> Tower:
     projector = ((wide, inner), (out, wide), last)
     count = hidden * (1 + patches + 1 + patch + 4) + depth * _encoder_layer(hidden, inner) + _matrices(*projector)
     return _vision(
-        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_attention_heads", 16),
+        count, sizes, num_heads=v.integer("num_attention_heads", 16),
         patch_inputs=patch, merge=round(v.number("pixel_shuffle_ratio", 0.5, least=2**-8) ** -2), projector=projector,
         image_patches=patches,
     )  # fmt: skip
@@ -139,11 +142,7 @@ def _llama4(v: Fields, top: Fields, values: Values) -> Tower:
 
 def _gemma3(v: Fields, top: Fields, values: Values) -> Tower:
     """Gemma 3 (SigLIP): tabled positions, a norm behind the encoder, pooling to a fixed number of tokens."""
-    hidden, inner, depth = (
-        v.integer("hidden_size", 768),
-        v.integer("intermediate_size", 3072),
-        v.integer("num_hidden_layers", 12),
-    )
+    hidden, inner, depth = sizes = _encoder_sizes(v, 768, 3072, 12)
     side, size = v.integer("patch_size", 16), v.integer("image_size", 224)
     patches, patch = (size // side) ** 2, v.integer("num_channels", 3) * side * side
     projector = ((int(values["hidden"]), hidden),)
@@ -151,7 +150,7 @@ def _gemma3(v: Fields, top: Fields, values: Values) -> Tower:
     if v.switch("vision_use_head", True):
         count += hidden + _encoder_layer(hidden, inner) - 2 * hidden
     return _vision(
-        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=v.integer("num_attention_heads", 12),
+        count, sizes, num_heads=v.integer("num_attention_heads", 12),
         patch_inputs=patch, merge=max(patches // top.integer("mm_tokens_per_image", 256), 1), projector=projector,
         image_patches=patches,
     )  # fmt: skip
@@ -159,11 +158,7 @@ def _gemma3(v: Fields, top: Fields, values: Values) -> Tower:
 
 def _pixtral(v: Fields, top: Fields, values: Values) -> Tower:
     """Mistral 3 (Pixtral): gated MLPs, no biases, RMS norms, a merger of spatial blocks before the projector."""
-    hidden, inner, depth = (
-        v.integer("hidden_size", 1024),
-        v.integer("intermediate_size", 4096),
-        v.integer("num_hidden_layers", 24),
-    )
+    hidden, inner, depth = sizes = _encoder_sizes(v, 1024, 4096, 24)
     heads = v.integer("num_attention_heads", 16)
     head_dim = v.integer("head_dim", hidden // heads)
     patch, merge = v.integer("num_channels", 3) * v.integer("patch_size", 16) ** 2, top.integer("spatial_merge_size", 2)
@@ -172,7 +167,7 @@ def _pixtral(v: Fields, top: Fields, values: Values) -> Tower:
     layer = 4 * hidden * heads * head_dim + 3 * hidden * inner + 2 * hidden
     count = patch * hidden + hidden + depth * layer + hidden + _matrices(*projector) + (2 * text if has_bias else 0)
     return _vision(
-        count, num_layers=depth, hidden=hidden, ffn_hidden=inner, num_heads=heads, head_dim=head_dim, is_gated=True,
+        count, sizes, num_heads=heads, head_dim=head_dim, is_gated=True,
         patch_inputs=patch, merge=merge**2, projector=projector,
     )  # fmt: skip
 

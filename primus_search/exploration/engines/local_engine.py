@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from primus_search.exploration.engines.task_assignment import Deal, most_in_flight
+from primus_search.exploration.engines.task_assignment import TaskAssignment, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings
@@ -83,13 +83,13 @@ class Processes:
         self._pool: list[_Worker] = []
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
-        deal, num_done = Deal(tasks), 0
+        assignment, num_done = TaskAssignment(tasks), 0
         self._pool = self._pool or [_Worker(self._funnel) for _ in range(self.workers)]
         while True:
             while not is_spent():
-                most = most_in_flight(self.workers, num_done, len(deal))
+                most = most_in_flight(self.workers, num_done, len(assignment))
                 number, worker = min(enumerate(self._pool), key=lambda pair: len(pair[1].tasks))
-                task = deal.take(number) if len(worker.tasks) < most else None
+                task = assignment.take(number) if len(worker.tasks) < most else None
                 if task is None:
                     break
                 worker.send(task, cut_of(task.cluster))
@@ -102,7 +102,7 @@ class Processes:
                     task, findings = worker.receive()
                 except (EOFError, OSError):
                     number = self._pool.index(worker)
-                    deal.put_back(number, worker.tasks, "is the machine out of memory? try fewer workers")
+                    assignment.put_back(number, worker.tasks, "is the machine out of memory? try fewer workers")
                     worker.end()
                     self._pool[number] = _Worker(self._funnel)
                 else:

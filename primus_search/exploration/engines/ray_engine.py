@@ -34,7 +34,7 @@ from primus_search.cores import available_cores
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
 from primus_search.exploration.engines.ray_reaper import Guardian
-from primus_search.exploration.engines.task_assignment import MAX_TRIES, Deal, WorkerLost, most_in_flight
+from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, WorkerLost, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings
@@ -74,22 +74,22 @@ class RayCluster:
         self._rescan()  # workers start while the driver plans
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
-        deal, num_done = Deal(tasks), 0
+        assignment, num_done = TaskAssignment(tasks), 0
         while True:
             self._rescan()
             while not is_spent() and (lane := self._idlest()) is not None:
-                most = most_in_flight(self.workers, num_done, len(deal))
-                task = deal.take(lane.number) if len(lane.flying) < most else None
+                most = most_in_flight(self.workers, num_done, len(assignment))
+                task = assignment.take(lane.number) if len(lane.flying) < most else None
                 if task is None:
                     break
                 lane.send(task, self._stored(task.cluster, cut_of(task.cluster)))
-            if not any(lane.flying for lane in self._pool) and (is_spent() or not len(deal)):
+            if not any(lane.flying for lane in self._pool) and (is_spent() or not len(assignment)):
                 return
             for lane in self._ready():
                 try:
                     findings = lane.receive()
                 except LOST as error:
-                    self._replace(lane, deal, error)
+                    self._replace(lane, assignment, error)
                     continue
                 if findings is not None:
                     num_done += 1
@@ -129,12 +129,12 @@ class RayCluster:
         ready, _ = ray.wait(list(waited_for), num_returns=1, timeout=RESCAN_S)
         return [waited_for[reference] for reference in ready]
 
-    def _replace(self, lane: "_Lane", deal: Deal, error: Exception) -> None:
+    def _replace(self, lane: "_Lane", assignment: TaskAssignment, error: Exception) -> None:
         """Another worker for one that was lost; its tasks are to be done again."""
         self._failed = 0 if lane.is_open else self._failed + 1
         if self._failed >= MAX_TRIES * self.workers:
             raise WorkerLost(f"{self._failed} Ray workers in a row were lost while they started; last: {error}")
-        deal.put_back(lane.number, [task for _, task in lane.flying], f"last: {error}")
+        assignment.put_back(lane.number, [task for _, task in lane.flying], f"last: {error}")
         self._pool.remove(lane)
         ray.kill(lane.actor)
         self._pool.append(_Lane(next(self._numbers), self._space))
@@ -180,7 +180,7 @@ class Worker:
     def begin(self) -> None:
         """What a worker does once."""
         self._funnel = Funnel(self._space, self._keep)
-        assert len(self._funnel.walks) == len(self._funnel.sieves)
+        assert len(self._funnel.task_orders) == len(self._funnel.grid_costs)
 
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """One task."""

@@ -21,7 +21,7 @@ class WorkerLost(PrimusSearchError):
     """A task lost its worker again and again; names the task and what to look at."""
 
 
-class Deal:
+class TaskAssignment:
     """Tasks that nobody has begun, the most promising first, and who has begun their groups."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:

@@ -26,7 +26,7 @@ MEMORY_IGNORES = frozenset(INNER) - MEMORY_READS
 """Inner axes that the memory of a device does and does not depend on."""
 
 
-class Sieve:
+class GridCosts:
     """Memory, bounds and steps of one cluster's candidates, with everything computed so far."""
 
     def __init__(self, enumerator: Enumerator, projector: Projector) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_IGNORES as MEMORY_IGNORES
-from primus_search.exploration.exhaustive.bounds_and_steps import Pipelines, Sieve
+from primus_search.exploration.exhaustive.bounds_and_steps import GridCosts, Pipelines
 from primus_search.exploration.exhaustive.shortlist import (
     OPEN,
     PER_GROUP,
@@ -31,7 +31,7 @@ from primus_search.exploration.exhaustive.shortlist import (
     starts_of,
     without_noise,
 )
-from primus_search.exploration.exhaustive.task_order import Walk
+from primus_search.exploration.exhaustive.task_order import TaskOrder
 from primus_search.exploration.findings import NO_MISS, Findings, Miss
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import GridRows
@@ -45,7 +45,7 @@ BOUND_SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A range of candidates on one of the space's clusters, in the order of the search (`walk`).
+    """A range of candidates on one of the space's clusters, in the order of the search (`task_orders`).
 
     group  tasks of a cluster with the same one share orders; a worker that has done one does the others for less
     """
@@ -69,16 +69,16 @@ class Funnel:
         return tuple(Enumerator(self.space, choice) for choice in self.space.clusters)
 
     @cached_property
-    def walks(self) -> tuple[Walk, ...]:
-        return tuple(map(Walk.of, self.enumerators))
+    def task_orders(self) -> tuple[TaskOrder, ...]:
+        return tuple(map(TaskOrder.of, self.enumerators))
 
     @cached_property
     def projectors(self) -> tuple[Projector, ...]:
         return tuple(self.fresh_projector(cluster) for cluster in range(len(self.space.clusters)))
 
     @cached_property
-    def sieves(self) -> tuple[Sieve, ...]:
-        return tuple(map(Sieve, self.enumerators, self.projectors))
+    def grid_costs(self) -> tuple[GridCosts, ...]:
+        return tuple(map(GridCosts, self.enumerators, self.projectors))
 
     def fresh_projector(self, cluster: int) -> Projector:
         """A projector that has seen no row yet."""
@@ -89,34 +89,35 @@ class Funnel:
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""
         tally, collector = _Tally(), Collector(self.keep, cut)
-        sieve, walk = self.sieves[task.cluster], self.walks[task.cluster]
-        sieve.projector.refresh()
-        first, last = np.searchsorted(walk.starts, [task.start, task.stop], side="left")
-        last -= int(walk.starts[last] > task.stop)
-        if sieve.enumerator.has_late_rules or first >= last:
-            self._rows(sieve, walk, task.start, task.stop, collector, tally)
+        costs, order = self.grid_costs[task.cluster], self.task_orders[task.cluster]
+        costs.projector.refresh()
+        first, last = np.searchsorted(order.starts, [task.start, task.stop], side="left")
+        last -= int(order.starts[last] > task.stop)
+        if costs.enumerator.has_late_rules or first >= last:
+            self._rows(costs, order, task.start, task.stop, collector, tally)
         else:
-            whole = walk.cells[first:last]
-            parts = _portions(sieve.bundles.count(whole), CHUNK_ROWS)
-            alive = [_sift(sieve, whole[begin:end], collector.cut, tally) for begin, end in parts]
-            _take_up(sieve, _Bundles.joined(alive), collector, tally)
-            self._rows(sieve, walk, task.start, int(walk.starts[first]), collector, tally)
-            self._rows(sieve, walk, int(walk.starts[last]), task.stop, collector, tally)
+            alive = [_sift(costs, some, collector.cut, tally) for some in _chunks(costs, order.cells[first:last])]
+            _take_up(costs, _Bundles.joined(alive), collector, tally)
+            self._rows(costs, order, task.start, int(order.starts[first]), collector, tally)
+            self._rows(costs, order, int(order.starts[last]), task.stop, collector, tally)
         return tally.findings(collector)
 
     def best_of_cells(self, cluster: int, cells: Ints) -> Shortlist:
         """The best candidates of some outer cells, of a cluster without late rules."""
-        collector = Collector(self.keep, OPEN)
-        self._cells(self.sieves[cluster], cells, collector, _Tally())
+        costs, tally, collector = self.grid_costs[cluster], _Tally(), Collector(self.keep, OPEN)
+        alive = [_sift(costs, some, collector.cut, tally) for some in _chunks(costs, cells)]
+        _take_up(costs, _Bundles.joined(alive), collector, tally)
         return collector.shortlist
 
-    def _rows(self, sieve: Sieve, walk: Walk, start: int, stop: int, collector: Collector, tally: "_Tally") -> None:
+    def _rows(
+        self, costs: GridCosts, order: TaskOrder, start: int, stop: int, collector: Collector, tally: "_Tally"
+    ) -> None:
         """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
         for begin in range(start, stop, CHUNK_ROWS):
             end = min(begin + CHUNK_ROWS, stop)
             with tally.stage("enumerate", end - begin):
-                lines = sieve.enumerator.lines_at(walk.numbers(np.arange(begin, end)))
-            _look_at(sieve, lines, collector, tally)
+                lines = costs.enumerator.lines_at(order.numbers(np.arange(begin, end)))
+            _evaluate_lines(costs, lines, collector, tally)
 
 
 class _Bundles(NamedTuple):
@@ -141,55 +142,60 @@ class _Bundles(NamedTuple):
         return _Bundles._make(column[rows] for column in self)
 
 
-def _sift(sieve: Sieve, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
+def _chunks(costs: GridCosts, cells: Ints) -> Iterator[Ints]:
+    """Outer cells in portions of about `CHUNK_ROWS` bundles."""
+    return (cells[begin:end] for begin, end in _portions(costs.bundles.count(cells), CHUNK_ROWS))
+
+
+def _sift(costs: GridCosts, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
     """The bundles of some outer cells that fit and that the cut admits."""
-    bundles, starts = sieve.bundles, sieve.enumerator.starts
+    bundles, starts = costs.bundles, costs.enumerator.starts
     rows = int((starts[outer + 1] - starts[outer]).sum())
     with tally.stage("enumerate", rows):
         cells, bundle = bundles.of(outer)
     with tally.stage("memory", rows):
-        memory_bytes = sieve.memory_bytes(cells, bundles.example[bundle])
-        missing_bytes = sieve.missing_bytes(memory_bytes)
+        memory_bytes = costs.memory_bytes(cells, bundles.example[bundle])
+        missing_bytes = costs.missing_bytes(memory_bytes)
         fits = missing_bytes <= 0.0
         tally.note(missing_bytes, lambda at: bundles.first_number(cells[at], bundle[at]))
         cells, bundle, memory_bytes = cells[fits], bundle[fits], without_noise(memory_bytes[fits])
     with tally.stage("bound", int(bundles.size[bundle].sum())):
         if not len(cells):
             return _Bundles.joined([])
-        layers = sieve.layer_sets.at(cells, bundle)
-        bound_s = sieve.bound_s(cells, bundle, layers) * (1.0 - BOUND_SLACK)
-        group = sieve.groups.of(cells, bundles.example[bundle])
+        layers = costs.layer_sets.at(cells, bundle)
+        bound_s = costs.bound_s(cells, bundle, layers) * (1.0 - BOUND_SLACK)
+        group = costs.groups.of(cells, bundles.example[bundle])
         every = _Bundles(cells, bundle, group, bound_s, memory_bytes)
         return every.take(every.admitted(cut))
 
 
-def _take_up(sieve: Sieve, alive: _Bundles, collector: Collector, tally: "_Tally") -> None:
+def _take_up(costs: GridCosts, alive: _Bundles, collector: Collector, tally: "_Tally") -> None:
     """Project the members of bundles, the most promising first, in two waves: what leads its group, then the rest."""
-    size, alive = sieve.bundles.size, alive.take(np.argsort(alive.bound_s, kind="stable"))
+    size, alive = costs.bundles.size, alive.take(np.argsort(alive.bound_s, kind="stable"))
     leads = _leads_group(alive.group, size[alive.bundle])
     for wave in (alive.take(leads), alive.take(~leads)):
         for begin, end in _portions(size[wave.bundle], CHUNK_ROWS):
             some = wave.take(slice(begin, end))
             some = some.take(some.admitted(collector.cut))
             with tally.stage("enumerate", 0):
-                spread = sieve.bundles.lines(some.cells, some.bundle)
-            _project(sieve, spread.lines, some.memory_bytes[spread.owner], collector, tally)
+                spread = costs.bundles.lines(some.cells, some.bundle)
+            _project(costs, spread.lines, some.memory_bytes[spread.owner], collector, tally)
 
 
-def _look_at(sieve: Sieve, lines: GridRows, collector: Collector, tally: "_Tally") -> None:
+def _evaluate_lines(costs: GridCosts, lines: GridRows, collector: Collector, tally: "_Tally") -> None:
     """Lines one by one: those that fit are projected."""
     with tally.stage("memory", len(lines)):
-        memory_bytes = sieve.memory_bytes(lines.cells, lines.inner)
-        missing_bytes = sieve.missing_bytes(memory_bytes)
+        memory_bytes = costs.memory_bytes(lines.cells, lines.inner)
+        missing_bytes = costs.missing_bytes(memory_bytes)
         fits = missing_bytes <= 0.0
     tally.removed_by(lines.removed)
     tally.note(missing_bytes, lambda at: lines.indices[at])
     with tally.stage("bound", int(np.count_nonzero(fits))):
         alive = lines.take(fits)
-    _project(sieve, alive, without_noise(memory_bytes[fits]), collector, tally)
+    _project(costs, alive, without_noise(memory_bytes[fits]), collector, tally)
 
 
-def _project(sieve: Sieve, lines: GridRows, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> None:
+def _project(costs: GridCosts, lines: GridRows, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> None:
     """The exact steps of those lines that the collector's cut admits, handed to it.
 
     In two waves: what leads its group by its bound tells how many of the others may.
@@ -197,9 +203,9 @@ def _project(sieve: Sieve, lines: GridRows, memory_bytes: Floats, collector: Col
     if not len(lines):
         return
     with tally.stage("bound", 0):
-        pipelines = sieve.pipelines(lines)
+        pipelines = costs.pipelines(lines)
         bound_s = pipelines.bound_s() * (1.0 - BOUND_SLACK)
-        group = sieve.groups.of(lines.cells, lines.inner)
+        group = costs.groups.of(lines.cells, lines.inner)
         admitted = collector.cut.admits(bound_s, memory_bytes)
         others = np.flatnonzero(~admitted & collector.cut.groups.admits(bound_s, group))
         others = others[np.argsort(bound_s[others], kind="stable")]

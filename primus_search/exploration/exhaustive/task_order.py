@@ -1,4 +1,4 @@
-"""The order in which a search walks the outer cells of a cluster: a task is a range of it, and costs what is new in it.
+"""The order in which a search takes the outer cells of a cluster: a task is a range, and costs what is new in it.
 
 Two things are dear: the layers of cells that lay ranks out alike (tp, cp, ep, micro-batch size, ...), and the orders of
 a pipeline (schedule, ranks, micro-batches). A large space pays for its layers. So cells that share layers stand
@@ -29,7 +29,7 @@ PIPELINE_READS = (SHAPE_READS - {"pipeline_layout"}).intersection(OUTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
+class TaskOrder:
     """The outer cells of one cluster in the order of the search, and the candidates before each.
 
     cells   outer cells                               starts  candidates before each of them, and the size
@@ -43,7 +43,7 @@ class Walk:
 
     @classmethod
     def of(cls, enumerator: Enumerator) -> Self:
-        """The walk of a cluster; it depends on the space alone."""
+        """The order of a cluster's candidates; it depends on the space alone."""
         if enumerator.size <= SMALL_ROWS:
             cells = np.arange(len(enumerator.starts) - 1)
             pipelines, _ = enumerator.outer_numbers(PIPELINE_READS)
@@ -66,7 +66,7 @@ class Walk:
         return bool(self.starts[-1] <= SMALL_ROWS)
 
     def numbers(self, places: Ints) -> Ints:
-        """The numbers of the candidates that stand at these places of the walk."""
+        """The numbers of the candidates that stand at these places of the order."""
         at = np.searchsorted(self.starts, places, side="right") - 1
         numbers: Ints = self.first[at] + places - self.starts[at]
         return numbers

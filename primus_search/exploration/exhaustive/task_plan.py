@@ -74,11 +74,11 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
     walk; the order in which tasks are done never changes the answer. `promising`: of `promising_places`.
     """
     tasks, promise = list[Task](), list[Ints]()
-    for cluster, (walk, places) in enumerate(zip(funnel.walks, promising, strict=True)):
-        cuts = walk.cuts(rows)
+    for cluster, (order, places) in enumerate(zip(funnel.task_orders, promising, strict=True)):
+        cuts = order.cuts(rows)
         promise.append(np.histogram(places, cuts)[0])
         tasks += [
-            Task(number=number, cluster=cluster, start=start, stop=stop, group=walk.group_of(start))
+            Task(number=number, cluster=cluster, start=start, stop=stop, group=order.group_of(start))
             for number, (start, stop) in enumerate(pairwise(cuts.tolist()), start=len(tasks))
         ]
     shuffled = np.random.default_rng(funnel.space.search.seed).permutation(len(tasks))
@@ -86,7 +86,7 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
 
 
 def promising_places(funnel: Funnel) -> list[Ints]:
-    """Places in the walk of each cluster where candidates were found that may be among the best.
+    """Places in the order of each cluster where candidates were found that may be among the best.
 
     It takes a second of a large space, and depends on nothing but the space: time to start workers meanwhile.
     """
@@ -105,20 +105,20 @@ def seeds(funnel: Funnel, workers: int) -> list[Shortlist]:
     They prune the first tasks of all workers, as an answer would, and take the driver two seconds while workers start.
     """
     rng = np.random.default_rng(funnel.space.search.seed)
-    return [_seed(funnel, cluster, rng, workers) for cluster in range(len(funnel.walks))]
+    return [_seed(funnel, cluster, rng, workers) for cluster in range(len(funnel.task_orders))]
 
 
 def _seed(funnel: Funnel, cluster: int, rng: np.random.Generator, workers: int) -> Shortlist:
-    walk, share = funnel.walks[cluster], len(funnel.walks)
+    order, share = funnel.task_orders[cluster], len(funnel.task_orders)
     if workers < SEEDED_WORKERS or funnel.enumerators[cluster].has_late_rules:
         return Shortlist.empty(funnel.keep)
     places = _promising(funnel, cluster, rng, SEED_LOOKED_AT // share, SEED_BEST // share)
-    at = np.searchsorted(walk.starts, places, side="right") - 1
+    at = np.searchsorted(order.starts, places, side="right") - 1
     at = at[np.sort(np.unique(at, return_index=True)[1])]
-    at = at[np.cumsum(np.diff(walk.starts)[at]) <= SEED_ROWS // share]
+    at = at[np.cumsum(np.diff(order.starts)[at]) <= SEED_ROWS // share]
     if not len(at):
         return Shortlist.empty(funnel.keep)
-    return funnel.best_of_cells(cluster, walk.cells[at])
+    return funnel.best_of_cells(cluster, order.cells[at])
 
 
 def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: int, most: int) -> Ints:
@@ -126,19 +126,19 @@ def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: in
 
     By the bounds of those that fit and whose order needs no search; none for a small space.
     """
-    enumerator, walk, sieve = funnel.enumerators[cluster], funnel.walks[cluster], funnel.sieves[cluster]
-    if walk.is_small:
+    enumerator, order, costs = funnel.enumerators[cluster], funnel.task_orders[cluster], funnel.grid_costs[cluster]
+    if order.is_small:
         return np.zeros(0, dtype=np.int64)
     places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
-    numbers, place_of = np.unique(walk.numbers(places), return_index=True)
+    numbers, place_of = np.unique(order.numbers(places), return_index=True)
     lines = enumerator.lines_at(numbers)
     is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms])
     lines = lines.take(np.flatnonzero(is_quick[enumerator.blocks[0].values["schedule"][lines.cells]]))
-    fits = np.flatnonzero(sieve.missing_bytes(sieve.memory_bytes(lines.cells, lines.inner)) <= 0.0)
+    fits = np.flatnonzero(costs.missing_bytes(costs.memory_bytes(lines.cells, lines.inner)) <= 0.0)
     if not len(fits):
         return np.zeros(0, dtype=np.int64)
     lines = lines.take(fits)
-    best = np.argsort(sieve.pipelines(lines).bound_s(), kind="stable")[:most]
+    best = np.argsort(costs.pipelines(lines).bound_s(), kind="stable")[:most]
     found: Ints = places[place_of[np.searchsorted(numbers, lines.indices[best])]]
     return found
 

@@ -11,7 +11,7 @@ import numpy as np
 from primus_search.candidates import Bools, Ints
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.exploration.exhaustive.task_order import Walk
+from primus_search.exploration.exhaustive.task_order import TaskOrder
 from primus_search.exploration.run_folder.journal import BadRecord, Done, Journal
 
 MOST_TASKS = 1_000_000
@@ -49,13 +49,13 @@ def _problem(funnel: Funnel, done: Done, task: Task) -> str:
         return "has counts that do not add up to its rows"
     if set(found.removed) - set(funnel.enumerators[task.cluster].reasons):
         return "names rules that this space does not have"
-    if len(rows) > found.feasible or not _is_within(funnel.walks[task.cluster], task, rows.indices).all():
+    if len(rows) > found.feasible or not _is_within(funnel.task_orders[task.cluster], task, rows.indices).all():
         return "keeps rows that are not its own"
     if not len(rows):
         return ""
     grouped = found.shortlist.grouped
     lines = funnel.enumerators[task.cluster].lines_at(grouped.rows.indices)
-    if not np.array_equal(funnel.sieves[task.cluster].groups.of(lines.cells, lines.inner), grouped.group):
+    if not np.array_equal(funnel.grid_costs[task.cluster].groups.of(lines.cells, lines.inner), grouped.group):
         return "keeps rows for a group that is not theirs"
     some = np.unique(np.linspace(0, len(rows) - 1, PROJECTED_ROWS).astype(np.int64))
     rows = rows.take(np.sort(np.argsort(rows.step_s, kind="stable")[some]))
@@ -66,11 +66,11 @@ def _problem(funnel: Funnel, done: Done, task: Task) -> str:
     return ""
 
 
-def _is_within(walk: Walk, task: Task, numbers: Ints) -> Bools:
-    """Whether candidates stand in the task's stretch of the walk."""
-    filled = np.flatnonzero(np.diff(walk.starts))
-    by_number = filled[np.argsort(walk.first[filled], kind="stable")]
-    at = by_number[np.searchsorted(walk.first[by_number], numbers, side="right").clip(1) - 1]
-    places = walk.starts[at] + numbers - walk.first[at]
-    within: Bools = (places >= task.start) & (places < task.stop) & (places >= 0) & (places < walk.starts[at + 1])
+def _is_within(order: TaskOrder, task: Task, numbers: Ints) -> Bools:
+    """Whether candidates stand in the task's stretch of the order."""
+    filled = np.flatnonzero(np.diff(order.starts))
+    by_number = filled[np.argsort(order.first[filled], kind="stable")]
+    at = by_number[np.searchsorted(order.first[by_number], numbers, side="right").clip(1) - 1]
+    places = order.starts[at] + numbers - order.first[at]
+    within: Bools = (places >= task.start) & (places < task.stop) & (places >= 0) & (places < order.starts[at + 1])
     return within

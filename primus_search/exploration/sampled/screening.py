@@ -108,7 +108,7 @@ class Looker:
         """What a search makes of it."""
         rows = self._rows[0].joined(*self._rows[1:])
         lines = self.funnel.enumerators[self.cluster].lines_at(rows.indices)
-        group = self.funnel.sieves[self.cluster].groups.of(lines.cells, lines.inner)
+        group = self.funnel.grid_costs[self.cluster].groups.of(lines.cells, lines.inner)
         return Findings(
             shortlist=Shortlist.empty(self.funnel.keep).with_rows(rows, group),
             legal=self.screened,

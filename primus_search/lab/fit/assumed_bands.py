@@ -1,7 +1,7 @@
 """How far off a projection may be whose software had to be assumed: error bands by the stack that was assumed.
 
 Every training run is projected with the stack that would be assumed if nothing but its configuration were known
-(`likely_stack`), and with every stack s that somebody ran on its architecture with its kind of sharding. Had s made
+(`inferred_stack`), and with every stack s that somebody ran on its architecture with its kind of sharding. Had s made
 the run, its measured rate would lie from the assumed one as far as
 
     measured / assumed = projected by s / projected as assumed * measured / projected, left out

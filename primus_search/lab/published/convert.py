@@ -25,7 +25,7 @@ from primus_search.lab.published.machine_of_run import (
     build_hardware,
     build_stack,
     hardware_of,
-    likely_stack,
+    inferred_stack,
     routing_imbalance,
     stack_file,
 )
@@ -124,7 +124,7 @@ def stack_without_source(run: MeasuredRun) -> str:
     row = _row_of(run)
     if row is None:
         return hardware.default_stack or run.cluster.stack.name
-    return likely_stack(row.without("source", "flags", "notes", "stack"), hardware)
+    return inferred_stack(row.without("source", "flags", "notes", "stack"), hardware)
 
 
 def _row_of(run: MeasuredRun) -> PublishedRun | None:

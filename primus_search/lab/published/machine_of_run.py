@@ -131,7 +131,7 @@ def build_stack(
         name = stack_name(run.words)
     is_assumed = name is None
     if name is None:
-        name = likely_stack(run, hardware)
+        name = inferred_stack(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
     elif variant:
         name += version
@@ -149,7 +149,7 @@ def stack_name(words: Mapping[str, str]) -> str | None:
     return found
 
 
-def likely_stack(run: PublishedRun, hardware: Hardware) -> str:
+def inferred_stack(run: PublishedRun, hardware: Hardware) -> str:
     """What a run of an unknown source was most likely made with; docs/fidelity.md has the error that this costs."""
     sharding = first(vocabulary("words")["sharding"], run.words)
     facts = _facts(run, hardware) | {

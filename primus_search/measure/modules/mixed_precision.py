@@ -37,16 +37,16 @@ class MasterAdamW:
     def __init__(self, module: nn.Module) -> None:
         main = MainGradients([module])
         self.weights, self.gradients = main.weights, main.gradients
-        self.masters: list[Tensor] = [nn.Parameter(weight.detach().float().clone()) for weight in self.weights]
-        for master, gradient in zip(self.masters, self.gradients, strict=True):
+        self.master_weights: list[Tensor] = [nn.Parameter(weight.detach().float().clone()) for weight in self.weights]
+        for master, gradient in zip(self.master_weights, self.gradients, strict=True):
             master.grad = gradient
-        self.adamw = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
+        self.adamw = torch.optim.AdamW(self.master_weights, lr=LEARNING_RATE, fused=True)
 
     @torch.no_grad()
     def step(self) -> None:
         """Update the masters, write the weights, zero the gradients."""
         self.adamw.step()
-        torch._foreach_copy_(self.weights, self.masters)
+        torch._foreach_copy_(self.weights, self.master_weights)
         torch._foreach_zero_(self.gradients)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from primus_search.schedule.optimise.list_scheduling import POLICIES, Policy, as_table
 from primus_search.schedule.optimise.portfolio import Contestant, Rules, dispatched, fastest, woven
-from primus_search.schedule.optimise.split_backward import weave
+from primus_search.schedule.optimise.split_backward import split_backward
 from primus_search.schedule.optimise.zb_heuristic import HABITS, heuristic
 from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Table
@@ -67,7 +67,7 @@ def _lagging(request: Request, limit: float, patterns: list[Table]) -> Iterator[
     """
     never = np.full(request.stages, np.inf)
     for pattern in patterns:
-        order = weave(request, pattern, limit, never, lag=np.arange(request.stages))
+        order = split_backward(request, pattern, limit, never, lag=np.arange(request.stages))
         if order is not None:
             yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)
 

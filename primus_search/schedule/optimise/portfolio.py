@@ -16,7 +16,7 @@ from primus_search.schedule.bounds import bound
 from primus_search.schedule.optimise.anneal import anneal
 from primus_search.schedule.optimise.extend import extended
 from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, as_table, dispatch
-from primus_search.schedule.optimise.split_backward import patiences, weave
+from primus_search.schedule.optimise.split_backward import patiences, split_backward
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import Table, rank_of_stage
@@ -161,7 +161,7 @@ def woven(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator
     """Fused orders with their weight gradients placed more and less patiently."""
     for pattern in patterns:
         for patience in patiences(request.stages):
-            order = weave(request, pattern, limit, patience)
+            order = split_backward(request, pattern, limit, patience)
             if order is None:
                 break
             yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)

@@ -53,7 +53,7 @@ class Woven:
         )
 
 
-def weave(request: Request, pattern: Table, memory_limit: float, patience: Floats,
+def split_backward(request: Request, pattern: Table, memory_limit: float, patience: Floats,
           lag: NDArray[np.int64] | None = None) -> Woven | None:  # fmt: skip
     """A fused order with its weight gradients placed; None when the pattern itself exceeds the limit.
 
@@ -66,7 +66,7 @@ def weave(request: Request, pattern: Table, memory_limit: float, patience: Float
     if lag is None:
         lag = np.full(request.stages, len(pattern))
     costs, offsets = request.costs, pattern.offsets + pattern.offsets // 2
-    fits, kind, row, makespan, span = _weave(
+    fits, kind, row, makespan, span = _split(
         pattern.offsets, offsets, pattern.kind, pattern.stage, links.source, links.hop, costs.duration[:3], costs.comm,
         costs.activation, memory_limit + TOLERANCE, patience, lag,
     )  # fmt: skip
@@ -77,7 +77,7 @@ def weave(request: Request, pattern: Table, memory_limit: float, patience: Float
 
 
 @njit(cache=True)
-def _weave(offsets, new_offsets, kind, stage, source, hop, duration, hops, weight, limit, patience, lag):  # type: ignore[no-untyped-def]
+def _split(offsets, new_offsets, kind, stage, source, hop, duration, hops, weight, limit, patience, lag):  # type: ignore[no-untyped-def]
     """Whether it fits, the new column of kinds, the old row of every new one, and the times of this run."""
     n, p = len(kind), len(offsets) - 1
     new_kind, came_from = np.empty(new_offsets[p], np.int8), np.empty(new_offsets[p], np.int32)

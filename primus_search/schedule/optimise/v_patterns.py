@@ -28,7 +28,7 @@ class PatternStart:
     grid        the path is laid for passes that all take one slot, a fused backward two, and free communication
     stretch     period of the path, in units of the busiest rank's work per micro-batch
     walks_grid  the order is formed on that grid too, not at the costs
-    patience    which of `weave.patiences` decides where its weight gradients go at first
+    patience    which of `split_backward.patiences` decides where its weight gradients go at first
     """
 
     legs: Legs

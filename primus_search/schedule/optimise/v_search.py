@@ -1,10 +1,10 @@
 """The fastest order of the V placement within a memory limit, in milliseconds however long the pipeline runs.
 
-An order begins as a path that repeats (`v_patterns`), walked by every rank (`walk`), its gaps filled (`tighten`); where
-memory sets the pace also as paths laid one by one (`timetable`). The
-best ones go through rounds: their weight gradients are placed anew, more or less patiently, and the gaps are filled
-again, until nothing gets faster. What an even grid of passes gives and what the costs give compete, so that no order
-is worse than the published ones, which are built on the grid.
+An order begins as a path that repeats (`v_patterns`), walked by every rank (`unroll`), its gaps filled (`fill_gaps`);
+where memory sets the pace also as paths laid one by one (`greedy_insertion`). The best ones go through rounds: their
+weight gradients are placed anew, more or less patiently, and the gaps are filled again, until nothing gets faster. What
+an even grid of passes gives and what the costs give compete, so that no order is worse than the published ones, which
+are built on the grid.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,14 +22,14 @@ from primus_search.schedule.optimise.portfolio import Contestant, Rules, by_scor
 from primus_search.schedule.optimise.split_backward import patiences
 from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of
 from primus_search.schedule.registry import Request
-from primus_search.schedule.simulation.unroll import walk
+from primus_search.schedule.simulation.unroll import unroll
 from primus_search.schedule.table import Table
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Kind, stage and micro-batch, rank after rank, B and W apart."""
 
 Turns = tuple[int, ...]
-"""Which of `weave.patiences` place the weight gradients anew, one after the other."""
+"""Which of `split_backward.patiences` place the weight gradients anew, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ PACED = 0.9
 """Pace of memory from which on laying micro-batches one by one has been faster than any repeating path."""
 
 FILL_WEIGHT = 3
-"""How much longer it takes to place an order anew and to fill its gaps than to weave it."""
+"""How much longer it takes to place an order anew and to fill its gaps than to split its backward passes."""
 
 SHORT = 3
 """Micro-batches of the short run, in units of the pipeline's ranks."""
@@ -166,7 +166,7 @@ class _Floor:
         if start.walks_grid:
             duration, comm, _ = grid_costs(self.request)
         columns: Columns = (np.empty(6 * p * m, np.int8), np.empty(6 * p * m, np.int16), np.empty(6 * p * m, np.int32))
-        makespan, _ = walk(p, m, path, period, duration, comm, activation, self.limit,
+        makespan, _ = unroll(p, m, path, period, duration, comm, activation, self.limit,
                            self.patiences[start.patience], *columns, True)  # fmt: skip
         if makespan < np.inf and start.walks_grid:
             makespan, _, *moved = inserted(p, m, *columns, duration, comm, activation, self.limit)

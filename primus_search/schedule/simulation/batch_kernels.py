@@ -272,7 +272,7 @@ def _alike(now, then, end, witness, pace, same, was):
 
 
 @njit(cache=True)
-def _look(k, at, then, end, taken, witness, cycle, pace, same, was, found_pace):
+def _find_period(k, at, then, end, taken, witness, cycle, pace, same, was, found_pace):
     """Fill in the cycle of lanes that repeat themselves, and the time it takes: by the period before, by snapshots."""
     for s in range(SNAPSHOTS + 1):
         if s < SNAPSHOTS and taken[s] < 0:
@@ -288,7 +288,7 @@ def _look(k, at, then, end, taken, witness, cycle, pace, same, was, found_pace):
 @njit(cache=True)
 def _periods(begin, lead, ring, stock, length, first, live, places, count, rows, as_one, end, time, wire, hidden,
              atomic, begun):  # fmt: skip
-    """Walk periods until every lane repeats itself or all are over, and write down the last ones; how many it took.
+    """Simulate periods until every lane repeats itself or all are over, and write the last ones down; their number.
 
     A lane is over when it repeats itself and as many periods are left as a multiple of its cycle: its last periods are
     then those it just ran, so much later. So it does not depend on the lanes it is walked with.
@@ -300,7 +300,7 @@ def _periods(begin, lead, ring, stock, length, first, live, places, count, rows,
     at, then, final = np.empty(len(live), np.int64), np.empty((SNAPSHOTS + 1, len(live)), np.int64), places * LANES
     for s in range(SNAPSHOTS):
         then[s] = (places + len(live) * (s + 1) + np.arange(len(live))) * LANES
-    k, left, next_look, next_snapshot, newest = 0, LANES, lead + 1, lead, -1
+    k, left, next_search, next_snapshot, newest = 0, LANES, lead + 1, lead, -1
     while k < count and left > 0:
         block = 1 + (k if k < lead else lead + (k - lead) % ring)
         _walk(begin[block], begin[block + 1], rows, as_one, end, time, wire, hidden, atomic)
@@ -310,10 +310,10 @@ def _periods(begin, lead, ring, stock, length, first, live, places, count, rows,
         if k < lead:
             continue
         _stand(k, ring, stock, length, live, at)
-        if k == next_look:
-            next_look += max(1, LANES // length)
+        if k == next_search:
+            next_search += max(1, LANES // length)
             _stand(k - 1, ring, stock, length, live, then[SNAPSHOTS])
-            _look(k, at, then, end, taken, witness, cycle, pace, same, was, found_pace)
+            _find_period(k, at, then, end, taken, witness, cycle, pace, same, was, found_pace)
             for b in range(LANES):
                 if cycle[b] > 0 and over_at[b] < 0:
                     over_at[b] = k + (count - k) % cycle[b]

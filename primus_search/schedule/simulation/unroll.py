@@ -15,7 +15,7 @@ FULL = -1
 
 
 @njit(cache=True)
-def walk(p, m, path, period, duration, hops, weight, limit, patience, kind, stage, micro, write):
+def unroll(p, m, path, period, duration, hops, weight, limit, patience, kind, stage, micro, write):
     """Makespan and span of a path's order; infinite when it exceeds `limit` or deadlocks.
 
     `path[s]`: time of F(s) of micro-batch 0; `path[4p - 1 - s]`: of B(s). With `write` the columns are filled, 6m rows
