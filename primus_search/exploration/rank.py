@@ -1,7 +1,6 @@
 """From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
 
 from collections.abc import Sequence
-from functools import reduce
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import expected_shares
-from primus_search.exploration.findings import NO_MISS, Findings, Miss
+from primus_search.exploration.findings import Findings
 from primus_search.exploration.near_miss import explain_miss
 from primus_search.exploration.result import ClusterResult, RankingTable
 
@@ -125,15 +124,3 @@ def refuse_unfit(funnel: Funnel, findings: Sequence[Findings]) -> None:
         )
     miss, cluster = min(misses, key=lambda pair: (pair[0].missing_bytes, pair[1]))
     raise NothingFits(explain_miss(funnel, cluster, miss))
-
-
-def nearest(findings: Sequence[Findings]) -> Miss:
-    """The nearest miss over all clusters."""
-    return reduce(lambda left, right: left.plus(right), (found.miss for found in findings), NO_MISS)
-
-
-def spread(table: RankingTable, most: int) -> Ints:
-    """Ranks of at most `most` rows, evenly spread over a table, ends included: for plots of long frontiers."""
-    if len(table) <= most:
-        return np.arange(len(table))
-    return np.unique(np.linspace(0, len(table) - 1, most).round().astype(np.int64))

@@ -21,7 +21,6 @@ from primus_search.schedule.registry import (
     registered,
     warm_up,
 )
-from primus_search.schedule.simulation.batch import BatchTimes, CostColumns, simulate_many
 from primus_search.schedule.simulation.timeline import Timeline, peak_activations, simulate
 from primus_search.schedule.table import PassKind, Placement, RankOrder, Table
 
@@ -29,8 +28,6 @@ __all__ = [
     "ALIASES",
     "UNIT_COSTS",
     "Algorithm",
-    "BatchTimes",
-    "CostColumns",
     "Costs",
     "Objective",
     "PassKind",
@@ -50,6 +47,5 @@ __all__ = [
     "register",
     "registered",
     "simulate",
-    "simulate_many",
     "warm_up",
 ]

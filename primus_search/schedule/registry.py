@@ -80,9 +80,9 @@ class Algorithm:
     """One registered algorithm.
 
     `virtual_stages`: the values it accepts, None for any. `splits_weight`: runs W apart from B. `cost_aware`: the
-    order depends on the costs. `memory_aware`: it fits itself into a memory limit instead of only being checked.
-    `objective`: what it makes least unless told otherwise. `serves`: for which numbers of stages and micro-batches it
-    has an order, element by element; `needs` says so in words. What it does not serve, legality drops.
+    order depends on the costs. `objective`: what it makes least unless told otherwise. `serves`: for which numbers of
+    stages and micro-batches it has an order, element by element; `needs` says so in words. What it does not serve,
+    legality drops.
     """
 
     name: str
@@ -91,7 +91,6 @@ class Algorithm:
     virtual_stages: tuple[int, ...] | None = (1,)
     splits_weight: bool = False
     cost_aware: bool = False
-    memory_aware: bool = False
     in_comparison: bool = True
     objective: Objective = Objective.MAKESPAN
     serves: Serves = _any_shape
@@ -112,7 +111,6 @@ class Traits(TypedDict, total=False):
     virtual_stages: tuple[int, ...] | None
     splits_weight: bool
     cost_aware: bool
-    memory_aware: bool
     in_comparison: bool
     objective: Objective
     serves: Serves

@@ -11,7 +11,8 @@ import time
 import numpy as np
 
 from primus_search.errors import ScheduleError
-from primus_search.schedule import CostColumns, Costs, algorithm, build, names, simulate, simulate_many
+from primus_search.schedule import Costs, algorithm, build, names, simulate
+from tests.support.batch_times import CostColumns, simulate_many
 
 COSTS = {"1,1,1 comm 0": Costs(), "10,14,6 comm 1": Costs(forward=10, backward=14, weight=6, comm=1)}
 

@@ -6,15 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.calibrate.network_fit import (
-    Points,
-    fit_network,
-    left_out_errors,
-    predict_s,
-    read_points,
-    relative_errors,
-)
+from primus_search.calibrate.network_points import Points, read_points
 from primus_search.declare.hardware_files import load_hardware
+from tests.support.network_fit import fit_network, left_out_errors, predict_s, relative_errors
 
 H100 = load_hardware("h100").network
 TRUTH = replace(H100, ring_efficiency=0.7, link_latency_s=8e-6, link_half_speed_bytes=3e6)

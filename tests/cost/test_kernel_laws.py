@@ -10,7 +10,6 @@ from primus_search.candidates import Fp8, GroupedGemm
 from primus_search.cost.laws.attention import attended_pairs, attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, quantize_s
-from primus_search.cost.laws.launch_gap import launch_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind, names
@@ -34,7 +33,6 @@ def test_no_work_costs_no_time(acc: Accelerator) -> None:
     assert expert_products_s(acc, 512, 0, 4096, 4096) == 0
     assert quantize_s(acc, 0, Fp8.HYBRID) == 0
     assert stream_s(acc, 0, Stream.NORM) == 0
-    assert launch_s(acc, 0) == 0
     assert call(acc, batch=0) == (0, 0)
     assert call(acc, "unfused", heads=0) == (0, 0)
 
@@ -155,10 +153,6 @@ def test_a_product_of_few_rows_is_bound_by_reading_its_weights() -> None:
     bytes_moved = 2.0 * 8192 * 8192
     least_s = bytes_moved / H100.hbm_bytes_per_s
     assert least_s < gemm_s(H100, 8, 8192, 8192) < 2.0 * least_s
-
-
-def test_a_graph_starts_kernels_faster_than_a_stream() -> None:
-    assert launch_s(H100, 1000, is_graphed=True) < launch_s(H100, 1000)
 
 
 def test_a_shorter_wave_pays_for_its_empty_units() -> None:

@@ -10,7 +10,7 @@ from primus_search.declare import load_space
 from primus_search.exploration.exhaustive import task_order, task_plan
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import OPEN
-from primus_search.exploration.exhaustive.task_plan import look, plan_tasks, seeds
+from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places, seeds
 from primus_search.exploration.findings import Findings
 
 
@@ -23,7 +23,7 @@ def funnel():
 def test_every_candidate_is_in_one_task(funnel, rows):
     if rows == 1:
         funnel = Funnel(load_space("tiny_host"), 10)
-    tasks = sorted(plan_tasks(funnel, rows, look(funnel)), key=lambda task: task.number)
+    tasks = sorted(plan_tasks(funnel, rows, promising_places(funnel)), key=lambda task: task.number)
     size = funnel.enumerators[0].size
     assert [task.start for task in tasks] == [0, *(task.stop for task in tasks[:-1])]
     assert tasks[-1].stop == size
@@ -33,7 +33,7 @@ def test_every_candidate_is_in_one_task(funnel, rows):
 
 def test_most_tasks_begin_with_a_cell(funnel):
     starts = set(funnel.task_orders[0].starts.tolist())
-    assert all(task.start in starts for task in plan_tasks(funnel, 2048, look(funnel)))
+    assert all(task.start in starts for task in plan_tasks(funnel, 2048, promising_places(funnel)))
 
 
 def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(monkeypatch):
@@ -52,7 +52,7 @@ def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(m
 def test_a_large_space_begins_where_the_best_is(monkeypatch):
     monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
-    tasks = plan_tasks(funnel, 2048, look(funnel))
+    tasks = plan_tasks(funnel, 2048, promising_places(funnel))
     best = [funnel.evaluate(task, OPEN).shortlist.top.step_s[:1].min(initial=np.inf) for task in tasks]
     assert min(best) in best[: len(tasks) // 4]
     assert sorted(task.number for task in tasks) == list(range(len(tasks)))
@@ -76,7 +76,7 @@ def test_seeds_are_rows_of_the_space_and_prune_what_they_exclude(monkeypatch):
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
     assert len(seeds(funnel, task_plan.SEEDED_WORKERS - 1)[0].top) == 0
     (seed,) = seeds(funnel, task_plan.SEEDED_WORKERS)
-    tasks = plan_tasks(funnel, 4096, look(funnel))
+    tasks = plan_tasks(funnel, 4096, promising_places(funnel))
     plain = [funnel.evaluate(task, OPEN) for task in tasks]
     pruned = [funnel.evaluate(task, seed.cut) for task in tasks]
     whole = reduce(Findings.plus, plain).shortlist

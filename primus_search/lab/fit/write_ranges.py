@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from primus_search.calibrate import network_fit
+from primus_search.calibrate import network_points
 from primus_search.calibrate.points import KernelKind, Point, read_points
 from primus_search.candidates import Fp8
 from primus_search.declare.hardware_files import load_hardware
@@ -91,7 +91,7 @@ def _kernels(points: Iterable[Point]) -> dict[str, list[Sized]]:
 
 
 def _add_links(sized: dict[str, list[Sized]], measurements: Path, gpu: str) -> None:
-    points = network_fit.read_points(measurements, gpu)
+    points = network_points.read_points(measurements, gpu)
     for i, op in enumerate(points.op):
         kind = "dispatch" if op in ("dispatch", "combine") else "collectives"
         nodes, members = int(points.nodes[i]), int(points.members[i])

@@ -19,7 +19,7 @@ from primus_search.schedule.table import Placement, Table
 
 
 @register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          splits_weight=True, cost_aware=True)  # fmt: skip
 def zb_auto(request: Request) -> Table:
     """One stage per rank, any memory limit, aware of the costs."""
     return fastest_loop(request, request.memory_limit, _any_warm_up)
@@ -30,14 +30,14 @@ def _any_warm_up(request: Request) -> Iterator[Table]:
 
 
 @register("zb-1p", summary="the paper's search in the memory of p, half released at B", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True, memory_aware=True, objective=Objective.SPAN)  # fmt: skip
+          splits_weight=True, cost_aware=True, objective=Objective.SPAN)  # fmt: skip
 def zb_1p(request: Request) -> Table:
     """Within p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
     return _published(request, 1)
 
 
 @register("zb-2p", summary="the paper's search in the memory of 2p, half released at B", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True, memory_aware=True, objective=Objective.SPAN)  # fmt: skip
+          splits_weight=True, cost_aware=True, objective=Objective.SPAN)  # fmt: skip
 def zb_2p(request: Request) -> Table:
     """Within 2p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
     return _published(request, 2)
@@ -54,7 +54,7 @@ def _published(request: Request, multiple: int) -> Table:
 
 
 @register("v-auto", summary="fastest V order within the memory limit", placement=Placement.V, virtual_stages=(2,),
-          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          splits_weight=True, cost_aware=True)  # fmt: skip
 def v_auto(request: Request) -> Table:
     """V placement, any memory limit, aware of the costs."""
     return fastest_v(request, request.memory_limit, published_zbv)

@@ -18,7 +18,7 @@ from primus_search.schedule.table import Placement, Table
 
 
 @register("interleaved-zb", summary="interleaved 1F1B with W in the gaps, memory of 1F1B", placement=Placement.LOOP,
-          virtual_stages=None, splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          virtual_stages=None, splits_weight=True, cost_aware=True)  # fmt: skip
 def interleaved_zb(request: Request) -> Table:
     """Bubble (p-1)(F+B-W)/v at F=B=W, peak p; a little more where m is no multiple of p."""
     p, m = request.stages, request.microbatches
@@ -27,7 +27,7 @@ def interleaved_zb(request: Request) -> Table:
 
 
 @register("gis", summary="interleaved in small groups, less memory", placement=Placement.LOOP, virtual_stages=None,
-          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          splits_weight=True, cost_aware=True)  # fmt: skip
 def gis(request: Request) -> Table:
     """Peak g + (p - g)/v; without a group, the largest that fits the memory limit."""
     p, v = request.stages, request.virtual_stages

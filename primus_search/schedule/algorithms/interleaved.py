@@ -38,8 +38,7 @@ class Alternation:
         return warm_steady_cool(request, self.chunk, self.micro_batch, self.warm_up)
 
 
-@register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None,
-          memory_aware=True)  # fmt: skip
+@register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None)
 def interleaved(request: Request) -> Table:
     """Bubble (p-1)(F+B+W)/v, peak (v p + p - 1)/v on rank 0, when m is a multiple of p.
 

@@ -11,7 +11,7 @@ from primus_search.schedule.table import PassKind, Placement, Table
 
 
 @register("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", placement=Placement.V,
-          virtual_stages=(2,), cost_aware=True, memory_aware=True)  # fmt: skip
+          virtual_stages=(2,), cost_aware=True)  # fmt: skip
 def one_f_one_b_v(request: Request) -> Table:
     """Peak 2p // 3 + 1, that of the published building block; at least 2."""
     units = max(2, 2 * request.stages // 3 + 1)

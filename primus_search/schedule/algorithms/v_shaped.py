@@ -19,21 +19,21 @@ from primus_search.schedule.table import Placement, Table
 
 
 @register("zbv", summary="V placement, zero bubble, memory of 1F1B", placement=Placement.V, virtual_stages=(2,),
-          splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          splits_weight=True, cost_aware=True)  # fmt: skip
 def zbv(request: Request) -> Table:
     """Span bubble 0 at F=B=W, peak p."""
     return fastest_v(request, own_limit(request, request.stages), published_zbv)
 
 
 @register("v-half", summary="V placement in about half the memory of 1F1B", placement=Placement.V,
-          virtual_stages=(2,), splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          virtual_stages=(2,), splits_weight=True, cost_aware=True)  # fmt: skip
 def v_half(request: Request) -> Table:
     """Peak (p + 2) // 2."""
     return fastest_v(request, own_limit(request, (request.stages + 2) // 2))
 
 
 @register("v-min", summary="V placement in about a third of the memory of 1F1B", placement=Placement.V,
-          virtual_stages=(2,), splits_weight=True, cost_aware=True, memory_aware=True)  # fmt: skip
+          virtual_stages=(2,), splits_weight=True, cost_aware=True)  # fmt: skip
 def v_min(request: Request) -> Table:
     """Peak (p + 4) // 3."""
     return fastest_v(request, own_limit(request, (request.stages + 4) // 3))
