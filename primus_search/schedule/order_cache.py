@@ -17,7 +17,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from primus_search.guards.files import cache_folder
 from primus_search.schedule.table import Placement, Table
@@ -31,6 +30,7 @@ STALE_DAYS = 30
 
 SECONDS_PER_DAY = 86_400.0
 
+FACTS = ("name", "stages", "microbatches", "virtual_stages")
 COLUMNS = (("offsets", "<i8"), ("kind", "<i1"), ("stage", "<i2"), ("micro_batch", "<i4"), ("overlaps_next", "<i1"))
 
 
@@ -72,42 +72,22 @@ def folder() -> Path:
 def _read(data: bytes) -> Table:
     head, _, body = zlib.decompress(data).partition(b"\n")
     facts, at = json.loads(head), 0
-    columns = {}
+    columns: dict[str, Any] = {}
     for column, dtype in COLUMNS:
         length = facts["stages"] + 1 if column == "offsets" else facts["rows"]
         columns[column] = np.frombuffer(body, dtype=dtype, count=length, offset=at)
         at += columns[column].nbytes
     columns["overlaps_next"] = columns["overlaps_next"].astype(np.bool_)
-    return Table(
-        name=facts["name"],
-        stages=facts["stages"],
-        microbatches=facts["microbatches"],
-        virtual_stages=facts["virtual_stages"],
-        placement=Placement(facts["placement"]),
-        **columns,
-    )
+    return Table(placement=Placement(facts["placement"]), **{name: facts[name] for name in FACTS}, **columns)
 
 
 def _write(path: Path, table: Table) -> None:
     if not path.parent.exists():
         _tidy(path.parent.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {
-        "name": table.name,
-        "stages": table.stages,
-        "microbatches": table.microbatches,
-        "virtual_stages": table.virtual_stages,
-        "placement": table.placement.value,
-        "rows": len(table.kind),
-    }
-    columns: dict[str, NDArray[Any]] = {
-        "offsets": table.offsets,
-        "kind": table.kind,
-        "stage": table.stage,
-        "micro_batch": table.micro_batch,
-        "overlaps_next": table.overlaps_next,
-    }
-    body = b"".join(columns[column].astype(dtype).tobytes() for column, dtype in COLUMNS)
+    facts = {name: table.__getattribute__(name) for name in FACTS}
+    facts |= {"placement": table.placement.value, "rows": len(table)}
+    body = b"".join(table.__getattribute__(column).astype(dtype).tobytes() for column, dtype in COLUMNS)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     beside.write_bytes(zlib.compress(json.dumps(facts).encode() + b"\n" + body, level=1))
     beside.replace(path)

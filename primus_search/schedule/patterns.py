@@ -17,18 +17,7 @@ def warm_steady_cool(request: Request, chunk: Ints, micro_batch: Ints, warm_up: 
     """
     p, m, v = request.stages, request.microbatches, request.virtual_stages
     kind, stage, micro = _alternate(chunk, micro_batch, np.asarray(warm_up, dtype=np.int64), p, m, v)
-    return Table(
-        name=request.name,
-        stages=p,
-        microbatches=m,
-        virtual_stages=v,
-        placement=request.placement,
-        offsets=np.arange(p + 1, dtype=np.int64) * (2 * v * m),
-        kind=kind,
-        stage=stage,
-        micro_batch=micro,
-        overlaps_next=np.zeros(len(kind), dtype=np.bool_),
-    )
+    return request.table(kind, stage, micro)
 
 
 @njit(cache=True)

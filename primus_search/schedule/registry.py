@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primus_search.errors import ScheduleError
 from primus_search.schedule import algorithms
@@ -64,6 +65,21 @@ class Request:
         """The error that says why this algorithm cannot serve this request."""
         shape = f"stages={self.stages}, microbatches={self.microbatches}, virtual_stages={self.virtual_stages}"
         return ScheduleError(f"{self.name} ({shape}): {reason}")
+
+    def table(self, kind: NDArray[Any], stage: NDArray[Any], micro_batch: NDArray[Any]) -> Table:
+        """A table of columns laid out rank after rank, every rank with as many passes, none of them overlapped."""
+        return Table(
+            name=self.name,
+            stages=self.stages,
+            microbatches=self.microbatches,
+            virtual_stages=self.virtual_stages,
+            placement=self.placement,
+            offsets=np.arange(self.stages + 1, dtype=np.int64) * (len(kind) // self.stages),
+            kind=kind,
+            stage=stage,
+            micro_batch=micro_batch,
+            overlaps_next=np.zeros(len(kind), dtype=np.bool_),
+        )
 
 
 Serves = Callable[[Ints, Ints], Bools]

@@ -6,7 +6,6 @@ import pytest
 from primus_search.errors import ScheduleError
 from primus_search.schedule import Costs, PassKind, build, lower_bound, peak_activations, simulate
 from primus_search.schedule.optimise.greedy_insertion import timetable
-from primus_search.schedule.optimise.list_scheduling import as_table
 from primus_search.schedule.registry import make_request
 
 
@@ -29,7 +28,7 @@ def test_laid_orders_are_complete_run_as_laid_and_keep_their_memory() -> None:
         work = float(stage.duration[:3].sum())
         makespan, *columns = timetable(p, m, np.ascontiguousarray(stage.duration[:3]), stage.comm, stage.activation,
                                        limit, work, 0.5 * work)  # fmt: skip
-        table = as_table(request, *columns)
+        table = request.table(*columns)
         assert len({*zip(table.kind, table.stage, table.micro_batch, strict=True)}) == 6 * p * m
         assert np.bincount(table.kind, minlength=len(PassKind))[: PassKind.BW].tolist() == [2 * p * m] * 3
         # Run as early as possible, the order is no slower than it was laid, and holds no more.

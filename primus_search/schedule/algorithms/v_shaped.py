@@ -44,10 +44,7 @@ def published_zbv(request: Request) -> Iterator[Table]:
     p, m = request.stages, request.microbatches
     if m < 2 * p:
         return
-    kind, stage, micro = _zbv(p, m)
-    yield Table(name=request.name, stages=p, microbatches=m, virtual_stages=2, placement=Placement.V,
-                offsets=np.arange(p + 1, dtype=np.int64) * 4 * m, kind=kind, stage=stage, micro_batch=micro,
-                overlaps_next=np.zeros(4 * p * m, dtype=np.bool_))  # fmt: skip
+    yield request.table(*_zbv(p, m))
 
 
 RUNS = np.array([[0, -1, -1, -1], [1, 0, -1, -1], [1, 2, -1, -1], [0, 3, 1, 2], [3, 1, 2, -1], [3, 2, -1, -1],

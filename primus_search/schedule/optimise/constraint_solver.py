@@ -15,7 +15,7 @@ import numpy as np
 
 from primus_search.schedule.algorithms.automatic import v_auto, zb_auto
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.optimise.list_scheduling import as_table, stages_of_rank
+from primus_search.schedule.optimise.list_scheduling import stages_of_rank
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import PassKind, Placement, Table
@@ -155,8 +155,7 @@ def _by_start(request: Request, starts: np.ndarray) -> Table:
         kinds.append(k[order])
         stages.append(s[order])
         micros.append(j[order])
-    return as_table(
-        request,
+    return request.table(
         np.concatenate(kinds).astype(np.int8),
         np.concatenate(stages).astype(np.int16),
         np.concatenate(micros).astype(np.int32),

@@ -5,6 +5,8 @@ for later micro-batches, and more such periods go in there. The warm-up, the coo
 the same. Nothing is assumed about the result: its links are resolved and its times are computed like any other's.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numba import njit
 
@@ -47,12 +49,9 @@ def _runs(table: Table) -> bool:
 def _longer(table: Table, cuts: np.ndarray, shift: int, step: int, times: int, microbatches: int) -> Table:
     rows = len(table) // table.stages + times * step
     kind, stage, micro = _insert(table.kind, table.stage, table.micro_batch, cuts, step, shift, times, rows)
-    return Table(
-        name=table.name,
-        stages=table.stages,
+    return replace(
+        table,
         microbatches=microbatches,
-        virtual_stages=table.virtual_stages,
-        placement=table.placement,
         offsets=np.arange(table.stages + 1, dtype=np.int64) * rows,
         kind=kind,
         stage=stage,

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.registry import Request
-from primus_search.schedule.table import Table, rank_of_stage
+from primus_search.schedule.table import rank_of_stage
 
 F, B, W = 0, 1, 2
 
@@ -110,22 +110,6 @@ def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | Non
     if not np.isfinite(makespan):
         return None
     return Dispatched(makespan=float(makespan), kind=kind, stage=stage, micro_batch=micro_batch)
-
-
-def as_table(request: Request, kind: np.ndarray, stage: np.ndarray, micro_batch: np.ndarray) -> Table:
-    """A table from columns laid out rank after rank."""
-    return Table(
-        name=request.name,
-        stages=request.stages,
-        microbatches=request.microbatches,
-        virtual_stages=request.virtual_stages,
-        placement=request.placement,
-        offsets=np.arange(request.stages + 1, dtype=np.int64) * rows_per_rank(request),
-        kind=kind,
-        stage=stage,
-        micro_batch=micro_batch,
-        overlaps_next=np.zeros(len(kind), dtype=np.bool_),
-    )
 
 
 @njit(cache=True)

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from primus_search.schedule.optimise.list_scheduling import POLICIES, Policy, as_table
+from primus_search.schedule.optimise.list_scheduling import POLICIES, Policy
 from primus_search.schedule.optimise.portfolio import Contestant, Rules, dispatched, fastest, woven
 from primus_search.schedule.optimise.split_backward import split_backward
 from primus_search.schedule.optimise.zb_heuristic import HABITS, heuristic
@@ -76,7 +76,7 @@ def _published(request: Request, limit: float) -> Iterator[Contestant]:
     for habits in HABITS if request.virtual_stages == 1 else ():
         order = heuristic(request, habits, limit, half_at_b=False)
         if order is not None:
-            table = partial(as_table, request, order.kind, order.stage, order.micro_batch)
+            table = partial(request.table, order.kind, order.stage, order.micro_batch)
             yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=table)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from primus_search.schedule.bounds import bound
 from primus_search.schedule.optimise.anneal import anneal
 from primus_search.schedule.optimise.extend import extended
-from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, as_table, dispatch
+from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, dispatch
 from primus_search.schedule.optimise.split_backward import patiences, split_backward
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
@@ -172,7 +172,7 @@ def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> It
     for policy in policies:
         order = dispatch(request, policy, limit)
         if order is not None:
-            table = as_table(request, order.kind, order.stage, order.micro_batch)
+            table = request.table(order.kind, order.stage, order.micro_batch)
             yield as_run(request, table, cost=DISPATCH_WEIGHT)
 
 
@@ -195,4 +195,4 @@ def _polished(request: Request, winner: Contestant, limit: float, work: int) -> 
     found = anneal(request, start, limit, bound(request, limit), work)
     if found.makespan >= winner.makespan * (1.0 - CLOSE):
         return table
-    return as_table(request, found.kind, found.stage, found.micro_batch)
+    return request.table(found.kind, found.stage, found.micro_batch)

@@ -4,7 +4,7 @@ Every zero-bubble schedule here is an order of forwards and input gradients, whi
 which depend on the costs and on the memory. This module does the second part for all of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
@@ -39,12 +39,8 @@ class Woven:
 
     def table(self) -> Table:
         """The table."""
-        return Table(
-            name=self.pattern.name,
-            stages=self.pattern.stages,
-            microbatches=self.pattern.microbatches,
-            virtual_stages=self.pattern.virtual_stages,
-            placement=self.pattern.placement,
+        return replace(
+            self.pattern,
             offsets=self.offsets,
             kind=self.kind,
             stage=self.stage,

@@ -17,7 +17,7 @@ from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.optimise.fill_gaps import inserted, rewoven
 from primus_search.schedule.optimise.greedy_insertion import timetable
-from primus_search.schedule.optimise.list_scheduling import POLICIES, as_table
+from primus_search.schedule.optimise.list_scheduling import POLICIES
 from primus_search.schedule.optimise.portfolio import Contestant, Rules, by_score, dispatched, fastest, woven
 from primus_search.schedule.optimise.split_backward import patiences
 from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of
@@ -182,7 +182,7 @@ class _Floor:
         if not np.isfinite(makespan):
             return None
         contestant = Contestant(
-            makespan=makespan, span=span, cost=FILL_WEIGHT, table=partial(as_table, self.request, *better),
+            makespan=makespan, span=span, cost=FILL_WEIGHT, table=partial(self.request.table, *better),
             again=partial(_played, start, turns, self.limit),
         )  # fmt: skip
         return contestant, tuple(better)

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.optimise.list_scheduling import Dispatched, as_table
+from primus_search.schedule.optimise.list_scheduling import Dispatched
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Table
@@ -69,7 +69,7 @@ def best_of_the_grid(request: Request, limit: float, half_at_b: bool) -> Table:
         raise request.refuse(f"one micro-batch does not fit a memory limit of {limit:g} micro-batches of activations")
     # Times are rounded to this, so that orders that differ by float noise are equals.
     grain = 1e-11 * request.microbatches * float(request.costs.duration[:3].sum()) or 1.0
-    tables = [as_table(request, order.kind, order.stage, order.micro_batch) for order in fitting]
+    tables = [request.table(order.kind, order.stage, order.micro_batch) for order in fitting]
     scores = [_score(order, table, request.objective, grain) for order, table in zip(fitting, tables, strict=True)]
     return tables[scores.index(min(scores))]
 
