@@ -16,7 +16,7 @@ from primus_search.cost.confidence.uncertainty import interval, is_doubtful, mem
 from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import Projection
+from primus_search.cost.projection import Memory, Projection
 from primus_search.errors import PrimusSearchError
 from primus_search.measured_run import MeasuredRun, RunTable, SkippedRun
 from primus_search.units import GB
@@ -37,63 +37,58 @@ class Refitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredRun:
-    """One projected run. `refitted`: its rate by numbers fitted without it, which then is what is scored."""
+    """One projected run, compared with what was measured.
+
+    predicted         tokens per second and GPU
+    interval          ends of the 90 % interval of the predicted rate
+    fit_probability   probability that it runs in device memory
+    verdict           FITS, AT RISK or OOM
+    memory            predicted and measured bytes in the view its source reports; None where it reports none
+    """
 
     run: MeasuredRun
     projection: Projection
-    refitted: Refitted | None = None
-
-    @property
-    def predicted(self) -> float:
-        """Tokens per second and GPU."""
-        if self.refitted is not None:
-            return self.refitted.rate
-        return float(self.projection.tokens_per_s_per_gpu[0])
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Ends of the 90 % interval of the predicted rate."""
-        if self.refitted is not None:
-            return self.refitted.low, self.refitted.high
-        found = interval(self.run.cluster, self.run.model, self.run.candidates.fp8, np.array([self.predicted]))
-        return float(found.low[0]), float(found.high[0])
-
-    @property
-    def has_rate(self) -> bool:
-        """Whether the run publishes tokens/s."""
-        return self.run.has_rate
+    predicted: float
+    interval: tuple[float, float]
+    fit_probability: float
+    verdict: str
+    memory: tuple[float, float] | None
 
     @property
     def error(self) -> float:
         """Signed relative error of the predicted rate."""
         return self.predicted / self.run.tokens_per_s_per_gpu - 1.0
 
-    @property
-    def fit_probability(self) -> float:
-        """How surely it runs in device memory."""
-        cluster = self.run.cluster
-        error = memory_error(cluster.stack, self.run.model)
-        return float(fit_probability(self.projection.memory, cluster.accelerator, error=error)[0])
 
-    @property
-    def verdict(self) -> str:
-        """FITS, AT RISK or OOM."""
-        doubtful = is_doubtful(self.run.cluster.stack, self.run.model)
-        return fit_verdict(self.fit_probability, float(self.projection.headroom_bytes[0]), is_assumed=doubtful)
+def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
+    """A run with its projection and what that says of its rate and its memory."""
+    cluster, model = run.cluster, run.model
+    rate = projection.tokens_per_s_per_gpu
+    ends = interval(cluster, model, run.candidates.fp8, rate)
+    error = memory_error(cluster.stack, model)
+    probability = float(fit_probability(projection.memory, cluster.accelerator, error=error)[0])
+    headroom = float(projection.headroom_bytes[0])
+    return ScoredRun(
+        run=run,
+        projection=projection,
+        predicted=float(rate[0]),
+        interval=(float(ends.low[0]), float(ends.high[0])),
+        fit_probability=probability,
+        verdict=fit_verdict(probability, headroom, is_assumed=is_doubtful(cluster.stack, model)),
+        memory=_peaks(run, projection.memory),
+    )
 
-    @property
-    def memory(self) -> tuple[float, float] | None:
-        """Predicted and measured bytes in the view the run's source reports; None where it reports none.
 
-        Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
-        """
-        measured = self.run.measured
-        if math.isnan(measured.peak_bytes):
-            return None
-        memory = self.projection.memory
-        views = {"allocated": memory.allocated - memory.expert_buffers, "driver": memory.driver}
-        predicted = (views | {"reserved": memory.reserved - memory.expert_buffers})[measured.peak_kind]
-        return float(predicted[0]), measured.peak_bytes
+def _peaks(run: MeasuredRun, memory: Memory) -> tuple[float, float] | None:
+    """Predicted and measured bytes in the view a run's source reports.
+
+    Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
+    """
+    if math.isnan(run.measured.peak_bytes):
+        return None
+    views = {"allocated": memory.allocated - memory.expert_buffers, "driver": memory.driver}
+    predicted = (views | {"reserved": memory.reserved - memory.expert_buffers})[run.measured.peak_kind]
+    return float(predicted[0]), run.measured.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +106,9 @@ class Validation:
 
     def with_rates(self, refitted: Mapping[tuple[str, int], Refitted]) -> "Validation":
         """The same runs scored by other rates, given by their place; a run without one keeps its own."""
-        rows = tuple(replace(row, refitted=refitted.get(row.run.place)) for row in self.rows)
-        return replace(self, rows=rows)
+        pairs = [(row, refitted.get(row.run.place)) for row in self.rows]
+        rows = (replace(row, predicted=r.rate, interval=(r.low, r.high)) if r else row for row, r in pairs)
+        return replace(self, rows=tuple(rows))
 
     @property
     def errors(self) -> Floats:
@@ -147,7 +143,7 @@ def project_runs(runs: Sequence[MeasuredRun]) -> tuple[list[ScoredRun], list[Ski
     answers = [_projected(table) for table in members[:1]] + spread(_projected, members[1:], at_least=WORTH_SPREADING)
     for run, answer in zip(chain(*members), chain(*answers), strict=True):
         if isinstance(answer, Projection):
-            rows[id(run)] = ScoredRun(run=run, projection=answer)
+            rows[id(run)] = scored(run, answer)
         else:
             refused.append(SkippedRun(id=run.id, place=run.place, reason=answer))
     return [rows[id(run)] for run in runs if id(run) in rows], refused
