@@ -14,7 +14,7 @@ from primus_search.exploration.engines.local_engine import Processes
 from primus_search.exploration.engines.task_assignment import WorkerLost
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
-from primus_search.exploration.exhaustive.task_plan import look, plan_tasks
+from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places
 from primus_search.exploration.findings import Findings
 from tests.support.kills import TASK_ROWS, write_space
 
@@ -22,7 +22,7 @@ from tests.support.kills import TASK_ROWS, write_space
 def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
     """They are missed when the next task is sent, not while one is waited for."""
     funnel = Funnel(load_space(write_space(tmp_path)), 10)
-    tasks = plan_tasks(funnel, TASK_ROWS, look(funnel))[:12]
+    tasks = plan_tasks(funnel, TASK_ROWS, promising_places(funnel))[:12]
     engine = Processes(funnel, 2)
     try:
         findings = engine.map(tasks, lambda _: Shortlist.empty(10).cut)
@@ -40,7 +40,7 @@ def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
 def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, tmp_path: Path) -> None:
     """Workers that wait for work, or are just given some, hold nothing that the others or the end need."""
     funnel = Funnel(load_space(write_space(tmp_path)), 10)
-    tasks = plan_tasks(funnel, TASK_ROWS, look(funnel))[:8]
+    tasks = plan_tasks(funnel, TASK_ROWS, promising_places(funnel))[:8]
     engine = Processes(funnel, 2)
     try:
         done = [task.number for task, _ in engine.map(tasks[:2], lambda _: Shortlist.empty(10).cut)]
@@ -62,7 +62,7 @@ def test_what_a_worker_raises_is_raised_with_where(tmp_path: Path, monkeypatch: 
     funnel = Funnel(load_space(write_space(tmp_path)), 10)
     engine = Processes(funnel, 2)
     with pytest.raises(ValueError, match="no such row") as caught, closing(engine):
-        list(engine.map(plan_tasks(funnel, TASK_ROWS, look(funnel)), lambda _: Shortlist.empty(10).cut))
+        list(engine.map(plan_tasks(funnel, TASK_ROWS, promising_places(funnel)), lambda _: Shortlist.empty(10).cut))
     assert "in fails" in "".join(caught.value.__notes__)
 
 
@@ -74,4 +74,4 @@ def test_a_task_that_ends_every_worker_is_named(tmp_path: Path, monkeypatch: pyt
         pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 4 times"),
         closing(engine),
     ):
-        list(engine.map(plan_tasks(funnel, TASK_ROWS, look(funnel)), lambda _: Shortlist.empty(10).cut))
+        list(engine.map(plan_tasks(funnel, TASK_ROWS, promising_places(funnel)), lambda _: Shortlist.empty(10).cut))
