@@ -1,6 +1,7 @@
 """From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
