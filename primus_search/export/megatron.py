@@ -7,7 +7,7 @@ from typing import Any
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron_arguments import GROUP, TRAINING, candidate_settings
-from primus_search.export.megatron_models import model_settings
+from primus_search.export.megatron_models import edits, model_settings
 
 SCRIPT = "megatron.sh"
 EDITS = [
@@ -50,7 +50,7 @@ def script(job: LaunchJob) -> str:
     nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
     groups = arguments(job)
     is_fsdp = any(groups["CANDIDATE_ARGS"].get(name) for name in ("use_torch_fsdp2", "use_megatron_fsdp"))
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
+    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS + edits(job.model))
     lines += [
         # Megatron wants 1 for overlap with tensor and context parallelism, and refuses 1 under FSDP (arguments.py).
         f"export CUDA_DEVICE_MAX_CONNECTIONS={8 if is_fsdp else 1}",

@@ -35,6 +35,11 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
     return said
 
 
+def edits(model: Model) -> list[str]:
+    """What a model of ours does not say and a person has to: which activation an MLP without a gate has."""
+    return [] if model.is_gated else ["activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron"]
+
+
 def _settings(job: LaunchJob) -> dict[str, Any]:
     model = job.model
     has_learned = model.learned_positions > 0

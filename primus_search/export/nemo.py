@@ -11,7 +11,7 @@ from typing import Any
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron_arguments import TRAINING, candidate_settings
-from primus_search.export.megatron_models import model_settings
+from primus_search.export.megatron_models import edits, model_settings
 
 SCRIPT = "nemo.sh"
 EDITS = [
@@ -93,7 +93,7 @@ def script(job: LaunchJob) -> str:
     """The script as text."""
     nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
     own = [f"RECIPE: one of {PRECISION[job.row['fp8']]}()"] if job.row["fp8_attention"] else []
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS + own)
+    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS + own + edits(job.model))
     lines += [
         ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
         ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',

@@ -11,7 +11,7 @@ from primus_search.declare.source import written
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron_arguments import TRAINING, candidate_settings
-from primus_search.export.megatron_models import model_settings
+from primus_search.export.megatron_models import edits, model_settings
 
 EXPERIMENT, SCRIPT = "primus.yaml", "primus.sh"
 EDITS = [
@@ -62,7 +62,8 @@ def experiment(job: LaunchJob) -> str:
         "workspace": "${PRIMUS_WORKSPACE:./output}",
         "modules": {"pre_trainer": module},
     }
-    lines = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in EDITS)]
+    by_hand = EDITS if own else EDITS + edits(job.model)
+    lines = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in by_hand)]
     return "\n".join(lines) + "\n" + written(data)
 
 

@@ -1,5 +1,7 @@
 """Which parts of a projection rest on measured ranges: by shape, precision, device, scale and stack."""
 
+from dataclasses import replace
+
 import pytest
 
 from primus_search.candidates import Candidates, Fp8
@@ -98,6 +100,14 @@ def test_every_shipped_range_has_points_sizes_and_a_source() -> None:
 def test_a_range_that_is_no_box_is_refused() -> None:
     with pytest.raises(ValueError, match="low and high"):
         box(low=(2.0,), high=(1.0,))
+
+
+@pytest.mark.parametrize("name", ["hyper-connections", "per-layer embeddings"])
+def test_streams_and_embeddings_of_every_layer_are_extrapolated(name: str) -> None:
+    model = replace(MODEL, hyper_streams=4) if "hyper" in name else replace(MODEL, per_layer_embedding=256)
+    job = Job(model, load_cluster("h100", 1), Workload(seq_length=8192, global_batch_size=8))
+    found = {part.part: part for part in coverage(job, Candidates.table(tp=8), GB80, load_ranges())}
+    assert not found["mixers"].is_calibrated and name in found["mixers"].why
 
 
 @pytest.mark.parametrize("fp8", [Fp8.NONE, Fp8.HYBRID])
