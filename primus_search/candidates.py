@@ -146,9 +146,22 @@ class Candidates:
 
         Raises KeyError for a word that is none of the enumeration's.
         """
-        columns: dict[str, Any] = {n: KNOB[n].code(word) if n in WORDS else word for n, word in row.items()}
-        schedule, layout = columns.pop("schedule", "1f1b"), columns.pop("pipeline_layout", "even")
-        return cls.table(schedules=(schedule,), layouts=(Layout.parse(layout),), **columns)
+        return cls.from_rows([row])
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
+        """A table of one or more candidates, whose rows name the same columns; each word is put into its code once."""
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        schedules = tuple(dict.fromkeys(columns.get("schedule", ("1f1b",))))
+        layouts = tuple(dict.fromkeys(columns.get("pipeline_layout", ("even",))))
+        for name, values in columns.items():
+            if name in WORDS:
+                codes = {text: KNOB[name].code(text) for text in set(map(str, values))}
+                columns[name] = [codes[str(word)] for word in values]
+        for name, words in (("schedule", schedules), ("pipeline_layout", layouts)):
+            if name in columns:
+                columns[name] = [words.index(word) for word in columns[name]]
+        return cls.table(schedules=schedules, layouts=tuple(map(Layout.parse, layouts)), **columns)
 
     # --- facts of a row that formulas share ------------------------------------------------------------------------
 

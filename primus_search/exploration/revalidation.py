@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, joined
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates
 from primus_search.cost.project import Projector
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
@@ -178,7 +178,7 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
     """
     space, choice = run.space, run.cluster(1)
     words = [knobs_of(row) for row in rows if is_on(row, choice)]
-    candidates = joined([Candidates.from_words(dict(zip(COLUMN_NAMES, one, strict=True))) for one in words])
+    candidates = Candidates.from_rows([dict(zip(COLUMN_NAMES, one, strict=True)) for one in words])
     job = space.job_on(choice.cluster)
     projector = Projector(job, memory_margin=space.search.memory_margin)
     projection = projector.project(candidates)

@@ -122,7 +122,7 @@ class PageRows:
     def _columns(self, shown: NDArray[np.int64]) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Description and bytes of each column."""
         for name, (codes, values) in self._coded.items():
-            used = np.unique(codes[shown])
+            used = np.flatnonzero(np.bincount(codes[shown]))
             if len(used) == 1:
                 yield {"name": name, "kind": "same", "value": values[int(used[0])]}, b""
                 continue
@@ -173,8 +173,9 @@ class _Watched(dict[str, Any]):
 def _codes(kept: Kept, name: str) -> tuple[NDArray[np.int64], list[Any]]:
     """A column as positions in its values, without values that no row has."""
     codes, values = kept.codes(name)
-    used, places = np.unique(codes, return_inverse=True)
-    return places.astype(np.int64), [values[int(i)] for i in used]
+    is_used = np.bincount(codes, minlength=len(values)) > 0
+    places = np.cumsum(is_used) - 1
+    return places[codes], [values[i] for i in np.flatnonzero(is_used).tolist()]
 
 
 def _verdict(row: Row) -> str:
@@ -201,10 +202,13 @@ def _number(name: str, column: NDArray[np.float64]) -> tuple[dict[str, Any], byt
     if name != EXACT:
         half, mask = np.uint32(1 << (TRIMMED_BITS - 1)), np.uint32(2**32 - (1 << TRIMMED_BITS))
         values = ((values.view("<u4") + half) & mask).view("<f4")
+    most = min(len(values) // DICTIONARY_SHARE, 1 << 16)
+    if len(np.unique(values[: 2 * most])) > most:  # so has the whole column, which takes longer to sort
+        return {"name": name, "kind": "number", "width": 4}, _planes(values)
     distinct, codes = np.unique(values, return_inverse=True)
     if len(distinct) == 1:
         return {"name": name, "kind": "same", "value": float(distinct[0])}, b""
-    if len(distinct) > min(len(values) // DICTIONARY_SHARE, 1 << 16):
+    if len(distinct) > most:
         return {"name": name, "kind": "number", "width": 4}, _planes(values)
     content, width = _integers(codes.astype(np.int64), len(distinct))
     return {"name": name, "kind": "number", "width": width, "distinct": len(distinct)}, _planes(distinct) + content

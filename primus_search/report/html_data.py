@@ -18,7 +18,6 @@ from primus_search.cost.projection import Memory, Step
 from primus_search.errors import InputError
 from primus_search.exploration.result import PROJECTED
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_of
-from primus_search.exploration.trials import table_of, values_of
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.report.html_columns import PageRows
@@ -104,8 +103,8 @@ def _add_parts(rows: PageRows, e: Explained) -> None:
     added = [row["time_evidence"] == row["memory_evidence"] == PROJECTED for row in rows.added]
     if not any(added):
         return
-    values = [values_of(Candidates.from_words({n: row[n] for n in COLUMN_NAMES})) for row in rows.added]
-    projection = e.judge.projector.project(table_of(values))
+    candidates = Candidates.from_rows([{name: row[name] for name in COLUMN_NAMES} for row in rows.added])
+    projection = e.judge.projector.project(candidates)
     rows.fill(
         {f.name: np.where(added, projection.step.__getattribute__(f.name), np.nan) for f in fields(Step)},
         {f.name: np.where(added, projection.memory.__getattribute__(f.name), np.nan) for f in fields(Memory)},
