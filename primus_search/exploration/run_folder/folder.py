@@ -15,6 +15,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -268,9 +269,11 @@ def fingerprint(space: Space) -> str:
 
 
 def _versions() -> dict[str, str]:
-    installed = {d.metadata["Name"].lower() for d in metadata.distributions()}
-    found = {name: metadata.version(name) for name in PACKAGES if name in installed}
-    return {"primus-search": __version__, "python": platform.python_version(), "platform": sys.platform, **found}
+    found = {"primus-search": __version__, "python": platform.python_version(), "platform": sys.platform}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def ranked_rows(result: SearchResult) -> list[dict[str, Any]]:
