@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
+from primus_search.bounded import bounded_minimum
 from primus_search.candidates import Candidates, Floats, Ints, joined
 from primus_search.cores import one_blas_thread
 from primus_search.cost.project import Projector
 from primus_search.job import Job
 from primus_search.learn.hypotheses import Hypothesis
-from primus_search.learn.site_numbers import NUMBERS, at, coordinates, rates_and_slopes
+from primus_search.learn.site_numbers import NUMBERS, at, bounds, coordinates, rates_and_slopes
 from primus_search.measured_run import MeasuredRun, overridden
 from primus_search.stack import Stack
 
@@ -30,8 +31,9 @@ MODEL_ERROR, GROUP_ERROR = 0.06, 0.06
 one model on one device. 90 % intervals then hold 85 to 95 % of left-out stacks' runs at every k.
 Leave-one-stack-out, tests/bench/learned_stacks.py."""
 
-EQUIVALENT_ERROR, FOLLOWING_STEPS = 0.01, 2
-"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate, and Gauss-Newton steps to it."""
+EQUIVALENT_SHARE, FOLLOWING_STEPS = 0.1, 2
+"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate, in standard deviations of the
+mixture, and Gauss-Newton steps to it."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
@@ -123,6 +125,15 @@ class Mixture:
     def mean(self) -> Floats:
         """Mean logarithm of every row."""
         return np.asarray(self.weights @ self.means)
+
+    @property
+    def variance(self) -> Floats:
+        """Variance of every row's logarithm."""
+        return np.asarray(self.weights @ (self.variances + (self.means - self.mean) ** 2))
+
+    def distances(self, logs: Floats) -> Floats:
+        """Mean square distance of sets of logarithms (sets, rows) from the means, in variances of the rows."""
+        return np.asarray(((logs - self.mean) ** 2 / self.variance).mean(axis=1))
 
     def quantile(self, share: float) -> Floats:
         """The logarithm below which a share of the mixture lies, of every row (bisection)."""
@@ -270,25 +281,28 @@ def _regress(
 
 
 def following(
-    h: Hypothesis, moved: Floats, covariance: Floats, references: Sequence[Reference], target: Floats
+    h: Hypothesis, moved: Floats, covariance: Floats, references: Sequence[Reference], target: "Mixture"
 ) -> Stack:
-    """The stack with the most probable numbers of a hypothesis whose log-rates follow a target, given their posterior.
+    """The stack with the numbers of a hypothesis, inside their bounds, whose log-rates follow a mixture's means.
 
-    moved: posterior mean of its coordinates less those of its stack. Rates are no straight lines over the distances
-    that a posterior moves, so they are taken again where the numbers have come to (Gauss-Newton).
+    moved, covariance: posterior of its coordinates less those of its stack. A rate weighs by how well the mixture knows
+    it. Rates are no straight lines over the distances that a posterior moves, so slopes are taken again where the
+    numbers have come to (Gauss-Newton).
     """
     start = coordinates(h.stack)
-    now, stack = moved, at(h.stack, start + moved)
-    error = EQUIVALENT_ERROR**2 * np.eye(len(target))
+    low, high = bounds()
+    now = np.clip(start + moved, low, high)
+    with one_blas_thread():
+        information = np.linalg.inv(covariance)
+    weights = 1.0 / (EQUIVALENT_SHARE**2 * target.variance)
     for _ in range(FOLLOWING_STEPS):
-        (line,) = lines_of([replace(h, stack=stack)], references)
-        gain = covariance @ line.slopes.T
-        left = target - line.rates - line.slopes @ (moved - now)
+        (line,) = lines_of([replace(h, stack=at(h.stack, now))], references)
+        left = target.mean - line.rates + line.slopes @ now
+        curvature = information + (line.slopes.T * weights) @ line.slopes
+        pull = information @ (start + moved) + (line.slopes.T * weights) @ left
         with one_blas_thread():
-            now = moved + gain @ np.linalg.solve(line.slopes @ gain + error, left)
-        stack = at(h.stack, start + now)
-        now = coordinates(stack) - start
-    return stack
+            now = bounded_minimum(curvature, pull, now, low, high)
+    return at(h.stack, now)
 
 
 def _log_student(distance: float, log_determinant: float, runs: int) -> float:

@@ -71,6 +71,11 @@ def coordinates(stack: Stack) -> Floats:
     return np.array([n.coordinate(float(number_of(stack, n.field))) for n in NUMBERS])
 
 
+def bounds() -> tuple[Floats, Floats]:
+    """Lowest and highest coordinate of every number."""
+    return np.array([n.coordinate(n.low) for n in NUMBERS]), np.array([n.coordinate(n.high) for n in NUMBERS])
+
+
 def at(stack: Stack, x: Floats) -> Stack:
     """The stack with its numbers at coordinates, inside their bounds."""
     return with_numbers(stack, {n.field: n.value(float(c)) for n, c in zip(NUMBERS, x, strict=True)})

@@ -36,8 +36,8 @@ from primus_search.measured_run import MeasuredRun
 from primus_search.stack import GROUP_OF, ErrorBand, Stack, number_of, with_numbers
 from primus_search.units import to_base, yaml_keys
 
-NEAR = 0.05
-"""Difference of log-rates at which the nearness of a hypothesis to the mixture trades for its probability."""
+FOLLOWED = 3
+"""Hypotheses, nearest to the mixture first, whose numbers are moved to follow it; the nearest is taken."""
 
 MOST_DEVICES = 2
 """Kinds of devices of the runs on which usual jobs are compared."""
@@ -94,10 +94,17 @@ def learn_stack(
     lines = lines_of(posterior.hypotheses, everywhere)
     rates = posterior.rates(lines)
     peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
-    nearest = int(np.argmin((_distances(rates) + _distances(peaks)) / NEAR**2 - 2.0 * np.log(posterior.weights)))
+    distances = rates.distances(rates.means) + peaks.distances(peaks.means)
+    likely = np.argsort(distances - 2.0 * np.log(posterior.weights), kind="stable")[:FOLLOWED].tolist()
+    followed = [
+        following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, rates)
+        for i in likely
+    ]
+    left = rates.distances(np.array([log_rates(stack, everywhere) for stack in followed]))
+    place = int(np.argmin(left + peaks.distances(peaks.means[likely])))
+    nearest = likely[place]
     chosen = posterior.hypotheses[nearest]
-    learned = posterior.moved[nearest], posterior.covariances[nearest]
-    stack = _with_peaks(following(chosen, *learned, everywhere, rates.mean), runs)
+    stack = _with_peaks(followed[place], runs)
     is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
     own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
     bands = {
@@ -107,11 +114,6 @@ def learn_stack(
     }
     stack = replace(stack, name=name, errors=bands, is_assumed=False)
     return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=rates, runs=tuple(runs))
-
-
-def _distances(mixture: Mixture) -> Floats:
-    """Mean square distance of every hypothesis from the mixture's means."""
-    return np.asarray(((mixture.means - mixture.mean) ** 2).mean(axis=1))
 
 
 def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int) -> ErrorBand:

@@ -12,6 +12,7 @@ import primus_search
 ROOT = Path(primus_search.__file__).parent
 
 FLOORS = {
+    "bounded": 0,
     "units": 0,
     "cores": 0,
     "field_paths": 0,

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats
+from primus_search.bounded import bounded_minimum
+from primus_search.candidates import Floats
 
 RESIDUAL_SCALE = 0.05
 """Residuals beyond this (noise between identical runs) count linearly."""
@@ -119,25 +120,10 @@ def solve(believed: Beliefs, x: Floats, errors: Floats, slopes: Floats, weights:
         curvature, pull = believed.precision.copy(), believed.pull.copy()
         curvature[:num, :num] += scaled.T @ scaled
         pull[:num] -= scaled.T @ (at_zero * scale)
-        fresh = _bounded(curvature, pull, z, believed)
+        fresh = bounded_minimum(curvature, pull, z, believed.low, believed.high)
         if np.abs(fresh - z).max(initial=0.0) < _SETTLED:
             return fresh
         z = fresh
-    return z
-
-
-def _bounded(curvature: Floats, pull: Floats, start: Floats, believed: Beliefs) -> Floats:
-    """The minimum of a quadratic inside the bounds: what leaves them is held there and the rest solved again."""
-    free: Bools = np.ones(len(start), dtype=bool)
-    z = start.copy()
-    while free.any():
-        held = pull[free] - curvature[np.ix_(free, ~free)] @ z[~free]
-        z[free] = np.linalg.solve(curvature[np.ix_(free, free)], held)
-        outside = free & ((z < believed.low) | (z > believed.high))
-        z = np.clip(z, believed.low, believed.high)
-        if not outside.any():
-            break
-        free &= ~outside
     return z
 
 
