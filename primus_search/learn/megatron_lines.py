@@ -114,7 +114,14 @@ _ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
 _ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d+(?:\.\d+)?)(?=[\s|/])")
 _BATCH = re.compile(r"(?:global|gloabl) batch size:\s+(\d+)(?=[\s|])")
 _LENGTH = re.compile(r"actual seqlen:\s+(\d+)(?=[\s|])")
-_RATE = re.compile(r"(?:tokens per gpu per second \(tgs\)|tokens per GPU \(tokens/s/GPU\)): (\d+(?:\.\d+)?)(?=[\s|/])")
+_RATES = (
+    "tokens per gpu per second (tgs)",
+    "tokens per GPU (tokens/s/GPU)",
+    "tokens/s/GPU inst/harmonic mean",
+    "tokens-per-second-per-gpu",
+    "tokens per second per device",
+)
+_RATE = re.compile("(?:" + "|".join(map(re.escape, _RATES)) + r"): (\d+(?:\.\d+)?)(?=[\s|/])")
 _PEAK = re.compile(r"max (allocated|reserved|cached): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
 _PEAK_GB = re.compile(r"mem-max-(allocated|reserved)-gigabytes: (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
 _ARGUMENTS = "- arguments -"

@@ -1,10 +1,12 @@
 """HuggingFace Trainer, ms-swift and LLaMA-Factory: banner, progress bar, JSON lines, state file."""
 
+import ast
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from primus_search.learn.progress_lines import SHORTEST_BAR_STEP_S, clock_s, observe_progress
 from primus_search.learn.readers import FileFormat, LogFormat, refuse, register
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine, steady
@@ -15,14 +17,11 @@ _BANNER = re.compile(
     r"(Instantaneous batch size per device|Total train batch size \([^)]*\)|Gradient Accumulation steps) = ([\d,]+)\s*$"
 )
 _BAR = re.compile(r"\|\s*(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<[^,\]]*, +[\d.]+(?:s/it|it/s)\]?")
-_CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
-_COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
 _SUMMARY = re.compile(r"'train_runtime': '?(\d[\d.]*)'?,.*'train_steps_per_second': '?(\d[\d.]*)'?[,}]")
 MEAN_NOTE = "step time is the run's mean, with its first steps, evaluations and checkpoints"
 _WORLD = re.compile(r"rank: \d+, world size: (\d+), ")
 _LENGTH_FLAGS = ("block_size", "max_seq_length", "cutoff_len", "model_max_length", "max_length")
-SHORTEST_BAR_STEP_S = 20.0
-"""A progress bar counts whole seconds: differences below this are added up until they reach it."""
+_STEPS = ("current_steps", "global_step/max_steps", "steps[global_step/max_steps]")
 RATE_ROUNDING = 5e-4
 """Half a digit of printed steps per second. A run that was resumed counts the steps before it, too."""
 FEWEST_STEPS, SLOWEST_RATE = 20, 0.1
@@ -34,7 +33,7 @@ STEADY_RATE = 0.10
 def observe(seen: Transcript, line: str) -> None:
     """One line of a Trainer's output, or of its JSON lines."""
     if line.lstrip().startswith("{") and ("elapsed_time" in line):
-        _observe_json(seen, line)
+        _observe_record(seen, line)
         return
     observe_flags(seen, line)
     banner = _BANNER.search(line)
@@ -52,55 +51,28 @@ def observe(seen: Transcript, line: str) -> None:
     if "/it" in line or "it/s" in line:
         bar = _BAR.search(line)
         if bar and int(bar[2]) > 0:
-            _observe_progress(seen, int(bar[1]), _seconds(bar[3]), SHORTEST_BAR_STEP_S)
+            observe_progress(seen, int(bar[1]), clock_s(bar[3]), SHORTEST_BAR_STEP_S)
 
 
-def _observe_json(seen: Transcript, line: str) -> None:
+def _observe_record(seen: Transcript, line: str) -> None:
+    """A record of the run so far, as JSON (files, LLaMA-Factory) or as Python prints a mapping (ms-swift)."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = json.loads(line) if '"' in line else ast.literal_eval(line.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return
     if not isinstance(record, dict):
         return
-    step = record.get("current_steps", str(record.get("global_step/max_steps", "")).split("/")[0])
-    elapsed = _seconds(str(record.get("elapsed_time", "")))
+    steps = next((record[name] for name in _STEPS if name in record), "")
+    step = str(steps).split("/")[0]
+    elapsed = clock_s(str(record.get("elapsed_time", "")))
     peak, rate = record.get("memory(GiB)"), record.get("tokens_per_gpu_per_sec")
     if isinstance(peak, int | float):
         seen.peak(MemoryKind.RESERVED, float(peak) * GIB)
     per_gpu, overall = rate, record.get("tokens_global_per_sec")
     if isinstance(per_gpu, int | float) and isinstance(overall, int | float) and per_gpu > 0:
         seen.scratch.setdefault("gpus", []).append(overall / per_gpu)
-    if str(step).isdigit():
-        _observe_progress(seen, int(step), elapsed, 0.0, float(rate) if isinstance(rate, int | float) else None)
-
-
-def _observe_progress(
-    seen: Transcript, step: int, elapsed: float | None, shortest_s: float, rate: float | None = None
-) -> None:
-    """A step line from the time since the progress before; evaluation bars restart and are no progress."""
-    if elapsed is None:
-        return
-    last_step, last_elapsed = seen.scratch.get("last", (0, None))
-    if step <= last_step:
-        return
-    if last_elapsed is not None and elapsed - last_elapsed < shortest_s:
-        return
-    span = step - last_step
-    seconds = (elapsed - last_elapsed) / span if last_elapsed is not None else 0.0
-    seen.add_step(StepLine(iteration=step, seconds=max(seconds, 0.0), span=span, rate=rate))
-    seen.scratch["last"] = (step, elapsed)
-
-
-def _seconds(text: str) -> float | None:
-    """Seconds of `1h 2m 3s`, `1:02:03` or `02:03`."""
-    colons, clock = _COLONS.match(text), _CLOCK.match(text)
-    if colons:
-        days, hours, minutes, seconds = (float(part or 0) for part in colons.groups())
-    elif clock and text:
-        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
-    else:
-        return None
-    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+    if step.isdigit():
+        observe_progress(seen, int(step), elapsed, SHORTEST_BAR_STEP_S, float(rate) if isinstance(rate, int | float) else None)
 
 
 def conclude_run(seen: Transcript) -> LogReading:

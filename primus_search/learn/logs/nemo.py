@@ -8,6 +8,7 @@ from typing import Any
 
 from primus_search.learn.logs.megatron_bridge import LAYOUT_NAMES
 from primus_search.learn.megatron_lines import MODEL_ARGUMENTS, SETTING_ARGUMENTS, megatron_facts, observe_layout
+from primus_search.learn.progress_lines import SHORTEST_BAR_STEP_S, clock_s, observe_progress
 from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
@@ -21,6 +22,7 @@ _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=[\s,|\]]|$)"
 _DLL = re.compile(r"DLL [\d-]+ [\d:.]+ - (\d+) (.*)$")
 _DLL_PARAMETER = re.compile(r"cfg/([\w/]+) : (\S+)")
 _BAR = re.compile(r"global_step=" + _NUMBER)
+_BAR_CLOCK = re.compile(r"\d+/\d+ \[((?:\d+:)?\d+:\d\d)<")
 _CONSOLE = re.compile(r"iteration (\d+)/\d+ \|")
 _GLOBAL_STEP = re.compile(r"global_step: (\d+)\b")
 _TIMING = re.compile(r"train_step_timing(?: in s)?\s*[=:]\s*" + _NUMBER)
@@ -39,6 +41,8 @@ def observe(seen: Transcript, line: str) -> None:
     if not seen.scratch.get("precise") and not seen.steps:
         _observe_facts(seen, line)
     if "train_step_timing" not in line:
+        if "global_step=" in line:
+            _observe_bar(seen, line)
         return
     dll, console = _DLL.search(line), _CONSOLE.search(line)
     if dll:
@@ -50,6 +54,13 @@ def observe(seen: Transcript, line: str) -> None:
         bar = _BAR.search(line)
         if bar:
             _add(seen, round(float(bar[1])), line, is_precise=False)
+
+
+def _observe_bar(seen: Transcript, line: str) -> None:
+    """The progress bar of a release without step timing: its clock counts whole seconds."""
+    step, clock = _BAR.search(line), _BAR_CLOCK.search(line)
+    if step and clock:
+        observe_progress(seen, round(float(step[1])), clock_s(clock[1]), SHORTEST_BAR_STEP_S)
 
 
 def _observe_facts(seen: Transcript, line: str) -> None:
@@ -106,7 +117,7 @@ register(
     LogFormat(
         name="nemo",
         summary="NVIDIA NeMo 1 and 2: step timing of the progress bar, DLLogger or console",
-        marks=(("train_step_timing in s", "train_step_timing="),),
+        marks=(("train_step_timing in s", "train_step_timing=", "reduced_train_loss"),),
         rank=45,
         observe=observe,
         conclude=conclude_run,
