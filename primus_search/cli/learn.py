@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from primus_search.learn.reading import LogReading
     from primus_search.learn.run_files import Readings
     from primus_search.learn.site_stack import SiteStack
+    from primus_search.measured_run import RunTable
 
 
 def learn(
@@ -40,10 +41,9 @@ def learn(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Learn the stack of your own software and cluster from its training logs."""
-    from primus_search.lab.published import measured_table
     from primus_search.learn.run_files import Readings, read_files
 
-    readings = read_files(files, framework, measured_table) if files else Readings(runs=(), refused=())
+    readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
     if dry_run:
         _print_readings(readings, as_json)
         return
@@ -62,6 +62,12 @@ def learn(
     else:
         _print_readings(readings, as_json)
         _print_site(site, written)
+
+
+def _table(path: Path) -> "RunTable":
+    from primus_search.lab.published import measured_table  # loaded for tables alone: it takes as long as ten logs
+
+    return measured_table(path)
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:

@@ -138,7 +138,7 @@ def next_runs(
     archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
     only = job.stack if job.stack.name in NOT_SOFTWARE else None
     posterior = update(evidence_of(shipped_hypotheses(framework, archs=archs, only=only), runs)).leading()
-    lines = lines_of(posterior.hypotheses, [Reference(job=job, table=table)])
+    lines = lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
     known = known if known is not None else own_rates(job, table, runs)
     rates = sampled_rates(posterior, lines, seed, known)
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0

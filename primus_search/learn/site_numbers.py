@@ -3,7 +3,7 @@
 A coordinate is the logarithm of a rate or a time, the plain value of a share; numbers move in coordinates.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -81,31 +81,38 @@ def at(stack: Stack, x: Floats) -> Stack:
     return with_numbers(stack, {n.field: n.value(float(c)) for n, c in zip(NUMBERS, x, strict=True)})
 
 
-def rates_and_slopes(job: Job, table: Candidates) -> tuple[Floats, Floats]:
-    """log(tokens/s/GPU) of every candidate, and its slope by every number: (rows,), (rows, numbers).
+def rates_and_slopes(job: Job, stacks: Sequence[Stack], table: Candidates) -> list[tuple[Floats, Floats]]:
+    """log(tokens/s/GPU) of every candidate of a job and its slope by every number, (rows,) and (rows, numbers), per
+    stack; the stacks differ in numbers alone.
 
-    One projection: every candidate stands in it once as the stack is, and once per number moved by `STEP`.
+    One projection: every candidate stands in it for each stack, once as it is and once per number moved by `STEP`.
     """
     num, rows = len(NUMBERS), len(table)
-    x = coordinates(job.stack)
-    columns: dict[str, ArrayLike] = {}
-    deltas = np.empty(num)
+    x = np.array([coordinates(stack) for stack in stacks])
+    values = np.repeat(x[:, None, :], num + 1, axis=1)
     for j, number in enumerate(NUMBERS):
-        here = float(x[j])
-        moved = here + STEP if not number.is_share or here + STEP <= number.high else here - STEP
-        deltas[j] = moved - here
-        values = np.full((num + 1, rows), _raw(number, here))
-        values[j + 1] = _raw(number, moved)
-        columns[number.field] = values.reshape(-1)
-    every = table.take(np.tile(np.arange(rows), num + 1))
-    cluster = replace(job.cluster, stack=_with_columns(job.stack, columns))
+        fits = (x[:, j] + STEP <= number.high) | (not number.is_share)
+        values[:, j + 1, j] += np.where(fits, STEP, -STEP)
+    deltas = (values[:, 1:] - x[:, None, :]).diagonal(axis1=1, axis2=2)
+    columns: dict[str, ArrayLike] = {
+        number.field: np.repeat(_raw(number, values[:, :, j]).reshape(-1), rows) for j, number in enumerate(NUMBERS)
+    }
+    every = table.take(np.tile(np.arange(rows), len(stacks) * (num + 1)))
+    cluster = replace(job.cluster, stack=_with_columns(stacks[0], columns))
     step = Projector(replace(job, cluster=cluster), shares_rows=False).step(every)
-    logs = np.log(job.workload.tokens_per_step / np.asarray(step.total) / job.cluster.world).reshape(num + 1, rows)
-    return logs[0], ((logs[1:] - logs[0]) / deltas[:, None]).T
+    logs = np.log(job.workload.tokens_per_step / np.asarray(step.total) / job.cluster.world)
+    logs = logs.reshape(len(stacks), num + 1, rows)
+    slopes = (logs[:, 1:] - logs[:, :1]) / deltas[:, :, None]
+    return [(log[0], slope.T) for log, slope in zip(logs, slopes, strict=True)]
 
 
-def _raw(number: SiteNumber, coordinate: float) -> float:
-    return coordinate if number.is_share else float(np.exp(coordinate))
+def without_numbers(stack: Stack) -> Stack:
+    """What a stack is apart from its numbers: equal for stacks that differ in numbers, name and bands alone."""
+    return replace(at(stack, np.zeros(len(NUMBERS))), name="", errors={}, is_assumed=False)
+
+
+def _raw(number: SiteNumber, coordinates: Floats) -> Floats:
+    return coordinates if number.is_share else np.exp(coordinates)
 
 
 def _with_columns(stack: Stack, columns: Mapping[str, ArrayLike]) -> Stack:

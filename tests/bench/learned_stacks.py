@@ -16,7 +16,7 @@ import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -113,7 +113,7 @@ class Row:
     verdict: str = ""
 
 
-LEARNED, NEAREST, FACTOR, CALIBRATED = "learned", "nearest file", "one factor", "calibrate"
+METHODS = LEARNED, NEAREST, FACTOR, CALIBRATED = "learned", "nearest file", "one factor", "calibrate"
 
 
 def framework_of(name: str) -> str | None:
@@ -135,17 +135,18 @@ class LeftOut:
         self.by_file[self.rated] = np.array([log_rates(stack, references) for stack in self.others]).T
         self.seen = evidence_of(shipped_hypotheses(framework_of(name), self.without), self.runs)
 
-    def rows(self, ks: Sequence[int], draws: int) -> Iterator[Row]:
-        """Every method at every k and draw."""
+    def rows(self, ks: Sequence[int], draws: int, methods: Sequence[str]) -> Iterator[Row]:
+        """Methods at every k and draw."""
         rng = np.random.default_rng(1)
         for k in ks:
             if k and len(self.rated) - k < max(FEWEST_LEFT, 0.25 * len(self.rated)):
                 continue
             for draw in range(draws if k else 1):
                 taught = sorted(rng.choice(self.rated, k, replace=False).tolist(), key=lambda i: self.runs[i].id)
-                yield from self._learned(taught, draw)
+                if LEARNED in methods:
+                    yield from self._learned(taught, draw)
                 if k:
-                    yield from self._baselines(taught, draw)
+                    yield from self._baselines(taught, draw, methods)
 
     def _row(self, method: str, taught: Sequence[int], draw: int, i: int) -> Row:
         run = self.runs[i]
@@ -190,20 +191,20 @@ class LeftOut:
                 verdict=one.verdict,
             )
 
-    def _baselines(self, taught: Sequence[int], draw: int) -> Iterator[Row]:
+    def _baselines(self, taught: Sequence[int], draw: int, methods: Sequence[str]) -> Iterator[Row]:
         """The file nearest to the runs; the one nearest after one factor, with it; the nearest, calibrated."""
         residuals = self.measured[taught][:, None] - self.by_file[taught]
         nearest = int(np.argmin(np.abs(residuals).mean(axis=0)))
         factors = np.median(residuals, axis=0)
         best = int(np.argmin(np.abs(residuals - factors).mean(axis=0) if len(taught) > 1 else np.abs(residuals)[0]))
         left = [i for i in self.rated if i not in taught]
-        methods = {
-            NEAREST: self.by_file[left, nearest],
-            FACTOR: self.by_file[left, best] + factors[best],
-            CALIBRATED: self._calibrated(taught, left, self.others[nearest]),
+        found: dict[str, Callable[[], np.ndarray]] = {
+            NEAREST: lambda: self.by_file[left, nearest],
+            FACTOR: lambda: self.by_file[left, best] + factors[best],
+            CALIBRATED: lambda: self._calibrated(taught, left, self.others[nearest]),
         }
-        for method, logs in methods.items():
-            for i, log in zip(left, logs.tolist(), strict=True):
+        for method in (one for one in found if one in methods):
+            for i, log in zip(left, found[method]().tolist(), strict=True):
                 yield replace(self._row(method, taught, draw, i), predicted=math.exp(log))
 
     def _calibrated(self, taught: Sequence[int], left: Sequence[int], stack: Stack) -> np.ndarray:
@@ -266,7 +267,7 @@ def rate_table(rows: pd.DataFrame) -> Iterator[str]:
     """Rates of every method at every k."""
     yield "| method | k | median | p90 | in the band | Kendall | regret |"
     yield "|---|---|---|---|---|---|---|"
-    for method in (LEARNED, NEAREST, FACTOR, CALIBRATED):
+    for method in METHODS:
         for k, found in rows[rows.method == method].groupby("k"):
             errors, weights = errors_of(found, "measured", "predicted")
             ends = (f"{100.0 * quantile(errors, weights, share):.1f} %" for share in (0.5, 0.9))
@@ -327,6 +328,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=30)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--ks", default=",".join(map(str, RUNS)))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--only", default="", help="part of the name of the stacks that are left out")
     parser.add_argument("--half", type=int, choices=(0, 1), help="leave out the stacks of one half only")
     parser.add_argument("--rows", type=Path, help="CSV of one row per projected run")
@@ -342,7 +344,7 @@ def main() -> None:
         is_chosen = given.only in name and given.half in (None, half_of(name))
         if is_chosen and sum(run.has_rate for run in runs) >= FEWEST_LEFT:
             with one_blas_thread():
-                found += LeftOut(name, runs).rows([int(k) for k in given.ks.split(",")], given.draws)
+                found += LeftOut(name, runs).rows([int(k) for k in given.ks.split(",")], given.draws, given.methods)
             if given.rows:
                 pd.DataFrame([asdict(row) for row in found]).to_csv(given.rows, index=False)
     write_tables(pd.DataFrame([asdict(row) for row in found]), given.into)

@@ -127,7 +127,7 @@ def test_slopes_are_those_of_the_projection() -> None:
     """Moved by a finite step the linear model follows the projection to second order."""
     run = runs()[5]
     job = reference_of(run).job
-    rates, slopes = rates_and_slopes(job, run.candidates)
+    ((rates, slopes),) = rates_and_slopes(job, [job.stack], run.candidates)
     x = coordinates(job.stack)
     for j, number in enumerate(NUMBERS):
         moved = x.copy()
@@ -135,7 +135,7 @@ def test_slopes_are_those_of_the_projection() -> None:
         stack = at(job.stack, moved)
         if number_of(stack, number.field) == number_of(job.stack, number.field):
             continue
-        there, _ = rates_and_slopes(replace(job, cluster=replace(job.cluster, stack=stack)), run.candidates)
+        ((there, _),) = rates_and_slopes(job, [stack], run.candidates)
         assert there[0] == pytest.approx(rates[0] + slopes[0] @ (moved - x), abs=3e-3), number.field
 
 
@@ -157,7 +157,7 @@ def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack)
 def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
     hypotheses = shipped_hypotheses("nemo")
     references = [reference_of(run) for run in runs()[:3]]
-    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines_of(hypotheses, references))
+    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines_of([h.stack for h in hypotheses], references))
     low, middle, high = (mixture.quantile(share) for share in (0.05, 0.5, 0.95))
     assert np.all(low < middle) and np.all(middle < high)
     assert np.all(high - low > 2.0 * MODEL_ERROR)

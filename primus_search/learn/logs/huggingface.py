@@ -72,7 +72,9 @@ def _observe_record(seen: Transcript, line: str) -> None:
     if isinstance(per_gpu, int | float) and isinstance(overall, int | float) and per_gpu > 0:
         seen.scratch.setdefault("gpus", []).append(overall / per_gpu)
     if step.isdigit():
-        observe_progress(seen, int(step), elapsed, SHORTEST_BAR_STEP_S, float(rate) if isinstance(rate, int | float) else None)
+        observe_progress(
+            seen, int(step), elapsed, SHORTEST_BAR_STEP_S, float(rate) if isinstance(rate, int | float) else None
+        )
 
 
 def conclude_run(seen: Transcript) -> LogReading:
