@@ -138,6 +138,63 @@ DEEPSPEED = iterations(
     "[2024", "[2024-03-07 15:26:00,000] [INFO] [config.py:987:print]   train_batch_size ............. 128\n[2024", 1
 )
 
+# AMD-AGI/Primus, training log of release 26.5 and of 2025-12
+PRIMUS_26 = iterations(
+    "[20260702 09:12:08][rank-7/8][INFO ] [-----trainer.py:2560] : iteration {n}/ 5000 | consumed samples: 16128 | elapsed"
+    " time per iteration (ms): 100.0/101.0 | compute per GPU (TFLOP/s/GPU): 496.3 (avg 496.1) | tokens/s/GPU inst/harmonic"
+    " mean: 9640.7/9629.8 | global batch size: 32 | lm loss: 6.5E-03 |"
+)
+PRIMUS_2025 = iterations(
+    "[20251202 09:12:08][rank-7/8][INFO ] [-----trainer.py:2560] : iteration {n}/ 5000 | elapsed time per iteration (ms):"
+    " 13372.8/13364.7 | hip mem usage/free/total/usage_ratio: 153.81GB/102.17GB/255.98GB/60.09% | throughput per GPU"
+    " (TFLOP/s/GPU): 567.6/568.0 | tokens per GPU (tokens/s/GPU): 9801.4/9807.3 | global batch size: 128 |"
+)
+# a Megatron-DeepSpeed fork of 2023 whose lines a benchmark's parser quotes
+TGS_AT_THE_END = iterations(
+    "2023-10-26 21:31:16,318 [Rank 15]:  iteration  {n}/  20 | consumed samples:  20 | elapsed time per iteration (ms):"
+    " 3874.0 | global batch size:    16 | lm loss: 8.7E+00 | TFLOPs: 320.33 | tokens-per-second-per-gpu: 2114.61 |"
+)
+# Megatron-LM for Iluvatar devices (Deep-Spark)
+PER_DEVICE = iterations(
+    " iteration {n}/ 100 | consumed samples: 640 | elapsed time per iteration (ms): 4000.0 | tokens per second per device:"
+    " 8192.00 | throughput per GPU (TFLOP/s/GPU): 80.1 | learning rate: 1.0E-05 | global batch size:    64 | lm loss: 1.0 |"
+)
+# epfLLM/Megatron-LLM issue 11
+MEGATRON_LLM = iterations(
+    " iteration   12{n}/  250000 | consumed samples: 124928 | elapsed time per iteration (ms): 86545.2 | learning rate:"
+    " 9.150E-06 | global batch size:  1024 | lm loss: 2.5E+00 | loss scale: 1.0 | number of nan iterations:   0 |"
+)
+# EleutherAI/gpt-neox, deepspeedai/DeepSpeed issue 3742
+NEOX = iterations(
+    "[2023-07-25 21:03:17,269] [INFO] [timer.py:215:stop] epoch=0/micro_step={n}/global_step={n}, RunningAvgSamplesPerSec="
+    "7.8, CurrSamplesPerSec=8.0, MemAllocated=59.65GB, MaxMemAllocated=63.31GB\n samples/sec: 7.799 | iteration  {n}/   10000"
+    " | elapsed time per iteration (ms): 4103.1 | approx flops per GPU: 112.9TFLOPS | lm_loss: 1.1E+01 |"
+)
+# pytorch/torchtitan pull 2389: every rank prints its line
+TITAN_RANKS = "".join(
+    f"[titan] 2026-02-24 19:46:{2 * n:02d},508 - root - INFO - step:  {n}  loss:  7.6  grad_norm: 26.6  memory: 66.91GiB(37.51%)"
+    f"  tps: {rate}  tflops: 314.71  mfu: 13.99%\n"
+    for n in range(1, 14)
+    for rate in ("10,050", "10,050", "10,049")
+)
+# NVIDIA/NeMo-Framework-Launcher issue 55: a bar without step timing
+NEMO_BAR = "".join(
+    f"Epoch 0:   1%| | {n}/77225 [{41 * n // 60:02d}:{41 * n % 60:02d}<878:01:48, 41.36s/it, loss=3.1, v_num=,"
+    f" reduced_train_loss=3.090, global_step={n}.0, consumed_samples=1.63e+6]\n"
+    for n in range(1, 30)
+)
+# modelscope/ms-swift; a factory's JSON with another key for the step
+SWIFT = "".join(
+    "{'loss': 2.5, 'grad_norm': 17.1, 'learning_rate': 9.9e-05, 'memory(GiB)': 11.29, 'train_speed(iter/s)': 0.3, 'epoch': 0.0"
+    f"2, 'global_step/max_steps': '{5 * n}/100', 'percentage': '1.00%', 'elapsed_time': '{24 * n // 60}m {24 * n % 60}s'}}\n"
+    for n in range(1, 14)
+)
+SWIFT_STEPS = "".join(
+    '{"loss": 1.8, "acc": 0.5, "grad_norm": 1.7, "memory(GiB)": 15.83, "train_speed(iter/s)": 0.2, "steps[global_step/max_s'
+    f'teps]": "{n}/61", "percentage": "98.36%", "elapsed_time": "{30 * n // 60}m {30 * n % 60}s", "remaining_time": "4s"}}\n'
+    for n in range(1, 14)
+)
+
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("megatron-2020", MEGATRON_2020, {"tp": 2, "pp": 1, "gpus": 8, "micro_batch_size": 4, "global_batch_size": 16}),
     ("megatron-2020", MEGATRON_2020, {"step_s": 0.5289, "peak_memory_bytes": 7120.5 * MIB, "seq_length": 1024}),
@@ -151,6 +208,20 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("maxtext-2023", MAXTEXT_2023, {"step_s": 2.167, "tp": None}),
     ("maxtext", MAXTEXT, {"step_s": 1.0, "tp": 8, "cp": 2}),
     ("deepspeed", DEEPSPEED, {"step_s": 2.0, "global_batch_size": 128, "peak_memory_bytes": 19.52 * GIB}),
+    ("primus-26", PRIMUS_26, {"step_s": 0.1, "tokens_per_s_per_gpu": 9640.7, "global_batch_size": 32}),
+    (
+        "primus-2025",
+        PRIMUS_2025,
+        {"step_s": 13.3728, "tokens_per_s_per_gpu": 9801.4, "peak_memory_bytes": 153.81 * GIB},
+    ),
+    ("tgs-at-the-end", TGS_AT_THE_END, {"step_s": 3.874, "tokens_per_s_per_gpu": 2114.61, "global_batch_size": 16}),
+    ("per-device", PER_DEVICE, {"step_s": 4.0, "tokens_per_s_per_gpu": 8192.0, "global_batch_size": 64}),
+    ("megatron-llm", MEGATRON_LLM, {"step_s": 86.5452, "global_batch_size": 1024, "gpus": None, "tp": None}),
+    ("neox", NEOX, {"step_s": 4.1031, "framework": "megatron-lm", "gpus": None}),
+    ("titan-ranks", TITAN_RANKS, {"step_s": 2.0, "tokens_per_s_per_gpu": 10050.0, "peak_memory_bytes": 66.91 * GIB}),
+    ("nemo-bar", NEMO_BAR, {"step_s": 41.0, "framework": "nemo", "gpus": None}),
+    ("swift", SWIFT, {"step_s": 4.8, "peak_memory_bytes": 11.29 * GIB, "framework": "hf-trainer"}),
+    ("swift-steps", SWIFT_STEPS, {"step_s": 30.0, "peak_memory_bytes": 15.83 * GIB, "framework": "hf-trainer"}),
 ]
 
 
@@ -194,3 +265,37 @@ def test_a_trainers_summary_gives_the_mean_step_where_there_is_no_progress_bar(t
     assert any("mean" in note for note in reading.not_modelled)
     with pytest.raises(InputError, match="no complete iteration line"):
         read(tmp_path, lines + summary % ("'2115'", "'0.005'"))
+
+
+REFUSED = [  # NVIDIA-NeMo/Speech pull 10128: NeMo 2 without step timing; deepspeedai/DeepSpeed issue 255 (2020): no batch
+    (
+        "nemo",
+        iterations(
+            "Training epoch 0, iteration {n}/9 | global_batch_size: 32 | global_step: 1 | reduced_train_loss: 9.7"
+        ),
+    ),
+    ("deepspeed", iterations("[INFO 2020-06-08 05:26:19] 0/26{n}, SamplesPerSec=13.19749106827976")),
+    # trainers without a reader: FMS FSDP, InternLM, NeMo Automodel
+    ("known here", iterations("step: {n}\ncurrent step time: 2.5\ncurrent token per gpu per sec: 9800")),
+    (
+        "known here",
+        iterations("INFO train.py:323 -- tflops=63.27,step={n},loss=11.6,tgs (tokens/gpu/second)=1424.64,lr=4e-07"),
+    ),
+    (
+        "known here",
+        iterations("2026-08-10 15:55:20 | INFO | root | step {n} | epoch 0 | mem 24.90 GiB | tps 11278.5(1409.8/gpu)"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("named", "text"), REFUSED)
+def test_what_states_no_step_time_is_refused_by_name(tmp_path: Path, named: str, text: str) -> None:
+    with pytest.raises(InputError, match=named):
+        read(tmp_path, text)
+
+
+def test_fast_steps_of_a_whole_second_clock_are_added_up(tmp_path: Path) -> None:
+    """0.3 s a step, its clock cut to whole seconds: differences of single lines would be 0 or 1 s."""
+    record = "{'loss': 2.5, 'grad_norm': 1.0, 'global_step/max_steps': '%d/900', 'elapsed_time': '%dm %ds'}\n"
+    text = "".join(record % (n, int(0.3 * n) // 60, int(0.3 * n) % 60) for n in range(1, 900))
+    assert read(tmp_path, text).step_s == pytest.approx(0.3, rel=0.05)

@@ -58,7 +58,7 @@ def _observe_record(seen: Transcript, line: str) -> None:
     """A record of the run so far, as JSON (files, LLaMA-Factory) or as Python prints a mapping (ms-swift)."""
     try:
         record = json.loads(line) if '"' in line else ast.literal_eval(line.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return
     if not isinstance(record, dict):
         return
