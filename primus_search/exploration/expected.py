@@ -6,20 +6,25 @@ together is where the model is least sure, so of two nearly equal rows the bette
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats
-from primus_search.cost.confidence.switch_evidence import family, unmeasured
+from primus_search.candidates import Candidates, Floats, joined
+from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.stack import Stack
+from primus_search.validate.record_table import read_records
 
 
 def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:
     """Expected over projected rate of every row, at most 1."""
-    evidence, job = load_switches(), projector.job
+    job = projector.job
+    evidence = _evidence(job.stack)
     measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
     rows = np.flatnonzero(unmeasured(table, measured_part))
     shares: Floats = np.ones(len(table))
@@ -27,6 +32,23 @@ def expected_shares(projector: Projector, table: Candidates, projection: Project
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
         shares[rows] = evidence.expected_share(job.model, without_noise(projection.step.total[rows]), step_s)
     return shares
+
+
+def _evidence(stack: Stack) -> SwitchEvidence:
+    """The shipped evidence, and the runs that a learned stack rests on: what a site ran counts in full there."""
+    file = Path(stack.runs_file)
+    return _with_runs(file, file.stat().st_mtime_ns) if stack.runs_file and file.is_file() else load_switches()
+
+
+@lru_cache(maxsize=4)
+def _with_runs(file: Path, changed_ns: int) -> SwitchEvidence:
+    own: dict[str, dict[str, list[Candidates]]] = {}
+    for run in read_records(file).runs:
+        if run.has_rate and not run.ran_out:
+            by_family = own.setdefault(run.cluster.accelerator.name, {})
+            by_family.setdefault(family(run.model), []).append(run.candidates)
+    sets = {device: {name: joined(rows) for name, rows in found.items()} for device, found in own.items()}
+    return load_switches().beside(sets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +77,8 @@ class UnmeasuredGain:
 
 def unmeasured_gain(projector: Projector, one: Candidates) -> UnmeasuredGain | None:
     """Of a table of one candidate; None where its switches were measured together."""
-    evidence, job = load_switches(), projector.job
+    job = projector.job
+    evidence = _evidence(job.stack)
     part = evidence.measured_part(job.accelerator.name, job.model, one)
     row, instead = one.row(0), part.row(0)
     changed = [name for name in row if row[name] != instead[name]]

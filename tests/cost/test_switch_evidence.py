@@ -1,5 +1,8 @@
 """Gains of switches that no run had on together count in part; measured ones count in full."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +15,8 @@ from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.expected import expected_shares, unmeasured_gain
 from primus_search.job import Job
 from primus_search.knobs import KNOBS, CudaGraph
+from primus_search.measured_run import MeasuredRun, Measurement, Provenance
+from primus_search.validate.record_table import write_records
 from primus_search.workload import Workload
 
 MOE = load_model("qwen3_30b_a3b")
@@ -77,3 +82,33 @@ def test_a_ranking_discounts_rows_whose_switches_were_not_measured_together() ->
 def test_every_share_is_of_left_out_pairs_and_raises_no_gain() -> None:
     assert set(load_switches().shares) == {"dense", "moe"}
     assert all(0.0 < share <= 1.0 for share in load_switches().shares.values())
+
+
+def test_runs_of_a_site_are_evidence_beside_the_shipped_ones() -> None:
+    own = EVIDENCE.beside({"B200": {"moe": Candidates.from_words({"deepep": True, "cuda_graph": "full"})}})
+    both = Candidates.from_words({"deepep": True, "cuda_graph": "full"})
+    assert not unmeasured(both, own.measured_part("B200", MOE, both)).any()
+    assert unmeasured(both, EVIDENCE.measured_part("B200", MOE, both)).all()
+    assert not unmeasured(TOGETHER, own.measured_part("B200", MOE, TOGETHER)).any()
+
+
+def test_what_a_site_ran_with_a_learned_stack_counts_in_full(tmp_path: Path) -> None:
+    together = {"ep": 8, "deepep": True, "cuda_graph": "full", "sync_free_stage": 2}
+    cluster = load_cluster("mi355x", 1)
+    one = Candidates.from_words(together)
+    run = MeasuredRun(
+        model=MOE,
+        cluster=cluster,
+        workload=Workload(seq_length=4096, global_batch_size=64),
+        candidates=one,
+        measured=Measurement(tokens_per_s_per_gpu=1000.0),
+        provenance=Provenance(id="own"),
+        hardware="mi355x",
+    )
+    write_records([run], tmp_path / "mine.runs.parquet")
+    learned = replace(cluster.stack, runs_file=str(tmp_path / "mine.runs.parquet"))
+    own = Projector(Job(MOE, replace(cluster, stack=learned), run.workload))
+    shipped = Projector(run.job)
+    assert unmeasured_gain(shipped, one) is not None
+    assert unmeasured_gain(own, one) is None
+    assert expected_shares(own, one, own.project(one)) == 1.0

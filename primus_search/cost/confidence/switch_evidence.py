@@ -6,11 +6,11 @@ out of the fit: the expected gain.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints
+from primus_search.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.cost.memo import distinct
 from primus_search.knobs import KNOBS
 from primus_search.model import Model
@@ -28,6 +28,15 @@ class SwitchEvidence:
 
     sets: Sets
     shares: Mapping[str, float]
+
+    def beside(self, sets: Sets) -> "SwitchEvidence":
+        """The same with more measured combinations."""
+        merged = {device: dict(by_family) for device, by_family in self.sets.items()}
+        for device, by_family in sets.items():
+            for name, rows in by_family.items():
+                known = merged.setdefault(device, {})
+                known[name] = joined([known[name], rows]) if name in known else rows
+        return replace(self, sets=merged)
 
     def measured_part(self, device: str, model: Model, table: Candidates) -> Candidates:
         """The table with every switch that no run on the device had beside the others at a measured value.
