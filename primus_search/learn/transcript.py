@@ -17,6 +17,8 @@ GIB = 2.0**30
 GB = 1e9
 STEPS_AFTER_RECOVERY = 4
 """A run that logs so many steps after an error message went on; the message is no death."""
+SHORTEST_BAR_STEP_S = 20.0
+"""A progress bar counts whole seconds: differences below this are added up until they reach it."""
 
 _DOTTED = re.compile(r"([A-Za-z_][\w./-]*) \.{2,}\s*(.*)$")
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=|\s+)('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
@@ -46,6 +48,9 @@ _DISTURBANCES = (
     "eval_loss",
     "> evaluat",
 )
+_COMMENT = re.compile(r"\s+#.*$")
+_CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
+_COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
 _IGNORED_FACT_VALUES = ("", "None", "null", "none", "~")
 
 
@@ -163,6 +168,49 @@ def observe_flags(seen: Transcript, line: str) -> None:
     if "--" in line:
         for name, value in _FLAG.findall(line):
             seen.facts["flag:" + name.replace("-", "_")] = value.strip("'\"")
+
+
+def configuration_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for `name: value` at the start of a line (after indentation and bars) and for `name=value`."""
+    either = "|".join(sorted(names, key=len, reverse=True))
+    return re.compile(rf"(?:^[\s|'\"-]*|\s|[(,.{{])[\"']?({either})[\"']?\s*(?::\s+|=)([^\s,)}}]+)")
+
+
+def observe_configuration(seen: Transcript, line: str, pattern: re.Pattern[str]) -> None:
+    """The known names of a line; a printed value that refers to another one (`${...}`) or is none teaches nothing."""
+    for name, value in pattern.findall(_COMMENT.sub("", line)):
+        text = value.strip("'\"")
+        if text and not text.startswith("$"):
+            seen.facts[name] = text
+
+
+def observe_progress(
+    seen: Transcript, step: int, elapsed: float | None, shortest_s: float, rate: float | None = None
+) -> None:
+    """A step line from the time since the progress before; evaluation bars restart and are no progress."""
+    if elapsed is None:
+        return
+    last_step, last_elapsed = seen.scratch.get("last", (0, None))
+    if step <= last_step:
+        return
+    if last_elapsed is not None and elapsed - last_elapsed < shortest_s:
+        return
+    span = step - last_step
+    seconds = (elapsed - last_elapsed) / span if last_elapsed is not None else 0.0
+    seen.add_step(StepLine(iteration=step, seconds=max(seconds, 0.0), span=span, rate=rate))
+    seen.scratch["last"] = (step, elapsed)
+
+
+def clock_s(text: str) -> float | None:
+    """Seconds of `1h 2m 3s`, `1:02:03` or `02:03`."""
+    colons, clock = _COLONS.match(text), _CLOCK.match(text)
+    if colons:
+        days, hours, minutes, seconds = (float(part or 0) for part in colons.groups())
+    elif clock and text:
+        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
+    else:
+        return None
+    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
 
 
 def product(*numbers: int | None) -> int | None:

@@ -6,11 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-from primus_search.learn.progress_lines import SHORTEST_BAR_STEP_S, clock_s, observe_progress
 from primus_search.learn.readers import FileFormat, LogFormat, refuse, register
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine, steady
-from primus_search.learn.transcript import GIB, Transcript, conclude, observe_flags
+from primus_search.learn.transcript import (
+    GIB,
+    SHORTEST_BAR_STEP_S,
+    Transcript,
+    clock_s,
+    conclude,
+    observe_flags,
+    observe_progress,
+)
 
 NAME = "hf-trainer"
 _BANNER = re.compile(

@@ -12,8 +12,7 @@ from primus_search.learn.megatron_lines import (
 )
 from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import Assumption, LogReading
-from primus_search.learn.transcript import Transcript, conclude
-from primus_search.learn.yaml_lines import configuration_pattern, observe_configuration
+from primus_search.learn.transcript import Transcript, conclude, configuration_pattern, observe_configuration
 
 LAYOUT_NAMES = (
     "tensor_model_parallel_size",

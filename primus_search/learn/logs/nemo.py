@@ -8,12 +8,19 @@ from typing import Any
 
 from primus_search.learn.logs.megatron_bridge import LAYOUT_NAMES
 from primus_search.learn.megatron_lines import MODEL_ARGUMENTS, SETTING_ARGUMENTS, megatron_facts, observe_layout
-from primus_search.learn.progress_lines import SHORTEST_BAR_STEP_S, clock_s, observe_progress
 from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
-from primus_search.learn.transcript import Transcript, conclude, product
-from primus_search.learn.yaml_lines import configuration_pattern, observe_configuration
+from primus_search.learn.transcript import (
+    SHORTEST_BAR_STEP_S,
+    Transcript,
+    clock_s,
+    conclude,
+    configuration_pattern,
+    observe_configuration,
+    observe_progress,
+    product,
+)
 
 _NAMES = configuration_pattern(
     (*LAYOUT_NAMES, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS, "num_nodes", "devices", "activation", "bias")
