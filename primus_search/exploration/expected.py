@@ -6,8 +6,6 @@ together is where the model is least sure, so of two nearly equal rows the bette
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.stack import Stack
-from primus_search.validate.record_table import read_records
+from primus_search.validate.record_table import own_runs_of
 
 
 def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:
@@ -36,19 +34,13 @@ def expected_shares(projector: Projector, table: Candidates, projection: Project
 
 def _evidence(stack: Stack) -> SwitchEvidence:
     """The shipped evidence, and the runs that a learned stack rests on: what a site ran counts in full there."""
-    file = Path(stack.runs_file)
-    return _with_runs(file, file.stat().st_mtime_ns) if stack.runs_file and file.is_file() else load_switches()
-
-
-@lru_cache(maxsize=4)
-def _with_runs(file: Path, changed_ns: int) -> SwitchEvidence:
     own: dict[str, dict[str, list[Candidates]]] = {}
-    for run in read_records(file).runs:
+    for run in own_runs_of(stack):
         if run.has_rate and not run.ran_out:
             by_family = own.setdefault(run.cluster.accelerator.name, {})
             by_family.setdefault(family(run.model), []).append(run.candidates)
     sets = {device: {name: joined(rows) for name, rows in found.items()} for device, found in own.items()}
-    return load_switches().beside(sets)
+    return load_switches().beside(sets) if sets else load_switches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from primus_search.exploration.result import MEASURED, RUN, RankingTable, Search
 from primus_search.job import Job
 from primus_search.knobs import KNOBS
 from primus_search.measured_run import MeasuredRun
-from primus_search.validate.record_table import read_records
+from primus_search.validate.record_table import own_runs_of
 
 SAME = tuple(knob.name for knob in KNOBS if knob.is_printed)
 """Columns that agree between a run and its row, whatever they change in the projection."""
@@ -46,12 +46,11 @@ def with_own_rates(table: RankingTable) -> tuple[RankingTable, str]:
 
     Raises `InputError` for a bad file.
     """
-    runs_file = table.choice.cluster.stack.runs_file
-    runs = read_records(Path(runs_file)).runs if runs_file else ()
-    rates = own_rates(table.job, table.candidates, runs, table.projection)
+    stack = table.choice.cluster.stack
+    rates = own_rates(table.job, table.candidates, own_runs_of(stack), table.projection)
     if not rates:
         return table, ""
-    note = f"{len(rates)} rows were run before ({Path(runs_file).name}): their rate is that of the run"
+    note = f"{len(rates)} rows were run before ({Path(stack.runs_file).name}): their rate is that of the run"
     return ranked_again(table, rates), note
 
 

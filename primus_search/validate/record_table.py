@@ -8,8 +8,9 @@ are left out; `overrides` is a JSON mapping of numbers that differ in that run (
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from primus_search.measured_run import (
 )
 from primus_search.model import Model
 from primus_search.network import Network
+from primus_search.stack import Stack
 from primus_search.units import GB, to_base, yaml_keys
 from primus_search.workload import Workload
 
@@ -79,32 +81,59 @@ COLUMNS = (*_PROVENANCE, "model", *_MACHINE, *_WORKLOAD, *DEFAULTS, *_FIGURES)
 
 def read_records(path: Path) -> RunTable:
     """The runs of a table of records. Raises InputError with every cell that cannot be read."""
-    import pandas as pd
-
     file = io.BytesIO(read_bytes(path, most=MAX_TABLE_BYTES))
     try:
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(file)
-        else:
-            frame = pd.read_csv(file, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=_NO_VALUE)
-            frame = frame.map(lambda cell: unguarded(cell) if isinstance(cell, str) else cell)
+        columns, rows = _parquet(file) if path.suffix == ".parquet" else _csv(file)
     except (OSError, ValueError) as error:
         raise InputError([Problem(str(path), f"not a table of measured runs: {error}")]) from None
-    return records_of(frame, str(path))
+    return _records(columns, rows, str(path), None)
+
+
+def own_runs_of(stack: Stack) -> tuple[MeasuredRun, ...]:
+    """The runs that a learned stack rests on; none of another stack. Raises InputError as `read_records`."""
+    file = Path(stack.runs_file)
+    if not stack.runs_file:
+        return ()
+    return _read_once(file, file.stat().st_mtime_ns) if file.is_file() else read_records(file).runs
+
+
+@lru_cache(maxsize=4)
+def _read_once(file: Path, _changed_ns: int) -> tuple[MeasuredRun, ...]:
+    return read_records(file).runs
+
+
+def _parquet(file: io.BytesIO) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows, without pandas: a search with a learned stack reads its runs."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(file)
+    return table.column_names, table.to_pylist()
+
+
+def _csv(file: io.BytesIO) -> tuple[list[str], list[dict[str, Any]]]:
+    import pandas as pd
+
+    frame = pd.read_csv(file, dtype=str, encoding="utf-8-sig", keep_default_na=False, na_values=_NO_VALUE)
+    frame = frame.map(lambda cell: unguarded(cell) if isinstance(cell, str) else cell)
+    return list(frame.columns), frame.to_dict("records")
 
 
 def records_of(frame: Any, name: str = "table", beside: Path | None = None) -> RunTable:
     """The runs of a DataFrame; `name` stands for it in messages and places."""
-    unknown = [column for column in frame.columns if column not in COLUMNS]
+    return _records(list(frame.columns), frame.to_dict("records"), name, beside)
+
+
+def _records(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], name: str, beside: Path | None) -> RunTable:
+    unknown = [column for column in columns if column not in COLUMNS]
     problems = [Problem(name, f"unknown column '{column}'{did_you_mean(column, COLUMNS)}") for column in unknown]
     needed = ("model", "hardware", "seq_length", "global_batch_size")
-    problems += [Problem(name, f"no column {column}") for column in needed if column not in frame.columns]
-    if not {"nodes", "gpus"} & set(frame.columns):
+    problems += [Problem(name, f"no column {column}") for column in needed if column not in columns]
+    if not {"nodes", "gpus"} & set(columns):
         problems.append(Problem(name, "no column nodes or gpus"))
     if problems:
         raise InputError(problems)
     runs = []
-    for line, cells in enumerate(frame.to_dict("records"), start=2):
+    for line, cells in enumerate(rows, start=2):
         row = _Row(name, line, {key: value for key, value in cells.items() if not _is_empty(value)})
         run = row.record(beside)
         problems += row.problems
