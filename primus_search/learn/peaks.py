@@ -49,10 +49,14 @@ class PeakPosterior:
         spread = np.array([variance for _, variance in factors])[:, None] + MEMORY_ERROR**2
         return Mixture(weights=self.weights, means=means, variances=np.broadcast_to(spread, means.shape))
 
-    def nearest(self, mixture: Mixture) -> Stack:
-        """The stack whose memory stands for the mixture: probable, and near to its means."""
-        apart = mixture.distances(mixture.means) - 2.0 * np.log(self.weights)
-        return self.hypotheses[int(np.argmin(apart))].stack
+    def nearest(self, stack: Stack, mixture: Mixture, references: Sequence[Reference]) -> Stack:
+        """The stack that keeps what it or one of the hypotheses keeps, whichever comes nearest to a mixture's means.
+
+        What is kept depends on kernels as well, so the peaks are those of the stack with the other's habits.
+        """
+        others = {with_memory(without_numbers(stack), h.stack): h.stack for h in self.hypotheses}
+        stacks = [stack, *(with_memory(stack, other) for other in others.values())]
+        return stacks[int(np.argmin(mixture.distances(np.array([log_peaks(one, references) for one in stacks]))))]
 
 
 def weigh_peaks(hypotheses: Sequence[Hypothesis], runs: Sequence[MeasuredRun]) -> PeakPosterior:

@@ -91,8 +91,11 @@ def learn_stack(
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     rates = posterior.rates(lines_of([h.stack for h in posterior.hypotheses], everywhere))
     peaks = memory.mixture(everywhere)
-    chosen, followed = _nearest(posterior, memory.nearest(peaks), everywhere, rates)
-    stack = _with_peaks(followed, runs)
+    nearest, followed = _nearest(posterior, everywhere, rates)
+    chosen, kept = posterior.hypotheses[nearest], memory.nearest(followed, peaks, everywhere)
+    keeping = replace(chosen, stack=with_memory(chosen.stack, kept))
+    again = following(keeping, posterior.moved[nearest], posterior.covariances[nearest], everywhere, rates)
+    stack = _with_peaks(again, runs)
     is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
     own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
     bands = {
@@ -104,17 +107,17 @@ def learn_stack(
     return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=rates, runs=tuple(runs))
 
 
-def _nearest(
-    posterior: Posterior, kept: Stack, everywhere: Sequence[Reference], rates: Mixture
-) -> tuple[Hypothesis, Stack]:
-    """The hypothesis that comes nearest to the mixture's rates, and its stack there; it keeps what `kept` keeps."""
+def _nearest(posterior: Posterior, everywhere: Sequence[Reference], rates: Mixture) -> tuple[int, Stack]:
+    """The place of the hypothesis that comes nearest to the mixture's rates, and its stack there."""
     apart = rates.distances(rates.means) - 2.0 * np.log(posterior.weights)
     likely = np.argsort(apart, kind="stable")[:FOLLOWED].tolist()
-    keeping = [replace(h, stack=with_memory(h.stack, kept)) for h in posterior.hypotheses]
-    followed = [following(keeping[i], posterior.moved[i], posterior.covariances[i], everywhere, rates) for i in likely]
+    followed = [
+        following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, rates)
+        for i in likely
+    ]
     left = rates.distances(np.array([log_rates(stack, everywhere) for stack in followed]))
     best = int(np.argmin(left))
-    return posterior.hypotheses[likely[best]], followed[best]
+    return likely[best], followed[best]
 
 
 def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int) -> ErrorBand:
