@@ -6,8 +6,8 @@ Inside a hypothesis the log-rate of a run is linear in the numbers' coordinates 
 
 so that the update is closed (Bayesian linear regression). `g` is common to the runs of one model on one device, so that
 ten runs of one model do not count as ten of different ones. Hypotheses are weighted by their prior and by the marginal
-likelihood of the runs. Both have the tails of a Student's t: one run that is off must not decide. Without runs the same
-code gives the prior's mixture. What the runs' peaks of memory say is in `peaks.py`.
+likelihood of the runs. Both have the tails of a Student's t: one run that is off must not decide. Peaks of memory count
+in the weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
 """
 
 from collections.abc import Sequence
@@ -40,6 +40,9 @@ TAIL, ROUNDS = 3.0, 4
 
 DEGREES_OF_FREEDOM = 6.0
 """Of the Student's t in the weights."""
+
+MEMORY_ERROR, MEMORY_FACTOR = 0.10, 0.15
+"""Likewise of peaks: deviation of one peak, and of a factor common to all peaks of a software."""
 
 NEGLIGIBLE = 0.05
 """Weight of a hypothesis over that of the first below which it is left out of projections."""
@@ -74,23 +77,33 @@ class Posterior:
     """What is known after the runs.
 
     moved        coordinates of each hypothesis' numbers less those of its stack
+    peak_errors  log(measured / projected) of the runs' peaks on each hypothesis
     """
 
     hypotheses: tuple[Hypothesis, ...]
     weights: Floats
     moved: tuple[Floats, ...]
     covariances: tuple[Floats, ...]
+    peak_errors: tuple[Floats, ...]
 
     def leading(self) -> "Posterior":
         """The same without hypotheses that no longer weigh."""
-        kept = leading(self.weights)
+        kept = [i for i, weight in enumerate(self.weights) if weight >= NEGLIGIBLE * self.weights.max()]
         weights = self.weights[kept]
         return Posterior(
             hypotheses=tuple(self.hypotheses[i] for i in kept),
             weights=weights / weights.sum(),
             moved=tuple(self.moved[i] for i in kept),
             covariances=tuple(self.covariances[i] for i in kept),
+            peak_errors=tuple(self.peak_errors[i] for i in kept),
         )
+
+    def peaks(self, logs: Floats) -> "Mixture":
+        """The mixture over log-peaks of rows, given each hypothesis' projected ones (hypotheses, rows)."""
+        factors = [peak_factor(errors) for errors in self.peak_errors]
+        means = logs + np.array([mean for mean, _ in factors])[:, None]
+        spread = np.array([variance for _, variance in factors])[:, None] + MEMORY_ERROR**2
+        return Mixture(weights=self.weights, means=means, variances=np.broadcast_to(spread, means.shape))
 
     def rates(self, lines: Sequence[Lines]) -> "Mixture":
         """The mixture over log-rates of rows, given each hypothesis' lines for them."""
@@ -98,11 +111,6 @@ class Posterior:
         means = np.array([line.rates + line.slopes @ moved for _, line, moved, _ in pairs])
         spread = np.array([np.einsum("rp,pq,rq->r", line.slopes, c, line.slopes) for _, line, _, c in pairs])
         return Mixture(weights=self.weights, means=means, variances=spread + MODEL_ERROR**2 + GROUP_ERROR**2)
-
-
-def leading(weights: Floats) -> Ints:
-    """Places of the hypotheses that still weigh."""
-    return np.flatnonzero(weights >= NEGLIGIBLE * weights.max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,7 +148,7 @@ class Mixture:
 
 def lines_of(stacks: Sequence[Stack], references: Sequence[Reference]) -> tuple[Lines, ...]:
     """Lines of every stack over the rows of all references; what differs in numbers alone is projected together."""
-    together = by_job(references)
+    together = _by_job(references)
     places = np.argsort(np.concatenate([places for _, places in together]), kind="stable")
     alike: dict[Stack, list[int]] = {}
     for i, stack in enumerate(stacks):
@@ -155,7 +163,7 @@ def lines_of(stacks: Sequence[Stack], references: Sequence[Reference]) -> tuple[
     return tuple(lines[i] for i in range(len(stacks)))
 
 
-def by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
+def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
     """One reference per job with all rows on it, and the places of these rows among those of all references."""
     ends = np.cumsum([len(one.table) for one in references])
     found: list[tuple[Reference, list[Candidates], list[Ints]]] = []
@@ -173,9 +181,17 @@ def by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
 def log_rates(stack: Stack, references: Sequence[Reference]) -> Floats:
     """log(tokens/s/GPU) of the rows of all references on a stack."""
     rates = np.empty(sum(len(one.table) for one in references))
-    for one, places in by_job(references):
+    for one, places in _by_job(references):
         rates[places] = Projector(one.on(stack)).project(one.table).tokens_per_s_per_gpu
     return np.log(rates)
+
+
+def log_peaks(stack: Stack, references: Sequence[Reference]) -> Floats:
+    """Logarithm of the bytes that the driver shows, of the rows of all references on a stack."""
+    peaks = np.empty(sum(len(one.table) for one in references))
+    for one, places in _by_job(references):
+        peaks[places] = Projector(one.on(stack)).memory(one.table).driver
+    return np.log(peaks)
 
 
 def reference_of(run: MeasuredRun) -> Reference:
@@ -189,11 +205,13 @@ class Evidence:
     """What every hypothesis projects for measured runs.
 
     lines   of each hypothesis, over all runs
+    peaks   log(measured / projected) of the peaks on each hypothesis, NaN for a run without one: (hypotheses, runs)
     """
 
     hypotheses: tuple[Hypothesis, ...]
     runs: tuple[MeasuredRun, ...]
     lines: tuple[Lines, ...]
+    peaks: Floats
 
     def take(self, places: Sequence[int]) -> "Evidence":
         """That of some of the runs."""
@@ -202,6 +220,7 @@ class Evidence:
             hypotheses=self.hypotheses,
             runs=tuple(self.runs[i] for i in places),
             lines=tuple(Lines(rates=line.rates[rows], slopes=line.slopes[rows]) for line in self.lines),
+            peaks=self.peaks[:, rows],
         )
 
 
@@ -213,11 +232,12 @@ def evidence_of(hypotheses: tuple[Hypothesis, ...], runs: Sequence[MeasuredRun])
         hypotheses=hypotheses,
         runs=tuple(runs),
         lines=lines_of([h.stack for h in hypotheses], references) if runs else (empty,) * len(hypotheses),
+        peaks=np.array([peak_errors(h.stack, runs) for h in hypotheses]).reshape(len(hypotheses), len(runs)),
     )
 
 
 def update(seen: Evidence) -> Posterior:
-    """The posterior of hypotheses given the rates of runs."""
+    """The posterior of hypotheses given runs; runs without a rate count through their memory alone."""
     hypotheses = seen.hypotheses
     logs = np.array([h.log_prior for h in hypotheses])
     moved, covariances = [np.zeros(len(NUMBERS)) for _ in hypotheses], [h.covariance for h in hypotheses]
@@ -231,12 +251,15 @@ def update(seen: Evidence) -> Posterior:
             for i, (h, line) in enumerate(zip(hypotheses, rated.lines, strict=True)):
                 moved[i], covariances[i], likelihood = _regress(h, line, measured, noise, together)
                 logs[i] += likelihood
+    peaks = tuple(errors[~np.isnan(errors)] for errors in seen.peaks)
+    logs += [_memory_likelihood(errors) for errors in peaks]
     weights = np.exp(logs - logs.max())
     return Posterior(
         hypotheses=hypotheses,
         weights=weights / weights.sum(),
         moved=tuple(moved),
         covariances=tuple(covariances),
+        peak_errors=peaks,
     )
 
 
@@ -259,7 +282,7 @@ def _regress(
     solved = np.linalg.solve(total, np.column_stack([residuals, gain.T]))
     covariance = h.covariance - gain @ solved[:, 1:]
     distance, determinant = float(residuals @ solved[:, 0]), np.linalg.slogdet(total)[1]
-    return gain @ solved[:, 0], covariance, log_student(distance, determinant, len(residuals))
+    return gain @ solved[:, 0], covariance, _log_student(distance, determinant, len(residuals))
 
 
 def following(
@@ -287,6 +310,39 @@ def following(
     return at(h.stack, now)
 
 
-def log_student(distance: float, log_determinant: float, runs: int) -> float:
+def _log_student(distance: float, log_determinant: float, runs: int) -> float:
     nu = DEGREES_OF_FREEDOM
     return float(-0.5 * log_determinant - 0.5 * (nu + runs) * np.log1p(distance / nu))
+
+
+def _memory_likelihood(errors: Floats) -> float:
+    """Log-likelihood of the errors of measured peaks; 0 without any."""
+    if not len(errors):
+        return 0.0
+    total = MEMORY_FACTOR**2 + np.diag(np.full(len(errors), MEMORY_ERROR**2))
+    return _log_student(float(errors @ np.linalg.solve(total, errors)), np.linalg.slogdet(total)[1], len(errors))
+
+
+def peak_factor(errors: Floats) -> tuple[float, float]:
+    """Mean and variance of the logarithm of the factor that is common to all peaks, given the errors of some."""
+    if not len(errors):
+        return 0.0, MEMORY_FACTOR**2
+    trust = MEMORY_FACTOR**2 / (MEMORY_FACTOR**2 + MEMORY_ERROR**2 / len(errors))
+    return trust * float(np.mean(errors)), MEMORY_FACTOR**2 * (1.0 - trust)
+
+
+def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
+    """log(measured / projected) of the peak of every run, each counted as its log counts it; NaN where it has none."""
+    errors = np.full(len(runs), np.nan)
+    counted = [i for i, run in enumerate(runs) if run.measured.peak_bytes > 0.0]
+    for one, places in _by_job([reference_of(runs[i]) for i in counted]):
+        memory = Projector(one.on(stack)).memory(one.table)
+        views = {
+            "allocated": memory.allocated - memory.expert_buffers,
+            "reserved": memory.reserved - memory.expert_buffers,
+            "driver": memory.driver,
+        }
+        for row, place in enumerate(places.tolist()):
+            measured = runs[counted[place]].measured
+            errors[counted[place]] = np.log(measured.peak_bytes / views[measured.peak_kind][row])
+    return errors

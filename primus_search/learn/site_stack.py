@@ -1,9 +1,9 @@
 """A site's own stack: the one hypothesis that stands for the posterior, with the posterior's numbers and bands.
 
-A search projects millions of candidates, so one equivalent stack stands for the mixture: the hypothesis whose rates can
-come nearest to the mixture's over the site's runs, their neighbours and some usual jobs, with the numbers with which
-its rates follow the mixture's means there, and with what the hypothesis nearest in memory keeps. The mixture stays in
-the error bands. Written are NAME.yaml, which any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
+A search projects millions of candidates, so one equivalent stack stands for the mixture: the hypothesis whose rates lie
+nearest to the mixture's over the site's runs, their neighbours and some usual jobs, with the numbers with which its
+rates follow the mixture's means there. The mixture stays in the error bands. Written are NAME.yaml, which
+any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
 """
 
 import json
@@ -17,16 +17,17 @@ from primus_search.candidates import Bools, Floats
 from primus_search.cluster import Cluster
 from primus_search.cost.confidence.uncertainty import MEMORY
 from primus_search.learn.hypotheses import Hypothesis, shipped_hypotheses
-from primus_search.learn.peaks import KEPT, log_peaks, peak_errors, peak_factor, weigh_peaks, with_memory
 from primus_search.learn.posterior import (
     Evidence,
     Mixture,
     Posterior,
-    Reference,
     evidence_of,
     following,
     lines_of,
+    log_peaks,
     log_rates,
+    peak_errors,
+    peak_factor,
     update,
 )
 from primus_search.learn.probes import references, usual
@@ -87,37 +88,32 @@ def learn_stack(
         if base is not None:
             hypotheses = tuple(h for h in hypotheses if h.stack.name == base)
         seen = evidence_of(hypotheses, runs)
-    posterior, memory = update(seen).leading(), weigh_peaks(seen.hypotheses, runs)
+    posterior = update(seen)
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
-    rates = posterior.rates(lines_of([h.stack for h in posterior.hypotheses], everywhere))
-    peaks = memory.mixture(everywhere)
-    nearest, followed = _nearest(posterior, everywhere, rates)
-    chosen, kept = posterior.hypotheses[nearest], memory.nearest(followed, peaks, everywhere)
-    keeping = replace(chosen, stack=with_memory(chosen.stack, kept))
-    again = following(keeping, posterior.moved[nearest], posterior.covariances[nearest], everywhere, rates)
-    stack = _with_peaks(again, runs)
-    is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
-    own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
-    bands = {
-        "dense": _band(rates, own_rates, ~is_moe, len(runs)),
-        "moe": _band(rates, own_rates, is_moe, len(runs)),
-        MEMORY: _band(peaks, own_peaks, is_moe | ~is_moe, len(memory.errors[0])),
-    }
-    stack = replace(stack, name=name, errors=bands, is_assumed=False)
-    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=rates, runs=tuple(runs))
-
-
-def _nearest(posterior: Posterior, everywhere: Sequence[Reference], rates: Mixture) -> tuple[int, Stack]:
-    """The place of the hypothesis that comes nearest to the mixture's rates, and its stack there."""
-    apart = rates.distances(rates.means) - 2.0 * np.log(posterior.weights)
-    likely = np.argsort(apart, kind="stable")[:FOLLOWED].tolist()
+    posterior = posterior.leading()
+    lines = lines_of([h.stack for h in posterior.hypotheses], everywhere)
+    rates = posterior.rates(lines)
+    peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
+    distances = rates.distances(rates.means) + peaks.distances(peaks.means)
+    likely = np.argsort(distances - 2.0 * np.log(posterior.weights), kind="stable")[:FOLLOWED].tolist()
     followed = [
         following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, rates)
         for i in likely
     ]
     left = rates.distances(np.array([log_rates(stack, everywhere) for stack in followed]))
-    best = int(np.argmin(left))
-    return likely[best], followed[best]
+    place = int(np.argmin(left + peaks.distances(peaks.means[likely])))
+    nearest = likely[place]
+    chosen = posterior.hypotheses[nearest]
+    stack = _with_peaks(followed[place], runs)
+    is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
+    own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
+    bands = {
+        "dense": _band(rates, own_rates, ~is_moe, len(runs)),
+        "moe": _band(rates, own_rates, is_moe, len(runs)),
+        MEMORY: _band(peaks, own_peaks, is_moe | ~is_moe, len(posterior.peak_errors[nearest])),
+    }
+    stack = replace(stack, name=name, errors=bands, is_assumed=False)
+    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=rates, runs=tuple(runs))
 
 
 def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int) -> ErrorBand:
@@ -153,11 +149,9 @@ def stack_yaml(site: SiteStack, date: str) -> str:
     for field in (*(number.field for number in NUMBERS), "fixed_bytes", "peaks_seen"):
         key, value = _as_written(field, float(number_of(site.stack, field)))
         groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": source}
-    kept = [field for field in KEPT if number_of(site.stack, field) != number_of(site.chosen.stack, field)]
-    for field in (*site.chosen.habits, *kept):
-        value = number_of(site.stack, field)
-        key, value = (field, value) if isinstance(value, bool | str) else _as_written(field, float(value))
-        groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": source}
+    for field, value in site.chosen.habits.items():
+        if field not in [number.field for number in NUMBERS]:
+            groups.setdefault(GROUP_OF[field], {})[field] = {"value": value, "source": source}
     ends = ("low", "high", "runs")
     errors = {
         key: {end: {"value": round(float(band.__getattribute__(end)), 4), "source": source} for end in ends}
