@@ -10,13 +10,13 @@ from typing import Any
 from primus_search.candidates import DEFAULTS
 from primus_search.framework import Framework, Settings, Spelling
 from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.knobs import KNOB, WORDED, Scope
+from primus_search.knobs import KNOB, WORDED, Kind, Scope
 from primus_search.space.framework_rules import recompute_parts
 
 OF_EXPERTS = tuple(name for name, knob in KNOB.items() if knob.scope == Scope.EXPERTS)
 """Axes that a dense model's file does not set."""
-DERIVED = frozenset({"vpp", "pipeline_layout"}).union(
-    name for name, knob in KNOB.items() if knob.detail_of or name == "recompute"
+DERIVED = frozenset(
+    name for name, knob in KNOB.items() if knob.detail_of or knob.kind is Kind.LAYOUT or name in ("vpp", "recompute")
 )
 """Axes whose keys depend on others; the module of the format writes them."""
 

@@ -135,7 +135,8 @@ def test_the_schema_only_changes_on_purpose() -> None:
         "tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch_size", "schedule", "deepep", "sync_free_stage", "fp8",
         "recompute", "recompute_num_layers", "recompute_method", "sharding", "shard_group", "loss_fusion",
         "overlap_grad_reduce", "grouped_gemm", "sequence_parallel", "pipeline_layout", "offload_layers",
-        "exchange_overlap", "cuda_graph", "tp_overlap", "cp_comm", "state_format", "fp8_attention", "dispatch_backend",
+        "offload_modules", "microbatch_group", "exchange_overlap", "cuda_graph", "tp_overlap", "cp_comm",
+        "state_format", "fp8_attention", "dispatch_backend",
     ]  # fmt: skip
     assert schema["required"] == ["model", "hardware", "workload"]
 
