@@ -16,6 +16,9 @@ from primus_search.report.console import Plain
 if TYPE_CHECKING:
     from primus_search.schedule.side_by_side import Compared
 
+MOST_PASSES = 1 << 18
+"""Forward passes of a pipeline that is compared: 64 stages, 2 chunks each, 2,048 micro-batches."""
+
 
 def schedules(
     stages: Annotated[int | None, typer.Option(help="Pipeline ranks.", min=1)] = None,
@@ -99,6 +102,9 @@ def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, mem
     if stages is None or microbatches is None:
         missing = "--stages" if stages is None else "--microbatches"
         raise InputError([Problem(missing, "say the pipeline with --stages and --microbatches, or name a --run")])
+    if stages * microbatches * (vpp or 2) > MOST_PASSES:
+        what = f"stages * micro-batches * chunks is more than {MOST_PASSES:,}, the largest pipeline that is compared"
+        raise InputError([Problem("--stages, --microbatches, --vpp", what)])
     forward, backward, weight = _three(costs)
     try:
         given = Costs(forward=forward, backward=backward, weight=weight, comm=comm, last_head_extra=head_extra)
