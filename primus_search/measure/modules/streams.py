@@ -15,6 +15,7 @@ from primus_search.measure.modules.fused_operations import fused_loss, rms_norm,
 from primus_search.measure.modules.mixed_precision import adamw_update
 
 SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
+SHORTEST_S = 1e-9  # of a difference of two timings, which noise can make zero or less
 CAST_BYTES = (
     4.0 + 2.0
 )  # per element cast to FP8 with one scale and turned for its second product: two reads, two copies
@@ -77,7 +78,7 @@ def both_passes(
             leaf.grad = None
 
     whole = seconds(both)
-    return {"forward": forward, "backward": max(whole - forward, 0.0)}
+    return {"forward": forward, "backward": max(whole - forward, SHORTEST_S)}
 
 
 def _small_kernel_s(seconds: Seconds) -> float:
@@ -98,7 +99,7 @@ def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, 
         "stream": moved * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"]),
         "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
         "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
-        "softmax": 4 * COUNTED_BYTES * (sizes.rows // 4) * sizes.vocabulary / max(f["loss_s"] - f["copy_s"], 1e-9),
+        "softmax": 4 * COUNTED_BYTES * (sizes.rows // 4) * sizes.vocabulary / max(f["loss_s"] - f["copy_s"], SHORTEST_S),
         "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
         "optimizer": optimizer_bytes * sizes.optimizer_params / f["optimizer_s"],
     }
