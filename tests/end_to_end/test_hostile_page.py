@@ -29,10 +29,10 @@ RUNS = (
     "{a|b}{b}{c}{@0}",
     "0" + ",0" * 5000,
 )
-KEYS = ("filter", "colour", "sort", "pins", "compare", "columns", "__proto__", "constructor", "toString")
+OTHER_KEYS = ("colour", "sort", "pins", "compare", "columns", "__proto__", "constructor", "toString")
 MARKUP = "document.querySelectorAll('img,svg,iframe,script,object,embed,form,[onerror],[onload]').length"
 WALK = """
-const [key, texts] = arguments, wrong = [];
+const [keys, texts] = arguments, wrong = [];
 const before = MARKUP;
 const next = () => new Promise(done => {
   addEventListener("hashchange", () => done(true), {once: true});
@@ -40,13 +40,13 @@ const next = () => new Promise(done => {
 });
 for (const text of texts) {
   const moved = next();
-  const hash = "#" + encodeURIComponent(key) + "=" + encodeURIComponent(text);
+  const hash = "#" + keys.map(key => encodeURIComponent(key) + "=" + encodeURIComponent(text)).join("&");
   if (location.hash === hash) continue;
   location.hash = hash;
-  if (!await moved) { wrong.push([key, text.slice(0, 80), location.hash, "took too long"]); break; }
+  if (!await moved) { wrong.push([keys, text.slice(0, 80), location.hash, "took too long"]); break; }
   await new Promise(done => setTimeout(done, 55));  // the browser drops more than 200 navigations in ten seconds
-  if (window.CANARY || MARKUP !== before) { wrong.push([key, text.slice(0, 80)]); break; }
-  if (document.querySelectorAll("#pins h3").length > 20) wrong.push([key, "pins"]);
+  if (window.CANARY || MARKUP !== before) { wrong.push([keys, text.slice(0, 80)]); break; }
+  if (document.querySelectorAll("#pins h3").length > 20) wrong.push([keys, "pins"]);
 }
 return wrong;
 """.replace("MARKUP", MARKUP)
@@ -93,8 +93,8 @@ def test_nothing_of_a_run_or_an_address_becomes_markup(tmp_path: Path) -> None:
             counts.append(session.run(TOUCH))
         assert counts[0] == counts[1] and counts[0][0] == 0
         texts = [*RUNS, *(name for name in NAMES if "\ud800" not in name)]
-        for key in KEYS:
-            for first in range(0, len(texts), 50) if key == "filter" else (0,):
-                some = json.dumps(texts[first : first + 50])
-                assert session.wait(f"(async function() {{ {WALK} }})({json.dumps(key)}, {some})") == []
+        for first in range(0, len(texts), 50):
+            some = json.dumps(texts[first : first + 50])
+            for keys in (["filter"], OTHER_KEYS) if first == 0 else (["filter"],):
+                assert session.wait(f"(async function() {{ {WALK} }})({json.dumps(keys)}, {some})") == []
         assert session.complaints() == []
