@@ -345,7 +345,6 @@ KNOBS: tuple[Knob, ...] = (
         enters=Enters.GATHERS | Enters.REPLICA | Enters.STATE | Enters.BATCH,
         default=Sharding.DISTRIBUTED_OPTIMIZER,
         off=Sharding.NONE,
-        auto=(Sharding.DISTRIBUTED_OPTIMIZER, Sharding.FSDP2),
         relief=(Sharding.DISTRIBUTED_OPTIMIZER, Sharding.FSDP2, Sharding.MEGATRON_FSDP),
         guess=Sharding.DISTRIBUTED_OPTIMIZER,
         followers=("shard_group", "pp", *_STAGES),

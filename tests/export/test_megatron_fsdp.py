@@ -11,9 +11,11 @@ from primus_search.declare import load_cluster, load_model, make_space
 from primus_search.declare.framework_files import load_framework
 from primus_search.export.megatron_arguments import candidate_words
 from primus_search.job import Job
+from primus_search.knobs import KNOB
 from primus_search.learn.logged_run import SaidBeside, measured_run
 from primus_search.learn.readers import read_log
 from primus_search.space import Enumerator
+from primus_search.space.auto import auto_values
 from primus_search.workload import Workload
 from tests.support.written_logs import LOGS
 
@@ -39,6 +41,22 @@ def test_megatron_fsdp_takes_experts_where_torch_fsdp_does_not(framework: str) -
 
 def test_torchtitan_does_not_have_it() -> None:
     assert legal("megatron_fsdp", "torchtitan", ep=8) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "searched"),
+    [
+        ("llama3_8b", "megatron", ("distributed_optimizer", "megatron_fsdp")),
+        ("qwen3_30b_a3b", "megatron", ("distributed_optimizer",)),
+        ("qwen3_30b_a3b", "torchtitan", ("fsdp2",)),
+    ],
+)
+def test_experts_weights_are_sharded_where_a_space_lists_it(
+    model: str, framework: str, searched: tuple[str, ...]
+) -> None:
+    cluster = load_cluster("h100", 2)
+    values = auto_values("sharding", load_model(model), cluster, Workload(**WORK), load_framework(framework))
+    assert tuple(KNOB["sharding"].word(value) for value in values) == searched
 
 
 def test_it_costs_what_fsdp2_costs() -> None:

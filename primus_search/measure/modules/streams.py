@@ -94,12 +94,13 @@ def _small_kernel_s(seconds: Seconds) -> float:
 def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, float]:
     """Counted bytes per second of each kind of stream; `optimizer_bytes` are counted per parameter."""
     elements = sizes.rows * sizes.hidden
+    loss_s = max(f["loss_s"] - f["copy_s"], SHORTEST_S)
     moved = 3 * elements + 8 * elements  # of an addition; of a gated activation and its gradient
     found = {
         "stream": moved * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"]),
         "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
         "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
-        "softmax": 4 * COUNTED_BYTES * (sizes.rows // 4) * sizes.vocabulary / max(f["loss_s"] - f["copy_s"], SHORTEST_S),
+        "softmax": 4 * COUNTED_BYTES * (sizes.rows // 4) * sizes.vocabulary / loss_s,
         "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
         "optimizer": optimizer_bytes * sizes.optimizer_params / f["optimizer_s"],
     }
