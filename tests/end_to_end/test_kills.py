@@ -187,12 +187,14 @@ def test_ray_loses_workers_and_nodes_but_no_row(
 
     for what, disturb in (("worker", lose_worker), ("node", lose_node)):
         hits = 0
-        for number, moment in enumerate(moments(count, len(what), num_tasks - 1)):
+        for number, moment in enumerate(moments(6 * count, len(what), num_tasks - 1)):
             run = Run(space, tmp_path / f"{what}{number}")
             hits += kills.disturbed_here(run, cluster.address, disturb, moment)
             assert run.answer() == answer, f"{what} killed at {moment}"
+            if hits == count:
+                break
         record_property(f"runs that lost a {what}", hits)
-        assert hits >= count // 2, f"{what}: {hits} of {count} moments came before the end of the run"
+        assert hits == count or count < NODES, f"{what}: {hits} of {number + 1} moments came before the end of the run"
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)
