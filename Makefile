@@ -12,6 +12,11 @@ PARSERS := megatron-core torchtitan
 WARM = $(shell mktemp -d)/warm-up
 NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set sharding=distributed_optimizer
 
+# Three workers on two cores, as much of the suite waits; files in the order of tests/conftest.py, longest first.
+SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# Bytecode of the tests and of what changed since the set-up is kept: the suite starts hundreds of processes.
+test test-full check: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: run test test-full check bench bench-gpu clean help
 
 help:
@@ -39,7 +44,7 @@ run: $(READY)
 	$(BIN)/primus-search run spaces/tiny_host.yaml
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not full"
+	$(BIN)/python -m pytest $(SPREAD) -m "not full"
 
 test-full: $(READY)
 	$(BIN)/python -m pytest -m full
@@ -48,7 +53,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not full" -x
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not full" -x
 
 bench: $(READY)
 	for each in search project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done

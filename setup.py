@@ -26,7 +26,10 @@ setup(
         "primus_search": ["py.typed"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],
-        "primus_search.templates": ["*.html"],
+        "primus_search.templates": ["*.html", "*.md"],
+        "primus_search.calibrate": ["*.yaml"],
+        "primus_search.lab.fit": ["*.yaml"],
         "primus_search.lab.published.vocabulary": ["*.yaml"],
+        "primus_search.learn.logs": ["*.yaml"],
     },
 )

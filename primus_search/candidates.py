@@ -30,6 +30,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
+FIXED_ROWS_STAGE = 3
+"""Sync-free stage from which tensors of experts have a size of their own, whatever routing brings."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
@@ -104,12 +107,20 @@ class Candidates:
         if "sequence_parallel" not in columns:
             typed["sequence_parallel"] = np.greater(typed["tp"], 1)
         length = np.broadcast_shapes((1,), *(column.shape for column in typed.values()))
-        frozen = {name: _read_only(np.broadcast_to(column, length)) for name, column in typed.items()}
+        frozen = {
+            name: _frozen(column if column.shape == length else np.full(length, column))
+            for name, column in typed.items()
+        }
         return cls(schedules=schedules, layouts=layouts, **frozen)
 
     def take(self, rows: Bools | Ints | slice) -> Self:
         """The rows a mask, an index or a slice selects, in their order."""
-        taken: dict[str, Any] = {name: _read_only(column[rows]) for name, column in self.columns().items()}
+        taken: dict[str, Any]
+        if isinstance(rows, slice):
+            taken = {name: _read_only(column[rows]) for name, column in self.columns().items()}
+        else:
+            at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+            taken = {name: _frozen(column.take(at)) for name, column in self.columns().items()}
         return replace(self, **taken)
 
     def with_columns(self, columns: Mapping[str, Ints | Bools]) -> Self:
@@ -170,6 +181,16 @@ class Candidates:
         """Whether tokens reach experts by one fused, node-aware exchange rather than by a plain all-to-all."""
         return self.deepep
 
+    @property
+    def has_fixed_expert_rows(self) -> Bools:
+        """Whether experts have room for every token copy of their group: nobody waits for the counts to size tensors.
+
+        Source: AMD-AGI/Primus core/extensions/primus_turbo.py, PrimusTurboDeepEPTokenDispatcher: beyond stage 2,
+        permute_max_token_num = tokens x ranks of the group x top_k.
+        """
+        fixed: Bools = self.sync_free_stage >= FIXED_ROWS_STAGE
+        return fixed
+
     def has_group_buffers(self, *, usual: bool) -> Bools:
         """Whether fused dispatch is HybridEP, under software whose own is (`usual`) unless told."""
         is_stack = self.dispatch_backend == DispatchBackend.STACK
@@ -182,6 +203,10 @@ class Candidates:
     def exchange_of_context(self, usual: str) -> Ints:
         """`CpComm` codes of what context-parallel ranks do, under software that does `usual` unless told."""
         return np.where(self.cp_comm == CpComm.STACK, CpComm[usual.upper()], self.cp_comm)
+
+    def inner_context_ranks(self, usual: str) -> Ints:
+        """Ranks of the all-to-all inside a ring, under software that does `usual` unless told; 0: no such exchange."""
+        return INNER_RANKS[self.exchange_of_context(usual)]
 
     def shard_ranks(self, replicas: Ints) -> Ints:
         """Ranks that share one sharded copy, of so many replicas."""
@@ -197,6 +222,8 @@ class Candidates:
         return [column for column in chosen if column is not None]
 
 
+INNER_RANKS: Ints = np.array([way.inner_ranks for way in CpComm], dtype=np.int64)
+"""Ranks of the all-to-all inside a ring, by `CpComm` code."""
 WORDS = frozenset(knob.name for knob in KNOBS if knob.words is not None)
 """Columns that hold members of an enumeration; see `Knob.word`."""
 DEFAULTS: Mapping[str, int | bool] = {knob.name: knob.column_default for knob in KNOBS}
@@ -206,23 +233,16 @@ assert set(COLUMN_NAMES) == set(KNOB), "a knob is a row of knobs.KNOBS and a fie
 
 def joined(tables: Sequence[Candidates]) -> Candidates:
     """Several tables as one, in their order; their vocabularies of schedules and layouts become one."""
-    schedules = tuple(dict.fromkeys(name for table in tables for name in table.schedules))
-    layouts = tuple(dict.fromkeys(layout for table in tables for layout in table.layouts))
-    columns: dict[str, list[int]] = {name: [] for name in COLUMN_NAMES}
-    for table in tables:
-        for name, column in table.columns().items():
-            values = column.tolist()
-            if name == "schedule":
-                values = [schedules.index(table.schedules[code]) for code in values]
-            elif name == "pipeline_layout":
-                values = [layouts.index(table.layouts[code]) for code in values]
-            columns[name] += values
-    every: dict[str, Any] = columns
-    return Candidates.table(schedules=schedules, layouts=layouts, **every)
+    return Candidates.from_rows([row for table in tables for row in table.rows()])
 
 
 def _read_only(column: NDArray[Any]) -> NDArray[Any]:
-    owned = np.array(column, copy=True)
+    """A copy that cannot be written to."""
+    return _frozen(np.array(column, copy=True))
+
+
+def _frozen(owned: NDArray[Any]) -> NDArray[Any]:
+    """An array that nobody else has, protected from writing."""
     owned.setflags(write=False)
     return owned
 

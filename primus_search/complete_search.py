@@ -16,6 +16,7 @@ from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
 from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError, fingerprint
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import Space
 
 
@@ -65,7 +66,7 @@ def search(
                 folder.write(result, token_budget=token_budget)
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
-                write_report(folder.path)
+                write_report(SavedRun.of(result, folder.path))
                 if on_written is not None:
                     on_written(folder.path)
     return result

@@ -36,8 +36,8 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     For systems of a few hundred unknowns: with two threads of OpenBLAS a solve of 196 unknowns takes 21 ms where
     another process computes as well, with one 0.7 ms (two cores, 2026-11-22).
     """
-    limits: AbstractContextManager[Any] = threadpool_limits(limits=1, user_api="blas")
-    return limits
+    result: AbstractContextManager[Any] = threadpool_limits(limits=1, user_api="blas")
+    return result
 
 
 def spread(function: Callable[[Any], Result], items: Sequence[Any], *, at_least: int) -> list[Result]:

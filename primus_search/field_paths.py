@@ -6,6 +6,7 @@ by its last word (`loss_chunks`).
 
 import dataclasses
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, TypeVar, cast
 
 Record = TypeVar("Record")
@@ -47,6 +48,15 @@ def with_value(record: Record, path: Path, value: Any) -> Record:
         value = with_value(value_at(record, path[:1]), path[1:], value)
     changed: Any = record | {path[0]: value} if isinstance(record, dict) else _replaced(record, path[0], value)
     return cast(Record, changed)
+
+
+def with_column(record: Record, path: Path, value: Any) -> Record:
+    """As `with_value`, without the record's validation, so that a number may be a column: one value per row."""
+    if len(path) > 1:
+        value = with_column(value_at(record, path[:1]), path[1:], value)
+    changed = copy(record)
+    object.__setattr__(changed, path[0], value)
+    return changed
 
 
 def _replaced(record: Any, name: str, value: Any) -> Any:

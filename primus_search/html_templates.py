@@ -1,9 +1,9 @@
-"""HTML pages from the templates in `templates/`. Every value is escaped unless a template marks it as markup."""
+"""Pages from the templates in `templates/`; in HTML every value is escaped unless a template marks it as markup."""
 
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 
 def rendered(template: str, /, **values: Any) -> str:
@@ -15,7 +15,7 @@ def rendered(template: str, /, **values: Any) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("primus_search", "templates"),
-        autoescape=True,
+        autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

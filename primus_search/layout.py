@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.errors import ScheduleError
 from primus_search.model import Model
 
 
@@ -74,8 +75,8 @@ class StageLayers:
     @property
     def layers(self) -> NDArray[np.float64]:
         """(stages,) decoder layers per virtual stage, all kinds."""
-        total: NDArray[np.float64] = self.counts.sum(axis=1)
-        return total
+        result: NDArray[np.float64] = self.counts.sum(axis=1)
+        return result
 
 
 @lru_cache(maxsize=65536)
@@ -96,6 +97,14 @@ def stage_layers(model: Model, stages: int, layout: Layout) -> StageLayers | Non
     for array in (counts, embedding, head, mtp):
         array.setflags(write=False)
     return StageLayers(counts=counts, has_embedding=embedding, has_head=head, mtp=mtp)
+
+
+def dealt_layers(model: Model, stages: int, layout: Layout) -> StageLayers:
+    """`stage_layers` of a layout that suits; raises `ScheduleError` where it does not."""
+    dealt = stage_layers(model, stages, layout)
+    if dealt is None:
+        raise ScheduleError(f"layout {layout} does not deal {model.num_layers} layers to {stages} virtual stages")
+    return dealt
 
 
 def layout_string(model: Model, stages: int, layout: Layout) -> str | None:

@@ -162,7 +162,7 @@ class MeasuredRun:
     @property
     def family(self) -> str:
         """Dense or MoE."""
-        return "moe" if self.model.is_moe else "dense"
+        return self.model.family
 
     @property
     def group(self) -> tuple[str, str]:

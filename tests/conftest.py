@@ -1,12 +1,108 @@
-"""Property tests draw the same examples in continuous integration every time; on a developer's machine, new ones.
+"""Examples of property tests, and the order of the files.
 
+Property tests draw the same examples in continuous integration every time; on a developer's machine, new ones.
 A busy machine is no fault of a strategy: how fast examples are drawn is not checked.
+
+The files of the longest wall time run first, so that the workers of a parallel run end together. `--record-times`
+writes the wall and processor seconds of the files that ran to `file_times.csv`.
 """
 
+import csv
 import os
+import resource
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+FILE_TIMES = Path(__file__).with_name("file_times.csv")
+NEW_FILE_S = 60.0
+"""Wall time that a file without a row is taken to need: it starts early, so that a long one does not run last alone."""
+PROCESSOR = "processor_s"
+"""Property of a test's report: seconds of processor, those of processes that it started and that ended included."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-times", action="store_true", help=f"write the seconds of each file to {FILE_TIMES.name}")
+
+
+def file_times() -> dict[str, dict[str, str]]:
+    """Rows of `file_times.csv` by file: `wall_s` and `processor_s`."""
+    if not FILE_TIMES.exists():
+        return {}
+    with FILE_TIMES.open(newline="") as lines:
+        return {row["file"]: row for row in csv.DictReader(lines)}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files by recorded wall time, longest first; the tests of a file keep their order."""
+    times = file_times()
+
+    def place(item: pytest.Item) -> tuple[float, str]:
+        file = item.nodeid.partition("::")[0]
+        return (-float(times[file]["wall_s"]) if file in times else -NEW_FILE_S, file)
+
+    items.sort(key=place)
+
+
+def processor_s() -> float:
+    """Processor seconds of this process and of those that it started and that ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+class Clock:
+    """Writes the processor seconds of each part of a test into its report."""
+
+    def __init__(self) -> None:
+        self.started = 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        self.started = processor_s()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        before, self.started = self.started, processor_s()
+        report.user_properties.append((PROCESSOR, self.started - before))
+        return report
+
+
+class Times:
+    """Sums the reports of the workers into seconds by file."""
+
+    def __init__(self) -> None:
+        self.wall: dict[str, float] = defaultdict(float)
+        self.processor: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self.wall[file] += report.duration
+        self.processor[file] += sum(float(str(each)) for name, each in report.user_properties if name == PROCESSOR)
+
+    def pytest_sessionfinish(self) -> None:
+        """Replace the rows of the files that ran, and drop those of files that are gone."""
+        root = FILE_TIMES.parents[1]
+        rows = {file: row for file, row in file_times().items() if (root / file).exists()}
+        for file, wall in self.wall.items():
+            rows[file] = {"file": file, "wall_s": f"{wall:.1f}", PROCESSOR: f"{self.processor[file]:.1f}"}
+        with FILE_TIMES.open("w", newline="") as lines:
+            table = csv.DictWriter(lines, ("file", "wall_s", PROCESSOR), lineterminator="\n")
+            table.writeheader()
+            table.writerows(sorted(rows.values(), key=lambda row: (-float(row["wall_s"]), row["file"])))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Every worker reads its clock; the process that collects the reports writes the file."""
+    if config.getoption("--record-times"):
+        config.pluginmanager.register(Clock())
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Times())

@@ -68,8 +68,4 @@ def _ablation(judge: Judge, base: Values, figures: Figures, kept: Kept, knob: st
 
 
 def _without(knob: str, off: Any) -> Callable[[Kept], Bools]:
-    def mask(kept: Kept) -> Bools:
-        found: Bools = np.asarray(kept.column(knob) == off, dtype=np.bool_)
-        return found
-
-    return mask
+    return lambda kept: np.asarray(kept.column(knob) == off, dtype=np.bool_)

@@ -10,6 +10,7 @@ fits, the best in BF16, the simplest close to the best, the best on fewer nodes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from primus_search.candidates import COLUMN_NAMES
@@ -87,7 +88,7 @@ def choices(rows: Sequence[Row], *, most: int, keys: Sequence[str] = DEFAULT_KEY
     mine = [
         place
         for place, row in enumerate(rows)
-        if _is_on_cluster_of(row, first) and row["memory_verdict"] != OUT_OF_MEMORY
+        if is_on_cluster_of(row, first) and row["memory_verdict"] != OUT_OF_MEMORY
     ]
     roles = _roles(rows, mine)
     shown = list(dict.fromkeys([0, *roles]))[: max(most, 1)]
@@ -152,14 +153,14 @@ def _key(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
     return tuple(CLASSES[name](row) if name in CLASSES else row[name] for name in keys)
 
 
-def _is_on_cluster_of(row: Row, first: Row) -> bool:
-    """Whether two rows are of one cluster: what stands before the axes tells clusters apart."""
-    for name in row:
-        if name == COLUMN_NAMES[0]:
-            return True
-        if row[name] != first[name]:
-            return False
-    return True
+def cluster_columns(row: Row) -> list[str]:
+    """What tells clusters apart: the columns before the axes."""
+    return list(takewhile(lambda name: name != COLUMN_NAMES[0], row))
+
+
+def is_on_cluster_of(row: Row, first: Row) -> bool:
+    """Whether two rows are of one cluster."""
+    return all(row[name] == first[name] for name in cluster_columns(row))
 
 
 def words_of(choice: ChoiceRow, first: Row) -> list[str]:

@@ -27,6 +27,7 @@ from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
+from primus_search.job import Job
 from primus_search.layout import Layout
 from primus_search.schedule import Timeline
 from primus_search.space import ClusterChoice, Space
@@ -34,10 +35,14 @@ from primus_search.space import ClusterChoice, Space
 
 @dataclass(frozen=True)
 class Explained:
-    """One candidate of a run; its parts are worked out when they are asked for."""
+    """One candidate of a run; its parts are worked out when they are asked for.
+
+    opened  the kept rows of its cluster, where they have been read before
+    """
 
     run: SavedRun
     rank: int
+    opened: Kept | None = None
 
     @cached_property
     def one(self) -> Candidates:
@@ -61,6 +66,10 @@ class Explained:
         return Judge(self.space, self.choice)
 
     @cached_property
+    def job(self) -> Job:
+        return self.judge.projector.job
+
+    @cached_property
     def projection(self) -> Projection:
         return self.judge.projector.project(self.one)
 
@@ -72,18 +81,17 @@ class Explained:
     @cached_property
     def coverage(self) -> tuple[Covered, ...]:
         """Which parts of its projection rest on measured ranges."""
-        space, cluster = self.space, self.choice.cluster
-        return coverage(space.job_on(cluster), self.one, self.figures.memory_bytes, load_ranges())
+        return coverage(self.job, self.one, self.figures.memory_bytes, load_ranges())
 
     @cached_property
     def unmeasured_gain(self) -> UnmeasuredGain | None:
-        """What rests on switches that no run on this device had on together."""
+        """What rests on switches that no run of the model on this device had on together."""
         return unmeasured_gain(self.judge.projector, self.one)
 
     @cached_property
     def measured_kernels(self) -> str:
         """What share of its kernels lies in the device's measured table; empty without a table."""
-        return sentence(kernel_evidence(self.space.job_on(self.choice.cluster), self.one))
+        return sentence(kernel_evidence(self.job, self.one))
 
     @cached_property
     def base(self) -> Values:
@@ -95,7 +103,7 @@ class Explained:
 
     @cached_property
     def stages(self) -> Stages:
-        return stages_of(self.space.job_on(self.choice.cluster), self.one)
+        return stages_of(self.job, self.one)
 
     @cached_property
     def busiest(self) -> int:
@@ -104,8 +112,7 @@ class Explained:
 
     @cached_property
     def traffic(self) -> list[Sent]:
-        space = self.space
-        return traffic(space.job_on(self.choice.cluster), self.one, self.stages, self.projection)
+        return traffic(self.job, self.one, self.stages, self.projection)
 
     @cached_property
     def timeline(self) -> Timeline | None:
@@ -115,10 +122,12 @@ class Explained:
     @cached_property
     def memory_by_rank(self) -> Memory:
         """Columns over pipeline ranks."""
-        return memory_by_rank(self.space.job_on(self.choice.cluster), self.one)
+        return memory_by_rank(self.job, self.one)
 
     @cached_property
     def kept(self) -> Kept:
+        if self.opened is not None:
+            return self.opened
         number = self.space.clusters.index(self.choice)
         return Kept.open(self.run.path, number, is_exact=bool(self.run.facts["exact"]))
 
@@ -185,6 +194,9 @@ def as_data(e: Explained) -> dict[str, Any]:
     }
 
 
+PASSES = ("forward_s", "recompute_s", "input_grad_s", "weight_grad_s")
+
+
 def stage_rows(s: Stages) -> list[dict[str, Any]]:
     """One row per virtual stage: where it lives, what it holds, seconds of one micro-batch."""
     return [
@@ -192,10 +204,7 @@ def stage_rows(s: Stages) -> list[dict[str, Any]]:
             "stage": i,
             "pipeline_rank": int(s.rank[i]),
             "layers": int(s.layers[i]),
-            "forward_s": float(s.forward_s[i]),
-            "recompute_s": float(s.recompute_s[i]),
-            "input_grad_s": float(s.input_grad_s[i]),
-            "weight_grad_s": float(s.weight_grad_s[i]),
+            **{name: float(s.__getattribute__(name)[i]) for name in PASSES},
         }
         for i in range(len(s.counts))
     ]

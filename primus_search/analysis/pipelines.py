@@ -92,8 +92,7 @@ class RunPipeline:
 
 def _activation(stages: Stages) -> Floats:
     """What each virtual stage keeps of a micro-batch, by decoder layers; 1 is the rank that has most of them."""
-    shares: Floats = stages.layers / np.bincount(stages.rank, weights=stages.layers).max()
-    return shares
+    return np.asarray(stages.layers / np.bincount(stages.rank, weights=stages.layers).max())
 
 
 def _room(run: SavedRun, rank: int, one: Candidates, microbatches: int) -> tuple[float, float]:

@@ -5,7 +5,7 @@ accelerator, network, stack, nodes); each step is a projection, so the steps add
 left between A's winner and B's winner, both under B's inputs, is the choice of another configuration.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from primus_search.cluster import Cluster
 from primus_search.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Judge, Values, values_of, word
-from primus_search.space import Axis, ClusterChoice, Space
+from primus_search.space import ClusterChoice, Space
 from primus_search.units import GB
 
 HIDDEN = frozenset({"source", "name"})
@@ -93,23 +93,18 @@ SHOWN = ("tokens_per_s_per_gpu", "tokens_per_s", "step_s", "memory_bytes", "head
 
 def _figures(a: SavedRun, b: SavedRun) -> dict[str, tuple[float, float]]:
     found = {name: (float(a.ranking[0][name]), float(b.ranking[0][name])) for name in SHOWN}
-    least_speed, most_memory = _corner([*a.frontier, *b.frontier])
-    volumes = [hypervolume(run.frontier, least_speed, most_memory) for run in (a, b)]
+    most_memory = max((row["memory_bytes"] for row in (*a.frontier, *b.frontier)), default=0.0)
+    volumes = [hypervolume(run.frontier, most_memory) for run in (a, b)]
     counts = {name: (float(a.facts[name]), float(b.facts[name])) for name in ("raw", "legal", "feasible")}
     return found | {"frontier_hypervolume": (volumes[0], volumes[1])} | counts
 
 
-def _corner(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """The corner no frontier row is worse than: no throughput, the most memory of either frontier."""
-    return 0.0, max((row["memory_bytes"] for row in rows), default=0.0)
-
-
-def hypervolume(rows: Sequence[Mapping[str, Any]], least_speed: float, most_memory: float) -> float:
-    """Area that a frontier dominates, in (tokens/s/GPU) x GB: faster and smaller is more.
+def hypervolume(rows: Sequence[Mapping[str, Any]], most_memory: float) -> float:
+    """Area that a frontier dominates, in (tokens/s/GPU) x GB, up to the most memory of either: faster, smaller is more.
 
     Formula: rows by rising memory; each adds (most_memory - memory) * (speed - best speed so far).
     """
-    area, best = 0.0, least_speed
+    area, best = 0.0, 0.0
     for row in sorted(rows, key=lambda row: (row["memory_bytes"], -row["tokens_per_s_per_gpu"])):
         gain = row["tokens_per_s_per_gpu"] - best
         if gain > 0 and row["memory_bytes"] <= most_memory:
@@ -141,14 +136,11 @@ def _spaces(a: Space, on_a: ClusterChoice, b: Space, on_b: ClusterChoice) -> Ite
     yield from _leaves("search", a.search, b.search)
     for left, right in zip(a.axes, b.axes, strict=True):
         if left.values != right.values:
-            yield Difference(what=f"axis {left.name}", a=_words(left), b=_words(right))
+            words = [[word(left.name, value) for value in axis.values] for axis in (left, right)]
+            yield Difference(what=f"axis {left.name}", a=words[0], b=words[1])
     rules = [[constraint.text for constraint in space.constraints] for space in (a, b)]
     if rules[0] != rules[1]:
         yield Difference(what="constraints", a=rules[0], b=rules[1])
-
-
-def _words(axis: Axis) -> list[Any]:
-    return [word(axis.name, value) for value in axis.values]
 
 
 def _leaves(path: str, a: Any, b: Any) -> Iterator[Difference]:
@@ -169,8 +161,6 @@ def _plain(value: Any) -> Any:
 
 # --- attribution -----------------------------------------------------------------------------------------------------
 
-Group = Callable[[Space, Cluster], tuple[Space, Cluster]]
-
 
 def _attribution(a: SavedRun, b: SavedRun) -> tuple[list[MovedFigure], float]:
     """Steps from A's winner under A's inputs to B's winner under B's; and A's winner as it is projected today."""
@@ -179,21 +169,18 @@ def _attribution(a: SavedRun, b: SavedRun) -> tuple[list[MovedFigure], float]:
     winner, best = values_of(a.candidate(1)), values_of(b.candidate(1))
     today = here = _speed(space, cluster, winner) or 0.0
     moved: list[MovedFigure] = []
-    groups: tuple[tuple[str, bool, Group], ...] = (
-        ("model", space.model != other.model, lambda s, c: (replace(s, model=other.model), c)),
-        ("workload", space.workload != other.workload, lambda s, c: (replace(s, workload=other.workload), c)),
-        ("accelerator", cluster.accelerator != machine.accelerator,
-         lambda s, c: (s, replace(c, accelerator=machine.accelerator))),
-        ("network", cluster.network != machine.network, lambda s, c: (s, replace(c, network=machine.network))),
-        ("stack", cluster.stack != machine.stack, lambda s, c: (s, replace(c, stack=machine.stack))),
-        ("nodes", cluster.num_nodes != machine.num_nodes, lambda s, c: (s, replace(c, num_nodes=machine.num_nodes))),
-    )  # fmt: skip
-    for name, differs, change in groups:
-        if differs:
-            space, cluster = change(space, cluster)
-            after = _speed(space, cluster, winner)
-            moved.append(MovedFigure(group=name, before=here, after=after))
-            here = after or here
+    for name in ("model", "workload", "accelerator", "network", "stack", "num_nodes"):
+        ours, theirs = (space, other) if name in ("model", "workload") else (cluster, machine)
+        put_in = {name: theirs.__getattribute__(name)}
+        if ours.__getattribute__(name) == put_in[name]:
+            continue
+        if ours is space:
+            space = replace(space, **put_in)
+        else:
+            cluster = replace(cluster, **put_in)
+        after = _speed(space, cluster, winner)
+        moved.append(MovedFigure(group=name.removeprefix("num_"), before=here, after=after))
+        here = after or here
     if winner != best:
         after = _speed(other, machine, best)
         moved.append(MovedFigure(group="another configuration wins", before=here, after=after))

@@ -52,8 +52,8 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
     there = Judge(changed, choice)
     broken = there.broken(base)
     after = None if broken else there.project([base])[0]
-    rows = [row for row in run.ranking if is_on(row, judge.choice)]
     numbers = [n for n, row in enumerate(run.ranking, start=1) if is_on(row, judge.choice)]
+    rows = [run.ranking[n - 1] for n in numbers]
     every = [values_of(Candidates.from_words({name: row[name] for name in COLUMN_NAMES})) for row in rows]
     legal = [int(i) for i in np.flatnonzero(there.still_legal(table_of(every)))] if every else []
     ranking: list[MovedRow] = []

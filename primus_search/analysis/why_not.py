@@ -119,9 +119,8 @@ def _parts(text: str) -> list[str]:
 def why_not(judge: Judge, base: Values, asked: Mapping[str, AxisValue]) -> WhyNot:
     """The answer for a candidate and the axes asked for."""
     alone = judge.try_out(base, asked)
-    would_fit = (
-        tuple(single_changes(judge, alone.values, keep=frozenset(asked))) if alone.is_legal and not alone.fits else ()
-    )
+    misses = alone.is_legal and not alone.fits
+    would_fit = tuple(single_changes(judge, alone.values, keep=frozenset(asked))) if misses else ()
     axes = tuple(Axis(name=a.name, values=(asked[a.name],)) if a.name in asked else a for a in judge.space.axes)
     return WhyNot(asked=asked, alone=alone, chance=_chance(judge, replace(judge.space, axes=axes)), would_fit=would_fit)
 
@@ -137,13 +136,12 @@ def _chance(judge: Judge, narrowed: Space) -> Chance:
         fits = memory <= room
         fitting += int(np.count_nonzero(fits))
         rows: Ints = np.flatnonzero(fits).astype(np.int64) if fits.any() else np.argsort(memory)[:1].astype(np.int64)
-        if not len(rows) or (figures is not None and figures.fits and not fits.any()):
+        if figures is not None and figures.fits and not fits.any():
             continue
         if figures is not None and figures.fits:
-            bound = judge.projector.bound(candidates.take(rows))
-            rows = rows[bound <= figures.step_s]
-            if not len(rows):
-                continue
+            rows = rows[judge.projector.bound(candidates.take(rows)) <= figures.step_s]
+        if not len(rows):
+            continue
         projection = judge.projector.project(candidates.take(rows))
         top = int(projection.step.total.argmin())
         found = figures_of(projection, top)

@@ -5,5 +5,6 @@
     fit        robust least squares on log time, left-out errors, refusal of what the data does not identify
     provenance the fitted numbers back into a hardware YAML, and the table of all of them in docs/
 
-Nothing here knows a rate: the starting values are those of the hardware file, the bounds those of `fit.PARAMETERS`.
+Nothing here knows a rate: the starting values are those of the hardware file, the bounds those of
+`kernels.yaml`.
 """

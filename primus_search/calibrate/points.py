@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.candidates import Fp8
+from primus_search.declare.source import read
 from primus_search.errors import InputError, Problem
 from primus_search.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.guards.number_ranges import LARGEST_WHOLE
@@ -73,40 +74,13 @@ class Point:
     is_causal: bool = True
 
 
-# dtype word of the CSV -> recipe. FP16 runs at the rate of BF16 on all of these devices.
-_CODES = {
-    "bf16": Fp8.NONE,
-    "fp16": Fp8.NONE,
-    "fp8": Fp8.HYBRID,
-    "fp8_tensorwise": Fp8.HYBRID,
-    "fp8_blockwise": Fp8.BLOCKWISE,
-    "mxfp8": Fp8.MXFP8,
-    "nvfp4": Fp8.NVFP4,
-    "fp4": Fp8.NVFP4,
-}
+KERNELS = read(Path(__file__).with_name("kernels.yaml")).data
+"""Words of such a CSV, and what is fitted to which kernels."""
 
-# Timers of single GEMMs that are kernels of the libraries a training framework calls. Python timings of shapes below
-# `_HOST_BOUND_ROWS` are bound by the host; thresholds, averages and best-of-sweep rows are no points.
-_GEMM_OPS = {"fwd", "bwd", "cublaslt", "hipblaslt", "hipkittens", "aiter", "flydsl", "pytorch", "pytorch_hipblaslt"}
-_PYTHON_OPS = {"aiter", "pytorch", "pytorch_hipblaslt"}
+_CODES = {word: Fp8[name.upper()] for word, name in KERNELS["recipes"].items()}
+_FAMILIES: dict[str, str] = KERNELS["attention_timers"]
 _HOST_BOUND_ROWS = 4096.0
-_GROUPED_OPS = {"fwd", "bwd", "fwd_contiguous"}
-
-# Attention timers -> kernel family of the accelerator's table; None: no family of a training stack.
-_FAMILIES = {
-    "fwd_fa3": "flash3",
-    "fwd_fa2": "flash2",
-    "fwd_bwd_fa2": "flash2",
-    "fwd_cudnn": "cudnn",
-    "fwd_aiter": "aiter",
-    "bwd_aiter": "aiter",
-    "fwd_ck": "ck",
-    "bwd_ck": "ck",
-    "fwd_triton": "triton",
-    "fwd_torch_sdpa": "sdpa",
-    "bwd_torch_sdpa": "sdpa",
-    "bwd_a16": "aiter",
-}
+"""Rows below which a product timed from Python waits for the host."""
 
 SHORTEST_S, LONGEST_S = 1e-9, 1e5
 """Seconds of one call: below a clock cycle and above a day a row is a slip."""
@@ -116,13 +90,6 @@ COLUMNS = (
     "source", "notes",
 )  # fmt: skip
 """What a CSV of measured kernels has; cells that a kind of kernel has no use for are empty."""
-
-# Whole data sets that measure something else, by a part of their source.
-EXCLUDED_SOURCES = {
-    "systems/data/gb200/gemm/vllm": "one throttled node: rate falls to 0.43 of peak at 32,768 rows",
-    "/attention/trtllm": "prefill call of an inference server with RoPE and cache write, not attention alone",
-    "mi355x_d64_": "aiter had no kernel for head size 64 on gfx950 at that revision",
-}
 
 # Words of a row's notes that a release ran without a kernel for the call: they say nothing about the device.
 _SLOW_PATH = "path very slow in this revision"
@@ -173,7 +140,7 @@ def of_gpu(points: Iterable[Point], gpu: str) -> list[Point]:
 def _point(row: dict[str, str]) -> Point | None:
     if row["unit"] != "TFLOP/s" or row["dtype"] not in _CODES:
         return None
-    if any(part in row["source"] for part in EXCLUDED_SOURCES) or _SLOW_PATH in row["notes"]:
+    if any(part in row["source"] for part in KERNELS["excluded_sources"]) or _SLOW_PATH in row["notes"]:
         return None
     if row["kind"] == "gemm":
         return _gemm(row)
@@ -204,16 +171,16 @@ def _call(row: dict[str, str], kind: KernelKind) -> dict[str, Any]:
 
 
 def _gemm(row: dict[str, str]) -> Point | None:
-    if row["op"] not in _GEMM_OPS or not (row["m"] and row["n"] and row["k"]):
+    if row["op"] not in KERNELS["gemm_timers"] or not (row["m"] and row["n"] and row["k"]):
         return None
     m, n, k = (float(row[name]) for name in ("m", "n", "k"))
-    if row["op"] in _PYTHON_OPS and m < _HOST_BOUND_ROWS:
+    if row["op"] in KERNELS["python_timers"] and m < _HOST_BOUND_ROWS:
         return None
     return _product(row, KernelKind.GEMM, m, n, k)
 
 
 def _grouped(row: dict[str, str]) -> Point | None:
-    if row["op"] not in _GROUPED_OPS or not (row["m"] and row["n"] and row["k"] and row["batch"]):
+    if row["op"] not in KERNELS["grouped_timers"] or not (row["m"] and row["n"] and row["k"] and row["batch"]):
         return None
     m, n, k, groups = (float(row[name]) for name in ("m", "n", "k", "batch"))
     return _product(row, KernelKind.GROUPED_GEMM, m, n, k, groups)

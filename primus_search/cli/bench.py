@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+from primus_search.cli.output.opened_runs import Run
+
 Device = Annotated[str, typer.Option(metavar="auto|trace|cpu|cuda", help="Where to measure.")]
 Top = Annotated[int, typer.Option(min=1, help="Candidates whose layers are measured whatever their chance to win.")]
 Seconds = Annotated[float, typer.Option(min=0.0, help="Seconds for measuring, all candidates together.")]
@@ -30,6 +31,7 @@ def bench(
     from primus_search.cli.output.written_files import must_exist
     from primus_search.errors import InputError, Problem
     from primus_search.exploration.revalidation import top_up
+    from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
     from primus_search.report.labels import short
@@ -39,7 +41,7 @@ def bench(
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
     must_exist(load_benchmark, "--load-benchmark")
     table, notes = top_up(run, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
-    write_report(run)
+    write_report(SavedRun.open(run))
     rows = list(islice(table.rows(), top))
     if as_json:
         typer.echo(dumps({"ranking": rows, "notes": notes}, indent=2))

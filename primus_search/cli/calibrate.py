@@ -1,7 +1,6 @@
 """`primus-search calibrate`: fit an accelerator's efficiencies to a CSV of measured kernels."""
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,56 +8,64 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_search.cli.output.written_files import write
+from primus_search.errors import InputError, Problem
+from primus_search.guards.json_numbers import finite
 
 if TYPE_CHECKING:
     from primus_search.calibrate.hardware_fit import Result
 
 
+Measurements = Annotated[Path | None, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")]
+HardwareName = Annotated[
+    str | None, typer.Option(help="Hardware file to fit; default: every one the CSV has points of.")
+]
+Gpu = Annotated[str | None, typer.Option(help="Device name in the CSV; default: the hardware file's name.")]
+Out = Annotated[Path | None, typer.Option(help="Write the hardware file with the fitted numbers here.")]
+Table = Annotated[
+    Path | None, typer.Option(help="Write the table of all fitted numbers of the hardware and stack files here.")
+]
+Training = Annotated[
+    Path | None,
+    typer.Option(help="CSV of training runs, or a .txt file that lists several: fit stacks and training rates to it."),
+]
+Into = Annotated[Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")]
+LeaveOut = Annotated[
+    str | None,
+    typer.Option(
+        help="With --training: fit again without each group of runs and print the errors of the runs left out. "
+        "Groups: 'source and model', 'model', 'source' or 'publisher'.",
+    ),
+]
+Vendor = Annotated[
+    str, typer.Option(metavar="amd|nvidia", help="With --training: fit only to runs on this vendor's devices.")
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="cuda|cpu",
+        help="Measure this machine's device into --measurements first; --out then names it as the file's table. "
+        "cpu measures `hardware: host` again.",
+    ),
+]
+Ranges = Annotated[
+    Path | None, typer.Option(help="With --measurements and --training: write what they cover into this folder.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
+
+
 def calibrate(
-    measurements: Annotated[Path | None, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="Hardware file to fit; default: every one the CSV has points of.")
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="Device name in the CSV; default: the hardware file's name.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the hardware file with the fitted numbers here.")] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="Write the table of all fitted numbers of the hardware and stack files here.")
-    ] = None,
-    training: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of training runs, or a .txt file that lists several: fit stacks and training rates to it."
-        ),
-    ] = None,
-    into: Annotated[
-        Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")
-    ] = None,
-    leave_out: Annotated[
-        str | None,
-        typer.Option(
-            help="With --training: fit again without each group of runs and print the errors of the runs left out. "
-            "Groups: 'source and model', 'model', 'source' or 'publisher'.",
-        ),
-    ] = None,
-    vendor: Annotated[
-        str,
-        typer.Option(
-            metavar="amd|nvidia",
-            help="With --training: fit only to runs on this vendor's devices.",
-        ),
-    ] = "",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="cuda|cpu",
-            help="Measure this machine's device into --measurements first; --out then names it as the file's table. "
-            "cpu measures `hardware: host` again.",
-        ),
-    ] = None,
-    ranges: Annotated[
-        Path | None, typer.Option(help="With --measurements and --training: write what they cover into this folder.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable results.")] = False,
+    measurements: Measurements = None,
+    hardware: HardwareName = None,
+    gpu: Gpu = None,
+    out: Out = None,
+    table: Table = None,
+    training: Training = None,
+    into: Into = None,
+    leave_out: LeaveOut = None,
+    vendor: Vendor = "",
+    device: Device = None,
+    ranges: Ranges = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
 
@@ -101,7 +108,6 @@ def _fit_kernels(
     """An accelerator's efficiencies from measured kernels; `names_table`: the file written names the CSV as its own."""
     from primus_search.calibrate.hardware_fit import calibrate_hardware, hardware_names
     from primus_search.calibrate.points import read_points
-    from primus_search.errors import InputError, Problem
 
     if measurements is None:
         raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
@@ -115,7 +121,7 @@ def _fit_kernels(
         raise InputError([Problem("--out", "needs --hardware: one file is written")])
     results = [calibrate_hardware(name, points, gpu, is_own_sweep=names_table) for name in names]
     if as_json:
-        typer.echo(json.dumps([_plain(_as_data(result)) for result in results], indent=2))
+        typer.echo(json.dumps(finite([_as_data(result) for result in results]), indent=2))
     else:
         for result in results:
             _print(result)
@@ -138,7 +144,6 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
 
 def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
     """Devices and stacks: the sizes of everything that was measured of them."""
-    from primus_search.errors import InputError, Problem
     from primus_search.lab.fit.write_ranges import device_ranges, stack_ranges, write_ranges
     from primus_search.lab.fit.write_switches import write_switches
 
@@ -164,7 +169,6 @@ def beside(out: Path, table: Path) -> str:
 def measured_table(device: str, path: Path | None, hardware: str | None, gpu: str | None, sweep: str = "full") -> Path:
     """Sweep this machine's device into a CSV that is read like a published one."""
     from primus_search.declare.hardware_files import load_hardware
-    from primus_search.errors import InputError, Problem
     from primus_search.measure.device.device_info import describe
     from primus_search.measure.device.device_table import measure_device
 
@@ -189,15 +193,6 @@ def _as_data(result: "Result") -> dict[str, Any]:
         "points": result.num_points,
         "stages": [asdict(stage) for stage in result.calibration.stages],
     }
-
-
-def _plain(value: Any) -> Any:
-    """The same data with NaN as null, which JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _print(result: "Result") -> None:

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from primus_search.cli.output.opened_runs import AsJson, opened
+
 RunA = Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")]
 RunB = Annotated[Path, typer.Argument(metavar="RUN_B", help="Another run folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def compare(run_a: RunA, run_b: RunB, as_json: AsJson = False) -> None:
@@ -17,7 +18,6 @@ def compare(run_a: RunA, run_b: RunB, as_json: AsJson = False) -> None:
 
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
-    from primus_search.cli.output.opened_runs import opened
     from primus_search.report.compare_text import print_comparison
 
     found = compared(opened(run_a), opened(run_b))

@@ -1,10 +1,8 @@
 """`primus-search doctor`: what this installation has to work with."""
 
-from typing import Annotated
-
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
+from primus_search.cli.output.opened_runs import AsJson
 
 
 def doctor(json: AsJson = False) -> None:

@@ -1,14 +1,14 @@
 """`primus-search explain`: why a candidate is fast or slow, what each knob gives, what would help."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.cli.output.opened_runs import AsJson, Run, opened
+
 if TYPE_CHECKING:
     from primus_search.analysis.explanation import Explained
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Ranks = Annotated[list[int] | None, typer.Argument(metavar="[RANK]...", help="Ranks in the run's ranking, from 1.")]
 WhyNotText = Annotated[
     str,
@@ -26,7 +26,6 @@ FrameworkName = Annotated[
     str, typer.Option("--framework", metavar="NAME", help="Judge by the rules of this framework instead of the run's.")
 ]
 Top = Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 
 def explain(
@@ -44,8 +43,6 @@ def explain(
     --what-if hardware.nic_GBps=100 about another machine.
     """
     from json import dumps
-
-    from primus_search.cli.output.opened_runs import opened
 
     saved = opened(run)  # before the rest is loaded: most mistakes are a wrong folder
     from primus_search.analysis.explanation import explain as explained

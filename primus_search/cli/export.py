@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+from primus_search.cli.output.opened_runs import Run, opened
+
 Ranks = Annotated[
     str, typer.Argument(metavar="[RANKS]", help="Ranks of the ranking: 1, or 1,3,8, or 1-120, or pareto.")
 ]
@@ -33,7 +34,6 @@ def export(
     """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
     from json import dumps
 
-    from primus_search.cli.output.opened_runs import opened
     from primus_search.declare.framework_files import load_framework
     from primus_search.errors import InputError, Problem
     from primus_search.export import FORMATS

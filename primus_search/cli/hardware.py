@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.cli.output.text_tables import print_table
+
 if TYPE_CHECKING:
     from primus_search.declare.hardware_files import Hardware
     from primus_search.declare.sourced.records import Sourced
 
 TERA, GIGA = 1e12, 1e9
+OF_ACCELERATOR = (
+    "vendor", "bf16_peak_flops_per_s", "fp8_peak_flops_per_s", "fp4_peak_flops_per_s", "hbm_bytes", "hbm_bytes_per_s",
+)  # fmt: skip
+OF_NETWORK = ("gpus_per_node", "domain_size", "topology", "link_bytes_per_s", "nics_per_node", "nic_bytes_per_s")
 
 
 def hardware(
@@ -46,7 +52,7 @@ def hardware(
         return
     for note in head.get("notes", []):
         typer.echo(f"note: {note}")
-    _print_sources([(s.path, str(s.value), _origin(s)) for s in sources])
+    print_table(("number", "value", "source"), [(s.path, str(s.value), _origin(s)) for s in sources], numbers=(1,))
 
 
 def _origin(number: "Sourced") -> str:
@@ -56,30 +62,17 @@ def _origin(number: "Sourced") -> str:
 
 def _summary(name: str, hardware: "Hardware") -> dict[str, Any]:
     """The figures people ask for first, in base units."""
-    acc, net = hardware.accelerator, hardware.network
     return {
         "name": name,
         "title": hardware.name,
-        "vendor": acc.vendor,
-        "bf16_peak_flops_per_s": acc.bf16_peak_flops_per_s,
-        "fp8_peak_flops_per_s": acc.fp8_peak_flops_per_s,
-        "fp4_peak_flops_per_s": acc.fp4_peak_flops_per_s,
-        "hbm_bytes": acc.hbm_bytes,
-        "hbm_bytes_per_s": acc.hbm_bytes_per_s,
-        "gpus_per_node": net.gpus_per_node,
-        "domain_size": net.domain_size,
-        "topology": net.topology,
-        "link_bytes_per_s": net.link_bytes_per_s,
-        "nics_per_node": net.nics_per_node,
-        "nic_bytes_per_s": net.nic_bytes_per_s,
+        **{figure: hardware.accelerator.__getattribute__(figure) for figure in OF_ACCELERATOR},
+        **{figure: hardware.network.__getattribute__(figure) for figure in OF_NETWORK},
         "default_stack": hardware.default_stack,
         "price_per_gpu_hour_USD": hardware.price_per_gpu_hour_usd,
     }
 
 
 def _print_table(every: dict[str, "Hardware"], stacks: list[str]) -> None:
-    from primus_search.cli.output.text_tables import print_table
-
     rows = []
     for name, one in every.items():
         acc, net = one.accelerator, one.network
@@ -101,9 +94,3 @@ def _print_table(every: dict[str, "Hardware"], stacks: list[str]) -> None:
     typer.echo("TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.")
     typer.echo(textwrap.fill(f"Software stacks: {', '.join(stacks)}", 80, subsequent_indent="  "))
     typer.echo("Every number with its source: primus-search hardware NAME")
-
-
-def _print_sources(rows: list[tuple[str, str, str]]) -> None:
-    from primus_search.cli.output.text_tables import print_table
-
-    print_table(("number", "value", "source"), rows, numbers=(1,))

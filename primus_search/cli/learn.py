@@ -134,7 +134,7 @@ def _print_run(run: "LogReading") -> None:
     sizes = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
     plain = run.as_json()
     typer.echo(f"{printable(run.source)}: {run.framework}" + (f" on {run.device}" if run.device else ""))
-    typer.echo("  " + ", ".join(f"{size} {_word(plain[size])}" for size in sizes))
+    typer.echo("  " + ", ".join(f"{size} {'?' if plain[size] is None else plain[size]}" for size in sizes))
     if run.step_s is not None:
         rate = run.tokens_per_s_per_gpu
         typer.echo(
@@ -149,7 +149,3 @@ def _print_run(run: "LogReading") -> None:
         typer.echo(f"  assumed {field} = {assumption.value}: {assumption.because}")
     for note in run.not_modelled:
         typer.echo(f"  not modelled: {note}")
-
-
-def _word(value: object) -> str:
-    return "?" if value is None else str(value)

@@ -7,36 +7,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.cli.output.opened_runs import Run, opened
 from primus_search.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from primus_search.measured_run import MeasuredRun
 
 
+Known = Annotated[
+    Path | None, typer.Option("--runs", help="Runs that are known: NAME.runs.parquet of `learn`, or a table.")
+]
+FrameworkName = Annotated[str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")]
+Count = Annotated[int, typer.Option("--count", min=1, help="How many configurations.")]
+Budget = Annotated[
+    float, typer.Option("--budget-gpu-hours", min=0.0, help="GPU hours of all trials together; 0: no limit.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Also write a launch file per configuration here.")]
+FormatName = Annotated[str, typer.Option("--format", help="Whose launch files; default: the run's framework.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
+
+
 def next(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="Runs that are known: NAME.runs.parquet of `learn`, or a table.")
-    ] = None,
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")
-    ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations.")] = 3,
-    budget: Annotated[
-        float, typer.Option("--budget-gpu-hours", min=0.0, help="GPU hours of all trials together; 0: no limit.")
-    ] = 0.0,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write a launch file per configuration here.")] = None,
-    format_name: Annotated[
-        str, typer.Option("--format", help="Whose launch files; default: the run's framework.")
-    ] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    run: Run,
+    runs: Known = None,
+    framework: FrameworkName = None,
+    count: Count = 3,
+    budget: Budget = 0.0,
+    out: Out = None,
+    format_name: FormatName = "",
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
     import numpy as np
 
     from primus_search.candidates import joined
-    from primus_search.cli.output.opened_runs import opened
+    from primus_search.cost.memory.fit import FITS
     from primus_search.job import Job
     from primus_search.learn.hypotheses import FRAMEWORK_STACKS
     from primus_search.learn.next_runs import MOST_ROWS, next_runs
@@ -46,7 +53,9 @@ def next(
         raise InputError([Problem(f"--framework {framework}", f"is no framework of a log; known: {known}")])
     saved = opened(run)
     cluster = saved.cluster(1)
-    ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster][:MOST_ROWS]
+    ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster]
+    surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
+    ranks = (surely or ranks)[:MOST_ROWS]
     advice = next_runs(
         Job(saved.space.model, cluster.cluster, saved.space.workload),
         joined([saved.candidate(rank) for rank in ranks]),

@@ -1,11 +1,11 @@
 """`primus-search pareto`: the frontier of a run."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+from primus_search.cli.output.opened_runs import Run, opened
+
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
 
@@ -14,7 +14,6 @@ def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
     """The frontier of memory per GPU against tokens per second per GPU of a run."""
     from json import dumps
 
-    from primus_search.cli.output.opened_runs import opened
     from primus_search.report.frontier_text import print_saved_frontier
 
     saved = opened(run)

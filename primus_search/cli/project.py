@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.errors import InputError, Problem
+
 if TYPE_CHECKING:
     from primus_search.candidates import Candidates
     from primus_search.cost.projection import Projection
@@ -41,9 +43,18 @@ def project(
 
     With a FILE, the candidate and the workload of a real experiment; --set changes them. With --row, a row of a run.
     """
-    if row:
-        _project_row(row, as_json)
-        return
+    space, figures = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
+    if as_json:
+        typer.echo(json.dumps(figures, indent=2))
+    else:
+        _print(space, figures)
+
+
+def _of_options(
+    file: Path | None, model: str, hardware: str, nodes: int, sets: list[str] | None, stack: str | None,
+    ignore: list[str] | None, framework: str,
+) -> "tuple[Space, dict[str, Any]]":  # fmt: skip
+    """The space and the figures of the one candidate that options or an experiment describe."""
     from primus_search.cost.project import Projector
     from primus_search.space import Enumerator
 
@@ -67,17 +78,12 @@ def project(
     if experiment is not None:
         figures["notes"] += experiment.notes
         figures["not_modelled"] = list(experiment.experiment.not_modelled)
-    if as_json:
-        typer.echo(json.dumps(figures, indent=2))
-    else:
-        _print(space, figures)
-        _print_left(figures.get("not_modelled", []))
+    return space, figures
 
 
-def _project_row(row: str, as_json: bool) -> None:
-    """Project a row of a run's ranking on its cluster."""
+def _of_row(row: str) -> "tuple[Space, dict[str, Any]]":
+    """The space and the figures of a row of a run's ranking on its cluster."""
     from primus_search.cost.project import Projector
-    from primus_search.errors import InputError, Problem
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
     place, colon, rank = row.rpartition(":")
@@ -88,35 +94,21 @@ def _project_row(row: str, as_json: bool) -> None:
     saved = SavedRun.open(folder)
     space, candidate = saved.space.on(saved.cluster(int(rank))), saved.candidate(int(rank))
     projection = Projector(space.job, memory_margin=space.search.memory_margin).project(candidate)
-    figures = _figures(space, projection, candidate)
-    if as_json:
-        typer.echo(json.dumps(figures, indent=2))
-    else:
-        _print(space, figures)
+    return space, _figures(space, projection, candidate)
 
 
 def _must_have(**options: str | int) -> None:
     """Raises `InputError` that names every option that is missing."""
-    from primus_search.errors import InputError, Problem
-
     missing = [f"--{name}" for name, value in options.items() if not value]
     if missing:
         what = "is needed: a model, hardware and nodes, or the FILE of an experiment"
         raise InputError([Problem(name, what) for name in missing])
 
 
-def _print_left(left: list[str]) -> None:
-    if left:
-        typer.echo("\nset in the file and not modelled")
-        for line in left:
-            typer.echo(f"  {line}")
-
-
 def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None, framework: str) -> "Space":
     """A space of one candidate: every axis at its plain value unless set."""
     from primus_search.declare.hardware_files import load_hardware
     from primus_search.declare.space_file import make_space
-    from primus_search.errors import InputError
 
     try:
         gpus = max(nodes, 1) * load_hardware(hardware).network.gpus_per_node
@@ -151,8 +143,6 @@ def _is_interleaved(sets: list[str]) -> bool:
 
 def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int], rows: int) -> None:
     """Raise what is wrong when the settings leave no legal candidate, or more than one."""
-    from primus_search.errors import InputError, Problem
-
     if rows == 0:
         broken = [f"{name}: {reasons.get(name, 'not legal')}" for name, count in removed.items() if count]
         raise InputError([Problem("--set", f"this configuration is not legal - {text}") for text in broken])
@@ -209,7 +199,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     from primus_search.report.labels import chance, counted
     from primus_search.units import GB
 
-    cluster = space.cluster
+    cluster, left = space.cluster, figures.get("not_modelled", [])
     typer.echo(
         f"{space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
         f"{cluster.accelerator.name}, stack {cluster.stack.title}, "
@@ -231,12 +221,14 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     for part in figures["coverage"]:
         said = f"{part['part']:<14}{'measured' if part['is_calibrated'] else 'EXTRAPOLATED':<14}{part['why']}"
         typer.echo(textwrap.fill(said, 80, initial_indent="  ", subsequent_indent=" " * 30))
-    for note in figures["notes"]:
+    for note in filter(None, [*figures["notes"], figures["measured_kernels"]]):
         typer.echo(textwrap.fill(note, 80, initial_indent="  ", subsequent_indent="  "))
-    if figures["measured_kernels"]:
-        typer.echo(textwrap.fill(figures["measured_kernels"], 80, initial_indent="  ", subsequent_indent="  "))
     _tree("step", figures["step"], "total_s", 1e3, "ms")
     _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
+    if left:
+        typer.echo("\nset in the file and not modelled")
+    for line in left:
+        typer.echo(f"  {line}")
 
 
 def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:

@@ -61,7 +61,7 @@ def schedules(
     best = asked.best
     chosen = best if schedule is None else next((row for row in built if row.name == schedule), None)
     if chosen is None or best is None:
-        raise InputError([Problem("--schedule", _why_not(schedule, [(row.name, row.reason) for row in rows]))])
+        raise InputError([Problem("--schedule", _why_not(schedule, {row.name: row.reason for row in rows}))])
     if gantt is not None:
         _write_svg(gantt, chosen)
     if json:
@@ -70,12 +70,10 @@ def schedules(
     console = Plain()
     _print(console, asked.title, rows, best, limit, asked.own)
     if draw:
-        from rich.text import Text
-
         from primus_search.report.gantt import terminal
 
         assert chosen.timeline is not None
-        console.print(Text.from_markup(terminal(chosen.timeline, max(40, console.width - 24))), soft_wrap=True)
+        console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,11 +139,8 @@ def _three(costs: str) -> tuple[float, float, float]:
     return values[0], values[1], values[2]
 
 
-def _why_not(name: str | None, reasons: list[tuple[str, str]]) -> str:
-    for each, reason in reasons:
-        if each == name:
-            return reason
-    return f"no schedule is called {name!r}; known: {', '.join(sorted(each for each, _ in reasons))}"
+def _why_not(name: str | None, reasons: dict[str, str]) -> str:
+    return reasons.get(name or "", f"no schedule is called {name!r}; known: {', '.join(sorted(reasons))}")
 
 
 def _write_svg(path: Path, row: "Compared") -> None:

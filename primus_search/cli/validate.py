@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.guards.json_numbers import finite
+
 if TYPE_CHECKING:
     from primus_search.validate.score_runs import Validation
 
@@ -39,9 +41,10 @@ def validate(
 
     outcome = validated(csv, stack)
     if leave_out is not None:
-        from primus_search.lab.fit.training_run import left_out_rates
+        from primus_search.lab.fit.training_run import left_out_rates, read_cases, split_of
 
-        outcome = outcome.with_rates(left_out_rates(csv, leave_out))
+        split_of(leave_out)  # before the tables are read again
+        outcome = outcome.with_rates(left_out_rates(read_cases(csv), leave_out))
     figures = summary(outcome)
     if html is not None:
         from primus_search.cli.output.written_files import write
@@ -49,18 +52,9 @@ def validate(
 
         write(html, page(csv.name, figures), "--html")
     if as_json:
-        typer.echo(json.dumps(_finite(figures), indent=2))
+        typer.echo(json.dumps(finite(figures), indent=2))
         return
     _print(figures, outcome)
-
-
-def _finite(value: Any) -> Any:
-    """The same with None where a figure does not exist: JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def _print(figures: dict[str, Any], outcome: "Validation") -> None:

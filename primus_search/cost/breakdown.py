@@ -9,21 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
-from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
-from primus_search.cost.memory.share import share
 from primus_search.cost.parts.layer import BF16_BYTES, layer_operations, shapes
 from primus_search.cost.parts.operations import Part, Pass, tally
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
 from primus_search.cost.projection import Projection
-from primus_search.cost.replicas import tied_gradient_s
+from primus_search.cost.replicas import params_per_rank, tied_gradient_s
 from primus_search.cost.stage import piece_counts, pieces
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.data_parallel import data_parallel
-from primus_search.cost.traffic.layer_traffic import end_traffic_s, layer_traffic, sharded_ends, sharded_traffic
-from primus_search.errors import ScheduleError
+from primus_search.cost.traffic.layer_traffic import (
+    add_exposed,
+    end_traffic_s,
+    layer_traffic,
+    sharded_ends,
+    sharded_traffic,
+)
 from primus_search.job import Job
-from primus_search.layout import stage_layers
+from primus_search.layout import dealt_layers
 from primus_search.model import LayerKind
 from primus_search.schedule import Costs, Timeline, algorithm, order_for, simulate
 from primus_search.schedule.table import rank_of_stage
@@ -55,8 +58,7 @@ class Stages:
     @property
     def work_s(self) -> Floats:
         """Seconds of one micro-batch, all passes."""
-        total: Floats = self.forward_s + self.input_grad_s + self.weight_grad_s + self.recompute_s
-        return total
+        return self.forward_s + self.input_grad_s + self.weight_grad_s + self.recompute_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +87,7 @@ def stages_of(job: Job, one: Candidates) -> Stages:
     """The virtual stages of a table of one candidate."""
     row = one.row(0)
     pp, vpp, schedule = int(row["pp"]), int(row["vpp"]), str(row["schedule"])
-    dealt = stage_layers(job.model, pp * vpp, one.layouts[int(one.pipeline_layout[0])])
-    if dealt is None:
-        raise ScheduleError(f"layout {row['pipeline_layout']} does not deal the layers to {pp * vpp} stages")
+    dealt = dealt_layers(job.model, pp * vpp, one.layouts[int(one.pipeline_layout[0])])
     is_block = one.recompute_method[0] == RecomputeMethod.BLOCK and one.recompute[0] & Recompute.FULL
     counts, recomputed = piece_counts(dealt, int(one.recompute_num_layers[0]) if is_block else 0)
     p = pieces(job, one)
@@ -148,8 +148,7 @@ def _ranks(one: Candidates) -> Ints:
     row = one.row(0)
     if row["pp"] == 1:
         return np.zeros(1, dtype=np.int64)
-    ranks: Ints = rank_of_stage(algorithm(row["schedule"]).placement, row["pp"], row["vpp"]).astype(np.int64)
-    return ranks
+    return rank_of_stage(algorithm(row["schedule"]).placement, row["pp"], row["vpp"]).astype(np.int64)
 
 
 def traffic(job: Job, one: Candidates, s: Stages, projection: Projection) -> list[Sent]:
@@ -172,9 +171,8 @@ def traffic(job: Job, one: Candidates, s: Stages, projection: Projection) -> lis
             sent, "embedding and head", "tensor_comm", tokens * model.hidden * BF16_BYTES, 2 * num_ends * m,
             ends_s * num_ends * m, ends_s * num_ends * m,
         )  # fmt: skip
-    ends = sharded_ends(job, one) or ()
-    for end, number in zip(ends, mine[len(model.kinds) :], strict=False):
-        for comm in (end.forward, end.backward):
+    for end, number in zip(sharded_ends(job, one), mine[len(model.kinds) :], strict=False):
+        for _, comm in end.passes:
             _add(sent, Part.SHARD_COMM.name.lower(), comm, float(number) * m)
     _add_hops(sent, job, one, s, rank, m)
     _add_gradients(sent, job, one, s, projection)
@@ -185,15 +183,11 @@ def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]
     """Traffic of one layer and micro-batch, as `layer_comm.add_traffic` adds it."""
     operations, formats = layer_operations(job, kind, one), one.state_format
     work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=formats)
-    found: list[tuple[str, Comm]] = []
-    for part, which, comm in layer_traffic(work, kind, job, one):
-        work.seconds[which, part] += comm.exposed_s
-        found.append((part.name.lower(), comm))
-    sharded = sharded_traffic(work, kind, job, one)
-    if sharded is not None:
-        name = Part.SHARD_COMM.name.lower()
-        found += [(name, sharded.forward), (name, sharded.backward)]
-    return found
+    found = layer_traffic(work, kind, job, one)
+    for part, traffic in found:
+        add_exposed(work, part, traffic)
+    found += [(Part.SHARD_COMM, traffic) for traffic in sharded_traffic(work, kind, job, one)]
+    return [(part.name.lower(), comm) for part, traffic in found for _, comm in traffic.passes]
 
 
 def _add(sent: dict[tuple[str, str], Sent], part: str, comm: Comm, times: float) -> None:
@@ -251,7 +245,7 @@ def _add_gradients(
     """Gradients and gathered weights; their exposed seconds share out what `Step.gradient_comm` says."""
     cluster = job.cluster
     d = job.degrees(one)
-    dense, expert = _params(job, one, s)
+    dense, expert = params_per_rank(job, one)
     mine = _ranks(one)[: len(s.counts)] == busiest_rank(s, one)
     window_b = (s.input_grad_s + s.weight_grad_s + s.recompute_s)[mine].sum()
     found = data_parallel(
@@ -260,8 +254,8 @@ def _add_gradients(
         one,
         dp=d.dp,
         edp=d.edp,
-        dense_params=np.array([dense]),
-        expert_params=np.array([expert]),
+        dense_params=dense,
+        expert_params=expert,
         backward_s=np.array([window_b]),
         forward_s=np.array([s.forward_s[mine].sum()]),
     )
@@ -279,24 +273,3 @@ def _add_gradients(
                 sent, row.operation, "gradient_comm", float(row.message_bytes[0]), float(row.count[0]),
                 float(row.seconds[0]), exposed,
             )  # fmt: skip
-
-
-def _params(job: Job, one: Candidates, s: Stages) -> tuple[float, float]:
-    """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
-    model, cluster = job.model, job.cluster
-    held = share(model, job.workload, cluster.stack, one, cluster.world)
-    dense_of = np.array([float(np.ravel(layer_dense_params(model, kind, held))[0]) for kind in model.kinds])
-    expert_of = np.array(
-        [float(np.ravel(layer_expert_params(model, held))[0]) if kind.is_moe else 0.0 for kind in model.kinds]
-    )
-    kinds, tp = len(model.kinds), int(one.tp[0])
-    has_matrix = 0.0 if model.is_tied and one.pp[0] == 1 else 1.0
-    last = model.kinds.index(model.layers[-1])
-    layers, ends = s.counts[:, :kinds], s.counts[:, kinds:]
-    dense = layers @ dense_of + (ends[:, 0] * model.input_params + ends[:, 1] * has_matrix * model.head_params) / tp
-    dense = dense + ends[:, 2] * (dense_of[last] + 2.0 * model.hidden**2 / tp)
-    expert = layers @ expert_of + ends[:, 2] * expert_of[last]
-    ranks, pp = _ranks(one)[: len(s.counts)], int(one.pp[0])
-    by_rank = [np.bincount(ranks, weights=column, minlength=pp) for column in (dense, expert)]
-    heaviest = int((by_rank[0] + by_rank[1]).argmax())
-    return float(by_rank[0][heaviest]), float(by_rank[1][heaviest])

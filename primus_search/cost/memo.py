@@ -36,8 +36,7 @@ def in_order(terms: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
     numpy and BLAS choose the order of a reduction by the shape of its operands, so the last bit of a row would depend
     on how many rows are computed with it, and rankings on how work is dealt to workers.
     """
-    total: NDArray[np.float64] = reduce(np.add, terms)
-    return total
+    return reduce(np.add, terms)
 
 
 class KeyNumbers:

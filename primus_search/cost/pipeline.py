@@ -271,5 +271,5 @@ def far_hops(cluster: Cluster, schedule: str, pp: int, vpp: int) -> np.ndarray:
         return np.zeros(max(pp * vpp - 1, 0), dtype=np.bool_)
     ranks = rank_of_stage(algorithm(schedule).placement, pp, vpp)[: pp * vpp].astype(np.int64)
     domain = ranks * (cluster.world // pp) // cluster.network.domain_size
-    is_far: np.ndarray = domain[:-1] != domain[1:]
-    return is_far
+    result: np.ndarray = domain[:-1] != domain[1:]
+    return result

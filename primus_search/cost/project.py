@@ -19,9 +19,9 @@ from primus_search.cost.parts.operations import Part
 from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.pipeline import BOUND, BUBBLE, WINDOW_B, WINDOW_F
 from primus_search.cost.projection import Memory, Projection, Step, Verdict
-from primus_search.cost.replicas import GATHER_LEAST, GATHER_MOST, REDUCE_LEAST, REDUCE_MOST, UPDATE
+from primus_search.cost.replicas import UPDATE
 from primus_search.cost.terms import Terms
-from primus_search.cost.traffic.gradient_traffic import GradientTraffic, exposed_gradient_s
+from primus_search.cost.traffic.gradient_traffic import exposed_gradient_s
 from primus_search.job import Job
 from primus_search.model import Model
 from primus_search.workload import Workload
@@ -120,13 +120,7 @@ class Projector:
         self, replicas: Floats, overlaps: Bools, forward_s: Floats, backward_s: Floats
     ) -> tuple[Floats, Floats]:
         """Exposed gradient traffic and optimizer seconds, from (rows, terms) of `replica_terms` and the windows."""
-        traffic = GradientTraffic(
-            reduce_most_s=replicas[:, REDUCE_MOST],
-            reduce_least_s=replicas[:, REDUCE_LEAST],
-            gather_most_s=replicas[:, GATHER_MOST],
-            gather_least_s=replicas[:, GATHER_LEAST],
-        )
-        return exposed_gradient_s(self.job.cluster, overlaps, traffic, forward_s, backward_s), replicas[:, UPDATE]
+        return exposed_gradient_s(self.job.cluster, overlaps, replicas.T, forward_s, backward_s), replicas[:, UPDATE]
 
     def _straggle(self) -> float:  # share of the step that waiting for the slowest node adds
         stack = self.job.stack

@@ -149,8 +149,8 @@ class Projection:
 
     @property
     def fits(self) -> Bools:
-        fitting: Bools = self.verdict == Verdict.FITS
-        return fitting
+        mask: Bools = self.verdict == Verdict.FITS
+        return mask
 
     @property
     def tokens_per_s(self) -> Floats:

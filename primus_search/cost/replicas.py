@@ -12,22 +12,21 @@ from primus_search.cost.memory.parameters import layer_dense_params, layer_exper
 from primus_search.cost.memory.share import share
 from primus_search.cost.parts.optimizer import optimizer_s
 from primus_search.cost.state_formats import state_bytes
-from primus_search.cost.traffic.gradient_traffic import gradient_traffic
-from primus_search.errors import ScheduleError
+from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
 from primus_search.job import Job
-from primus_search.layout import StageLayers, stage_layers
+from primus_search.layout import StageLayers, dealt_layers
 from primus_search.model import Model
 
-REDUCE_MOST, REDUCE_LEAST, GATHER_MOST, GATHER_LEAST, UPDATE = range(5)
-REPLICA_TERMS = 5
-"""Columns of `replica_terms`, all in seconds: see `gradient.GradientTraffic`; UPDATE is the optimizer."""
+UPDATE, REPLICA_TERMS = 4, 5
+"""Columns of `replica_terms`, all in seconds: those of `gradient_traffic`, then the optimizer."""
 
 
 def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> Floats:
     """(rows, 5) seconds per step: gradient and weight traffic at most and at least, and the optimizer."""
     cluster, workload = job.cluster, job.workload
     dense, expert = params_per_rank(job, c)
-    t = gradient_traffic(cluster, workload, c, dense, expert)
+    traffic_s = gradient_traffic(cluster, workload, c, dense, expert)
+    traffic_s[[REDUCE_MOST, REDUCE_LEAST]] += tied_gradient_s(job, c)
     d = job.degrees(c)
     replicas = d.dp * c.cp
     group = c.shard_ranks(replicas)
@@ -39,9 +38,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
         update_s = owned * measured.optimizer_s_per_param
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
-    tied_s = tied_gradient_s(job, c)
-    reduce_s = (t.reduce_most_s + tied_s, t.reduce_least_s + tied_s)
-    return np.stack([*reduce_s, t.gather_most_s, t.gather_least_s, update_s], axis=1)
+    return np.stack([*traffic_s, update_s], axis=1)
 
 
 def tied_gradient_s(job: Job, c: Candidates) -> Floats:
@@ -95,12 +92,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
 
 def stages_of(model: Model, c: Candidates, i: int) -> StageLayers:
     """The layers of every virtual stage of row i."""
-    layout = c.layouts[int(c.pipeline_layout[i])]
-    count = int(c.pp[i] * c.vpp[i])
-    stages = stage_layers(model, count, layout)
-    if stages is None:
-        raise ScheduleError(f"layout {layout} does not deal {model.num_layers} layers to {count} stages")
-    return stages
+    return dealt_layers(model, int(c.pp[i] * c.vpp[i]), c.layouts[int(c.pipeline_layout[i])])
 
 
 def _ranks(c: Candidates, i: int, num_stages: int) -> Ints:

@@ -20,7 +20,13 @@ from primus_search.cost.parts.operations import Module, Operation, Part, Pass, W
 from primus_search.cost.parts.recomputed_work import recompute_s
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
-from primus_search.cost.traffic.layer_traffic import add_sharded_traffic, add_traffic, end_traffic_s, sharded_ends
+from primus_search.cost.traffic.layer_traffic import (
+    add_exposed,
+    add_traffic,
+    end_traffic_s,
+    sharded_ends,
+    sharded_traffic,
+)
 from primus_search.job import Job
 from primus_search.knobs import Enters, Scope, reading
 from primus_search.layout import StageLayers
@@ -213,13 +219,9 @@ def _add_sharded(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> No
     """What shows of the exchange of sharded weights: of a layer behind its compute, of an end all of it."""
     job = pricing.job
     kind, end = pricing.kind(piece), piece - len(job.model.kinds)
-    if kind is not None:
-        add_sharded_traffic(work, kind, job, c)
-        return
-    ends = sharded_ends(job, c) or ()
-    if end < len(ends):
-        work.seconds[Pass.FORWARD, Part.SHARD_COMM] += ends[end].forward.exposed_s
-        work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += ends[end].backward.exposed_s
+    sharded = sharded_ends(job, c)[end : end + 1] if kind is None else sharded_traffic(work, kind, job, c)
+    for traffic in sharded:
+        add_exposed(work, Part.SHARD_COMM, traffic)
 
 
 def _add_launches(work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, bookkeeping: Floats | float) -> None:
@@ -255,8 +257,7 @@ def race_s(host_s: Floats, device_s: Floats, power: float) -> Floats:
         return np.maximum(host_s, device_s)
     most = np.maximum(np.maximum(host_s, device_s), np.finfo(np.float64).tiny)
     shares = (host_s / most) ** power + (device_s / most) ** power
-    longer: Floats = most * shares ** (1.0 / power)
-    return longer
+    return most * shares ** (1.0 / power)
 
 
 # Both gradients of a layer are launched in one go, so the host has their time together.

@@ -12,7 +12,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words
+from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.errors import Problem
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.knobs import KNOB, KNOBS, Kind, Knob
@@ -90,7 +90,7 @@ class AxisSpec:
 def _refuse(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
     known = [*spec.words, *(name for name, _ in spec.choices)]
     hint = did_you_mean(raw, known) if isinstance(raw, str) else ""
-    reader.problem(keys, f"{shown(raw)} is not a value of {spec.knob.name}{hint} - allowed: {spec.allowed}")
+    reader.problem(keys, f"{quoted(raw)} is not a value of {spec.knob.name}{hint} - allowed: {spec.allowed}")
     return []
 
 
@@ -137,7 +137,7 @@ def _read_schedule(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list
     if isinstance(raw, str) and raw in (*known, *aliases):
         return [ALIASES.get(raw, raw)]
     hint = did_you_mean(raw, [*known, *aliases]) if isinstance(raw, str) else ""
-    reader.problem(keys, f"{shown(raw)} is not a pipeline schedule{hint} - allowed: auto, {', '.join(known)}")
+    reader.problem(keys, f"{quoted(raw)} is not a pipeline schedule{hint} - allowed: auto, {', '.join(known)}")
     return []
 
 
@@ -159,7 +159,7 @@ def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[I
     if isinstance(raw, dict) and raw and set(raw) <= {"first", "last"}:
         bad = [key for key, n in raw.items() if isinstance(n, bool) or not isinstance(n, int) or n < 0]
         for key in bad:
-            reader.problem((*keys, key), f"{shown(raw[key])} is not a number of layers")
+            reader.problem((*keys, key), f"{quoted(raw[key])} is not a number of layers")
         return [] if bad else [Layout("ends", raw.get("first"), raw.get("last"))]
     if isinstance(raw, str) and (raw.startswith("first=") or set(raw) <= set("EtmL|,()* 0123456789")):
         try:
@@ -168,17 +168,6 @@ def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[I
             reader.problem(keys, str(error))
             return []
     return _refuse(reader, spec, raw, keys)
-
-
-def shown(raw: Any) -> str:
-    """A value as a message quotes it."""
-    if raw is None:
-        return "nothing"
-    if isinstance(raw, dict):
-        return "a mapping"
-    if isinstance(raw, list):
-        return "a list"
-    return repr(raw)
 
 
 # --- the axes ------------------------------------------------------------------------------------------------------

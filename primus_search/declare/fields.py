@@ -7,9 +7,9 @@ so that a reader can say what it did not understand.
 import ast
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from math import isfinite
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_type_hints
 
 from primus_search.declare.source import Document, Keys, did_you_mean
 from primus_search.errors import InputError, Problem
@@ -154,6 +154,20 @@ class Fields:
             self.problem(key, f"missing key {key}")
             return filler
         return default
+
+    def values_of(self, cls: type, names: Iterable[str]) -> dict[str, Any]:
+        """Numbers and switches called as fields of a dataclass, by its types; its defaults where they are missing."""
+        types, usual = get_type_hints(cls), {one.name: one.default for one in fields(cls)}
+        found: dict[str, Any] = {}
+        for name in names:
+            default: Any = REQUIRED if usual[name] is MISSING else usual[name]
+            if types[name] is bool:
+                found[name] = self.switch(name, default)
+            elif types[name] is float:
+                found[name] = self.number(name, default)
+            else:
+                found[name] = self.integer(name, default, least=0 if default == 0 else 1)
+        return found
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """A problem for every key that is not known, with the nearest known one."""

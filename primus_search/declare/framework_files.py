@@ -8,9 +8,10 @@ default_framework("nvidia")                       # Megatron-LM
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from primus_search.candidates import DEFAULTS
+from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, read
 from primus_search.errors import InputError, Problem
@@ -18,6 +19,8 @@ from primus_search.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Require
 from primus_search.guards.files import is_recording
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
+
+Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle)
 
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
@@ -106,39 +109,19 @@ class _Reader:
         self._document, self._problems = document, problems
 
     def schedules(self, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Schedule]:
-        known = schedule_names()
-        for name in data:
+        known, found = schedule_names(), dict[str, Schedule]()
+        for name, one in data.items():
             if name not in known:
                 self._problems.append(self._document.problem(("schedules", name), "no schedule has that name"))
-        return {
-            name: Schedule(
-                least=int(one.get("least", 1)),
-                most=one.get("most"),
-                is_auto=bool(one.get("auto", True)),
-                keys=dict(one.get("keys", {})),
-                beside=dict(one.get("beside", {})),
-                source=self._source(("schedules", name), one),
-            )
-            for name, one in data.items()
-        }
+            found[name] = self._built(Schedule, ("schedules", name), {"is_auto": one.get("auto", True), **one})
+        return found
 
     def spellings(self, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Spelling]:
         for name in data:
             if name not in DEFAULTS:
                 what = f"no axis has that name{did_you_mean(name, DEFAULTS)}"
                 self._problems.append(self._document.problem(("knobs", name), what))
-        return {
-            name: Spelling(
-                key=str(one.get("key", "")),
-                values={str(word): dict(settings) for word, settings in one.get("values", {}).items()},
-                beside={str(word): dict(settings) for word, settings in one.get("beside", {}).items()},
-                reads={str(word): tuple(map(dict, many)) for word, many in one.get("reads", {}).items()},
-                modules=dict(one.get("modules", {})),
-                auto=tuple(one.get("auto", ())),
-                source=self._source(("knobs", name), one),
-            )
-            for name, one in data.items()
-        }
+        return {name: self._built(Spelling, ("knobs", name), one) for name, one in data.items()}
 
     def kept(self, inherited: Sequence[Requirement], lifted: Sequence[str]) -> tuple[Requirement, ...]:
         """Rules of the base but for those lifted by name."""
@@ -152,31 +135,15 @@ class _Reader:
         found = []
         for i, one in enumerate(data):
             self._condition(("requires", i, "holds"), str(one.get("holds", "")))
-            until = str(one.get("until", ""))
+            until = one.get("until", "")
             if until and until not in releases:
                 what = f"{until!r} is none of the releases{did_you_mean(until, releases)}"
                 self._problems.append(self._document.problem(("requires", i, "until"), what))
-            found.append(
-                Requirement(
-                    name=str(one.get("name", "")),
-                    holds=str(one.get("holds", "")),
-                    reason=str(one.get("reason", "")),
-                    source=self._source(("requires", i), one),
-                    until=until,
-                )
-            )
+            found.append(self._built(Requirement, ("requires", i), one))
         return tuple(found)
 
     def idles(self, data: list[Mapping[str, Any]]) -> tuple[Idle, ...]:
-        return tuple(
-            Idle(
-                axis=one["axis"],
-                where=one["where"],
-                words=tuple(one["words"]),
-                source=self._source(("idles", i), one),
-            )
-            for i, one in enumerate(data)
-        )
+        return tuple(self._built(Idle, ("idles", i), one) for i, one in enumerate(data))
 
     def _condition(self, keys: tuple[str | int, ...], text: str) -> None:
         try:
@@ -184,7 +151,11 @@ class _Reader:
         except ConstraintError as error:
             self._problems.append(self._document.problem(keys, f"{text!r}: {error}"))
 
-    def _source(self, keys: tuple[str | int, ...], one: Mapping[str, Any]) -> str:
+    def _built(self, cls: type[Part], keys: tuple[str | int, ...], one: Mapping[str, Any]) -> Part:
+        """One entry with its source. Raises `InputError` for a value that is none of its field."""
         if not one.get("source"):
             self._problems.append(self._document.problem(keys, "names no source: the framework's file and release"))
-        return str(one.get("source", ""))
+        try:
+            return from_plain(cls, {"source": "", **one})
+        except ValueError as error:
+            raise InputError([self._document.problem(keys, str(error))]) from None

@@ -9,18 +9,17 @@ Vocabulary: `vocab_size` as published, padded to a multiple of 128 (see `presets
 as towers of the model, with their parameters where the family is known.
 """
 
-from collections.abc import Collection, Mapping
-from functools import lru_cache
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from primus_search.declare.families import FAMILIES, TEXT_OF
 from primus_search.declare.families.towers import SECTIONS, towers
 from primus_search.declare.fields import Fields, Located
-from primus_search.declare.known_keys import FOLDER, drop_ignored, known_keys, refuse_unread
+from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
 from primus_search.declare.presets import build_model
-from primus_search.declare.search_path import roots, title
-from primus_search.declare.source import Document, did_you_mean, read
+from primus_search.declare.search_path import title
+from primus_search.declare.source import Document, did_you_mean
 from primus_search.errors import InputError
 from primus_search.model import Model
 
@@ -65,24 +64,15 @@ def _fill_in(fields: Fields, family: str) -> tuple[str, ...]:
 
     A key under another name that the class takes (`num_experts` of Mixtral) is renamed; both at once stay as they are.
     """
-    defaults, aliases = _class_defaults()
-    for other, key in aliases.get(family, {}).items():
+    table = key_table("class_defaults")
+    for other, key in table["aliases"].get(family, {}).items():
         if other in fields.entries and key not in fields.entries:
             fields.entries = {key if name == other else name: one for name, one in fields.entries.items()}
-    missing = {k: Located(v, fields.where) for k, v in defaults.get(family, {}).items() if k not in fields.entries}
+    missing = {
+        k: Located(v, fields.where) for k, v in table["defaults"].get(family, {}).items() if k not in fields.entries
+    }
     fields.entries = {**fields.entries, **missing}
     return tuple(missing)
-
-
-@lru_cache(maxsize=1)
-def _class_defaults() -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Mapping[str, str]]]:
-    """Defaults and other names of keys by family: `spaces/keys/class_defaults.yaml`."""
-    for root in roots():
-        path = root / FOLDER / "class_defaults.yaml"
-        if path.is_file():
-            data = read(path).data
-            return data["defaults"], data["aliases"]
-    return {}, {}
 
 
 def _is_off(given: Located) -> bool:

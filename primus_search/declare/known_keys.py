@@ -11,6 +11,7 @@ refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the m
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from primus_search.declare.fields import Fields
 from primus_search.declare.search_path import roots
@@ -30,18 +31,24 @@ class KnownKeys:
 
 
 @lru_cache
-def known_keys(name: str) -> KnownKeys:
-    """The lists of the format of that name, from the first root that has them; InputError where none has."""
+def key_table(name: str) -> Any:
+    """The data of `spaces/keys/NAME.yaml` in the first root that has it; InputError where none has."""
     for root in roots():
         path = root / FOLDER / f"{name}.yaml"
         if path.is_file():
-            data = read(path).data
-            return KnownKeys(
-                irrelevant={key: group["reason"] for group in data["irrelevant"] for key in group["keys"]},
-                switches=data.get("switches") or {},
-                companions=frozenset(data.get("companions") or ()),
-            )
+            return read(path).data
     raise InputError([Problem(f"{FOLDER}/{name}.yaml", "no such file; the list of known keys is part of the package")])
+
+
+@lru_cache
+def known_keys(name: str) -> KnownKeys:
+    """The lists of the format of that name; InputError as `key_table`."""
+    data = key_table(name)
+    return KnownKeys(
+        irrelevant={key: group["reason"] for group in data["irrelevant"] for key in group["keys"]},
+        switches=data.get("switches") or {},
+        companions=frozenset(data.get("companions") or ()),
+    )
 
 
 def drop_ignored(fields: Fields, ignore: Collection[str]) -> tuple[str, ...]:

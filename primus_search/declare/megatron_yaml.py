@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ from primus_search.declare.families.megatron_hybrid import (
     pattern_letters,
 )
 from primus_search.declare.families.megatron_layers import COMPRESSED_TYPE, claim_variant_keys, variant_layers
+from primus_search.declare.families.parts import sizes
 from primus_search.declare.fields import Fields, Located, layer_pattern
-from primus_search.declare.known_keys import drop_ignored, known_keys, refuse_unread
+from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
 from primus_search.declare.megatron_keys import megatron_keys
-from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, padded, presets
+from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read
 from primus_search.declare.tokenizers import vocabulary_of
 from primus_search.errors import InputError, Problem
@@ -43,20 +45,12 @@ PRESET_FOLDER = Path("primus/configs/models/megatron")
 ROOT_FILES = ("language_model.yaml", "primus_megatron_model.yaml")
 """Files whose content is this module's defaults; like trainer presets (`modules/...`), they may be absent."""
 
-SIZES = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "group_query_attention", "num_query_groups",
-    "kv_channels", "vocab_size", "padded_vocab_size", "vocab_extra_ids", "make_vocab_size_divisible_by",
-    "tokenizer_model", "untie_embeddings_and_output_weights", "swiglu", "quick_geglu", "normalization",
-    "add_bias_linear", "add_qkv_bias", "qk_layernorm", "position_embedding_type", "max_position_embeddings",
-    "use_rotary_position_embeddings", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
-    "qk_pos_emb_head_dim", "v_head_dim", "mtp_num_layers", "num_experts", "num_moe_experts", "moe_layer_freq",
-    "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_shared_expert_gate", "moe_router_topk",
-    "moe_router_enable_expert_bias", "window_size", "window_attn_skip_freq", "softmax_type",
-    "activation_func_clamp_value", "model_type", "tokenizer_type", "use_sink_attention", "sink_sliding_window",
-    "sink_window_even_layers_only", "moe_router_num_groups", "moe_router_group_topk",
-    "moe_latent_size",
-)  # fmt: skip
-"""Every key that is read where it applies."""
+
+@lru_cache(maxsize=1)
+def readable_keys() -> tuple[str, ...]:
+    """Every key that is read where it applies; a list of its own file, which presets need not load."""
+    return tuple(key_table("megatron")["read"])
+
 
 MODEL_TYPES = ("gpt", "GPT", "encoder_or_decoder", HYBRID_TYPE, COMPRESSED_TYPE)
 """Values of `model_type` that are read."""
@@ -241,14 +235,14 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     if kind not in MODEL_TYPES:
         fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {', '.join(MODEL_TYPES)}")
     claim_variant_keys(fields)
-    refuse_unread(fields, known_keys("megatron"), SIZES)
+    refuse_unread(fields, known_keys("megatron"), readable_keys())
     num_layers, hidden = _num_layers(fields), fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     is_grouped = fields.switch("group_query_attention", False)
     is_gated = fields.switch("swiglu", True) or fields.switch("quick_geglu", False)
     ffn_hidden = fields.integer("ffn_hidden_size", _default_ffn(hidden, is_gated))
     moe, latent = _experts(fields, ffn_hidden), _latent(fields)
-    rows, padding = _vocabulary(fields, vocab_size)
+    rows = _vocabulary(fields, vocab_size)
     has_positions = fields.word("position_embedding_type", "learned_absolute") == "learned_absolute"
     has_positions = has_positions and not fields.switch("use_rotary_position_embeddings", False)
     num_kv_heads = fields.integer("num_query_groups", num_heads) if is_grouped else num_heads
@@ -280,8 +274,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     values |= variant_layers(
         fields, DeclaredSizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent)
     )
-    known = {"name": name, "vocab_size": rows, "vocab_padding": padding, "source": fields.where, "ignored": ignored}
-    return build_model(fields, **known, **values)
+    return build_model(fields, name=name, source=fields.where, ignored=ignored, **rows, **values)
 
 
 def _num_layers(fields: Fields) -> int:
@@ -307,13 +300,12 @@ def _default_ffn(hidden: int, is_gated: bool) -> int:
     return int(4 * hidden * 2 / 3 / 64) * 64 if is_gated else 4 * hidden
 
 
-def _vocabulary(fields: Fields, given: int | None) -> tuple[int, int]:
+def _vocabulary(fields: Fields, given: int | None) -> dict[str, int]:
     """Rows of the embedding, and how many of them pad it. given: what the user says instead of the file."""
     if fields.has("padded_vocab_size") and given is None:
-        return fields.integer("padded_vocab_size"), 0
+        return {"vocab_size": fields.integer("padded_vocab_size")}
     multiple = fields.integer("make_vocab_size_divisible_by", VOCAB_MULTIPLE)
-    size = given if given is not None else _stated_vocabulary(fields)
-    return padded(size, multiple), padded(size, multiple) - size
+    return vocabulary(given if given is not None else _stated_vocabulary(fields), multiple)
 
 
 def _stated_vocabulary(fields: Fields) -> int:
@@ -334,13 +326,7 @@ def _stated_vocabulary(fields: Fields) -> int:
 def _latent(fields: Fields) -> LatentAttention | None:
     if not fields.switch("multi_latent_attention", False):
         return None
-    return LatentAttention(
-        q_lora_rank=fields.integer("q_lora_rank", 0, least=0),
-        kv_lora_rank=fields.integer("kv_lora_rank", 32),
-        qk_nope_head_dim=fields.integer("qk_head_dim", 128),
-        qk_rope_head_dim=fields.integer("qk_pos_emb_head_dim", 64),
-        v_head_dim=fields.integer("v_head_dim", 128),
-    )
+    return LatentAttention(**sizes(fields, "megatron_latent"))
 
 
 def _experts(fields: Fields, ffn_hidden: int) -> MixtureOfExperts | None:
@@ -350,17 +336,12 @@ def _experts(fields: Fields, ffn_hidden: int) -> MixtureOfExperts | None:
         return None
     has_rule = fields.switch("moe_router_enable_expert_bias", False)
     return MixtureOfExperts(
+        **sizes(fields, "megatron_experts"),
         num_experts=num_experts,
-        top_k=fields.integer("moe_router_topk", 2),
         expert_ffn_hidden=fields.integer("moe_ffn_hidden_size", ffn_hidden),
-        shared_ffn_hidden=fields.integer("moe_shared_expert_intermediate_size", 0, least=0),
-        latent_hidden=fields.integer("moe_latent_size", 0, least=0),
         # A bias by rule is a buffer; the router of a model with biased linears has one that is trained (TopKRouter).
         has_router_bias=has_rule or fields.switch("add_bias_linear", False),
         is_router_bias_buffer=has_rule,
-        has_shared_gate=fields.switch("moe_shared_expert_gate", False),
-        num_groups=fields.integer("moe_router_num_groups", 0, least=0),
-        top_groups=fields.integer("moe_router_group_topk", 0, least=0),
     )
 
 

@@ -9,6 +9,7 @@ at higher TP is at most 0.8 % of a 128k vocabulary at TP 8 and is left out, so t
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +23,13 @@ from primus_search.model import LatentAttention, MixtureOfExperts, Model
 
 VOCAB_MULTIPLE = 128
 
+_AS_IN_MODEL = (
+    "num_layers", "hidden", "ffn_hidden", "num_heads", "is_gated", "is_tied", "has_linear_bias", "has_qkv_bias",
+    "has_qk_norm", "has_attention_sinks", "activation_clamp", "num_norms", "learned_positions", "num_mtp_layers",
+)  # fmt: skip
 _KEYS = (
-    "title", "source", "published", "tokenizers", "num_layers", "hidden", "ffn_hidden", "num_heads", "num_kv_heads",
-    "head_dim", "vocab_size", "latent", "moe", "moe_layers", "windows", "is_gated", "is_tied", "norm",
-    "has_linear_bias", "has_qkv_bias", "has_qk_norm", "has_attention_sinks", "activation_clamp", "num_norms",
-    "learned_positions", "num_mtp_layers",
+    *_AS_IN_MODEL, "title", "source", "published", "tokenizers", "num_kv_heads", "head_dim", "vocab_size", "latent",
+    "moe", "moe_layers", "windows", "norm",
 )  # fmt: skip
 _LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_KEYS = (
@@ -92,9 +95,10 @@ MOST_PARAMS = 1e16
 """Beyond every model; counts of parameters and bytes stay within 64 bits."""
 
 
-def padded(vocab_size: int, multiple: int = VOCAB_MULTIPLE) -> int:
-    """Rows of the embedding for a vocabulary: the next multiple."""
-    return -(-vocab_size // multiple) * multiple
+def vocabulary(size: int, multiple: int = VOCAB_MULTIPLE) -> dict[str, int]:
+    """Rows of the embedding for a vocabulary, the next multiple, and how many of them pad it."""
+    rows = -(-size // multiple) * multiple
+    return {"vocab_size": rows, "vocab_padding": rows - size}
 
 
 def build_model(fields: Fields, **values: Any) -> Model:
@@ -118,33 +122,19 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
     if "huggingface" in document.data:
         return _published_configuration(document, fields, path, vocab_size)
     fields.refuse_unknown(_KEYS)
-    num_layers, hidden = fields.integer("num_layers"), fields.integer("hidden")
-    num_heads = fields.integer("num_heads")
-    rows = vocab_size or fields.integer("vocab_size")
-    values: dict[str, Any] = {
-        "num_layers": num_layers,
-        "hidden": hidden,
-        "ffn_hidden": fields.integer("ffn_hidden"),
-        "num_heads": num_heads,
+    values = fields.values_of(Model, _AS_IN_MODEL)
+    num_layers, num_heads = values["num_layers"], values["num_heads"]
+    values |= {
         "num_kv_heads": fields.integer("num_kv_heads", num_heads),
-        "head_dim": fields.integer("head_dim", max(hidden // num_heads, 1)),
-        "vocab_size": padded(rows),
-        "vocab_padding": padded(rows) - rows,
+        "head_dim": fields.integer("head_dim", max(values["hidden"] // num_heads, 1)),
+        **vocabulary(vocab_size or fields.integer("vocab_size")),
         "latent": _latent(document, fields),
         "moe": _moe(document, fields),
         "moe_layers": tuple(flag > 0 for flag in pattern(fields, "moe_layers", num_layers)),
         "windows": pattern(fields, "windows", num_layers),
         "norm": _norm(fields),
-        "activation_clamp": fields.number("activation_clamp", 0.0),
-        "num_norms": fields.integer("num_norms", 2),
-        "learned_positions": fields.integer("learned_positions", 0, least=0),
-        "num_mtp_layers": fields.integer("num_mtp_layers", 0, least=0),
         "source": fields.word("source"),
     }
-    for switch, default in (("is_gated", True), ("is_tied", False), ("has_linear_bias", False)):
-        values[switch] = fields.switch(switch, default)
-    for switch in ("has_qkv_bias", "has_qk_norm", "has_attention_sinks"):
-        values[switch] = fields.switch(switch, False)
     title = fields.word("title", path.stem)
     published = _published(document, fields)
     return Preset(
@@ -221,19 +211,7 @@ def _latent(document: Document, fields: Fields) -> LatentAttention | None:
 
 def _moe(document: Document, fields: Fields) -> MixtureOfExperts | None:
     section = _section(document, fields, "moe", _MOE_KEYS)
-    if section is None:
-        return None
-    return MixtureOfExperts(
-        num_experts=section.integer("num_experts"),
-        top_k=section.integer("top_k"),
-        expert_ffn_hidden=section.integer("expert_ffn_hidden"),
-        shared_ffn_hidden=section.integer("shared_ffn_hidden", 0, least=0),
-        has_router_bias=section.switch("has_router_bias", False),
-        has_shared_gate=section.switch("has_shared_gate", False),
-        is_router_bias_buffer=section.switch("is_router_bias_buffer", False),
-        num_groups=section.integer("num_groups", 0, least=0),
-        top_groups=section.integer("top_groups", 0, least=0),
-    )
+    return None if section is None else MixtureOfExperts(**section.values_of(MixtureOfExperts, _MOE_KEYS))
 
 
 def _published(document: Document, fields: Fields) -> Published | None:
@@ -250,11 +228,12 @@ def _published(document: Document, fields: Fields) -> Published | None:
 
 
 def registered_model(framework: Framework, model: Model) -> str | None:
-    """What a framework calls a model that has the very shape of one of its own."""
-    bare = shape(model)
-    own = [(theirs, load_preset(name).model) for name, theirs in framework.models.items()]
-    own += [(theirs, _changed(fields)) for theirs, fields in framework.flavors.items()]
-    return next((theirs for theirs, known in own if shape(known) == bare), None)
+    """What a framework calls a model that has the very shape of one of its own; of several the one of its name."""
+    bare, places = shape(model), names(FileKind.MODEL)
+    presets_of = sorted(framework.models.items(), key=lambda pair: pair[0] != model.name)
+    own = ((theirs, _preset(places[ours]).model) for ours, theirs in presets_of)
+    changed = ((theirs, _changed(fields)) for theirs, fields in framework.flavors.items())
+    return next((theirs for theirs, known in chain(own, changed) if shape(known) == bare), None)
 
 
 def model_called(framework: Framework, theirs: str) -> Model | None:

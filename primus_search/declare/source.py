@@ -120,6 +120,15 @@ def join_words(words: Sequence[object]) -> str:
     return ", ".join(texts[:-1]) + " or " + texts[-1]
 
 
+def quoted(raw: Any) -> str:
+    """A value as a message quotes it."""
+    if raw is None:
+        return "nothing"
+    if isinstance(raw, dict):
+        return "a mapping"
+    return "a list" if isinstance(raw, list) else repr(raw)
+
+
 def read(path: Path) -> Document:
     """The document in a file; InputError if it is missing, too large, not text, or not YAML."""
     name = shown(path)
@@ -253,7 +262,7 @@ def written(data: Any) -> str:
     return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=False, width=1000)
 
 
-class _Writer(yaml.SafeDumper):
+class _Writer(yaml.CSafeDumper):
     """Quotes also the words that this reader, unlike PyYAML's, takes for numbers (`1e3`)."""
 
     def represent_str(self, text: str) -> yaml.ScalarNode:

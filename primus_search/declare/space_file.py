@@ -21,7 +21,7 @@ from primus_search.declare.hardware_files import Hardware, is_guess, load_hardwa
 from primus_search.declare.model_files import load_model
 from primus_search.declare.overrides import applied
 from primus_search.declare.search_path import FileKind, find, is_path, title
-from primus_search.declare.source import Document, did_you_mean, join_words, read
+from primus_search.declare.source import Document, Keys, did_you_mean, join_words, read
 from primus_search.declare.space_schema import SpaceFile, validate
 from primus_search.errors import InputError, Problem
 from primus_search.framework import Framework
@@ -177,6 +177,15 @@ class _Assembly:
             self.problems += [problem for problem in error.problems if problem not in self.problems]
             return None
 
+    def _listed(self, key: str, given: Any) -> list[tuple[Any, Keys]]:
+        """The entries of a key that takes a value or a list, with the place of each; a problem for an empty list."""
+        if not isinstance(given, list):
+            return [(given, (key,))]
+        if not given and key not in self.skip:
+            least = "number" if key == "nodes" else "name"
+            self.problems.append(self.document.problem((key,), f"is an empty list; give at least one {least}"))
+        return [(one, (key, i)) for i, one in enumerate(given)]
+
     # --- model, workload, clusters ---------------------------------------------------------------------------------
 
     def _model(self, shape: SpaceFile) -> Model | None:
@@ -216,14 +225,11 @@ class _Assembly:
 
     def _clusters(self, shape: SpaceFile, axes: list[variants.HardwareAxis]) -> list[ClusterChoice]:
         before = len(self.problems)
-        nodes = shape.nodes if isinstance(shape.nodes, list) else [shape.nodes]
-        for i, count in enumerate(nodes):
+        nodes = self._listed("nodes", shape.nodes)
+        for count, keys in nodes:
             if not 1 <= count <= MAX_NODES:
-                keys = ("nodes", i) if isinstance(shape.nodes, list) else ("nodes",)
                 wrong = "must be at least 1" if count < 1 else f"at most {MAX_NODES:,} nodes can be planned"
                 self.problems.append(self.document.problem(keys, f"{wrong}, got {count}"))
-        if not nodes:
-            self.problems.append(self.document.problem(("nodes",), "is an empty list; give at least one number"))
         machines = self._machines(shape)
         if len(self.problems) > before:
             return []
@@ -235,7 +241,7 @@ class _Assembly:
             self.problems.append(self.document.problem(("space",), what))
             return []
         try:
-            return variants.clusters(machines, nodes, axes, shape.gpus_per_node)
+            return variants.clusters(machines, [count for count, _ in nodes], axes, shape.gpus_per_node)
         except ValueError as error:
             keys = ("gpus_per_node",) if "devices per node" in str(error) else ("space",)
             self.problems.append(self.document.problem(keys, str(error)))
@@ -243,12 +249,9 @@ class _Assembly:
 
     def _machines(self, shape: SpaceFile) -> list[variants.Machine]:
         """Every combination of hardware, stack and framework of the file."""
-        given = shape.hardware if isinstance(shape.hardware, list) else [shape.hardware]
-        if not given and "hardware" not in self.skip:
-            self.problems.append(self.document.problem(("hardware",), "is an empty list; give at least one name"))
         machines: list[variants.Machine] = []
-        for i, text in enumerate(given):
-            where = self.document.where(("hardware", i) if isinstance(shape.hardware, list) else ("hardware",))
+        for text, keys in self._listed("hardware", shape.hardware):
+            where = self.document.where(keys)
             load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
             hardware = self._collect(load)
             self.notes += hardware.notes if hardware else ()
@@ -272,12 +275,8 @@ class _Assembly:
         vendor = hardware.accelerator.vendor
         if shape.framework is None:
             return [default_framework(vendor)]
-        given = shape.framework if isinstance(shape.framework, list) else [shape.framework]
-        if not given and "framework" not in self.skip:
-            self.problems.append(self.document.problem(("framework",), "is an empty list; give at least one name"))
         found = []
-        for i, name in enumerate(given):
-            keys = ("framework", i) if isinstance(shape.framework, list) else ("framework",)
+        for name, keys in self._listed("framework", shape.framework):
             load = partial(load_framework, name, beside=self.beside, where=self.document.where(keys))
             framework = self._collect(load)
             if framework is not None and not framework.runs_on(vendor):
@@ -298,11 +297,7 @@ class _Assembly:
                 return []
             names = [(hardware.default_stack, f"{hardware.path} @ $.default_stack")]
         else:
-            given = shape.stack if isinstance(shape.stack, list) else [shape.stack]
-            if not given and "stack" not in self.skip:
-                self.problems.append(self.document.problem(("stack",), "is an empty list; give at least one name"))
-            keys = [("stack", i) if isinstance(shape.stack, list) else ("stack",) for i in range(len(given))]
-            names = [(name, self.document.where(key)) for name, key in zip(given, keys, strict=True)]
+            names = [(name, self.document.where(keys)) for name, keys in self._listed("stack", shape.stack)]
         stacks = [self._collect(partial(load_stack, name, beside=self.beside, where=where)) for name, where in names]
         is_assumed = shape.stack is None and hardware is not None and is_guess(hardware)
         return [replace(stack, is_assumed=is_assumed) for stack in stacks if stack is not None]

@@ -5,41 +5,22 @@ from typing import Any
 from primus_search.declare.axes import AXIS
 from primus_search.declare.space_schema import json_schema
 from primus_search.guards.number_ranges import LARGEST_WHOLE
+from primus_search.html_templates import rendered
 from primus_search.knobs import KNOB, Kind, Knob
 from primus_search.space.types import AXES
-
-HEAD = """# The space file
-
-Written by `primus-search schema --markdown`; a test holds it current. Units are the last word of a key. `primus-search
-schema` is the same for editors.
-
-```yaml
-model: mixtral_8x22b          # required: a preset, a Primus/Megatron YAML or a HuggingFace config.json
-hardware: mi355x              # required: a hardware file by name or path
-workload: {seq_length: 8192, global_batch_size: 1024}    # required
-nodes: 32
-space:                        # a value, a list, or a word; what is left out is `auto`
-  tp: [1, 2, 4]
-  fp8: none
-constraints: [tp * ep <= 16]
-search: {numerics: usual, top_k: 8}
-```
-"""
 
 
 def page() -> str:
     """The whole page."""
     schema = json_schema()
-    parts = [HEAD, "## Keys\n", _table(schema, schema, "")]
-    for name in ("workload", "search", "benchmark"):
-        section = _resolved(schema["properties"][name], schema)
-        parts += [f"## {name}\n", _table(section, schema, f"{name}.")]
-    parts += ["## space\n", "Each axis takes a value, a list of values, or a word.\n", _axes()]
-    return "\n".join(parts)
+    inner = {name: _resolved(schema["properties"][name], schema) for name in ("workload", "search", "benchmark")}
+    sections = [("Keys", _lines(schema, schema, ""))]
+    sections += [(name, _lines(section, schema, f"{name}.")) for name, section in inner.items()]
+    return rendered("space_reference.md", sections=sections, axes=[_axis(name) for name in AXES])
 
 
-def _table(section: dict[str, Any], schema: dict[str, Any], prefix: str) -> str:
-    lines = ["| key | type | default | is |", "|---|---|---|---|"]
+def _lines(section: dict[str, Any], schema: dict[str, Any], prefix: str) -> list[str]:
+    lines: list[str] = []
     required = section.get("required", [])
     for key, raw in section["properties"].items():
         one = _resolved(raw, schema)
@@ -51,7 +32,7 @@ def _table(section: dict[str, Any], schema: dict[str, Any], prefix: str) -> str:
             continue
         one |= {"description": raw.get("description") or one.get("description", "")}
         lines.append(_line(prefix + key, one, schema, key in required))
-    return "\n".join([*lines, ""])
+    return lines
 
 
 def _line(key: str, one: dict[str, Any], schema: dict[str, Any], is_required: bool) -> str:
@@ -82,15 +63,12 @@ def _resolved(one: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     return one
 
 
-def _axes() -> str:
-    lines = ["| axis | example | printed as | allowed | off | `auto` lists | is |", "|---|---|---|---|---|---|---|"]
-    for name in AXES:
-        knob, spec = KNOB[name], AXIS[name]
-        summary = f"{_cell(knob.summary)}{' Changes the mathematics.' if knob.is_numeric else ''}"
-        off, auto = _shown(knob.word(knob.off)), _auto(knob)
-        cells = (f"`{name}`", f"`{example(knob)}`", _printed(knob), _cell(spec.allowed), off, auto, summary)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+def _axis(name: str) -> tuple[str, ...]:
+    """The cells of an axis."""
+    knob, spec = KNOB[name], AXIS[name]
+    summary = f"{_cell(knob.summary)}{' Changes the mathematics.' if knob.is_numeric else ''}"
+    off, auto = _shown(knob.word(knob.off)), _auto(knob)
+    return f"`{name}`", f"`{example(knob)}`", _printed(knob), _cell(spec.allowed), off, auto, summary
 
 
 EXAMPLES = {Kind.SWITCH: "[true, false]", Kind.SCHEDULE: "[1f1b, zbv]", Kind.LAYOUT: "[even, {first: 6, last: 6}]"}

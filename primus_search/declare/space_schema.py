@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from primus_search.declare.axes import AXIS, shown
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words
+from primus_search.declare.axes import AXIS
+from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.errors import Problem
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.space.types import Device, Method, Numerics, Objective
@@ -165,7 +165,7 @@ def validate(document: Document) -> tuple[SpaceFile | None, frozenset[str], list
     data = document.data
     if not isinstance(data, dict):
         what = "expected a mapping with model, hardware and workload"
-        return None, frozenset(), [document.problem((), f"{what}; got {shown(data)}")]
+        return None, frozenset(), [document.problem((), f"{what}; got {quoted(data)}")]
     try:
         return SpaceFile.model_validate(data), frozenset(), []
     except ValidationError as error:
@@ -256,11 +256,11 @@ def _sentence(keys: Keys, details: list[dict[str, Any]]) -> str:
         return f"unknown key{hint} - allowed: {', '.join(known)}"
     if kind == "literal_error":
         words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return f"{shown(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"
+        return f"{quoted(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"
     if kind in _LIMITS:
         relation, key = _LIMITS[kind]
-        return f"must be {relation} {context[key]}, got {shown(given)}"
+        return f"must be {relation} {context[key]}, got {quoted(given)}"
     expected = [_EXPECTED[one["type"]] for one in details if one["type"] in _EXPECTED]
     if expected:
-        return f"expected {join_words(expected)}, got {shown(given)}"
+        return f"expected {join_words(expected)}, got {quoted(given)}"
     return str(detail["msg"])

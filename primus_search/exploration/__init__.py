@@ -26,16 +26,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ClusterResult": "result",
-    "Options": "funnel",
-    "RunFolder": "run_folder.folder",
-    "SearchResult": "result",
-    "StoreError": "run_folder.folder",
-    "RankingTable": "result",
-    "default_folder": "run_folder.folder",
-    "ladder": "result",
-    "run_search": "funnel",
-    "summary": "run_folder.folder",
+    **dict.fromkeys(("ClusterResult", "RankingTable", "SearchResult", "ladder"), "result"),
+    **dict.fromkeys(("Options", "run_search"), "funnel"),
+    **dict.fromkeys(("RunFolder", "StoreError", "default_folder", "summary"), "run_folder.folder"),
 }
 
 

@@ -16,7 +16,6 @@ from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.stack import Stack
-from primus_search.validate.record_table import own_runs_of
 
 
 def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:
@@ -34,6 +33,10 @@ def expected_shares(projector: Projector, table: Candidates, projection: Project
 
 def _evidence(stack: Stack) -> SwitchEvidence:
     """The shipped evidence, and the runs that a learned stack rests on: what a site ran counts in full there."""
+    if not stack.runs_file:
+        return load_switches()
+    from primus_search.validate.record_table import own_runs_of  # imports take 1 % of a first ranking
+
     own: dict[str, dict[str, list[Candidates]]] = {}
     for run in own_runs_of(stack):
         if run.has_rate and not run.ran_out:
@@ -45,7 +48,7 @@ def _evidence(stack: Stack) -> SwitchEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmeasuredGain:
-    """What of a row's projection rests on switches that no run of its device and family had on together.
+    """What of a row's projection rests on switches that no run of its model on its device had on together.
 
     switches   `name=word` of those that are set to the words of `instead` in its measured part
     gain       of the rate over that of its measured part, projected; 0 where they slow it down
@@ -57,13 +60,12 @@ class UnmeasuredGain:
     gain: float
     expected: float
     device: str
-    family: str
+    model: str
 
     def __str__(self) -> str:
-        models = "Mixture-of-experts models" if self.family == "moe" else "dense models"
         return (
-            f"no measured run of {models} on {self.device} had {', '.join(self.switches)} beside its other switches; "
-            f"of {self.gain:+.0%} projected over {', '.join(self.instead)}, {self.expected:+.0%} is expected"
+            f"no measured run of {self.model} on {self.device} had {', '.join(self.switches)} beside its other "
+            f"switches; of {self.gain:+.0%} projected over {', '.join(self.instead)}, {self.expected:+.0%} is expected"
         )
 
 
@@ -85,5 +87,5 @@ def unmeasured_gain(projector: Projector, one: Candidates) -> UnmeasuredGain | N
         gain=gain - 1.0,
         expected=gain * share - 1.0,
         device=job.accelerator.name,
-        family=family(job.model),
+        model=job.model.name,
     )

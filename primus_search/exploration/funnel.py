@@ -88,7 +88,7 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
         exact=method == "exhaustive" and collected.is_complete,
         is_complete=collected.is_complete,
         seconds=time.perf_counter() - started,
-        peak_rss_bytes=max(peak_rss_bytes(), collected.peak_rss_bytes),
+        peak_rss_bytes=peak_rss_bytes(),
         sampler_check=collected.sampler_check,
         notes=collected.notes,
         interrupted_by=collected.interrupted_by,
@@ -117,8 +117,5 @@ def _planned(
 def _stages(collected: Collected, setup_s: float) -> tuple[FunnelStage, ...]:
     """Stages over all clusters; listing the legal grid counts as enumeration."""
     merged = collected.total
-    seconds = dict(merged.seconds)
-    seconds["enumerate"] = seconds.get("enumerate", 0.0) + setup_s
-    return tuple(
-        FunnelStage(name=stage.name, rows=stage.rows, seconds=seconds.get(stage.name, 0.0)) for stage in merged.stages
-    )
+    seconds = {**merged.seconds, "enumerate": merged.seconds.get("enumerate", 0.0) + setup_s}
+    return replace(merged, seconds=seconds).stages

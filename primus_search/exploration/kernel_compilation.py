@@ -28,7 +28,6 @@ Say = Callable[[str], None]
 
 def compile_kernels(space: Space, say: Say) -> None:
     """Compile what a search of the space calls, unless kernels are on disk already; `say` receives what happens."""
-    _load_arrays_without_blas()
     if _are_kept():
         return
     has_help = sys.platform == "linux" and available_cores() > 1
@@ -46,22 +45,6 @@ def compile_kernels(space: Space, say: Say) -> None:
     for process in processes:
         process.join()
     say(f"kernels compiled in {time.perf_counter() - began:.0f} s")
-
-
-def _load_arrays_without_blas() -> None:
-    """Load numba's array functions without SciPy, 4 % of the first ranking: no kernel here uses linear algebra.
-
-    numba imports `scipy.linalg` with its first kernel only to know whether it is installed, and again when a kernel
-    with linear algebra is compiled, which this leaves as it is.
-    """
-    from numba.np import linalg
-
-    real = linalg.ensure_blas
-    linalg.ensure_blas = lambda: None  # an ImportError would say that SciPy is missing
-    try:
-        from numba.np import arraymath  # noqa: F401
-    finally:
-        linalg.ensure_blas = real
 
 
 def _are_kept() -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates
 from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of
 from primus_search.knobs import KNOB
 from primus_search.space import AXES, AxisValue
@@ -21,10 +20,8 @@ MOST_TRIED = 200_000
 class NearestLegal:
     """A legal configuration with the fewest changes; of those one that fits, then the fastest."""
 
-    values: Values
     changes: Mapping[str, AxisValue]
     figures: Figures
-    candidate: Candidates
 
 
 def nearest_legal(judge: Judge, values: Values, broken: tuple[Broken, ...]) -> NearestLegal | None:
@@ -50,14 +47,8 @@ def nearest_legal(judge: Judge, values: Values, broken: tuple[Broken, ...]) -> N
     near = np.flatnonzero(distance == distance.min())
     projection = judge.projector.project(candidates.take(near))
     best = int(np.lexsort((projection.step.total, projection.headroom_bytes < 0))[0])
-    row = int(near[best])
-    changes = {name: value for name, value in rows[row].items() if value != values[name]}
-    return NearestLegal(
-        values=rows[row],
-        changes=changes,
-        figures=figures_of(projection, best),
-        candidate=candidates.take(np.array([row])),
-    )
+    changes = {name: value for name, value in rows[int(near[best])].items() if value != values[name]}
+    return NearestLegal(changes=changes, figures=figures_of(projection, best))
 
 
 def _choices(judge: Judge, name: str, values: Values) -> tuple[AxisValue, ...]:

@@ -49,7 +49,7 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
         legal=found.legal,
         feasible=found.feasible,
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
-        ranking=_by_step(every, shortlist.top.indices, least),
+        ranking=_ranking(every, shortlist.top.indices, least),
         frontier=_by_memory(every, shortlist.frontier.indices, least),
         leaders=_by_step(every, shortlist.grouped.rows.indices, least),
     )
@@ -75,21 +75,29 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
     )
 
 
+def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
+    """Those of some rows that fit surely enough, the recommendation first."""
+    found = _by_step(every, indices, least_fit)
+    return found if found.take(np.arange(min(1, len(found)))).is_sure.all() else found.take(found.order)
+
+
 def _by_step(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
     """Those of some rows that fit surely enough, by expected step."""
-    found = _chosen(every, indices)
-    return _surely(found.take(np.lexsort((found.indices, found.expected_step_s))), least_fit)
+    rows = _rows_of(every, indices)
+    order = np.lexsort((every.indices[rows], every.expected_step_s[rows]))
+    return _surely(every.take(rows[order]), least_fit)
 
 
 def _by_memory(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
     """Those of some rows that fit surely enough, by memory."""
-    found = _chosen(every, indices)
+    found = every.take(_rows_of(every, indices))
     step_s, memory_bytes = (without_noise(part.total) for part in (found.projection.step, found.projection.memory))
     return _surely(found.take(np.lexsort((found.indices, step_s, memory_bytes))), least_fit)
 
 
-def _chosen(every: RankingTable, indices: Ints) -> RankingTable:
-    return every.take(np.searchsorted(every.indices, np.sort(indices)))
+def _rows_of(every: RankingTable, indices: Ints) -> Ints:
+    """Where the candidates with these numbers stand, in the order of their numbers."""
+    return np.searchsorted(every.indices, np.sort(indices))
 
 
 def _surely(found: RankingTable, least_fit: float) -> RankingTable:

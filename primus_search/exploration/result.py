@@ -1,18 +1,18 @@
 """What a search returns: ranked rows and the frontier per cluster, counts per funnel stage, and how sure it is."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints, joined
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
-from primus_search.cost.memory.fit import DEVIATIONS_TO_END
+from primus_search.cost.memory.fit import DEVIATIONS_TO_END, OUT_OF_MEMORY, SURELY
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.range_files import load_ranges
@@ -26,6 +26,9 @@ from primus_search.space import ClusterChoice, Space
 
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""
+
+RANKED_ROWS = 1000
+"""Best rows of `ranking.csv`, before the best of each layout and precision; `candidates.parquet` holds all kept."""
 
 RUN_NOISE = 0.02
 """Relative standard deviation of the rate between identical runs: half of `TIE`."""
@@ -76,18 +79,22 @@ class RankingTable:
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties of every row."""
         sure = confidence(self.job.model, self.job.cluster, self.candidates.fp8, self.projection)
-        sure = replace(sure, ties_with_best=ties_with_best(self.expected_rate))
-        runs_measured = np.array([one == MEASURED for one in self.time_evidence], dtype=np.bool_) & ~self.is_lost
-        if runs_measured.any():  # and projected times do not compare with theirs
-            rate = np.where(runs_measured, self.expected_rate, 0.0)
-            sure = replace(sure, ties_with_best=ties_with_best(rate))
-        rate = self.projection.tokens_per_s_per_gpu
-        was_run = np.array([one == RUN for one in self.time_evidence], dtype=np.bool_)
+        rate, was_run = self.projection.tokens_per_s_per_gpu, self._is_timed_by(RUN)
         low, high = (rate * np.exp(sign * DEVIATIONS_TO_END * RUN_NOISE) for sign in (-1.0, 1.0))
-        sure = replace(sure, low=np.where(was_run, low, sure.low), high=np.where(was_run, high, sure.high))
         fits = sure.fits.copy()
         fits[list(self.sureties)] = list(self.sureties.values())
-        return replace(sure, fits=fits)
+        fits[was_run] = 1.0
+        may_run = np.ones(len(self), np.bool_) if self.is_lost.all() else ~self.is_lost
+        was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
+        comparable = was_timed if was_timed.any() else may_run  # projected times do not compare with measured ones
+        first = comparable & (fits >= SURELY) & ((self.projection.headroom_bytes >= 0.0) | was_run)
+        return replace(
+            sure,
+            low=np.where(was_run, low, sure.low),
+            high=np.where(was_run, high, sure.high),
+            fits=fits,
+            ties_with_best=comparable & ties_with_best(self.expected_rate, first if first.any() else comparable),
+        )
 
     @cached_property
     def coverage(self) -> tuple[Covered, ...]:
@@ -97,22 +104,48 @@ class RankingTable:
 
     @cached_property
     def unmeasured_gain(self) -> UnmeasuredGain | None:
-        """What of the first row's projection rests on switches that no run on the device had on together."""
+        """What of the first row rests on switches that no run of the model on the device had on together."""
         is_projected = self.time_evidence[0] not in (MEASURED, RUN)
         return unmeasured_gain(Projector(self.job), self.candidates.take(slice(0, 1))) if is_projected else None
 
     @property
     def is_lost(self) -> Bools:
-        """Rows that a device showed not to fit."""
-        lost = np.zeros(len(self), dtype=np.bool_)
-        lost[list(self.sureties)] = self.projection.headroom_bytes[list(self.sureties)] < 0.0
-        return lost
+        """Rows whose traced or measured memory is more than there is, unless the row was run."""
+        was_checked = np.array([one != PROJECTED for one in self.memory_evidence], dtype=np.bool_)
+        return was_checked & (self.projection.headroom_bytes < 0.0) & ~self._is_timed_by(RUN)
+
+    @property
+    def is_sure(self) -> Bools:
+        """Rows that FIT, each by its strongest evidence: it was run, or its memory was measured, traced, projected."""
+        has_room = (self.projection.headroom_bytes >= 0.0) | self._is_timed_by(RUN)
+        return has_room & (self.confidence.fits >= SURELY)
 
     @property
     def is_looked_at(self) -> Bools:
         """Rows of which torch has said something: a figure is traced or measured."""
         pairs = zip(self.time_evidence, self.memory_evidence, strict=True)
         return np.array([pair != (PROJECTED, PROJECTED) for pair in pairs], dtype=np.bool_)
+
+    def _is_timed_by(self, evidence: str) -> Bools:
+        return np.array([one == evidence for one in self.time_evidence], dtype=np.bool_)
+
+    @property
+    def order(self) -> Ints:
+        """Places of the rows as a ranking lists them: the recommendation first.
+
+        By expected step, rows timed on a device before those that were not: their times do not compare. Of the first
+        `RANKED_ROWS` those shown not to fit stand last. The recommendation is the first row of this order that FITS;
+        it goes to the front, where a faster one is AT RISK. Without any that FITS the order stays.
+        """
+        is_timed = self._is_timed_by(MEASURED)
+        is_behind = ~(is_timed | self._is_timed_by(RUN)) if is_timed.any() else np.zeros(len(self), np.bool_)
+        by_step: Ints = np.lexsort((self.indices, self.expected_step_s, is_behind))
+        head, tail = by_step[:RANKED_ROWS], by_step[RANKED_ROWS:]
+        order = np.concatenate([head[np.argsort(self.is_lost[head], kind="stable")], tail])
+        if self.take(order[:1]).is_sure.all():
+            return order
+        sure = np.flatnonzero(self.is_sure[order])[:1]
+        return np.concatenate([order[sure], np.delete(order, sure)])
 
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
@@ -231,7 +264,7 @@ class SamplerCheck:
     hypervolume: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SearchResult:
     """The answer of one search. `exact`: the ranking is the true optimum of the model over the whole space.
 
@@ -283,12 +316,13 @@ class SearchResult:
 
     @property
     def best(self) -> ClusterResult:
-        """The cluster with the best candidate by the space's objective; the first among equals.
+        """The cluster of the recommendation: of each cluster's first row the best by the space's objective.
 
-        One that was measured comes before those that were not: their times do not compare.
+        One that FITS comes before those that may run out of memory, and one that was measured before those that were
+        not: their times do not compare. The first among equals.
         """
         ranked = [found for found in self.clusters if len(found.ranking)]
-        return max(ranked, key=lambda found: (found.ranking.time_evidence[0] == MEASURED, self._score(found)))
+        return max(ranked, key=self._standing)
 
     @property
     def ranking(self) -> RankingTable:
@@ -300,15 +334,77 @@ class SearchResult:
         """The frontier of memory against throughput on the best cluster."""
         return self.best.frontier
 
+    @cached_property
+    def ranked_rows(self) -> tuple[Mapping[str, Any], ...]:
+        """The rows of `ranking.csv`: the best of all clusters, then the best of each parallel layout and precision.
+
+        A rank is the place in this list, from 1. Behind the first `RANKED_ROWS`, other rows of the space lie between
+        two of the list.
+        """
+        head = self._merged([found.ranking for found in self.clusters], RANKED_ROWS, self._first_row)
+        # The first columns tell a row from every other one: its cluster and its axes.
+        named = len(COLUMN_NAMES) + (len(labels_of(self.best.choice)) if len(self.clusters) > 1 else 0)
+        known = {tuple(row.values())[:named] for row in head}
+        leaders = self._merged([found.leaders for found in self.clusters], None)
+        return (*head, *(row for row in leaders if tuple(row.values())[:named] not in known))
+
+    @cached_property
+    def frontier_rows(self) -> tuple[Mapping[str, Any], ...]:
+        """The rows of `pareto.csv`: the frontier of each cluster, cluster by cluster."""
+        return tuple(_labelled([found.frontier for found in self.clusters], None))
+
+    @property
+    def _first_row(self) -> Mapping[str, Any]:
+        """The recommendation, as a ranking over several clusters lists it."""
+        return labels_of(self.best.choice) | self.ranking.row(0)
+
+    def _merged(
+        self, tables: Sequence[RankingTable], most: int | None, first: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """The best rows of one table per cluster, best first; `first` before all others."""
+        rows = _labelled(tables, most)
+        if len(tables) > 1:
+            # As within a cluster: the recommendation, then what was measured, last what was shown not to fit.
+            rows.sort(
+                key=lambda row: (
+                    row != first,
+                    row["memory_verdict"] == OUT_OF_MEMORY,
+                    row["time_evidence"] != MEASURED,
+                    -row[self.space.search.objective]
+                    * row["expected_tokens_per_s_per_gpu"]
+                    / row["tokens_per_s_per_gpu"],
+                )
+            )
+        return rows[:most]
+
     def with_cluster(self, changed: ClusterResult) -> Self:
         """This result with one cluster's tables replaced (after re-validation)."""
         clusters = tuple(changed if found.choice is changed.choice else found for found in self.clusters)
         return replace(self, clusters=clusters)
 
-    def _score(self, found: ClusterResult) -> float:
-        per_gpu = float(found.ranking.expected_rate[0])
+    def _standing(self, found: ClusterResult) -> tuple[bool, bool, bool, float]:
+        """What the first rows of two clusters are compared by: more is better."""
+        first = found.ranking.take(np.zeros(1, np.int64))
+        per_gpu = float(first.expected_rate[0])
         is_total = self.space.search.objective == "tokens_per_s"
-        return per_gpu * (found.choice.cluster.world if is_total else 1)
+        return (
+            bool(first.is_sure[0]),
+            not first.is_lost[0],
+            first.time_evidence[0] == MEASURED,
+            per_gpu * (found.choice.cluster.world if is_total else 1),
+        )
+
+
+def _labelled(tables: Sequence[RankingTable], most: int | None) -> list[dict[str, Any]]:
+    """The first rows of each table; of several, with what tells their clusters apart in front."""
+    if len(tables) == 1:
+        return tables[0].rows(slice(most))
+    return [labels_of(one.choice) | row for one in tables for row in one.rows(slice(most))]
+
+
+def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:
+    """What tells a cluster of a space from the others, as columns of a ranking over several."""
+    return dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 """The last stage of the funnel: the best rows re-validated with torch, and ranked again by what was found.
 
 Only the best cluster's tables are touched, and of its ranking the first `RANKED_ROWS` rows: no table lists others.
+Where rows turn out not to fit and another cluster is then the best, its tables follow.
 A row that shares its layer shapes with a measured one is measured with it.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +20,12 @@ from primus_search.cost.project import Projector
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.frontier import frontier_after
-from primus_search.exploration.result import MEASURED, PROJECTED, RankingTable, SearchResult
+from primus_search.exploration.result import MEASURED, PROJECTED, RANKED_ROWS, RankingTable, SearchResult, labels_of
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
-from primus_search.exploration.run_folder.folder import RANKED_ROWS, TEMPORARY, StoreError, csv_bytes
+from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.exploration.run_folder.saved_run import SavedRun, is_on, labels_of
+from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
+from primus_search.guards.files import replacing
 from primus_search.space import ClusterChoice
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ def revalidated(
     folder       of the measurement cache; the user's own by default
     ray_address  of a cluster: a node that offers the target's device measures, else this machine
     """
-    space, best = result.space, result.best
+    space = result.space
     if space.benchmark.device == "off":
         return result
     try:
@@ -68,25 +71,31 @@ def revalidated(
         folder=folder,
         load=load,
     )
-    table = best.ranking
-    head = np.arange(min(RANKED_ROWS, len(table)))
-    task = partial(
-        revalidate,
-        space.job_on(best.choice.cluster),
-        table.candidates.take(head),
-        table.projection.take(head),
-    )
-    found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
+    seen: list[Revalidation] = []
+    choices: list[ClusterChoice] = []
+    while result.best.choice not in choices:
+        best = result.best
+        choices.append(best.choice)
+        table = best.ranking
+        head = np.arange(min(RANKED_ROWS, len(table)))
+        task = partial(
+            revalidate,
+            space.job_on(best.choice.cluster),
+            table.candidates.take(head),
+            table.projection.take(head),
+        )
+        found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
+        seen.append(found)
+        ranking, notes = _reordered(table, found)
+        result = replace(
+            result.with_cluster(replace(best, ranking=ranking, frontier=frontier_after(best.frontier, ranking))),
+            stages=(*result.stages, FunnelStage(name="measure", rows=len(head), seconds=found.seconds)),
+            notes=tuple(dict.fromkeys([*result.notes, *notes])),
+            seconds=result.seconds + found.seconds,
+        )
     if save is not None:
-        save_benchmark(save, found.measurements)
-    ranking = _reordered(table, found)
-    stage = FunnelStage(name="measure", rows=len(head), seconds=found.seconds)
-    return replace(
-        result.with_cluster(replace(best, ranking=ranking, frontier=frontier_after(best.frontier, ranking))),
-        stages=(*result.stages, stage),
-        notes=(*result.notes, *_notes(found)),
-        seconds=result.seconds + found.seconds,
-    )
+        save_benchmark(save, [one for found in seen for one in found.measurements])
+    return result
 
 
 def _found_on(
@@ -121,12 +130,12 @@ def _factor(note: str) -> float:
     return next(float(word) for word in note.replace("(", " ").split() if word.replace(".", "").isdigit())
 
 
-def _reordered(table: RankingTable, found: "Revalidation") -> RankingTable:
-    """The table with its first rows replaced, and the others behind them as they were."""
+def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable, list[str]]:
+    """The table with what was found of its first rows, in its new order, and the notes of the ranking's reader."""
     tail = np.arange(len(found.order), len(table))
     order = np.concatenate([found.order, tail])
     rest = (PROJECTED,) * len(tail)
-    return replace(
+    changed = replace(
         table,
         indices=table.indices[order],
         candidates=table.candidates.take(order),
@@ -136,6 +145,17 @@ def _reordered(table: RankingTable, found: "Revalidation") -> RankingTable:
         memory_evidence=found.memory_evidence + rest,
         sureties=found.sureties,
     )
+    places = changed.order
+    ranks = {int(row): rank for rank, row in enumerate(places, start=1)}
+    notes = _notes(found) + [f"rank {ranks[row]}: {text}" for row, text in found.remarks.items()]
+    ranking = changed.take(places)
+    seen, lost = ranking.is_looked_at, np.flatnonzero(ranking.is_lost)
+    if len(lost):
+        last = min(len(ranking), RANKED_ROWS)
+        notes.append(f"torch shows that ranks {last - len(lost) + 1} to {last} do not fit: they stand last")
+    if seen.any() and not (seen & ranking.is_sure).any() and not seen[0]:
+        notes.append(f"rank 1 was not traced: none of the {int(seen.sum())} rows that were FITS")
+    return ranking, notes
 
 
 def _is_timed(found: "Revalidation", rows: int) -> Bools:
@@ -166,9 +186,10 @@ def top_up(
     found = revalidate(space.job_on(choice.cluster), ranking.candidates, ranking.projection, how)
     if save is not None:
         save_benchmark(save, found.measurements)
-    ranking, note = with_own_rates(_reordered(ranking, found))
+    ranking, notes = _reordered(ranking, found)
+    ranking, note = with_own_rates(ranking)
     _write_back(run, ranking, frontier_after(frontier, ranking))
-    return ranking, _notes(found) + ([note] if note else [])
+    return ranking, notes + ([note] if note else [])
 
 
 def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: dict[Knobs, int]) -> RankingTable:
@@ -190,7 +211,7 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
         projection=projection,
         expected_shares=expected_shares(projector, candidates, projection),
     )
-    return table.take(np.lexsort((table.indices, table.expected_step_s)))
+    return table.take(table.order)
 
 
 def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable) -> None:
@@ -224,14 +245,9 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Raises StoreError where one cannot be written: then all are as they were.
     """
-    partial = {name: folder / f".{name}{TEMPORARY}" for name in files}
     try:
-        for name, content in files.items():
-            partial[name].write_bytes(content)
-        for name, file in partial.items():
-            file.replace(folder / name)
+        with ExitStack() as every:
+            for name, content in reversed(list(files.items())):
+                every.enter_context(replacing(folder / name)).write_bytes(content)
     except OSError as error:
         raise StoreError(f"{folder}: what was measured could not be written: {error.strerror}") from error
-    finally:
-        for file in partial.values():
-            file.unlink(missing_ok=True)

@@ -17,8 +17,7 @@ from primus_search.cost.projection import Projection
 from primus_search.knobs import KNOB
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
-from primus_search.space.constraints import as_rule
-from primus_search.space.context import Cells, Column, GridJob
+from primus_search.space.context import Cells, GridJob
 from primus_search.space.framework_rules import conditionals_of, rules_of
 
 Values = Mapping[str, AxisValue]
@@ -156,7 +155,7 @@ class OwnConfiguration:
 
 @dataclass(frozen=True)
 class Judge:
-    """Tries configurations on one cluster of a space. `extra` axis values may be tried beyond those of the space."""
+    """Tries configurations on one cluster of a space."""
 
     space: Space
     choice: ClusterChoice
@@ -169,16 +168,13 @@ class Judge:
 
     def project(self, rows: Sequence[Values]) -> list[Figures]:
         """Figures of legal configurations."""
-        if not rows:
-            return []
         projection = self.projector.project(table_of(rows))
         return [figures_of(projection, i) for i in range(len(rows))]
 
     def broken(self, values: Values) -> tuple[Broken, ...]:
         """Every rule and constraint this configuration breaks, whatever the axes of the space offer."""
-        job, columns = self._alone(values)
-        cells = Cells(job, columns, {name: np.zeros(1, dtype=np.int16) for name in AXES}, 1)
-        rules = (*rules_of(job.framework), *(as_rule(constraint, job) for constraint in self.space.constraints))
+        job, cells = self._alone(values)
+        rules = rules_of(job.framework, self.space.constraints)
         return tuple(Broken(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
 
     def still_legal(self, rows: Candidates) -> Bools:
@@ -189,9 +185,8 @@ class Judge:
         job = self._job(axes)
         first = np.zeros(len(rows), dtype=np.int16)
         cells = Cells(job, rows.columns(), dict.fromkeys(AXES, first), len(rows))
-        rules = (*rules_of(job.framework), *(as_rule(constraint, job) for constraint in self.space.constraints))
         legal = np.ones(len(rows), dtype=np.bool_)
-        for rule in rules:
+        for rule in rules_of(job.framework, self.space.constraints):
             if not rule.reason.endswith(DOUBLES):
                 legal &= rule.keeps(job, cells)
         return legal
@@ -199,11 +194,12 @@ class Judge:
     def settled(self, values: Values) -> dict[str, AxisValue]:
         """The configuration with axes that do not matter there at their neutral value."""
         settled = dict(values)
-        for conditional in conditionals_of(self.choice.framework):
-            job, columns = self._alone(settled)
-            cells = Cells(job, columns, {name: np.zeros(1, dtype=np.int16) for name in AXES}, 1)
-            if not bool(conditional.is_active(job, cells)[0]):
-                settled[conditional.axis] = KNOB[conditional.axis].column_default
+        job, cells = self._alone(settled)
+        for axis, is_active in conditionals_of(self.choice.framework):
+            neutral = KNOB[axis].column_default
+            if settled[axis] != neutral and not bool(is_active(job, cells)[0]):
+                settled[axis] = neutral
+                job, cells = self._alone(settled)
         return settled
 
     def try_out(self, base: Values, asked: Values, *, may_follow: bool = True) -> Trial:
@@ -213,21 +209,15 @@ class Judge:
             wanted["sequence_parallel"] = int(asked["tp"]) > 1 and (bool(base["sequence_parallel"]) or base["tp"] == 1)  # type: ignore[arg-type]
         if "recompute" in asked and int(asked["recompute"]) != Recompute.FULL:  # type: ignore[arg-type]
             wanted |= {"recompute_num_layers": 0, "recompute_method": 0}
-        values = self.settled({**base, **wanted})
-        broken = self.broken(values)
+        values: Values = self.settled({**base, **wanted})
+        broken, figures = self.broken(values), None
         if not broken:
-            return self._trial(base, asked, values, self.project([values])[0])
-        found = self._with_followers(base, wanted, asked) if may_follow else None
-        if found is not None:
-            return replace(self._trial(base, asked, *found), broken=broken)
+            figures = self.project([values])[0]
+        elif may_follow and (found := self._with_followers(base, wanted, asked)):
+            values, figures = found
         changes = _changes(base, asked, values)
         followed = tuple(name for name in changes if name not in asked)
-        return Trial(values=values, changes=changes, followed=followed, broken=broken)
-
-    def _trial(self, base: Values, asked: Values, values: Values, figures: Figures) -> Trial:
-        changes = _changes(base, asked, values)
-        followed = tuple(name for name in changes if name not in asked)
-        return Trial(values=values, changes=changes, followed=followed, figures=figures)
+        return Trial(values=values, changes=changes, followed=followed, broken=broken, figures=figures)
 
     def _with_followers(self, base: Values, wanted: Values, asked: Values) -> tuple[Values, Figures] | None:
         """The nearest legal configuration: one that fits before one that does not, fewest changes, then fastest."""
@@ -264,9 +254,11 @@ class Judge:
             return tuple(dict.fromkeys(algorithm(str(name)).name for name in own))
         return tuple(dict.fromkeys(own))
 
-    def _alone(self, values: Values) -> tuple[GridJob, dict[str, Column]]:
+    def _alone(self, values: Values) -> tuple[GridJob, Cells]:
+        """A grid of one configuration."""
         job = self._job(tuple(Axis(name=name, values=(values[name],)) for name in AXES))
-        return job, {name: job.column_values(name) for name in AXES}
+        columns = {name: job.column_values(name) for name in AXES}
+        return job, Cells(job, columns, {name: np.zeros(1, dtype=np.int16) for name in AXES}, 1)
 
     def _job(self, axes: tuple[Axis, ...]) -> GridJob:
         """The job of this cluster with some axes."""

@@ -23,10 +23,17 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.families.megatron_layers import VARIANTS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
-from primus_search.declare.megatron_yaml import PRESET_FOLDER, SIZES, experiment_settings, filled, look_up
+from primus_search.declare.megatron_yaml import (
+    PRESET_FOLDER,
+    experiment_settings,
+    filled,
+    from_document,
+    look_up,
+    readable_keys,
+)
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
-from primus_search.declare.source import Document, Keys, read, shown
+from primus_search.declare.source import Document, Keys, plain, read, shown
 from primus_search.errors import InputError, Problem
 from primus_search.export import megatron, torchtitan
 from primus_search.export.megatron_arguments import candidate_words, canonical
@@ -94,8 +101,6 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
         if _has_arguments(text):
             return _megatron(path, text, world, model)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError([Problem(shown(path), str(error))]) from error
     what = (
         "is no experiment: expected a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
@@ -204,22 +209,18 @@ def _plain(text: str) -> Any:
 
 def _model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
     """The model that a list of arguments sizes."""
-    from primus_search.declare.megatron_yaml import from_document
-    from primus_search.declare.source import plain
-
     if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
         return None, (Problem(shown(path), "names no model: num_layers is missing"),)
     # What makes layers of another kind is read or refused, never left out.
-    known = {*SIZES, *known_keys("megatron").switches, *(key for variant in VARIANTS for key in variant.keys)}
+    known = {*readable_keys(), *known_keys("megatron").switches, *(key for variant in VARIANTS for key in variant.keys)}
     sizes = {key: plain(value) if isinstance(value, str) else value for key, value in found.items() if key in known}
     sizes.setdefault("untie_embeddings_and_output_weights", False)
     sizes.setdefault("swiglu", False)
     sizes["add_bias_linear"] = not found.get("disable_bias_linear")
     if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
         sizes["vocab_size"] = int(sizes["vocab_size"]) + 1
-    for key in ("moe_layer_freq", "window_attn_skip_freq", "window_size"):
-        if isinstance(sizes.get(key), str) and key == "window_size":
-            sizes[key] = [int(part) for part in sizes[key].strip("()").split(",")]
+    if isinstance(window := sizes.get("window_size"), str):
+        sizes["window_size"] = [int(part) for part in window.strip("()").split(",")]
     try:
         return from_document(Document(shown(path), sizes), path), ()
     except InputError as error:
@@ -292,10 +293,8 @@ def _experiment(
     row = _settled(framework, row, model)
     left = [key for key in given if key not in read_keys and not _is_known(framework, key)]
     left = [key for key in left if key not in framework.effects or not same(given[key], framework.defaults.get(key))]
-    notes = []
-    for key in left:
-        effect = framework.effects.get(key, "")
-        notes.append(f"{key}: {str(given[key])[:60]}" + (f" ({effect})" if effect else ""))
+    effects = {key: f" ({effect})" for key, effect in framework.effects.items() if effect}
+    notes = [f"{key}: {str(given[key])[:60]}{effects.get(key, '')}" for key in left]
     notes += _projected_otherwise(framework, row, given, read_keys, has_experts=model is None or model.is_moe)
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
@@ -342,7 +341,7 @@ def _count(value: Any) -> int | None:
 
 def _is_known(framework: Framework, key: str) -> bool:
     """Whether a key sizes the model, or is known to change neither time nor memory."""
-    if key in SIZES or key in known_keys("megatron").irrelevant:
+    if key in readable_keys() or key in known_keys("megatron").irrelevant:
         return key not in framework.effects
     return any(fnmatch.fnmatch(key, pattern) for pattern in framework.ignored)
 

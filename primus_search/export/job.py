@@ -10,6 +10,7 @@ from primus_search.errors import PrimusSearchError
 from primus_search.framework import ANY_FRAMEWORK, Framework
 from primus_search.job import Job
 from primus_search.layout import Layout, expand, layout_string
+from primus_search.space import ClusterChoice, Space
 
 
 class Inexpressible(PrimusSearchError):
@@ -25,6 +26,17 @@ class LaunchJob(Job):
 
     candidate: Candidates
     framework: Framework = ANY_FRAMEWORK
+
+    @classmethod
+    def of(cls, space: Space, choice: ClusterChoice, candidate: Candidates) -> "LaunchJob":
+        """The job of a candidate on one cluster of a space, under that cluster's framework."""
+        return cls(
+            model=space.model,
+            cluster=choice.cluster,
+            workload=space.workload,
+            candidate=candidate,
+            framework=choice.framework,
+        )
 
     @cached_property
     def row(self) -> Mapping[str, Any]:

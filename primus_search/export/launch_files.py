@@ -7,19 +7,10 @@ from primus_search.errors import InputError, Problem
 from primus_search.export import megatron, nemo, primus, shell, torchtitan
 from primus_search.export.job import LaunchJob
 
-WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, str]]] = {
-    "primus": primus.files,
-    "megatron": megatron.files,
-    "torchtitan": torchtitan.files,
-    "nemo": nemo.files,
-}
+_HOMES = {"primus": primus, "megatron": megatron, "torchtitan": torchtitan, "nemo": nemo}
+WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, str]]] = {n: home.files for n, home in _HOMES.items()}
 """What writes the files of a framework: name of each file and its text."""
-STARTED_BY = {
-    "primus": primus.SCRIPT,
-    "megatron": megatron.SCRIPT,
-    "torchtitan": torchtitan.SCRIPT,
-    "nemo": nemo.SCRIPT,
-}
+STARTED_BY: Mapping[str, str] = {name: home.SCRIPT for name, home in _HOMES.items()}
 """The script of each framework that starts a node."""
 SLURM, SLURM_FILE = "slurm", "job.slurm"
 FORMATS = (*WRITERS, SLURM)
@@ -27,14 +18,9 @@ FORMATS = (*WRITERS, SLURM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFiles:
-    """The files of one launch by name, and those of them that are executed."""
+    """The files of one launch by name."""
 
     texts: Mapping[str, str]
-
-    @property
-    def executables(self) -> tuple[str, ...]:
-        """Names of the files to be made executable."""
-        return tuple(name for name in self.texts if name.endswith((".sh", ".slurm")))
 
 
 def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
@@ -50,6 +36,5 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         raise InputError([Problem("--format", what)])
     texts = dict(WRITERS[name](job))
     if format_name == SLURM:
-        nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
-        texts[SLURM_FILE] = shell.sbatch(job.model.name, nodes, gpus, STARTED_BY[name])
+        texts[SLURM_FILE] = shell.sbatch(job, STARTED_BY[name])
     return LaunchFiles(texts=texts)

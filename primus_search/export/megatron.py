@@ -24,11 +24,6 @@ FLAGS = {GROUP: "microbatch_group_size_per_virtual_pipeline_stage"}
 """Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
 
 
-def files(job: LaunchJob) -> dict[str, str]:
-    """The script that starts a candidate."""
-    return {SCRIPT: script(job)}
-
-
 def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
     """Every argument, by the array it stands in."""
     model = job.model
@@ -45,13 +40,11 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
     }
 
 
-def script(job: LaunchJob) -> str:
-    """The script as text."""
-    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+def files(job: LaunchJob) -> dict[str, str]:
+    """The script that starts a candidate."""
     groups = arguments(job)
     is_fsdp = any(groups["CANDIDATE_ARGS"].get(name) for name in ("use_torch_fsdp2", "use_megatron_fsdp"))
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS + edits(job.model))
-    lines += [
+    lines = [
         # Megatron wants 1 for overlap with tensor and context parallelism, and refuses 1 under FSDP (arguments.py).
         f"export CUDA_DEVICE_MAX_CONNECTIONS={8 if is_fsdp else 1}",
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -59,7 +52,7 @@ def script(job: LaunchJob) -> str:
         "export NCCL_GRAPH_REGISTER=0",
         *shell.offloading(job.row["offload_modules"]),
         ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"',
-        shell.rendezvous(nodes, gpus).rstrip(),
+        shell.rendezvous(job),
     ]
     entry = "pretrain_gpt.py"
     if job.model.is_single_block:
@@ -70,11 +63,11 @@ def script(job: LaunchJob) -> str:
     lines += [
         "DATA_ARGS=(--mock-data)",
         'if [[ -n "${DATA_PATH:-}" ]]; then DATA_ARGS=(--data-path "$DATA_PATH" --split 99,1,0); fi',
-        shell.TORCHRUN.rstrip(),
+        shell.TORCHRUN,
         f'  "$MEGATRON_PATH/{entry}" \\',
         "  " + " ".join(f'"${{{name}[@]}}"' for name in (*groups, "DATA_ARGS")) + ' "$@"',
     ]
-    return "\n".join(lines) + "\n"
+    return {SCRIPT: shell.script(job, SCRIPT, EDITS + edits(job.model), lines)}
 
 
 ASSIGNED = re.compile(r"(?:^|;)\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s;()]*)", re.MULTILINE)
@@ -96,16 +89,18 @@ def settings_in(text: str) -> dict[str, Any]:
             found |= {name: [value] if equals else []} if name else {}
         elif name:
             found[name].append(word.rstrip(")") if "(" not in word else word)
-    return {name: True if not values else values if _is_list(name) else values[0] for name, values in found.items()}
+    return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
 
 
 ARRAY = re.compile(r"^\s*(?:declare\s+-a\s+)?\w+\+?=\(|^\s*\)\s*$", re.MULTILINE)
 """Where an array of arguments begins and ends."""
 
 
-def _is_list(name: str) -> bool:
-    lists = ("spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path")
-    return name in lists
+LISTS = (
+    "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
+    "hierarchical_context_parallel_sizes",
+)  # fmt: skip
+"""Arguments of several words."""
 
 
 def resolved(text: str) -> str:
@@ -128,9 +123,7 @@ def _without_itself(name: str, value: str) -> str:
 
 def devices_in(text: str, found: dict[str, Any]) -> int:
     """GPUs a script starts: `--nnodes` times `--nproc-per-node`; 0 where it does not say."""
-    nodes = found.get("nnodes", 1)
-    gpus = found.get("nproc_per_node", 0)
     try:
-        return int(str(nodes)) * int(str(gpus))
+        return int(str(found.get("nnodes", 1))) * int(str(found.get("nproc_per_node", 0)))
     except ValueError:
         return 0

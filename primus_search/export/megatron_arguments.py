@@ -10,7 +10,7 @@ from typing import Any
 from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.export.job import LaunchJob, sharded
 from primus_search.export.settings import (
-    recompute_of,
+    modules_of,
     schedule_of,
     setting,
     settings_of,
@@ -19,9 +19,12 @@ from primus_search.export.settings import (
     words_of,
 )
 from primus_search.framework import Framework, Settings
+from primus_search.knobs import CpComm
 from primus_search.layout import BALANCED, EVEN, Layout, expand, layout_string
 from primus_search.model import Model
 
+LEVELS = "hierarchical_context_parallel_sizes"
+"""Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""
 GROUP = "microbatch_group_size_per_vp_stage"
 MANUAL = "decoder_pipeline_manual_split_list"
 """Primus: layers of each virtual stage (primus_megatron_module.yaml, patches/args/validate_args_patches.py)."""
@@ -42,6 +45,9 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
         said.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
     if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
         said.setdefault("overlap_param_gather", True)
+    inner = CpComm[row["cp_comm"].upper()].inner_ranks
+    if inner:
+        said[LEVELS] = [inner, row["cp"] // inner]
     if row["sharding"] == "hsdp":
         said[framework.spellings["shard_group"].key] = job.num_copies
     return said | _recompute(job)
@@ -66,6 +72,30 @@ def _group(row: Mapping[str, Any], found: Settings, world: int) -> int:
     return 0 if row["schedule"] != "interleaved" or is_usual else int(group)
 
 
+def _context(row: Mapping[str, Any], found: Settings, read: set[str]) -> str:
+    """Exchange of context where a file gives the ranks of its levels; one level of a single rank leaves the other.
+
+    Raises ValueError for levels that are no all-to-all of 2, 4, 8 or 16 ranks inside a ring.
+    Source: NVIDIA/TransformerEngine context_parallel.py attn_forward_func_with_cp, which takes two levels.
+    """
+    read.add(LEVELS)
+    word = str(row.get("cp_comm", "stack"))
+    if not CpComm[word.upper()].inner_ranks or row.get("cp", 1) == 1:
+        return word
+    given = found.get(LEVELS) or []
+    sizes = [whole(LEVELS, size, least=1) for size in (given if isinstance(given, list) else str(given).split())]
+    if len(sizes) != 2 or sizes[0] * sizes[1] != row["cp"]:
+        raise ValueError(f"{LEVELS}: {sizes} is no all-to-all and ring of {row['cp']} ranks")
+    if 1 in sizes:
+        return "p2p" if sizes[0] == 1 else "a2a"
+    words = {way.inner_ranks: way.name.lower() for way in CpComm if way.inner_ranks}
+    if sizes[0] not in words:
+        raise ValueError(
+            f"{LEVELS}: an all-to-all of {sizes[0]} ranks inside a ring has no word; known: {sorted(words)}"
+        )
+    return words[sizes[0]]
+
+
 def _recompute(job: LaunchJob) -> dict[str, Any]:
     knobs, row = job.framework.spellings, job.row
     said = setting(knobs["recompute"], row["recompute"])
@@ -85,9 +115,11 @@ def candidate_words(
     row["etp"] = row.get("etp", row.get("tp", 1))
     row |= _pipeline(framework, found, model, row.get("pp", 1), read)
     row["microbatch_group"] = _group(row, found, world)
-    row["recompute"] = recompute_of(knobs["recompute"], found, framework.defaults)
-    if row["recompute"] == "full":
-        row |= _full_recompute(framework, found, _most_layers(row, model))
+    row["cp_comm"] = _context(row, found, read)
+    if found.get("recompute_granularity") != "full":
+        row["recompute"] = modules_of("recompute", knobs["recompute"], found, framework.defaults)
+    else:
+        row |= {"recompute": "full"} | _full_recompute(framework, found, _most_layers(row, model))
     if row.get("sharding") in ("fsdp2", "hsdp", "megatron_fsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
         alone = "fsdp2" if row["sharding"] == "hsdp" else row["sharding"]
@@ -139,7 +171,7 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
         vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
     elif found.get(MANUAL):
         counts = [whole(MANUAL, count) for count in found[MANUAL]]
-        vpp, layout = max(len(counts) // pp, 1), Layout("string", text=_dealt(counts))
+        vpp, layout = max(len(counts) // pp, 1), Layout("string", text=dealt(counts))
     else:
         vpp = _virtual_stages(found, vpp_key, model, pp)
         first, last = (found.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
@@ -157,16 +189,12 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
 def _layout_of(letters: str) -> str:
     """The layout of a hybrid pattern, `M-M|*-M/E`: bars between virtual stages, a part for each prediction layer."""
     main, *predictions = letters.split("/")
-    parts = ["t" * len(stage) for stage in main.split("|")]
-    parts[0], parts[-1] = "E" + parts[0], parts[-1] + "m" * len(predictions) + "L"
-    return "|".join(parts)
+    return dealt([len(stage) for stage in main.split("|")], len(predictions))
 
 
-def _dealt(counts: list[int]) -> str:
+def dealt(counts: list[int], predictions: int = 0) -> str:
     """The layout of so many layers on each virtual stage."""
-    parts = ["t" * count for count in counts]
-    parts[0], parts[-1] = "E" + parts[0], parts[-1] + "L"
-    return "|".join(parts)
+    return "E" + "|".join("t" * count for count in counts) + "m" * predictions + "L"
 
 
 def _virtual_stages(found: Settings, key: str, model: Model | None, pp: int) -> int:
@@ -187,15 +215,11 @@ def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
     if model is None:
         return layout
     text = layout_string(model, stages, layout)
-    ends = Layout("ends", *_ends(text)) if text else layout
-    return next(
-        (plain for plain in (EVEN, BALANCED, ends) if text and layout_string(model, stages, plain) == text), layout
-    )
-
-
-def _ends(text: str) -> tuple[int, int]:
-    stages = text.split("|")
-    return stages[0].count("t"), stages[-1].count("t")
+    if not text:
+        return layout
+    parts = text.split("|")
+    ends = Layout("ends", parts[0].count("t"), parts[-1].count("t"))
+    return next((plain for plain in (EVEN, BALANCED, ends) if layout_string(model, stages, plain) == text), layout)
 
 
 TRAINING: Mapping[str, Any] = {

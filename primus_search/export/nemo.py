@@ -37,9 +37,13 @@ RENAMED = {
     "multi_latent_attention": None,
     "max_position_embeddings": None,
     "swiglu": "gated_linear_unit",
-    "kv_channels": "kv_channels",
 }
 """Arguments that the provider of a model spells otherwise; None: it follows from other fields."""
+OPPOSITES = {
+    "no_gradient_accumulation_fusion": "model.gradient_accumulation_fusion",
+    "grad_reduce_in_bf16": "ddp.grad_reduce_in_fp32",
+}
+"""Switches whose field says the contrary."""
 PRECISION = {
     "none": "bf16_mixed",
     "hybrid": "bf16_with_fp8_current_scaling_mixed",
@@ -53,27 +57,17 @@ FP8_ATTENTION = "fp8_dot_product_attention"
 OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION)
 
 
-def files(job: LaunchJob) -> dict[str, str]:
-    """The script that starts a candidate."""
-    return {SCRIPT: script(job)}
-
-
 def overrides(job: LaunchJob) -> dict[str, Any]:
     """Dotted fields of the configuration and their values."""
     said = model_settings(job) | candidate_settings(job) | dict(TRAINING)
     found = _precision(job.row["fp8"], said)
     for name, value in said.items():
         ours = RENAMED.get(name, name)
-        if ours is None or name in OF_PRECISION:
-            continue
-        if name == "no_gradient_accumulation_fusion":
-            found["model.gradient_accumulation_fusion"] = False
-            continue
-        if name == "grad_reduce_in_bf16":
-            found["ddp.grad_reduce_in_fp32"] = False
-            continue
-        section = next((section for section, names in SECTIONS.items() if name in names), "model")
-        found[f"{section}.{ours}"] = value
+        if name in OPPOSITES:
+            found[OPPOSITES[name]] = False
+        elif ours is not None and name not in OF_PRECISION:
+            section = next((section for section, names in SECTIONS.items() if name in names), "model")
+            found[f"{section}.{ours}"] = value
     found["dataset.sequence_length"] = job.workload.seq_length
     found["model.vocab_size"] = job.model.vocab_size
     found["model.share_embeddings_and_output_weights"] = job.model.is_tied
@@ -89,24 +83,22 @@ def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
     return {f"mixed_precision.{name}": value for name, value in fields.items()}
 
 
-def script(job: LaunchJob) -> str:
-    """The script as text."""
-    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
+def files(job: LaunchJob) -> dict[str, str]:
+    """The script that starts a candidate."""
     own = [f"RECIPE: one of {PRECISION[job.row['fp8']]}()"] if job.row["fp8_attention"] else []
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS + own + edits(job.model))
-    lines += [
+    lines = [
         ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
         ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',
         *shell.offloading(job.row["offload_modules"]),
-        shell.rendezvous(nodes, gpus).rstrip(),
+        shell.rendezvous(job),
         "OVERRIDES=(",
         *(f"  {shlex.quote(f'{name}={_value(value)}')}" for name, value in overrides(job).items()),
         ")",
-        shell.TORCHRUN.rstrip(),
+        shell.TORCHRUN,
         '  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --mode pretrain --dataset mock \\',
         '  "${OVERRIDES[@]}" "$@"',
     ]
-    return "\n".join(lines) + "\n"
+    return {SCRIPT: shell.script(job, SCRIPT, EDITS + own + edits(job.model), lines)}
 
 
 def _value(value: Any) -> str:

@@ -43,7 +43,6 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
 
 def experiment(job: LaunchJob) -> str:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
-    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
     name = shell.safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
     sizes = {} if own else _sizes(job)
@@ -63,8 +62,7 @@ def experiment(job: LaunchJob) -> str:
         "modules": {"pre_trainer": module},
     }
     by_hand = EDITS if own else EDITS + edits(job.model)
-    lines = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in by_hand)]
-    return "\n".join(lines) + "\n" + written(data)
+    return shell.notes(job, by_hand) + written(data)
 
 
 def _sizes(job: LaunchJob) -> dict[str, Any]:
@@ -87,18 +85,17 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
 
 def script(job: LaunchJob) -> str:
     """The script that hands the experiment to Primus' command line on every node."""
-    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
+    lines = []
     if job.row["sharding"] in ("fsdp2", "hsdp"):
         lines.append("export CUDA_DEVICE_MAX_CONNECTIONS=8")  # FSDP refuses 1 (Megatron-LM arguments.py)
     if job.row["fp8"] == "mxfp8":
         lines.append("export NVTE_ROCM_ENABLE_MXFP8=1")
     lines += [
         ': "${PRIMUS_PATH:?set it to a checkout of Primus}"',
-        shell.rendezvous(nodes, gpus).rstrip(),
+        shell.rendezvous(job),
         "export NNODES GPUS_PER_NODE NODE_RANK MASTER_ADDR MASTER_PORT",
         f'EXPERIMENT="$PWD/{EXPERIMENT}"',
         'cd "$PRIMUS_PATH"',
         './runner/primus-cli direct -- train pretrain --config "$EXPERIMENT" "$@"',
     ]
-    return "\n".join(lines) + "\n"
+    return shell.script(job, SCRIPT, EDITS, lines)

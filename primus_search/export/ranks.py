@@ -12,6 +12,7 @@ from primus_search.exploration.trials import Broken, Judge, Values, spoken, valu
 from primus_search.export.job import Inexpressible, LaunchJob
 from primus_search.export.launch_files import LaunchFiles, launch_files
 from primus_search.framework import Framework
+from primus_search.guards.files import writing
 from primus_search.space import ClusterChoice
 from primus_search.units import GB
 
@@ -72,13 +73,7 @@ def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[
     found: dict[str, LaunchFiles] = {}
     refused: list[str] = []
     for one in rows:
-        job = LaunchJob(
-            candidate=one.candidate,
-            model=space.model,
-            cluster=one.choice.cluster,
-            workload=space.workload,
-            framework=one.choice.framework,
-        )
+        job = LaunchJob.of(space, one.choice, one.candidate)
         if one.choice.framework.is_any:
             launch_files(job, format_name)  # refuses
         judge = Judge(space.on(one.choice), one.choice)
@@ -114,7 +109,8 @@ def refusal(judge: Judge, name: str, values: Values, broken: Sequence[Broken]) -
     return "\n".join(lines)
 
 
-FILE_SUFFIXES = (".yaml", ".yml", ".toml", ".sh", ".slurm", ".json")
+EXECUTED = (".sh", ".slurm")
+FILE_SUFFIXES = (".yaml", ".yml", ".toml", ".json", *EXECUTED)
 
 
 def write_all(folder: Path, files: dict[str, LaunchFiles]) -> list[Path]:
@@ -123,15 +119,12 @@ def write_all(folder: Path, files: dict[str, LaunchFiles]) -> list[Path]:
         what = f"names a folder, not a file: a launch is several files, in one folder per rank ({folder.stem}/1/...)"
         raise InputError([Problem(f"--out {folder}", what)])
     written = []
-    try:
+    with writing(f"--out {folder}"):
         for name, launch in files.items():
-            place = folder / name
-            place.mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
             for filename, text in launch.texts.items():
-                path = place / filename
+                path = folder / name / filename
                 path.write_text(text, encoding="utf-8")
-                path.chmod(0o755 if filename in launch.executables else 0o644)
+                path.chmod(0o755 if path.suffix in EXECUTED else 0o644)
                 written.append(path)
-    except OSError as error:
-        raise InputError([Problem(f"--out {folder}", f"cannot be written: {error.strerror}")]) from error
     return written

@@ -4,7 +4,7 @@
 layer lists) is written by the module of the format. `words_of` is the inverse and says which keys it read.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from primus_search.candidates import DEFAULTS
@@ -66,10 +66,12 @@ def word_of(knob: Spelling, found: Settings, defaults: Settings) -> str | None:
             -len(way[1]),
         )
     )
-    for word, settings in ways:
-        if all(same(found.get(key, defaults.get(key)), value) for key, value in settings.items()):
-            return word
-    return None
+    return next((word for word, settings in ways if _has(found, defaults, settings)), None)
+
+
+def _has(found: Settings, defaults: Settings, settings: Settings) -> bool:
+    """Whether a file has these settings, by itself or by default."""
+    return all(same(found.get(key, defaults.get(key)), value) for key, value in settings.items())
 
 
 def same(given: Any, value: Any) -> bool:
@@ -138,13 +140,6 @@ def whole(key: str, value: Any, *, least: int | None = None) -> int:
     return number
 
 
-def recompute_of(knob: Spelling, found: Settings, defaults: Settings) -> str:
-    """The recompute word of a file that has Megatron's keys. Raises ValueError for a module that is not modelled."""
-    if found.get("recompute_granularity") == "full":
-        return "full"
-    return modules_of("recompute", knob, found, defaults)
-
-
 def modules_of(axis: str, knob: Spelling, found: Settings, defaults: Settings) -> str:
     """The word of the modules that a file lists; none where what stands beside a list is not there.
 
@@ -165,17 +160,13 @@ def modules_of(axis: str, knob: Spelling, found: Settings, defaults: Settings) -
 
 def schedule_of(framework: Framework, found: Settings, vpp: int) -> str | None:
     """The schedule whose settings a file has and that takes so many virtual stages; None where none does."""
-    fitting = _by_detail(framework, vpp)
-    for name in fitting:
-        keys = framework.schedules[name].keys
-        if all(same(found.get(key, framework.defaults.get(key)), value) for key, value in keys.items()):
+    takes = [
+        (n, s.keys) for n, s in framework.schedules.items() if vpp >= s.least and (s.most is None or vpp <= s.most)
+    ]
+    for name, keys in sorted(takes, key=lambda pair: -len(pair[1])):  # the most specific first
+        if _has(found, framework.defaults, keys):
             return name
     return None
-
-
-def _by_detail(framework: Framework, vpp: int) -> Iterable[str]:
-    takes = [n for n, s in framework.schedules.items() if vpp >= s.least and (s.most is None or vpp <= s.most)]
-    return sorted(takes, key=lambda name: -len(framework.schedules[name].keys))
 
 
 def _spelled(value: Any) -> str:

@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from primus_search.export.job import LaunchJob
+
 LONGEST_NAME = 80
 
 
@@ -44,8 +46,7 @@ fi
 
 TORCHRUN = """\
 torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE_RANK" \\
-  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\
-"""
+  --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\"""
 
 
 def offloading(modules: str) -> list[str]:
@@ -53,29 +54,48 @@ def offloading(modules: str) -> list[str]:
     return [] if modules == "none" else ["export NVTE_CPU_OFFLOAD_V1=1"]
 
 
-def rendezvous(nodes: int, gpus: int) -> str:
+def _size(job: LaunchJob) -> tuple[int, int]:
+    return job.cluster.num_nodes, job.cluster.network.gpus_per_node
+
+
+def rendezvous(job: LaunchJob) -> str:
     """The lines that set where nodes meet."""
-    return RENDEZVOUS.replace("@NODES@", str(nodes)).replace("@GPUS@", str(gpus))
+    nodes, gpus = _size(job)
+    return RENDEZVOUS.replace("@NODES@", str(nodes)).replace("@GPUS@", str(gpus)).rstrip()
 
 
-def head(title: str, nodes: int, gpus: int, script: str, edits: list[str]) -> list[str]:
-    """The first lines of a script: what it starts, how, and what is to be edited by hand."""
-    return [
+def notes(job: LaunchJob, edits: list[str]) -> str:
+    """The comments at the top of a file that a script reads: for which cluster it is, what is to be edited by hand."""
+    nodes, gpus = _size(job)
+    return text_of([f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in edits)])
+
+
+def script(job: LaunchJob, name: str, edits: list[str], body: list[str]) -> str:
+    """A script: what it starts, how, what is to be edited by hand, then its lines."""
+    nodes, gpus = _size(job)
+    head = [
         "#!/usr/bin/env bash",
-        f"# {safe_name(title)} on {nodes} nodes x {gpus} GPUs",
-        f"# Slurm: srun --nodes {nodes} --ntasks-per-node 1 --gpus-per-node {gpus} bash {script}",
+        f"# {safe_name(job.model.name)} on {nodes} nodes x {gpus} GPUs",
+        f"# Slurm: srun --nodes {nodes} --ntasks-per-node 1 --gpus-per-node {gpus} bash {name}",
         *(f"# Edit: {line}" for line in edits),
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")"',
     ]
+    return text_of([*head, *body])
 
 
-def sbatch(title: str, nodes: int, gpus: int, script: str) -> str:
+def text_of(lines: list[str]) -> str:
+    """Lines as the text of a file."""
+    return "\n".join(lines) + "\n"
+
+
+def sbatch(job: LaunchJob, script: str) -> str:
     """A Slurm batch file that starts a script once per node."""
+    nodes, gpus = _size(job)
     lines = [
         "#!/usr/bin/env bash",
         "# Edit: account, partition and time limit",
-        f"#SBATCH --job-name={safe_name(title)}",
+        f"#SBATCH --job-name={safe_name(job.model.name)}",
         f"#SBATCH --nodes={nodes}",
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={gpus}",
@@ -85,4 +105,4 @@ def sbatch(title: str, nodes: int, gpus: int, script: str) -> str:
         'cd "${SLURM_SUBMIT_DIR:-.}"',
         f"srun bash {script}",
     ]
-    return "\n".join(lines) + "\n"
+    return text_of(lines)

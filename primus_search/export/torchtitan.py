@@ -1,11 +1,13 @@
 """torchtitan 0.2.2: a job file (TOML), a script, and a model specification where it has no flavor of this shape."""
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from primus_search.declare.presets import registered_model
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob, sharded
+from primus_search.export.megatron_arguments import dealt
 from primus_search.export.settings import settings_of, whole, words_of
 from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
 from primus_search.framework import Framework, Settings
@@ -23,9 +25,7 @@ def files(job: LaunchJob) -> dict[str, str]:
     """The job file and the script of a candidate, and a model file where torchtitan has no flavor of this shape."""
     import tomli_w
 
-    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
-    head = [f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in EDITS)]
-    found = {JOB: "\n".join(head) + "\n" + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
+    found = {JOB: shell.notes(job, EDITS) + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
     if registered_model(job.framework, job.model) is None:
         found[MODEL_FILE] = model_file(job.model)
     return found
@@ -82,9 +82,8 @@ def _stages(job: LaunchJob) -> dict[str, Any]:
     row = job.row
     if row["pp"] == 1:
         return {}
-    parts = _parts(job)
-    if parts is not None:
-        return {"parallelism.module_fqns_per_model_part": parts}
+    if job.layout is not None:
+        return {"parallelism.module_fqns_per_model_part": _parts(job.layout)}
     return {
         "parallelism.pipeline_parallel_layers_per_stage": job.model.num_layers // (row["pp"] * row["vpp"]),
         "parallelism.pipeline_parallel_first_stage_less_layers": 0,
@@ -92,21 +91,14 @@ def _stages(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _parts(job: LaunchJob) -> list[list[str]] | None:
-    """The modules of each virtual stage; None where they are simply even."""
-    if job.layout is None:
-        return None
-    layer, parts = 0, []
-    for stage in job.layout.split("|"):
-        modules = []
-        for letter in stage:
-            if letter == "t":
-                modules.append(f"layers.{layer}")
-                layer += 1
-            elif letter in ENDS:
-                modules += ENDS[letter]
-        parts.append(modules)
-    return parts
+def _parts(layout: str) -> list[list[str]]:
+    """The modules of each virtual stage."""
+    layers = count()
+
+    def modules(letter: str) -> list[str]:
+        return [f"layers.{next(layers)}"] if letter == "t" else ENDS.get(letter, [])
+
+    return [[name for letter in stage for name in modules(letter)] for stage in layout.split("|")]
 
 
 ENDS = {"E": ["tok_embeddings"], "L": ["norm", "output"]}
@@ -135,16 +127,14 @@ def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def script(job: LaunchJob) -> str:
     """The script that starts torchtitan's trainer on every node."""
-    nodes, gpus = job.cluster.num_nodes, job.cluster.network.gpus_per_node
-    lines = shell.head(job.model.name, nodes, gpus, SCRIPT, EDITS)
-    lines += [
+    lines = [
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         'export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
-        shell.rendezvous(nodes, gpus).rstrip(),
-        shell.TORCHRUN.rstrip(),
+        shell.rendezvous(job),
+        shell.TORCHRUN,
         f'  -m torchtitan.train --job.config_file "$PWD/{JOB}" "$@"',
     ]
-    return "\n".join(lines) + "\n"
+    return shell.script(job, SCRIPT, EDITS, lines)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -249,5 +239,4 @@ def _split(layers: int, stages: int, first: int, last: int) -> Layout:
     counts[0], counts[-1] = counts[0] - first, counts[-1] - last
     if len(set(counts)) == 1:
         return Layout("even")
-    letters = ["t" * count for count in counts]
-    return Layout("string", text="|".join(["E" + letters[0], *letters[1:-1], letters[-1] + "L"]))
+    return Layout("string", text=dealt(counts))

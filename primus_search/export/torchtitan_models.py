@@ -43,52 +43,40 @@ def model_file(model: Model) -> str:
 
 def _family(model: Model) -> tuple[str, str, dict[str, Any]]:
     """Family, name of its arguments' class, and the arguments of a model."""
+    fields: dict[str, Any]
     common = {
         "dim": model.hidden,
         "n_layers": model.num_layers,
         "n_heads": model.num_heads,
         "vocab_size": model.vocab_size,
     }
+    expert_width = model.moe.expert_ffn_hidden if model.moe else model.ffn_hidden
     if model.latent is not None:
-        latent = model.latent
-        return (
-            "deepseek_v3",
-            "DeepSeekV3ModelArgs",
-            common
-            | {
-                "inter_dim": model.ffn_hidden,
-                "n_dense_layers": sum(not is_moe for is_moe in model.moe_layers),
-                "moe_inter_dim": model.moe.expert_ffn_hidden if model.moe else model.ffn_hidden,
-                "q_lora_rank": latent.q_lora_rank,
-                "kv_lora_rank": latent.kv_lora_rank,
-                "qk_nope_head_dim": latent.qk_nope_head_dim,
-                "qk_rope_head_dim": latent.qk_rope_head_dim,
-                "v_head_dim": latent.v_head_dim,
-            },
-        )
+        fields = {
+            "inter_dim": model.ffn_hidden,
+            "n_dense_layers": sum(not is_moe for is_moe in model.moe_layers),
+            "moe_inter_dim": expert_width,
+        }
+        sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        fields |= {size: model.latent.__getattribute__(size) for size in sizes}
+        return "deepseek_v3", "DeepSeekV3ModelArgs", common | fields
     common["n_kv_heads"] = model.num_kv_heads
     is_plain = not model.is_moe and not model.has_qk_norm and not model.is_tied
     if is_plain and model.head_dim * model.num_heads == model.hidden:
         # Llama's feed-forward size, 8/3 dim times a factor, is rounded up to `multiple_of` (llama3/model/model.py
         # FeedForward): from half of that size to that size itself.
-        fields = {
-            "multiple_of": model.ffn_hidden,
-            "ffn_dim_multiplier": round(0.5 * model.ffn_hidden / int(8 * model.hidden / 3), 6),
-        }
+        factor = round(0.5 * model.ffn_hidden / int(8 * model.hidden / 3), 6)
+        fields = {"multiple_of": model.ffn_hidden, "ffn_dim_multiplier": factor}
         return "llama3", "TransformerModelArgs", common | fields
-    return (
-        "qwen3",
-        "Qwen3ModelArgs",
-        common
-        | {
-            "head_dim": model.head_dim,
-            "hidden_dim": model.ffn_hidden,
-            "qk_norm": model.has_qk_norm,
-            "enable_weight_tying": model.is_tied,
-            "moe_enabled": model.is_moe,
-            "moe_inter_dim": model.moe.expert_ffn_hidden if model.moe else model.ffn_hidden,
-        },
-    )
+    fields = {
+        "head_dim": model.head_dim,
+        "hidden_dim": model.ffn_hidden,
+        "qk_norm": model.has_qk_norm,
+        "enable_weight_tying": model.is_tied,
+        "moe_enabled": model.is_moe,
+        "moe_inter_dim": expert_width,
+    }
+    return "qwen3", "Qwen3ModelArgs", common | fields
 
 
 def _experts(model: Model) -> dict[str, Any]:

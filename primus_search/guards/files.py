@@ -15,6 +15,8 @@ MAX_PATH = 4096
 MAX_TABLE_BYTES = 256 * 1024 * 1024
 """Upper limit of tables and launch files; training logs are streamed instead."""
 _BLOCK = 1 << 20
+TEMPORARY = ".tmp"
+"""How the name of a half-written file ends; one that a killed process left behind is overwritten by the next."""
 
 
 def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
@@ -91,6 +93,17 @@ def read_text(path: Path, *, most: int, name: str = "", encoding: str = "utf-8")
         raise InputError([Problem(name or str(path), f"is not UTF-8 text (byte {error.start})")]) from None
 
 
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file with this content, whole or as it was; its folder is made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def reason(error: OSError | ValueError) -> str:
     """Why a file could not be opened, in words: `permission denied`, `file name too long`."""
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
@@ -107,6 +120,26 @@ def expanded(text: str, *, where: str = "") -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise InputError([Problem(place, "its home folder is not known; write the whole path")]) from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write; it takes its place as the block ends, else `path` stays as it was."""
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(where: str) -> Iterator[None]:
+    """Raises InputError at `where`, with the reason, for a file or folder that cannot be written inside."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError([Problem(where, f"cannot be written: {error.strerror}")]) from error
 
 
 def exists(path: Path) -> bool:

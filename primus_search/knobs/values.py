@@ -93,12 +93,24 @@ class CudaGraph(IntEnum):
 
 
 class CpComm(IntEnum):
-    """How context-parallel ranks exchange keys and values; STACK as the software does unless told."""
+    """How context-parallel ranks exchange keys and values; STACK as the software does unless told.
+
+    A2A4_P2P: an all-to-all among 4 neighbouring ranks, a ring between such groups (Megatron-LM: a2a+p2p).
+    """
 
     STACK = 0
     P2P = 1
     A2A = 2
     ALL_GATHER = 3
+    A2A2_P2P = 4
+    A2A4_P2P = 5
+    A2A8_P2P = 6
+    A2A16_P2P = 7
+
+    @property
+    def inner_ranks(self) -> int:
+        """Ranks of the all-to-all inside a ring; 0 for an exchange of one kind."""
+        return {CpComm.A2A2_P2P: 2, CpComm.A2A4_P2P: 4, CpComm.A2A8_P2P: 8, CpComm.A2A16_P2P: 16}.get(self, 0)
 
 
 class DispatchBackend(IntEnum):

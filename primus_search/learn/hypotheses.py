@@ -15,6 +15,7 @@ import numpy as np
 from primus_search.candidates import Floats
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.search_path import FileKind, shipped
+from primus_search.learn.logs import table
 from primus_search.learn.site_numbers import NUMBERS, coordinates
 from primus_search.stack import Stack, with_numbers
 
@@ -38,16 +39,8 @@ OTHER_KIND = -2.0
 OWN_FRAMEWORK = 1.0
 """Log-prior of the stacks that are a framework's own releases."""
 
-INTRODUCED = {
-    "sm70": 2017,
-    "sm80": 2020,
-    "gfx90a": 2021,
-    "sm90": 2022,
-    "gfx942": 2023,
-    "sm100": 2024,
-    "sm103": 2025,
-    "gfx950": 2025,
-}
+_SOFTWARE = table("software")
+INTRODUCED: Mapping[str, int] = _SOFTWARE["introduced"]
 """Year in which the vendor announced the first device of an architecture."""
 
 OLDER_PER_YEAR, NEWER_PER_YEAR = -0.5, -0.3
@@ -71,23 +64,12 @@ with hooks around each module."""
 UNUSUAL = -2.0
 """Log-prior of a habit that no shipped stack has."""
 
-UNFUSED = ("has_fused_norm", "has_fused_activation", "has_fused_rope", "has_fused_residual", "has_fused_loss")
-VARIED = ("megatron_te", "nemo_2024", "torchtitan", "deepspeed", "fsdp_2023", "primus_megatron", "megatron_2023")
+UNFUSED: Sequence[str] = _SOFTWARE["unfused"]
+VARIED: Sequence[str] = _SOFTWARE["varied"]
 """Stacks that are considered with unusual habits as well: one or two of each kind of framework."""
 
 MEGATRON_LIKE = ("megatron", "nemo")
-FRAMEWORK_STACKS: dict[str, tuple[str, ...]] = {
-    "megatron-lm": ("megatron_lm", "megatron_te", "megatron_2023", "megatron_core_2026"),
-    "megatron-deepspeed": ("megatron_deepspeed", "deepspeed_2021"),
-    "megatron-bridge": ("megatron_core_2026", "nemo_2024"),
-    "nemo": ("nemo_2024", "nemo_mlperf"),
-    "primus": ("primus_megatron",),
-    "torchtitan": ("torchtitan", "primus_torchtitan"),
-    "deepspeed": ("deepspeed",),
-    "maxtext": ("maxtext",),
-    "hf-trainer": ("fsdp_2023", "fsdp_2024", "deepspeed"),
-    "mlperf": ("nemo_mlperf",),
-}
+FRAMEWORK_STACKS: Mapping[str, Sequence[str]] = _SOFTWARE["framework_stacks"]
 """Which stack files describe releases of the framework that a log names."""
 
 

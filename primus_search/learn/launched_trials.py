@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 from primus_search.candidates import Candidates
 from primus_search.errors import InputError, Problem
-from primus_search.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.guards.files import MAX_TABLE_BYTES, read_text, write_whole
 from primus_search.job import Job
 from primus_search.learn.log_lines import lines
 from primus_search.learn.logged_run import measurement_of
@@ -118,11 +118,9 @@ def _is_figure(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
 
 
-def write_whole(path: Path, data: Any) -> None:
+def write_json(path: Path, data: Any) -> None:
     """A JSON file, whole or as it was."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(data, indent=2) + "\n")
 
 
 class Stopped(Exception):
@@ -146,7 +144,7 @@ def run_trial(
     parts = [words.get(part, part) for part in command]
     early, code = _waited(folder, parts, limits, stop)
     outcome = _outcome(folder, early, code, job, table, rank)
-    write_whole(folder / RESULT, asdict(outcome))
+    write_json(folder / RESULT, asdict(outcome))
     return outcome
 
 
@@ -165,7 +163,7 @@ def _waited(folder: Path, parts: Sequence[str], limits: Limits, stop: Event) -> 
         except OSError as error:
             log.write(f"cannot be started: {error}\n".encode())
             return None, 127
-    write_whole(folder / PROCESS, {"pid": process.pid, "started": _started(process.pid)})
+    write_json(folder / PROCESS, {"pid": process.pid, "started": _started(process.pid)})
     begin = grown = time.monotonic()
     size, verdict = -1, None
     try:

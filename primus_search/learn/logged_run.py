@@ -5,7 +5,7 @@ what is still missing is a problem by name. Values that `LogReading.assumed` lis
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from primus_search.declare.model_files import load_model
 from primus_search.declare.source import Document
 from primus_search.errors import InputError, Problem
 from primus_search.knobs import KNOB
+from primus_search.learn.logs import table
 from primus_search.learn.printed_devices import hardware_named
 from primus_search.learn.reading import PARALLEL, Assumption, Death, LogReading, MemoryKind
 from primus_search.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance
@@ -31,20 +32,8 @@ SIZES = ("gpus", "tp", "pp", "seq_length", "micro_batch_size", "global_batch_siz
 DEGREES = tuple(name for name in (*PARALLEL, "vpp") if name not in SIZES)
 """Facts that are 1 where they are neither printed nor assumed otherwise."""
 
-RECOMPUTE = (
-    "recompute_granularity",
-    "checkpoint_activations",
-    "activation_checkpointing",
-    "remat_policy",
-    "flag:gradient_checkpointing",
-)
-ZERO_STAGE = ("zero_stage", "zero_optimization_stage", "flag:zero_stage")
-SETTINGS = {
-    "recompute": RECOMPUTE,
-    "fp8": ("fp8", "quantization"),
-    "sharding": ("use_distributed_optimizer", *ZERO_STAGE),
-    "sequence_parallel": ("sequence_parallel",),
-}
+_TABLE = table("arguments")
+SETTINGS: Mapping[str, Sequence[str]] = _TABLE["columns"]
 """Settings of which a candidate takes its columns; none of a column printed is an assumption that is said."""
 
 _PEAKS: Mapping[MemoryKind, PeakKind] = {
@@ -54,12 +43,6 @@ _PEAKS: Mapping[MemoryKind, PeakKind] = {
 }
 SHARDED = ("torchtitan", "maxtext")
 """Frameworks that shard weights in every run."""
-
-_ZERO = {"1": "distributed_optimizer", "2": "zero2", "3": "fsdp2"}
-_FP8_RECIPES = {"delayed": "delayed", "tensorwise": "hybrid", "blockwise": "blockwise", "mxfp8": "mxfp8"}
-_STRATEGIES = {"no_shard": "none", "optim": "distributed_optimizer", "optim_grads": "zero2"}
-"""Strategies of Megatron-FSDP that shard less than weights."""
-_SHARDED_BY = {"use_torch_fsdp2": "fsdp2", "use_custom_fsdp": "megatron_fsdp", "use_megatron_fsdp": "megatron_fsdp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +130,8 @@ def _model(reading: LogReading, said: SaidBeside, problems: list[Problem]) -> Mo
     try:
         if said.model is not None:
             return load_model(said.model)
-        facts = {name: _typed(value) for name, value in reading.model.items() if name in megatron_yaml.SIZES}
+        known = megatron_yaml.readable_keys()
+        facts = {name: _typed(value) for name, value in reading.model.items() if name in known}
         if "num_layers" not in facts or "hidden_size" not in facts:
             problems.append(Problem(reading.source, "the log prints no sizes of the model; give --model NAME"))
             return None
@@ -225,24 +209,24 @@ def _fp8(settings: Mapping[str, Any]) -> str:
         return "hybrid" if "fp8" in str(settings["quantization"]) else "none"
     if settings.get("fp8") in (None, "False", "false"):
         return "none"
-    return _FP8_RECIPES.get(str(settings.get("fp8_recipe") or "delayed"), "hybrid")
+    return str(_TABLE["fp8_recipes"].get(str(settings.get("fp8_recipe") or "delayed"), "hybrid"))
 
 
 def _sharding(reading: LogReading) -> str:
     settings = reading.settings
-    named = next((word for name, word in _SHARDED_BY.items() if _is_on(settings, name)), "")
+    named = next((word for name, word in _TABLE["sharded_by"].items() if _is_on(settings, name)), "")
     if named or reading.framework in SHARDED:
         strategy = str(settings.get("data_parallel_sharding_strategy"))
-        return _STRATEGIES.get(strategy, named) if named == "megatron_fsdp" else "fsdp2"
-    stage = next((settings[name] for name in ZERO_STAGE if settings.get(name) is not None), None)
+        return str(_TABLE["strategies"].get(strategy, named)) if named == "megatron_fsdp" else "fsdp2"
+    stage = next((settings[name] for name in SETTINGS["sharding"][1:] if settings.get(name) is not None), None)
     if stage is not None:
-        return _ZERO.get(str(stage), "none")
+        return str(_TABLE["zero_stages"].get(str(stage), "none"))
     return "distributed_optimizer" if _is_on(settings, "use_distributed_optimizer") else "none"
 
 
 def _recompute(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Recompute columns of a framework's settings; some print one switch."""
-    granularity = next((settings[name] for name in RECOMPUTE if settings.get(name) is not None), None)
+    granularity = next((settings[name] for name in SETTINGS["recompute"] if settings.get(name) is not None), None)
     if _is_on(settings, "checkpoint_activations", "flag:gradient_checkpointing"):
         granularity = "full"
     if "remat_policy" in settings and granularity not in (None, "full", "none"):

@@ -3,125 +3,27 @@
 import re
 from typing import Any
 
+from primus_search.learn.logs import table
 from primus_search.learn.reading import Assumption, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import GB, MIB, Transcript, product
 
-MODEL_ARGUMENTS = (
-    "num_layers",
-    "hidden_size",
-    "ffn_hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "kv_channels",
-    "num_experts",
-    "num_moe_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
-    "moe_layer_freq",
-    "multi_latent_attention",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "qk_head_dim",
-    "v_head_dim",
-    "mtp_num_layers",
-    "vocab_size",
-    "padded_vocab_size",
-    "swiglu",
-    "group_query_attention",
-    "untie_embeddings_and_output_weights",
-    "make_vocab_size_divisible_by",
-    "tokenizer_model",
-    "normalization",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "qk_layernorm",
-    "qk_pos_emb_head_dim",
-    "position_embedding_type",
-    "use_rotary_position_embeddings",
-    "max_position_embeddings",
-    "quick_geglu",
-    "moe_router_enable_expert_bias",
-    "softmax_type",
-    "model_name",
-)
-SETTING_ARGUMENTS = (
-    "virtual_pipeline_model_parallel_size",
-    "bf16",
-    "fp16",
-    "fp8",
-    "fp8_recipe",
-    "fp8_dot_product_attention",
-    "sequence_parallel",
-    "expert_tensor_parallel_size",
-    "recompute_granularity",
-    "recompute_method",
-    "recompute_num_layers",
-    "checkpoint_activations",
-    "use_distributed_optimizer",
-    "use_torch_fsdp2",
-    "use_custom_fsdp",
-    "use_megatron_fsdp",
-    "data_parallel_sharding_strategy",
-    "microbatch_group_size_per_vp_stage",
-    "fine_grained_activation_offloading",
-    "offload_modules",
-    "zero_stage",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "tp_comm_overlap",
-    "transformer_impl",
-    "use_flash_attn",
-    "cross_entropy_loss_fusion",
-    "cross_entropy_fusion_impl",
-    "gradient_accumulation_fusion",
-    "accumulate_allreduce_grads_in_fp32",
-    "main_grads_dtype",
-    "moe_token_dispatcher_type",
-    "moe_enable_deepep",
-    "moe_flex_dispatcher_backend",
-    "use_turbo_deepep",
-    "turbo_sync_free_moe_stage",
-    "moe_grouped_gemm",
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-    "decoder_first_pipeline_num_layers",
-    "decoder_last_pipeline_num_layers",
-    "pp_algorithm",
-    "enable_zero_bubble",
-    "patch_zero_bubble",
-    "optimizer",
-    "optimizer_cpu_offload",
-    "external_cuda_graph",
-    "enable_cuda_graph",
-)
+_TABLE = table("arguments")
+LAYOUT_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["layout"])
+MODEL_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["model"])
+SETTING_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["settings"])
 NO_EXPERTS = "[1]"
 """How Megatron-DeepSpeed prints the experts of a dense model."""
 
-_LAYOUT_SIZES = {
-    "using world": "world_size",
-    "model-parallel": "model_parallel_size",
-    "data-parallel": "data_parallel_size",
-    "context-parallel": "context_parallel_size",
-    "tensor-model-parallel": "tensor_model_parallel_size",
-    "pipeline-model-parallel": "pipeline_model_parallel_size",
-}
-_LAYOUT_ARGUMENTS = (*_LAYOUT_SIZES.values(), "expert_model_parallel_size", "micro_batch_size", "seq_length")
+_LAYOUT_SIZES: dict[str, str] = _TABLE["layout_line"]
+_RUN_LAYOUT = (*_LAYOUT_SIZES.values(), "expert_model_parallel_size", "micro_batch_size", "seq_length")
 _SIZE = re.compile(r"(?<![\w-])(" + "|".join(_LAYOUT_SIZES) + r")[- ]size: (\d+)")
 _PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 _ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
 _ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d+(?:\.\d+)?)(?=[\s|/])")
 _BATCH = re.compile(r"(?:global|gloabl) batch size:\s+(\d+)(?=[\s|])")
 _LENGTH = re.compile(r"actual seqlen:\s+(\d+)(?=[\s|])")
-_RATES = (
-    "tokens per gpu per second (tgs)",
-    "tokens per GPU (tokens/s/GPU)",
-    "tokens/s/GPU inst/harmonic mean",
-    "tokens-per-second-per-gpu",
-    "tokens per second per device",
-)
-_RATE = re.compile("(?:" + "|".join(map(re.escape, _RATES)) + r"): (\d+(?:\.\d+)?)(?=[\s|/])")
+_RATE = re.compile("(?:" + "|".join(map(re.escape, _TABLE["rates"])) + r"): (\d+(?:\.\d+)?)(?=[\s|/])")
 _PEAK = re.compile(r"max (allocated|reserved|cached): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
 _PEAK_GB = re.compile(r"mem-max-(allocated|reserved)-gigabytes: (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
 _ARGUMENTS = "- arguments -"
@@ -193,7 +95,7 @@ def joined_restart(seen: Transcript) -> None:
 
 
 def _layout(seen: Transcript) -> tuple[int | None, ...]:
-    return tuple(argument(seen, name) for name in _LAYOUT_ARGUMENTS)
+    return tuple(argument(seen, name) for name in _RUN_LAYOUT)
 
 
 def argument(seen: Transcript, name: str) -> int | None:

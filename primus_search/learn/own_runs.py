@@ -16,7 +16,7 @@ from primus_search.candidates import Bools, Candidates, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
 from primus_search.exploration.frontier import frontier_after
-from primus_search.exploration.result import MEASURED, RUN, RankingTable, SearchResult
+from primus_search.exploration.result import RUN, RankingTable, SearchResult
 from primus_search.job import Job
 from primus_search.knobs import KNOBS
 from primus_search.measured_run import MeasuredRun
@@ -111,8 +111,4 @@ def ranked_again(table: RankingTable, rates: Mapping[int, float]) -> RankingTabl
         time_evidence=tuple(evidence),
         expected_shares=shares,
     )
-    is_timed = np.array([one == MEASURED for one in evidence])
-    is_behind = ~is_timed if is_timed.any() else np.zeros(len(table), np.bool_)
-    is_behind &= np.array([one != RUN for one in evidence])
-    order = np.lexsort((table.indices, changed.expected_step_s, is_behind, table.is_lost))
-    return changed.take(order)
+    return changed.take(changed.order)

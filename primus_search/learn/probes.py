@@ -10,6 +10,7 @@ from primus_search.candidates import Candidates, Recompute, degrees, joined
 from primus_search.cluster import Cluster
 from primus_search.declare.model_files import load_model
 from primus_search.job import Job
+from primus_search.learn.logs import table
 from primus_search.learn.posterior import Reference, reference_of
 from primus_search.measured_run import MeasuredRun
 from primus_search.workload import Workload
@@ -19,36 +20,18 @@ TENSOR_SIZES = (1, 2, 4, 8)
 BATCH_FACTORS = (1, 2)
 RECOMPUTES = (Recompute.NONE, Recompute.FULL)
 
-LONG_SEQUENCE, SHORT_SEQUENCE = 32768, 4096
-SAMPLES_OF_A_STEP = {LONG_SEQUENCE: 64, SHORT_SEQUENCE: 512}
-DISTRIBUTED = {"sharding": "distributed_optimizer"}
-USUAL = (
-    ("llama3_8b", 1, SHORT_SEQUENCE, ({"micro_batch_size": 2} | DISTRIBUTED,)),
-    ("llama3_8b", 1, LONG_SEQUENCE, (DISTRIBUTED, {"sharding": "fsdp2", "recompute": "full"})),
-    ("llama2_7b", 32, SHORT_SEQUENCE, (DISTRIBUTED, {"sharding": "fsdp2"})),
-    (
-        "llama3_70b",
-        8,
-        SHORT_SEQUENCE,
-        ({"tp": 4, "pp": 4, "sequence_parallel": True} | DISTRIBUTED, {"sharding": "fsdp2", "recompute": "full"}),
-    ),
-    ("qwen3_30b_a3b", 2, SHORT_SEQUENCE, ({"ep": 8, "micro_batch_size": 2} | DISTRIBUTED,)),
-    ("mixtral_8x7b", 4, SHORT_SEQUENCE, ({"ep": 8, "pp": 4} | DISTRIBUTED,)),
-)
-"""Usual jobs: model, nodes, sequence length, candidates. What a few runs tell of one model says less of these."""
-
 
 def usual(cluster: Cluster) -> list[Reference]:
     """Usual jobs on the devices of a cluster, those that divide there."""
     found = []
-    for name, nodes, length, rows in USUAL:
-        workload = Workload(seq_length=length, global_batch_size=SAMPLES_OF_A_STEP[length])
-        job = Job(load_model(name), replace(cluster, num_nodes=nodes), workload)
-        table = joined([Candidates.from_words(row) for row in rows])
-        whole = degrees(table, world=job.cluster.world, global_batch_size=job.workload.global_batch_size)
-        table = table.take(np.flatnonzero(whole.is_whole & (table.tp <= job.network.gpus_per_node)))
-        if len(table):
-            found.append(Reference(job=job, table=table))
+    for one in table("software")["usual"]:
+        workload = Workload(seq_length=one["seq_length"], global_batch_size=one["global_batch_size"])
+        job = Job(load_model(one["model"]), replace(cluster, num_nodes=one["nodes"]), workload)
+        rows = joined([Candidates.from_words(row) for row in one["rows"]])
+        whole = degrees(rows, world=job.cluster.world, global_batch_size=job.workload.global_batch_size)
+        rows = rows.take(np.flatnonzero(whole.is_whole & (rows.tp <= job.network.gpus_per_node)))
+        if len(rows):
+            found.append(Reference(job=job, table=rows))
     return found
 
 

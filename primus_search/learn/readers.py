@@ -1,18 +1,15 @@
-"""All log readers by name. A new one is a new file in `logs/` that registers itself:
+"""All log readers by name. A new one is a module of `logs/` and a row of `logs/formats.yaml`.
 
-    register(LogFormat(name="torchtitan", marks=(("tps:", "wps:"), ("mfu:",)), rank=20,
-                       observe=observe, conclude=conclude_run, summary="step lines of pytorch/torchtitan"))
-
-Being registered, it takes part in recognition, in the command line and in the contract tests. Two passes over a file:
-the first finds the marks of all formats (texts, not patterns: fast on 500 MB), the second hands every line to one.
+It then takes part in recognition, in the command line and in the contract tests. Two passes over a file: the first
+finds the marks of all formats (texts, not patterns: fast on 500 MB), the second hands every line to one.
 """
 
 import importlib
-import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from primus_search.errors import InputError, Problem
 from primus_search.guards.files import opened
@@ -24,7 +21,7 @@ from primus_search.learn.transcript import Transcript, observe_common
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFormat:
-    """One registered format of text logs.
+    """One format of text logs.
 
     `marks`: texts that name it; one of each group occurs in every log of this format. Of several formats whose marks
     occur, the one of highest `rank` reads the file. `observe` takes each line; `conclude` makes the reading.
@@ -40,7 +37,7 @@ class LogFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFormat:
-    """One registered format of files that are not read by lines; `owns` decides by name and first bytes."""
+    """One format of files that are not read by lines; `owns` decides by name and first bytes."""
 
     name: str
     summary: str
@@ -48,27 +45,28 @@ class FileFormat:
     read: Callable[[Path], LogReading]
 
 
-_FORMATS: dict[str, LogFormat | FileFormat] = {}
 HEAD_BYTES = 4096
 
 
-def register(one: LogFormat | FileFormat) -> None:
-    """Make a format known under its name."""
-    if one.name in _FORMATS:
-        raise ValueError(f"two log formats are called {one.name!r}")
-    _FORMATS[one.name] = one
-
-
 @lru_cache(maxsize=1)
-def _load() -> None:
-    for module in pkgutil.iter_modules(logs.__path__):
-        importlib.import_module(f"{logs.__name__}.{module.name}")
-
-
 def formats() -> tuple[LogFormat | FileFormat, ...]:
-    """Every registered format, by name."""
-    _load()
-    return tuple(_FORMATS[name] for name in sorted(_FORMATS))
+    """Every format of `logs/formats.yaml`, by name."""
+    return tuple(_format(name, row) for name, row in sorted(logs.table("formats").items()))
+
+
+def _format(name: str, row: Mapping[str, Any]) -> LogFormat | FileFormat:
+    module, summary = importlib.import_module(f"{logs.__name__}.{row['module']}"), row["summary"]
+    if "marks" not in row:
+        return FileFormat(name=name, summary=summary, owns=module.owns, read=module.read)
+    marks = tuple(map(tuple, row["marks"]))
+    return LogFormat(
+        name=name,
+        summary=summary,
+        marks=marks,
+        rank=row["rank"],
+        observe=module.observe,
+        conclude=module.conclude_run,
+    )
 
 
 def refuse(path: Path, reason: str) -> InputError:
@@ -105,11 +103,11 @@ def _read(path: Path, head: bytes, framework: str | None) -> LogReading:
 
 
 def _named(path: Path, framework: str) -> LogFormat | FileFormat:
-    _load()
-    if framework not in _FORMATS:
+    found = next((one for one in formats() if one.name == framework), None)
+    if found is None:
         known = ", ".join(one.name for one in formats())
         raise refuse(path, f"no log format is called {framework!r}; known: {known}")
-    return _FORMATS[framework]
+    return found
 
 
 def _recognised(path: Path, head: bytes) -> LogFormat | FileFormat:

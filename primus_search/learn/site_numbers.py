@@ -3,37 +3,31 @@
 A coordinate is the logarithm of a rate or a time, the plain value of a share; numbers move in coordinates.
 """
 
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.candidates import Candidates, Floats
 from primus_search.cost.project import Projector
+from primus_search.field_paths import with_column
 from primus_search.job import Job
+from primus_search.learn import logs
 from primus_search.stack import GROUP_OF, Stack, number_of, with_numbers
-
-Record = TypeVar("Record")
 
 STEP = 0.03
 """Step of the one-sided differences, in coordinates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteNumber:
-    """One number: its field in a stack, its bounds, and whether all such numbers share a common factor.
-
-    speed   +1 where a larger value is a faster software, -1 where it is a slower one, 0: not part of the factor
-    """
+class BoundedNumber:
+    """One number of a stack or device by its field, with its bounds; a share is moved as it is, not its logarithm."""
 
     field: str
     low: float
     high: float
     is_share: bool = False
-    speed: int = 0
 
     def coordinate(self, value: float) -> float:
         """The value as it is moved; a time of 0 from its lower bound, whose logarithm exists."""
@@ -45,24 +39,21 @@ class SiteNumber:
         return float(np.clip(raw, self.low, self.high))
 
 
-NUMBERS: tuple[SiteNumber, ...] = (
-    SiteNumber(field="gemm_efficiency", low=0.3, high=1.3, speed=1),
-    SiteNumber(field="attention_efficiency", low=0.2, high=1.5, speed=1),
-    SiteNumber(field="memory_efficiency", low=0.1, high=1.5, speed=1),
-    SiteNumber(field="fp8_efficiency", low=0.4, high=1.2),
-    SiteNumber(field="grouped_gemm_efficiency", low=0.2, high=1.4, speed=1),
-    SiteNumber(field="network_efficiency", low=0.05, high=1.2, speed=1),
-    SiteNumber(field="host_launch_s", low=1e-6, high=1e-4, speed=-1),
-    SiteNumber(field="host_moe_s", low=1e-4, high=3e-2, speed=-1),
-    SiteNumber(field="host_sync_s", low=1e-5, high=1e-2),
-    SiteNumber(field="pass_s", low=2e-5, high=5e-3, speed=-1),
-    SiteNumber(field="step_s", low=0.0, high=1.0, is_share=True),
-    SiteNumber(field="shard_overlap", low=0.0, high=1.0, is_share=True),
-    SiteNumber(field="gradient_overlap", low=0.0, high=1.0, is_share=True),
-    SiteNumber(field="straggler_per_doubling", low=0.0, high=0.05, is_share=True),
-    SiteNumber(field="tensor_overlap", low=0.0, high=1.0, is_share=True),
-    SiteNumber(field="pipeline_blocking", low=0.0, high=1.0, is_share=True),
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteNumber(BoundedNumber):
+    """One number that runs of a site may move, and whether all such numbers share a common factor.
+
+    speed   +1 where a larger value is a faster software, -1 where it is a slower one, 0: not part of the factor
+    """
+
+    speed: int = 0
+
+
+def _site_number(field: str, low: float, high: float, share: bool = False, speed: int = 0) -> SiteNumber:
+    return SiteNumber(field=field, low=low, high=high, is_share=share, speed=speed)
+
+
+NUMBERS = tuple(_site_number(field, **row) for field, row in logs.table("software")["numbers"].items())
 """Numbers of the software alone: the device's own rates are held."""
 
 
@@ -98,7 +89,10 @@ def rates_and_slopes(job: Job, stacks: Sequence[Stack], table: Candidates) -> li
         number.field: np.repeat(_raw(number, values[:, :, j]).reshape(-1), rows) for j, number in enumerate(NUMBERS)
     }
     every = table.take(np.tile(np.arange(rows), len(stacks) * (num + 1)))
-    cluster = replace(job.cluster, stack=_with_columns(stacks[0], columns))
+    stack = stacks[0]
+    for field, column in columns.items():
+        stack = with_column(stack, (GROUP_OF[field], field), column)
+    cluster = replace(job.cluster, stack=stack)
     step = Projector(replace(job, cluster=cluster), shares_rows=False).step(every)
     logs = np.log(job.workload.tokens_per_step / np.asarray(step.total) / job.cluster.world)
     logs = logs.reshape(len(stacks), num + 1, rows)
@@ -113,17 +107,3 @@ def without_numbers(stack: Stack) -> Stack:
 
 def _raw(number: SiteNumber, coordinates: Floats) -> Floats:
     return coordinates if number.is_share else np.exp(coordinates)
-
-
-def _with_columns(stack: Stack, columns: Mapping[str, ArrayLike]) -> Stack:
-    """The stack with some numbers as columns, one value per row, which its own validation would refuse."""
-    for field, column in columns.items():
-        group = stack.__getattribute__(GROUP_OF[field])
-        stack = _put(stack, GROUP_OF[field], _put(group, field, column))
-    return stack
-
-
-def _put(record: Record, name: str, value: object) -> Record:
-    changed = copy(record)
-    object.__setattr__(changed, name, value)
-    return changed

@@ -7,8 +7,10 @@ last one before the iterations wins; a reader turns those it needs into numbers.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
+from primus_search.learn.logs import table
 from primus_search.learn.reading import Assumption, Death, LogReading, MemoryKind
 from primus_search.learn.steady import Steady, StepLine, steady
 
@@ -27,27 +29,7 @@ _SMI_LIST = re.compile(r"GPU \d+: (.+?) \(UUID")
 _SMI_TABLE = re.compile(r"\|\s+\d+\s+((?:NVIDIA|Tesla|AMD|Quadro|GeForce) [\w. -]+?)\s+(?:On|Off|N/A)\b")
 _CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.+?)(?: \(\d+\))? with ([\d.]+)\s*GiB")
 _INSTINCT = re.compile(r"\b(AMD Instinct MI\d+\w*)")
-_OUT_OF_MEMORY = (
-    "OutOfMemoryError",
-    "CUDA out of memory",
-    "HIP out of memory",
-    "RESOURCE_EXHAUSTED: Out of memory",
-    "RESOURCE_EXHAUSTED: Ran out of memory",
-)
-_TIMEOUT = ("Watchdog caught collective operation timeout",)
-_DISTURBANCES = (
-    "validation loss at",
-    "validate step",
-    "saving checkpoint",
-    "saved checkpoint",
-    "Saving the checkpoint",
-    "Saving model checkpoint",
-    "Saving checkpoint",
-    "Evaluating",
-    "Running Evaluation",
-    "eval_loss",
-    "> evaluat",
-)
+_INCIDENTS = table("incidents")
 _COMMENT = re.compile(r"\s+#.*$")
 _CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
 _COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
@@ -77,6 +59,15 @@ class Transcript:
         if self.scratch.pop("disturbed", False):
             line = replace(line, is_disturbed=True)
         self.steps.append(line)
+
+    def since_last(self, number: int, stamp: datetime | None) -> tuple[int, float | None]:
+        """Steps since the line before, and the seconds of each by the time stamps of both; None where one has none."""
+        last, last_stamp = self.scratch.get("last", (None, None))
+        self.scratch["last"] = (number, stamp)
+        if last is None or number <= last:
+            return 1, None
+        span = number - last
+        return span, (stamp - last_stamp).total_seconds() / span if stamp and last_stamp else None
 
     def peak(self, kind: MemoryKind, size_bytes: float) -> None:
         """The largest reading of a memory counter so far, in bytes; a counter of 0 counts nothing on its device."""
@@ -132,7 +123,7 @@ def observe_common(seen: Transcript, line: str) -> None:
         found = _WORLD.search(line)
         if found:
             seen.facts.setdefault("env_world_size", found[1])
-    if not seen.scratch.get("disturbed") and any(mark in line for mark in _DISTURBANCES):
+    if not seen.scratch.get("disturbed") and any(mark in line for mark in _INCIDENTS["disturbances"]):
         seen.scratch["disturbed"] = True
     _observe_death(seen, line)
 
@@ -147,9 +138,9 @@ def _observe_device(seen: Transcript, line: str) -> None:
 def _observe_death(seen: Transcript, line: str) -> None:
     if seen.death is Death.OUT_OF_MEMORY:
         return
-    if "emory" in line and any(mark in line for mark in _OUT_OF_MEMORY):
+    if "emory" in line and any(mark in line for mark in _INCIDENTS["out_of_memory"]):
         seen.death, seen.at_death = Death.OUT_OF_MEMORY, len(seen.steps)
-    elif seen.death is None and "timeout" in line and any(mark in line for mark in _TIMEOUT):
+    elif seen.death is None and "timeout" in line and any(mark in line for mark in _INCIDENTS["timeout"]):
         seen.death, seen.at_death = Death.TIMEOUT, len(seen.steps)
     elif seen.death is None and "Traceback (most recent call last)" in line:
         seen.death, seen.at_death = Death.ERROR, len(seen.steps)

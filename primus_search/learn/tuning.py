@@ -26,7 +26,7 @@ from primus_search.learn.launched_trials import (
     Outcome,
     TrialVerdict,
     run_trial,
-    write_whole,
+    write_json,
     written_outcome,
 )
 from primus_search.learn.next_runs import MOST_ROWS, RunsToMake, next_runs
@@ -138,7 +138,7 @@ def _trial(
         return lambda: outcome
     place.mkdir(parents=True, exist_ok=True)
     row = rows.row(rank)
-    write_whole(place / CANDIDATE, _candidate(rows, row))
+    write_json(place / CANDIDATE, _candidate(rows, row))
     return partial(run_trial, place, command, prepare(rank, place), limits, rows.job, row, rank, stop)
 
 

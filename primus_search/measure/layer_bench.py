@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from primus_search.candidates import Fp8, GroupedGemm, Recompute
+from primus_search.candidates import Recompute
 from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.measure.device import device_info as devices
 from primus_search.measure.device.device_info import CPU, placed
@@ -75,22 +75,11 @@ class TimedPiece:
         return _canonical(sizes)
 
     def to_json(self) -> str:
-        kind = to_plain(self.kind) if self.kind else None
-        data = {"piece": self.piece, "model": to_plain(self.model), "shard": asdict(self.shard), "kind": kind}
-        return json.dumps(data)
+        return json.dumps(to_plain(self))
 
     @classmethod
     def from_json(cls, text: str) -> "TimedPiece":
-        data = json.loads(text)
-        shard, kind = data["shard"], data["kind"]
-        shard |= {"fp8": Fp8(shard["fp8"]), "recompute": Recompute(shard["recompute"])}
-        shard |= {"expert_kernel": GroupedGemm(shard["expert_kernel"])}
-        return cls(
-            piece=data["piece"],
-            model=from_plain(Model, data["model"]),
-            shard=Shard(**shard),
-            kind=from_plain(LayerKind, kind) if kind else None,
-        )
+        return from_plain(cls, json.loads(text))
 
 
 def _canonical(sizes: dict[str, object]) -> str:
@@ -193,8 +182,7 @@ def _hidden(piece: TimedPiece) -> Tensor:
 
 def _tokens(piece: TimedPiece) -> Tensor:
     shard = piece.shard
-    rows = max(1, -(-piece.model.vocab_size // shard.tp))
-    return torch.randint(0, rows, (shard.micro_batch_size, shard.context_seq))
+    return torch.randint(0, shard.share(piece.model.vocab_size), (shard.micro_batch_size, shard.context_seq))
 
 
 def _passes(
@@ -224,6 +212,14 @@ def _chain(build: Callable[[], nn.Module], inputs: tuple[Tensor, ...], kind: str
     return [first, *(build() for _ in range(copies - 1))]
 
 
+def _through(chain: list[nn.Module], inputs: tuple[Tensor, ...]) -> Tensor:
+    """The output of modules one after another."""
+    out = inputs[0]
+    for module in chain:
+        out = module(out, *inputs[1:])
+    return out
+
+
 def _held(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> HeldTensors:
     """What the chain keeps per module, and its peaks in forward and backward once gradients exist."""
     if kind == CPU:
@@ -231,9 +227,7 @@ def _held(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> Held
     kept = _kept_bytes(chain, inputs, kind)
 
     def both() -> None:
-        out = inputs[0]
-        for module in chain:
-            out = module(out, *inputs[1:])
+        out = _through(chain, inputs)
         torch.autograd.backward(out, torch.ones_like(out))
         inputs[0].grad = None
 
@@ -252,9 +246,7 @@ def _kept_bytes(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -
     """
     held = 0.0
     for _ in range(2):
-        before, out = devices.allocated_bytes(kind), inputs[0]
-        for module in chain:
-            out = module(out, *inputs[1:])
+        before, out = devices.allocated_bytes(kind), _through(chain, inputs)
         held = devices.allocated_bytes(kind) - before
         del out
     return held / len(chain)
@@ -267,10 +259,7 @@ def _time_chain(
     state: dict[str, Tensor] = {}
 
     def forward() -> None:
-        out = inputs[0]
-        for module in chain:
-            out = module(out, *inputs[1:])
-        state["out"] = out
+        state["out"] = _through(chain, inputs)
 
     def backward() -> None:
         torch.autograd.backward(state.pop("out"), gradient)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from primus_search.errors import InputError, Problem
-from primus_search.guards.files import cache_folder
+from primus_search.guards.files import replacing, writing
 from primus_search.measure.device.timing import PieceMeasurement
 
 Key = tuple[str, str, str, str, str]
@@ -20,11 +20,6 @@ _FIELDS = frozenset(PieceMeasurement.__dataclass_fields__)
 
 def key_of(m: PieceMeasurement) -> Key:
     return (m.kernel, m.shape, m.dtype, m.device, m.versions)
-
-
-def default_folder() -> Path:
-    """Where this user's measurements live: $XDG_CACHE_HOME/primus-search, or ~/.cache/primus-search."""
-    return cache_folder()
 
 
 class MeasurementCache:
@@ -62,13 +57,10 @@ def _line(m: PieceMeasurement) -> str:
 
 def save(path: Path, measurements: Iterable[PieceMeasurement]) -> None:
     """Write an artifact, whole or not at all. Raises InputError where it cannot be written."""
-    partial = path.with_name(path.name + ".partial")
-    try:
+    with writing(f"--save-benchmark {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text("".join(_line(m) for m in measurements), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise InputError([Problem(f"--save-benchmark {path}", f"cannot be written: {error.strerror}")]) from error
+        with replacing(path) as temporary:
+            temporary.write_text("".join(_line(m) for m in measurements), encoding="utf-8")
 
 
 def read(path: Path, *, is_own: bool = False) -> list[PieceMeasurement]:

@@ -79,7 +79,12 @@ def activation_ratio(job: Job, c: Candidates, row: int) -> float:
     s = share(model, workload, cluster.stack, one, cluster.world)
     scale = cluster.stack.memory.element_bytes / COUNTED_BYTES
     shard = Shard.of(c, row, workload, dtype_of(cluster))
-    shard = shard.as_kept_by(model, cluster.stack, has_fused_dispatch=bool(c.has_fused_dispatch[row]))
+    shard = shard.as_kept_by(
+        model,
+        cluster.stack,
+        has_fused_dispatch=bool(c.has_fused_dispatch[row]),
+        rows_over_mean=float(s.routed_rows[0] / (s.sent_rows[0] * s.etp[0])) if model.moe else 1.0,
+    )
     traced, modelled = 0.0, 0.0
     for kind in model.kinds:
         layers = model.layers.count(kind)

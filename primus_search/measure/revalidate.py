@@ -12,24 +12,27 @@ projection than the luckiest so far; at most top_k shapes, and only while second
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from primus_search.candidates import Candidates, Ints
+from primus_search.candidates import Bools, Candidates, Ints
 from primus_search.cluster import Cluster
+from primus_search.cost.confidence.uncertainty import confidence
 from primus_search.cost.measured import Key, keys_of
+from primus_search.cost.memory.fit import SURELY
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection, Step
+from primus_search.guards.files import cache_folder
 from primus_search.job import Job
 from primus_search.measure.candidate_bench import Bencher, Failure
 from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
 from primus_search.measure.device.preflight import preflight
 from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.measurement_cache import MeasurementCache, default_folder, read
+from primus_search.measure.measurement_cache import MeasurementCache, read
 from primus_search.measure.memory_residual import (
     account,
     activation_ratio,
@@ -45,6 +48,7 @@ from primus_search.measure.modules.layers import without_module
 PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)
 LAW_SPREAD = 0.10  # how much better a layer shape may do than the luckiest measured one, against its projection
+MOST_FURTHER = 32  # rows traced beyond the first top_k while none of those traced fits
 PATIENCE = 2.0  # starts of processes are not counted; past so many times the seconds no further shape is begun
 
 
@@ -69,6 +73,7 @@ class Revalidation:
     failures   candidates whose benchmark failed, with verdict and cause; they stay projected
     sureties   probability of fitting of new rows whose memory a device was asked about
     notes      what a reader must know: why time stayed projected, a busy machine, a shape without kernel
+    remarks    on single new rows: the memory that a device was asked about, or why a row could not be traced
     """
 
     order: Ints
@@ -77,6 +82,7 @@ class Revalidation:
     memory_evidence: tuple[str, ...]
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()
+    remarks: dict[int, str] = field(default_factory=dict)
     measurements: tuple[PieceMeasurement, ...] = ()
     num_new: int = 0
     seconds: float = 0.0
@@ -95,36 +101,13 @@ def revalidate(job: Job, c: Candidates, projection: Projection, how: Benchmark) 
     )
     if how.mode == "off" or not len(c):
         return unchanged
-    if how.mode not in MODES:
-        raise ValueError(f"benchmark mode {how.mode!r} is not one of {', '.join(MODES)}")
     absent = without_module(job.model)
     if absent:
         return replace(unchanged, notes=(f"no torch module of {', '.join(absent)}: time and memory stay projected",))
     kind, note = target_device(job.cluster, how.mode)
     measured = replace(unchanged, notes=(note,)) if kind is None else _measure(unchanged, job, c, how, kind)
     traced = _trace_top(measured, job, c.take(measured.order), how.top_k, how.memory_margin)
-    return replace(_runnable_first(traced), seconds=time.perf_counter() - started)
-
-
-def _runnable_first(found: Revalidation) -> Revalidation:
-    """Rows that a device showed not to fit go behind all others."""
-    lost = np.array(
-        [row in found.sureties and found.projection.headroom_bytes[row] < 0.0 for row in range(len(found.order))]
-    )
-    if not lost.any():
-        return found
-    order = np.argsort(lost, kind="stable")
-    place = {int(row): rank for rank, row in enumerate(order)}
-    return replace(
-        found,
-        order=found.order[order],
-        projection=found.projection.take(order),
-        time_evidence=tuple(found.time_evidence[row] for row in order),
-        memory_evidence=tuple(found.memory_evidence[row] for row in order),
-        traced={place[row]: ratio for row, ratio in found.traced.items()},
-        sureties={place[row]: chance for row, chance in found.sureties.items()},
-        notes=(*found.notes, f"{int(lost.sum())} candidates do not fit by what the device showed: they stand last"),
-    )
+    return replace(traced, seconds=time.perf_counter() - started)
 
 
 def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
@@ -154,38 +137,59 @@ def _trace_top(
     top_k: int,
     memory_margin: float,
 ) -> Revalidation:
-    """Activation memory of the first rows, in their present order, from torch instead of from the formulas."""
-    cluster = job.cluster
-    memory, evidence = before.projection.memory, list(before.memory_evidence)
+    """Activation memory of rows from torch instead of from the formulas, in their present order.
+
+    Those of the first rows; where none of them FITS, of those behind that are projected to fit, until one does.
+    """
+    found, is_projected_sure = before, _sure(job, c, before.projection, {})
+    num_traced = 0
+    for row in range(len(c)):
+        if row >= top_k:
+            traced = np.array([one != PROJECTED for one in found.memory_evidence])
+            is_decided = bool((traced & _sure(job, c, found.projection, found.sureties)).any())
+            if num_traced >= top_k + MOST_FURTHER or is_decided:
+                break
+            if not is_projected_sure[row]:
+                continue
+        found = _traced(found, job, c, row, memory_margin)
+        num_traced += 1
+    return found
+
+
+def _sure(job: Job, c: Candidates, projection: Projection, sureties: Mapping[int, float]) -> Bools:
+    """Rows that FIT."""
+    fits = confidence(job.model, job.cluster, c.fp8, projection).fits
+    fits[list(sureties)] = list(sureties.values())
+    return (fits >= SURELY) & (projection.headroom_bytes >= 0.0)
+
+
+def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_margin: float) -> Revalidation:
+    """One row traced and, where a device was asked about its layers, with what the device held."""
+    memory, evidence, remarks = before.projection.memory, list(before.memory_evidence), dict(before.remarks)
+    try:
+        ratio = activation_ratio(job, c, row)
+        sharded = traced_buffers(job, c, row, float(memory.collective_buffers[row]))
+    except RuntimeError as error:
+        return replace(before, remarks=remarks | {row: f"could not be traced: {error}"})
     activations, buffers = memory.activations.copy(), memory.collective_buffers.copy()
-    notes, ratios, residuals = [], {}, {}
-    for row in range(min(top_k, len(c))):
-        try:
-            ratio = activation_ratio(job, c, row)
-            sharded = traced_buffers(job, c, row, float(buffers[row]))
-        except RuntimeError as error:
-            notes.append(f"rank {row + 1} could not be traced: {error}")
-            continue
-        activations[row] *= ratio
-        buffers[row] = sharded
-        evidence[row], ratios[row] = TRACED, ratio
-        found = residual(job, c, row, before.measurements)
-        if found is not None:
-            evidence[row], residuals[row] = MEASURED, found
+    activations[row] *= ratio
+    buffers[row] = sharded
     memory = replace(memory, activations=activations, collective_buffers=buffers)
-    room = job.room_bytes(memory_margin)
-    sureties = {}
-    for row, found in residuals.items():
+    evidence[row] = TRACED
+    sureties, found = dict(before.sureties), residual(job, c, row, before.measurements)
+    if found is not None:
+        cluster, room = job.cluster, job.room_bytes(memory_margin)
+        evidence[row] = MEASURED
         memory = with_residual(memory, row, found, cluster, room)
-        notes.append(f"rank {row + 1}: {account(memory, row, found, cluster, room)}")
+        remarks[row] = account(memory, row, found, cluster, room)
         point, bound = float(memory.allocated[row] + memory.context[row]), upper_bytes(memory, row, found, cluster)
         sureties[row] = surety(point, bound, room)
     return replace(
         before,
         projection=_with_memory(before.projection, memory),
         memory_evidence=tuple(evidence),
-        notes=(*before.notes, *notes),
-        traced=ratios,
+        remarks=remarks,
+        traced=before.traced | {row: ratio},
         sureties=sureties,
     )
 
@@ -203,7 +207,7 @@ def _with_memory(projection: Projection, memory: Memory) -> Projection:
 
 def make_bencher(job: Job, how: Benchmark, kind: str) -> Bencher:
     """The bencher for a target, its cache opened and the loaded artifact added."""
-    folder = how.folder or default_folder()
+    folder = how.folder or cache_folder()
     cache = MeasurementCache(folder / "measurements.jsonl")
     if how.load is not None:
         cache.add(read(how.load))
@@ -271,12 +275,11 @@ def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Ben
     is_measured[covered] = True
     old, new = before.projection.step, again.step
     names = Step.__dataclass_fields__
-    mixed = {name: np.where(is_measured, _part(new, name), _part(old, name)) for name in names}
+    mixed = {n: np.where(is_measured, new.__getattribute__(n), old.__getattribute__(n)) for n in names}
     projection = replace(before.projection, step=Step(**mixed))
-    order = np.lexsort((np.arange(len(is_measured)), projection.step.total, ~is_measured))
     # Rows that were not measured keep their projected order: measured and projected times do not compare.
-    rest = np.flatnonzero(~is_measured)
-    order = np.concatenate([order[: len(covered)], rest])
+    fastest = covered[np.argsort(projection.step.total[covered], kind="stable")]
+    order = np.concatenate([fastest, np.flatnonzero(~is_measured)])
     evidence = tuple(MEASURED if is_measured[i] else PROJECTED for i in order)
     notes = dict.fromkeys(note for m in bencher.used.values() for note in m.notes)
     return replace(
@@ -290,11 +293,6 @@ def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Ben
         measurements=tuple(bencher.used.values()),
         num_new=bencher.num_new,
     )
-
-
-def _part(step: Step, name: str) -> np.ndarray:
-    part: np.ndarray = step.__getattribute__(name)
-    return part
 
 
 class Chooser:

@@ -1,12 +1,11 @@
-"""The traced rung of evidence: activation bytes and FLOPs of a layer at its true size, with no memory allocated.
+"""The traced rung of evidence: activation bytes of a layer at its true size, with no memory allocated.
 
 The layer's modules run forward and backward under `FakeTensorMode`: shapes and dtypes are real, storage is not. Every
 storage an operation creates is watched; what is still alive when forward has returned is what backward needs, and the
-highest sum on the way is the working set. FLOPs come from `torch.utils.flop_counter`, attention's from
-`attention.attended_pairs` (causal).
+highest sum on the way is the working set.
 
     traced = trace_layer(model, Shard(micro_batch_size=1, seq_length=8192, tp=8, sequence_parallel=True), kind)
-    traced.activation_bytes, traced.forward_flops
+    traced.activation_bytes, traced.workspace_bytes
 
 Conventions: the layer's input counts, its output does not (it is the next layer's input); parameters, their gradients
 and rotary tables do not count.
@@ -24,10 +23,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from primus_search.candidates import GroupedGemm, Recompute
-from primus_search.measure.device.device_info import DTYPES
+from primus_search.measure.device.device_info import default_dtype
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
@@ -40,14 +38,11 @@ class TracedLayer:
 
     activation_bytes   held from forward to backward, the layer's input included, its output not
     forward_peak_bytes, backward_peak_bytes  highest sum of live activations in that pass, input and output included
-    forward_flops, backward_flops  backward includes what recomputation runs again
     """
 
     activation_bytes: float
     forward_peak_bytes: float
     backward_peak_bytes: float
-    forward_flops: float
-    backward_flops: float
 
     @property
     def workspace_bytes(self) -> float:
@@ -98,32 +93,25 @@ def trace_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:
     if shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not traced")
     shard = replace(shard, expert_kernel=GroupedGemm.TURBO)
-    return trace_module(lambda: Layer(model, shard, kind), lambda: (_hidden(model, shard),), shard)
+    return trace_module(lambda: Layer(model, shard, kind), lambda: (hidden_states(model, shard),), shard)
 
 
-def _hidden(model: Model, shard: Shard) -> Tensor:
+def hidden_states(model: Model, shard: Shard) -> Tensor:
+    """What a layer takes in."""
     return torch.empty(shard.micro_batch_size, shard.resident_seq, model.hidden, requires_grad=True)
 
 
 def trace_module(build: Callable[[], nn.Module], inputs: Callable[[], tuple[Tensor, ...]], shard: Shard) -> TracedLayer:
     """Any module that `build` makes, on the tensors that `inputs` makes; in the dtype of the shard."""
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[shard.dtype])
     # A collection in the middle of a pass would free cycles at random points and move the peak.
     gc.collect()
-    try:
-        with FakeTensorMode():
-            module = build()
-            activations, forward_peak, backward_peak = _bytes(module, inputs())
-            forward_flops, backward_flops = _flops(module, inputs())
-    finally:
-        torch.set_default_dtype(default)
+    with default_dtype(shard.dtype), FakeTensorMode():
+        module = build()
+        activations, forward_peak, backward_peak = _bytes(module, inputs())
     return TracedLayer(
         activation_bytes=activations,
         forward_peak_bytes=forward_peak,
         backward_peak_bytes=backward_peak,
-        forward_flops=forward_flops,
-        backward_flops=backward_flops,
     )
 
 
@@ -144,12 +132,3 @@ def _bytes(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[float, float,
         if wanted:
             torch.autograd.backward(out, grad, inputs=wanted)
     return activations, forward_peak, watch.peak_bytes
-
-
-def _flops(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[float, float]:
-    """FLOPs of forward and of the whole backward."""
-    with FlopCounterMode(display=False) as counter:
-        out = module(*inputs)
-        forward = counter.get_total_flops()
-        out.backward(torch.empty_like(out))
-        return float(forward), float(counter.get_total_flops() - forward)

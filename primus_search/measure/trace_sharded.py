@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from primus_search.candidates import GroupedGemm, Recompute
-from primus_search.measure.device.device_info import CPU, DTYPES
+from primus_search.measure.device.device_info import CPU, DTYPES, default_dtype
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import DtypeName, Shard
@@ -55,7 +55,6 @@ class Sharded:
     ranks: int
     expert_ranks: int
     weight_dtype: DtypeName = "float32"
-    reduce_dtype: DtypeName = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,7 @@ def trace_sharded(model: Model, shard: Shard, kind: LayerKind, how: Sharded) -> 
     if dist.is_initialized():
         raise MissingKernelError("sharded layers are traced in a process without a process group of its own")
     shard = replace(shard, expert_kernel=GroupedGemm.TURBO)
-    with _fake_group(how) as meshes, _default_dtype(how.weight_dtype), FakeTensorMode():
+    with _fake_group(how) as meshes, default_dtype(how.weight_dtype), FakeTensorMode():
         layers = nn.Sequential(*(Layer(model, shard, kind) for _ in range(LAYERS)))
         for layer in layers:
             _shard(layer, meshes, shard, how)
@@ -91,7 +90,7 @@ def trace_sharded(model: Model, shard: Shard, kind: LayerKind, how: Sharded) -> 
 def _shard(layer: nn.Module, meshes: tuple[DeviceMesh, DeviceMesh], shard: Shard, how: Sharded) -> None:
     """`fully_shard` as trainers use it: a group a layer, experts in one of their own where fewer ranks share them."""
     dense, experts = meshes
-    policy = MixedPrecisionPolicy(param_dtype=DTYPES[shard.dtype], reduce_dtype=DTYPES[how.reduce_dtype])
+    policy = MixedPrecisionPolicy(param_dtype=DTYPES[shard.dtype], reduce_dtype=torch.float32)
     assert isinstance(layer, Layer)
     if layer.experts is not None and how.expert_ranks != how.ranks:
         fully_shard(layer.experts, mesh=experts, mp_policy=policy)
@@ -203,16 +202,6 @@ def _plain(leaf: Any) -> Iterator[Tensor]:
         return
     for name in leaf.__tensor_flatten__()[0]:
         yield from _plain(leaf.__getattribute__(name))
-
-
-@contextmanager
-def _default_dtype(name: DtypeName) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[name])
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @contextmanager

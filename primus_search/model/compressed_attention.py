@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.model.mixer import Split, WeightMatrix, attended_tokens
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix, attended_tokens
 
 OVERLAP_RATIO = 4
 """Compression ratio at which blocks overlap, so that the compressor has two halves, and an indexer selects blocks."""
@@ -85,6 +85,10 @@ class CompressedAttention:
             return 0.0
         mean = attended_tokens(seq_length // self.ratio, 0)
         return attended_tokens(seq_length // self.ratio, self.top_k) if self.is_indexed else mean
+
+    def core(self, hidden: int) -> MixingWork:
+        inner = self.num_heads * self.head_dim
+        return MixingWork(turned=2 * inner, copied=inner, rows=self.num_heads, passing=inner)
 
     def mixing_flops(self, seq_length: int) -> float:
         per_key = 4.0 * self.num_heads * self.head_dim

@@ -12,7 +12,7 @@ from typing import Literal
 from primus_search.model.feed_forward import DenseMlp, FeedForward, MixtureOfExperts, NoFeedForward
 from primus_search.model.full_attention import Attention
 from primus_search.model.latent_attention import LatentAttention, LatentMixer
-from primus_search.model.mixer import Mixer, NoMixer, attended_tokens, mixer_params
+from primus_search.model.mixer import Mixer, NoMixer, mixer_params
 from primus_search.model.tower import Tower
 
 
@@ -107,6 +107,11 @@ class Model:
     @property
     def is_moe(self) -> bool:
         return self.moe is not None and any(self.moe_layers)
+
+    @property
+    def family(self) -> str:
+        """`dense` or `moe`: models that software and switches act alike on."""
+        return "moe" if self.is_moe else "dense"
 
     @cached_property
     def layers(self) -> tuple[LayerKind, ...]:
@@ -377,11 +382,6 @@ class Model:
         return self.total_params - self.num_moe_layers * idle
 
     # --- FLOPs (per token, forward) --------------------------------------------------------------------------------
-
-    def attention_flops(self, seq_length: int, window: int) -> float:
-        """FLOPs per token of one layer's score and value products (no projections), causal."""
-        per_key = 2.0 * self.num_heads * (self.qk_head_dim + self.v_head_dim)
-        return per_key * attended_tokens(seq_length, window)
 
     def layer_flops(self, kind: LayerKind, seq_length: int) -> float:
         """Forward FLOPs per token of one layer: two per parameter of a matrix met, plus mixing."""

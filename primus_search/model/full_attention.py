@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from primus_search.model.indexer import Indexer
-from primus_search.model.mixer import Split, WeightMatrix, attended_tokens
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix, attended_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,14 @@ class Attention:
         if self.qk_norm == "head":
             whole += self.head_dim * (1 if self.reuses_kv else 2)
         return split, whole + (self.indexer.vector_params if self.indexer else 0)
+
+    def core(self, hidden: int) -> MixingWork:
+        heads = self.num_heads + (0 if self.reuses_kv else self.num_kv_heads)
+        gate = self.num_heads * self.value_dim if self.has_output_gate else 0
+        turned = heads * self.head_dim * (1 if self.qk_norm == "none" else 2)
+        return MixingWork(
+            turned=turned, gated=gate, copied=heads * self.head_dim, before_gate=gate, rows=self.num_heads
+        )
 
     def mixing_flops(self, seq_length: int) -> float:
         per_key = 2.0 * self.num_heads * (self.head_dim + self.value_dim)

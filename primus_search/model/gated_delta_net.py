@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.model.mixer import Split, WeightMatrix
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix
 
 
 def delta_rule_flops(num_heads: int, key_dim: int, value_dim: int, chunk: int) -> float:
@@ -57,6 +57,15 @@ class GatedDeltaNet:
     def vectors(self, hidden: int) -> tuple[int, int]:
         convolution = (2 * self.key_out + self.value_out) * self.conv_kernel
         return convolution + 2 * self.num_value_heads, self.value_dim
+
+    def core(self, hidden: int) -> MixingWork:
+        heads, convolved = self.num_value_heads, 2 * self.key_out + self.value_out
+        return MixingWork(
+            convolved=convolved, turned=2 * self.key_out, gated=self.value_out, scanned=convolved + self.value_out,
+            chunk=self.chunk, state=heads * self.key_dim * self.value_dim,
+            copied=convolved + 2 * heads * self.key_dim + self.value_out, before_gate=self.value_out,
+            rows=heads * (2.0 + self.chunk / 2),
+        )  # fmt: skip
 
     def mixing_flops(self, seq_length: int) -> float:
         chunk = min(self.chunk, seq_length)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from primus_search.model.gated_delta_net import delta_rule_flops
-from primus_search.model.mixer import Split, WeightMatrix
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,14 @@ class KimiDeltaAttention:
         convolution = (2 * self.inner + self.value_out) * self.conv_kernel
         bias = self.value_out if self.has_gate_bias else 0
         return convolution + self.inner + self.num_heads + bias, self.value_dim or self.head_dim
+
+    def core(self, hidden: int) -> MixingWork:
+        convolved = 2 * self.inner + self.value_out
+        return MixingWork(
+            convolved=convolved, turned=3 * self.inner, gated=self.value_out, chunk=self.chunk, copied=convolved,
+            scanned=3 * self.inner + 2 * self.value_out, state=self.value_out * self.head_dim,
+            before_gate=self.value_out, rows=self.num_heads * (2.0 + self.chunk),
+        )  # fmt: skip
 
     def mixing_flops(self, seq_length: int) -> float:
         chunk = min(self.chunk, seq_length)

@@ -1,9 +1,10 @@
 """Multi-head latent attention (MLA), with compressed queries or without, with an indexer or without."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from primus_search.model.indexer import Indexer
-from primus_search.model.mixer import Split, WeightMatrix, attended_tokens
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix, attended_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,18 @@ class LatentMixer:
         if self.has_bias:
             whole += a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim + hidden
         return 0, whole + (self.indexer.vector_params if self.indexer else 0)
+
+    def core(self, hidden: int) -> MixingWork:
+        """Under an indexer keys and values per head are never made: its absorbed form reads latents."""
+        a, heads = self.latent, self.num_heads
+        gate = heads * a.v_head_dim if self.has_output_gate else 0
+        both = partial(MixingWork, turned=4 * heads * a.qk_head_dim, gated=gate, rows=heads)
+        keys_values = heads * (a.qk_nope_head_dim + a.v_head_dim)
+        if self.indexer is None:
+            copied, passing = heads * (2 * a.qk_head_dim + a.v_head_dim), keys_values + heads * a.qk_head_dim
+            return both(copied=copied, before_gate=gate, passing=passing)
+        copied = heads * (a.kv_lora_rank + a.qk_rope_head_dim)
+        return both(copied=copied, before_gate=heads * a.kv_lora_rank + gate, passing=keys_values)
 
     def mixing_flops(self, seq_length: int) -> float:
         """Products of queries with keys and of scores with values.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.model.mixer import Split, WeightMatrix
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,12 @@ class LightningAttention:
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         return self.inner, 0
+
+    def core(self, hidden: int) -> MixingWork:
+        return MixingWork(
+            turned=3 * self.inner, gated=self.inner, scanned=4 * self.inner, chunk=self.block,
+            state=self.inner * self.head_dim, copied=3 * self.inner, before_gate=self.inner,
+        )  # fmt: skip
 
     def mixing_flops(self, seq_length: int) -> float:
         """Scores and values inside a block (causal), and the products with the state: 2 B d + 4 d^2 per head."""

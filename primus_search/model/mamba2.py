@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.model.mixer import Split, WeightMatrix
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,12 @@ class Mamba2:
         if not self.has_bias:
             return split, 0
         return split + self.inner + self.conv_channels + self.num_heads, hidden
+
+    def core(self, hidden: int) -> MixingWork:
+        return MixingWork(
+            convolved=self.conv_channels, gated=self.inner, scanned=self.conv_channels + self.inner, chunk=self.chunk,
+            state=self.inner * self.state_dim, before_gate=2 * self.inner, rows=1,
+        )  # fmt: skip
 
     def mixing_flops(self, seq_length: int) -> float:
         """Chunked scan, per token: C B^T and its product with x inside a chunk (causal), states in and out.

@@ -1,9 +1,9 @@
 """The contract of a mixer: the part of a layer that moves information between tokens.
 
-A mixer declares its matrix products (`projections`), the parameters that are no matrices (`vectors`), and the FLOPs of
-mixing itself. Everything else follows from that: parameters, FLOPs, shares of a tensor-parallel rank, inputs kept for
+A mixer declares its matrix products (`projections`), the parameters that are no matrices (`vectors`), what mixing works
+on (`core`) and its FLOPs. Everything else follows from that: parameters, FLOPs, shares of a rank, inputs kept for
 backward. A new mixer is one file with a frozen dataclass of this shape, a row in `model/__init__.py`, and a law of its
-core in `cost/mixers`.
+core in `cost/parts/mixer_operations.py` where that is neither attention nor a scan in chunks.
 """
 
 from dataclasses import dataclass
@@ -43,6 +43,33 @@ class WeightMatrix:
         return self.copies * self.n * self.k
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixingWork:
+    """What mixing itself works on: elements per token, all ranks together, 0 of what a mixer does not have.
+
+    convolved  of the depthwise convolution          turned   rotated or normalised      gated  normalised behind a gate
+    scanned    read and written by a scan in chunks of `chunk` tokens;  state  numbers in the state of one sequence
+    copied     copies that the kernel reads and keeps      before_gate  outputs kept before their norm or gate
+    rows       FP32 numbers that the kernel keeps          passing      outputs of projections that nothing keeps
+
+    Sources of what is kept: Megatron-Core 0.20 ssm/mamba_mixer.py with mamba_ssm's MambaSplitConv1dScanCombinedFn
+    (keeps the joint projection and the output before its gate), ssm/gated_delta_net (queries and keys normalised and
+    repeated for every value head, gate copied), experimental_attention_variant (absorbed MLA, DSA);
+    flash-linear-attention ops/kda/chunk.py (keeps two squares of each chunk) and ops/gated_delta_rule (one).
+    """
+
+    convolved: int = 0
+    turned: int = 0
+    gated: int = 0
+    scanned: int = 0
+    chunk: int = 1
+    state: int = 0
+    copied: int = 0
+    before_gate: int = 0
+    rows: float = 0.0
+    passing: int = 0
+
+
 @runtime_checkable
 class Mixer(Protocol):
     """What every mixer provides. hidden: the model's hidden size H."""
@@ -60,6 +87,9 @@ class Mixer(Protocol):
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         """Parameters that are no matrices (norms, biases, convolutions): divided by tp, and replicated."""
+
+    def core(self, hidden: int) -> MixingWork:
+        """What its streams, its scan and its kernel work on."""
 
     def mixing_flops(self, seq_length: int) -> float:
         """FLOPs per token of forward beyond projections and vectors, causal."""
@@ -97,6 +127,9 @@ class NoMixer:
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         return 0, 0
+
+    def core(self, hidden: int) -> MixingWork:
+        return MixingWork()
 
     def mixing_flops(self, seq_length: int) -> float:
         return 0.0

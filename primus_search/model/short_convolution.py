@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.model.mixer import Split, WeightMatrix
+from primus_search.model.mixer import MixingWork, Split, WeightMatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,9 @@ class ShortConvolution:
     def vectors(self, hidden: int) -> tuple[int, int]:
         split = hidden * self.kernel
         return (split + 4 * hidden, hidden) if self.has_bias else (split, 0)
+
+    def core(self, hidden: int) -> MixingWork:
+        return MixingWork(copied=2 * hidden)
 
     def mixing_flops(self, seq_length: int) -> float:
         return 0.0

@@ -1,13 +1,13 @@
 """Baselines: the figures of a sweep, every input they came from, and why each was accepted. One JSON file per sweep."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from primus_search.declare.plain_forms import Plain, digest, from_plain, to_plain
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import write_whole
 from primus_search.nightly.accuracy import Accuracy
 from primus_search.nightly.figures import ClusterFigures
 from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs
@@ -80,13 +80,7 @@ def known_reasons(path: Path) -> tuple[Reason, ...]:
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
     """The file, whole or not at all; the same state and reasons give the same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(_plain(baseline), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, json.dumps(_plain(baseline), indent=1, sort_keys=True) + "\n")
 
 
 def _plain(baseline: Baseline) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The figures a nightly run compares: per cluster of every space, the best candidate, the frontier and the counts."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from primus_search.candidates import COLUMN_NAMES
@@ -25,16 +25,16 @@ class ClusterFigures:
 
     cluster: str
     best: str
-    knobs: dict[str, Any]
-    tokens_per_s_per_gpu: float
-    tokens_per_s: float
-    memory_bytes: float
-    frontier: tuple[tuple[float, float], ...]
     reference_bytes: float
-    legal: int
-    feasible: int
-    removed: dict[str, int]
-    parts: dict[str, float]
+    knobs: dict[str, Any] = field(default_factory=dict)
+    tokens_per_s_per_gpu: float = 0.0
+    tokens_per_s: float = 0.0
+    memory_bytes: float = 0.0
+    frontier: tuple[tuple[float, float], ...] = ()
+    legal: int = 0
+    feasible: int = 0
+    removed: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -104,16 +104,9 @@ def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = 
     return ClusterFigures(
         cluster=cluster_name(space, number),
         best=why.splitlines()[0],
-        knobs={},
-        tokens_per_s_per_gpu=0.0,
-        tokens_per_s=0.0,
-        memory_bytes=0.0,
-        frontier=(),
         reference_bytes=space.clusters[number].cluster.accelerator.hbm_bytes,
         legal=found.legal if found else 0,
-        feasible=0,
         removed=dict(found.removed) if found else {},
-        parts={},
     )
 
 

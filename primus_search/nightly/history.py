@@ -1,10 +1,11 @@
 """The history of a sweep: one row per figure and night, appended to a Parquet file."""
 
-import os
+import io
 from pathlib import Path
 from typing import Any
 
 from primus_search.errors import InputError, Problem
+from primus_search.guards.files import write_whole
 from primus_search.nightly.night_run import Night
 from primus_search.units import GB
 
@@ -40,12 +41,9 @@ def append(path: Path, night: Night) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
     rows = (_read(path) if path.exists() else []) + rows_of(night)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary, compression="zstd")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content, compression="zstd")
+    write_whole(path, content.getvalue())
     return rows
 
 

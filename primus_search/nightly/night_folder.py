@@ -1,10 +1,10 @@
 """The folder of a sweep's nights: summary.md, report.html, junit.xml, nightly.json, history.parquet, trend.html."""
 
 import json
-import os
 from pathlib import Path
 
 from primus_search.exploration import StoreError
+from primus_search.guards.files import write_whole
 from primus_search.nightly.history import append
 from primus_search.nightly.night_run import Night
 from primus_search.nightly.page import report, trend
@@ -27,8 +27,6 @@ def write_night(folder: Path, night: Night) -> None:
             "trend.html": trend(night.sweep.name, rows),
         }
         for name, text in texts.items():
-            temporary = folder / f".{name}.{os.getpid()}.tmp"
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(folder / name)
+            write_whole(folder / name, text)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written: {error.strerror}") from error

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
+from primus_search.html_templates import rendered
 from primus_search.nightly.attribute import Cause
 from primus_search.nightly.check import Check
 from primus_search.nightly.night_run import Night
@@ -15,30 +16,17 @@ MOST_CHANGES = 40
 
 def markdown(night: Night) -> str:
     """The summary a person reads first: verdict, what failed and why, then every figure."""
-    word = "passed" if night.passed else "REGRESSION"
-    lines = [f"# Nightly sweep `{_cell(night.sweep.name)}`: {word}", ""]
-    count = f"{len(night.checks) - len(night.failed)} of {len(night.checks)} checks passed"
-    versions = night.state.versions
-    started, commit = _cell(night.started), _cell(night.state.commit or "unknown")
-    lines.append(f"{count}; {started}, commit `{commit}`, {night.seconds:.0f} s,")
-    lines.append(f"primus-search {versions['primus-search']}, Python {versions['python']}, numpy {versions['numpy']}.")
-    last = night.baseline.reasons[-1] if night.baseline.reasons else None
-    if last:
-        lines.append(f"Baseline of {_cell(last.date)} (`{_cell(last.commit or 'unknown')}`): {_cell(last.text)}")
-    lines.append("")
-    if night.failed:
-        lines += ["## What failed", "", *_table(night.failed), ""]
-        lines += ["## What changed it", "", *_causes(night), ""]
-    if night.changes:
-        lines += ["## Changed since the baseline", "", *(f"- {_cell(line)}" for line in night.changes[:MOST_CHANGES])]
-        more = len(night.changes) - MOST_CHANGES
-        lines += [f"- and {more} more", ""] if more > 0 else [""]
-    lines += ["## All figures", "", *_table(list(night.checks)), ""]
-    if night.failed:
-        source = shlex.quote(_text(str(night.sweep.source)))
-        command = f"primus-search nightly {source} --update-baseline --reason 'why this is right'"
-        lines += ["If the new figures are right, accept them:", "", f"    {command}", ""]
-    return "\n".join(lines)
+    text = rendered(
+        "nightly_summary.md",
+        night=night,
+        causes=list(cause_lines(night)),
+        most=MOST_CHANGES,
+        source=shlex.quote(_text(str(night.sweep.source))),
+        move=move,
+        limit=limit,
+        cell=_cell,
+    )
+    return text.removesuffix("\n")
 
 
 def junit(night: Night) -> str:
@@ -107,21 +95,6 @@ def cause_lines(night: Night) -> Iterator[tuple[str, list[str]]]:
     for where, entry, cluster in dict.fromkeys((c.where, c.entry, c.cluster) for c in night.failed):
         found = [cause_line(c) for c in night.causes if c.entry == entry and c.cluster == cluster]
         yield where, found or ["nothing that is recorded"]
-
-
-def _causes(night: Night) -> list[str]:
-    lines = []
-    for where, found in cause_lines(night):
-        lines += [f"- {_cell(where)}", *(f"  - {_cell(line)}" for line in found)]
-    return lines
-
-
-def _table(checks: list[Check]) -> list[str]:
-    lines = ["| where | figure | baseline | today | move | allowed | |", "|---|---|---|---|---|---|---|"]
-    for c in checks:
-        cells = (c.where, c.name, c.before, c.after, move(c), limit(c), "ok" if c.passed else f"**FAILED** {c.note}")
-        lines.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
-    return lines
 
 
 def _cell(text: str) -> str:

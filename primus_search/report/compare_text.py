@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import TextIO
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table as RichTable
 
@@ -11,6 +10,7 @@ from primus_search.analysis.run_comparison import Comparison
 from primus_search.exploration.trials import spoken
 from primus_search.report.console import Plain
 from primus_search.report.labels import ROUNDING
+from primus_search.report.plain_tables import table
 from primus_search.units import GB
 
 MOST_INPUTS = 40
@@ -103,7 +103,4 @@ def _moved(c: Comparison) -> Group:
 
 
 def _table(*columns: str, are_words: bool = False) -> RichTable:
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 or are_words else "right", overflow="fold", no_wrap=i == 0)
-    return table
+    return table(*columns, left=columns if are_words else columns[:1], wrapped=columns[1:])

@@ -1,10 +1,9 @@
 """What `explain` prints: tables that fit 80 columns, behave in a pipe and need no colour."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from typing import TextIO
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table as RichTable
@@ -20,6 +19,7 @@ from primus_search.exploration.trials import Figures, Trial, said, spoken, word
 from primus_search.report.console import Plain
 from primus_search.report.gantt import terminal
 from primus_search.report.labels import ROUNDING, counted, fits, rests, short
+from primus_search.report.plain_tables import table
 from primus_search.space import AxisValue
 from primus_search.units import GB, MB
 
@@ -322,10 +322,5 @@ def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
     console.print("Rows the run did not keep may do better there: run the space again with this change.")
 
 
-def _table(*columns: str, left: Iterable[str] = ()) -> RichTable:
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    texts: Sequence[str] | Mapping[str, str] = tuple(left)
-    for name in columns:
-        is_text = name in texts
-        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
-    return table
+def _table(*columns: str, left: Collection[str] = ()) -> RichTable:
+    return table(*columns, left=left, wrapped=left)

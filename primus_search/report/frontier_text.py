@@ -3,21 +3,21 @@
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Any, TextIO
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES
+from primus_search.analysis.choices import cluster_columns, is_on_cluster_of
 from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.console import Plain
 from primus_search.report.labels import evidence_of, factored
 from primus_search.report.plain_tables import print_rows, room_of, shortened, widths_of
+from primus_search.report.scatter_text import scatter
 from primus_search.units import GB
 
 MOST_POINTS = 12
-PLOT_HEIGHT = 18
+LEAST_WIDTH, PLOT_HEIGHT = 40, 17
 MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured", "r": "run before"}
 """Points of the plot by what they stand on."""
 CHOSEN = "#"
@@ -34,13 +34,13 @@ def print_frontier(result: SearchResult, stream: TextIO | None = None) -> None:
 def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
     """The frontier of a run folder, as `print_pareto` prints it: of several clusters that of the best."""
     best = run.ranking[0]
-    names = list(takewhile(lambda name: name != COLUMN_NAMES[0], best))  # what tells clusters apart comes first
-    mine = [row for row in run.frontier if all(row[name] == best[name] for name in names)]
+    mine = [row for row in run.frontier if is_on_cluster_of(row, best)]
     _print_frontier(mine, best, stream or sys.stdout)
     Plain(stream).print(EVIDENCE)
     if len(mine) < len(run.frontier):
+        labels = {name: best[name] for name in cluster_columns(best)}
         where = ", ".join(
-            f"{name}={best[name]:g}" if isinstance(best[name], float) else f"{name}={best[name]}" for name in names
+            f"{n}={value:g}" if isinstance(value, float) else f"{n}={value}" for n, value in labels.items()
         )
         Plain(stream).print(f"This is the frontier of {where}; pareto.csv has those of the other clusters as well.")
 
@@ -49,7 +49,7 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
     if not rows:
         return
     width = shutil.get_terminal_size((80, 24)).columns
-    stream.write(plot(rows, best, min(width, 100)) + "\n")
+    stream.write(plot(rows, best, max(LEAST_WIDTH, min(width, 100))) + "\n\n")
     _print_points(Plain(stream), rows)
     if len({evidence_of(row) for row in rows}) > 1:
         Plain(stream).print(UNLIKE)
@@ -57,25 +57,15 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
     """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
-    import plotext
-
-    figure = plotext.figure
-    figure.clear()
-    figure.plot_size(width, PLOT_HEIGHT)
     marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
     marked |= {CHOSEN: [best] if best else []}
-    for mark, points in marked.items():
-        if points:
-            memory = [row["memory_bytes"] / GB for row in points]
-            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=mark))
-    figure.title(
-        "frontier: "
-        + "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
-        + f"  {CHOSEN} chosen"
-    )
-    figure.label("memory per GPU, GB", axis="x")
-    figure.label("tokens/s/GPU", axis="y")
-    return str(plotext.uncolorize(str(figure.build())))
+    points = {
+        mark: [(row["memory_bytes"] / GB, row["tokens_per_s_per_gpu"]) for row in found]
+        for mark, found in marked.items()
+    }
+    said = "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
+    title = f"frontier: {said}  {CHOSEN} chosen".center(width).rstrip()
+    return "\n".join([title, *scatter(points, "memory per GPU, GB", "tokens/s/GPU", width, PLOT_HEIGHT)])
 
 
 def _mark(row: Mapping[str, Any]) -> str:

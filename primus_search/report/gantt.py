@@ -1,6 +1,10 @@
 """A pipeline order as a picture: one row per rank, one bar per pass, in the terminal or as SVG."""
 
 from html import escape
+from itertools import groupby
+from operator import itemgetter
+
+from rich.text import Text
 
 from primus_search.schedule import PassKind, Timeline
 
@@ -27,28 +31,31 @@ LABELLED = 4000
 """Passes up to which bars carry their micro-batch; more would not be readable and make the file slow."""
 
 
-def terminal(timeline: Timeline, width: int = 100) -> str:
-    """A Gantt chart in rich markup, `width` characters for the whole makespan.
+def terminal(timeline: Timeline, width: int = 100) -> Text:
+    """A Gantt chart, `width` characters for the whole makespan.
 
     Every bar starts with its letter and micro-batch as far as there is room; a dot is idle time. Where several passes
     share one character the one that runs in its middle is shown.
     """
     table = timeline.table
     scale = width / timeline.makespan if timeline.makespan > 0.0 else 0.0
-    lines = []
+    chart = Text()
     for rank in range(table.stages):
-        cells, styles = ["·"] * width, [""] * width
+        cells = [("·", "")] * width
         for i in range(int(table.offsets[rank]), int(table.offsets[rank + 1])):
             kind = PassKind(int(table.kind[i]))
             first, last = round(float(timeline.start[i]) * scale), round(float(timeline.end[i]) * scale)
             text = f"{kind.name[0] if kind is not PassKind.BW else 'b'}{int(table.micro_batch[i])}"
-            for n, column in enumerate(range(first, min(last, width))):
-                cells[column] = text[n] if n < len(text) and last - first >= len(text) else (text[0] if n == 0 else " ")
-                styles[column] = TERMINAL[kind]
-        peak = float(timeline.peak_activations[rank])
-        lines.append(f"rank {rank:>3} {_marked(cells, styles)} peak {peak:g}")
-    legend = "  ".join(f"[{TERMINAL[kind]}] {_letter(kind)} [/] {WORDS[kind]}" for kind in _used(timeline))
-    return "\n".join([*lines, f"         {legend}  · idle"])
+            shown = text if last - first >= len(text) else text[0]
+            bar = shown.ljust(last - first)[: max(min(last, width) - first, 0)]
+            cells[first : first + len(bar)] = [(letter, TERMINAL[kind]) for letter in bar]
+        runs = (("".join(cell for cell, _ in run), style) for style, run in groupby(cells, key=itemgetter(1)))
+        chart.append_text(Text.assemble(f"rank {rank:>3} ", *runs, f" peak {timeline.peak_activations[rank]:g}\n"))
+    for kind in _used(timeline):
+        letter = "b" if kind is PassKind.BW else kind.name
+        chart.append_text(Text.assemble("  " if chart.plain[-1] != "\n" else " " * 9, (f" {letter} ", TERMINAL[kind])))
+        chart.append(f" {WORDS[kind]}")
+    return chart.append("  · idle")
 
 
 def svg(timeline: Timeline, title: str, width: int = 1400) -> str:
@@ -127,23 +134,3 @@ def _axis(timeline: Timeline, scale: float) -> list[str]:
 def _used(timeline: Timeline) -> list[PassKind]:
     kinds = set(timeline.table.kind.tolist())
     return [kind for kind in PassKind if int(kind) in kinds]
-
-
-def _letter(kind: PassKind) -> str:
-    return "b" if kind is PassKind.BW else kind.name
-
-
-def _marked(cells: list[str], styles: list[str]) -> str:
-    """Cells as one string, a markup tag around every run of one style."""
-    out, current = [], ""
-    for cell, style in zip(cells, styles, strict=True):
-        if style != current:
-            if current:
-                out.append("[/]")
-            if style:
-                out.append(f"[{style}]")
-            current = style
-        out.append(cell)
-    if current:
-        out.append("[/]")
-    return "".join(out)

@@ -9,7 +9,6 @@ policy admits the scripts of the page by their hashes and forbids every request.
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -20,9 +19,11 @@ from primus_search.analysis.choices import BEST_BF16, words_of
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.guards.files import replacing
+from primus_search.guards.json_numbers import finite
 from primus_search.html_templates import rendered
 from primus_search.knobs import NUMERIC
-from primus_search.report.labels import between, chance, counted, fits, short
+from primus_search.report.labels import between, chance, counted, fits, if_it_fitted, short
 from primus_search.report.ranking_text import layout_of
 from primus_search.units import GB
 
@@ -32,22 +33,19 @@ EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports")
 """Parts of the content that scripts read; the others are in the text of the page."""
 
 
-def write_report(folder: Path) -> Path:
-    """Write `report.html` beside `run.json`, whole or not at all; everything shown is escaped.
+def write_report(run: SavedRun) -> Path:
+    """Write `report.html` into the folder of a run, whole or not at all; everything shown is escaped.
 
     Raises StoreError where it cannot be written.
     """
     from primus_search.report.html_data import content
 
-    run = SavedRun.open(folder)
-    target, temporary = folder / "report.html", folder / ".report.html.tmp"
+    target = run.path / "report.html"
     try:
-        temporary.write_text(page(run, content(run)), encoding="utf-8")
-        temporary.replace(target)
+        with replacing(target) as temporary:
+            temporary.write_text(page(run, content(run)), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 
@@ -78,16 +76,8 @@ def page(run: SavedRun, data: Mapping[str, Any]) -> str:
 
 def embedded(data: Any) -> str:
     """JSON that is safe inside a script element: no markup character survives, and no number JSON does not know."""
-    text = json.dumps(_finite(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(finite(data), separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 # --- scripts ---------------------------------------------------------------------------------------------------------
@@ -145,6 +135,8 @@ def _sentences(run: SavedRun, data: Mapping[str, Any]) -> list[str]:
     found = [f"{kind}: {facts['legal']:,} legal candidates, {facts['feasible']:,} of them fit in memory."]
     if data["ties"] > 1:
         found.append(f"{data['ties']:,} ranked candidates are within {TIE:.0%} of it, the noise between two runs.")
+    if data["held_back"] is not None:
+        found.append(if_it_fitted(data["held_back"]))
     changed = [knob.told(best) for knob in NUMERIC if best[knob.name] != knob.word(knob.off)]
     if changed:
         plain = [f" Best in BF16: row {one.rank}, {one.change:+.0%}." for one in chosen if BEST_BF16 in one.roles]

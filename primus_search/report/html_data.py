@@ -4,7 +4,7 @@ projecting its best rows again.
     content(run)["rows"]   the candidates as packed columns (`html_columns`); the rest is JSON and text
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 
 from primus_search.analysis.choices import ChoiceRow, choices
 from primus_search.analysis.explanation import Explained
+from primus_search.analysis.held_back import held_back
 from primus_search.analysis.kept_rows import Kept
 from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.cost.memory import memories_by_rank
 from primus_search.cost.projection import Memory, Step
 from primus_search.errors import InputError
 from primus_search.exploration.result import PROJECTED
@@ -47,12 +49,13 @@ def content(run: SavedRun) -> dict[str, Any]:
         "kept": len(kept),
         "notes": list(facts["notes"]),
         "coverage": (),
+        "held_back": None,
         "gantt": None,
         "ablations": (),
         "advice": (),
     }
     try:
-        _add_projected(data, rows, Explained(run, 1), chosen)
+        _add_projected(data, rows, Explained(run, 1, kept), chosen)
     except InputError as error:
         data["notes"].append(f"Gantt, knobs and launch files are left out: {error}")
     return data | {"rows": rows.packed()}
@@ -85,12 +88,9 @@ def _add_projected(data: dict[str, Any], rows: PageRows, e: Explained, chosen: t
     _add_parts(rows, e)
     mine = [choice.rank for choice in chosen if run.cluster(choice.rank) == e.choice]
     shown = sorted({*mine, *range(1, min(RANKED_MEMORY, len(run.ranking)) + 1)})
-    data["memory_by_rank"] = {
-        rank: {f.name: [_rounded(v) for v in memory.__getattribute__(f.name)] for f in fields(Memory)}
-        for rank in shown
-        for memory in [Explained(run, rank).memory_by_rank]
-    }
+    data["memory_by_rank"] = _memory_by_rank(run, shown)
     data["coverage"] = e.coverage
+    data["held_back"] = held_back(run.ranking, e.judge)
     data["gantt"] = None if e.timeline is None else _gantt(e.timeline)
     data["ablations"] = e.ablations
     data["advice"] = e.advice
@@ -111,21 +111,26 @@ def _add_parts(rows: PageRows, e: Explained) -> None:
     )
 
 
+def _memory_by_rank(run: SavedRun, shown: Sequence[int]) -> dict[int, dict[str, list[float]]]:
+    """Bytes of some rows of the ranking by part, one value per pipeline rank."""
+    found = {}
+    for choice in run.space.clusters:
+        ranks = [rank for rank in shown if run.cluster(rank) is choice]
+        rows = [{name: run.row(rank)[name] for name in COLUMN_NAMES} for rank in ranks]
+        every = memories_by_rank(run.space.job_on(choice.cluster), Candidates.from_rows(rows)) if rows else []
+        for rank, memory in zip(ranks, every, strict=True):
+            found[rank] = {f.name: [_rounded(v) for v in memory.__getattribute__(f.name)] for f in fields(Memory)}
+    return {rank: found[rank] for rank in shown}
+
+
 def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
 def _files(run: SavedRun, rank: int) -> dict[str, str]:
     """Texts of the launch files of a rank by name; none where no framework was searched for."""
-    space, choice = run.space, run.cluster(rank)
-    job = LaunchJob(
-        candidate=run.candidate(rank),
-        model=space.model,
-        cluster=choice.cluster,
-        workload=space.workload,
-        framework=choice.framework,
-    )
-    return {} if choice.framework.is_any else dict(launch_files(job).texts)
+    job = LaunchJob.of(run.space, run.cluster(rank), run.candidate(rank))
+    return {} if job.framework.is_any else dict(launch_files(job).texts)
 
 
 def _gantt(line: Timeline) -> dict[str, Any]:

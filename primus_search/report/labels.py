@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from primus_search.analysis.held_back import HeldBack
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.cost.confidence.uncertainty import Confidence
 from primus_search.cost.memory import fit_verdict
 from primus_search.knobs import KNOB
+from primus_search.units import GB
 
 
 def short(row: Mapping[str, Any]) -> str:
@@ -48,6 +50,17 @@ def chance(probability: float) -> str:
 def fits(row: Mapping[str, Any]) -> str:
     """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
     return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
+
+
+def if_it_fitted(faster: HeldBack) -> str:
+    """What saving memory would gain, in one sentence: how much of it, for which row, and what saves it."""
+    remedy = (
+        f"{faster.remedy} saves that, at {faster.remedy_change:+.1%}" if faster.remedy else "no one knob saves that"
+    )
+    return (
+        f"{faster.gain:+.1%} with {faster.saving_bytes / GB:.0f} GB less: row {faster.rank} needs "
+        f"{faster.row['memory_bytes'] / GB:.0f} GB ({fits(faster.row)}); {remedy}."
+    )
 
 
 def rests(sure: Confidence) -> str:

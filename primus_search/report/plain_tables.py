@@ -1,6 +1,7 @@
 """Tables of the terminal: figures to the right, words to the left, nothing cut off in 80 columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -15,20 +16,22 @@ MORE = "+"
 """Before the number of words that a line has no room for."""
 
 
-def table(*columns: str) -> RichTable:
-    """An empty table with these columns."""
+def table(
+    *columns: str,
+    left: Collection[str] = WORDS,
+    wrapped: Collection[str] = ("configuration", "cluster"),
+    least: int = 0,
+) -> RichTable:
+    """An empty table with these columns: those in `left` are words, those in `wrapped` may take several lines.
+
+    least  characters of the configuration, whatever wraps
+    """
     # The divider is a blank, and enough: in 80 columns rich drops the last ones of a table that does not fit.
     found = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for name in columns:
-        is_text = name in WORDS
-        # A configuration or a cluster is words and may wrap; figures may not.
-        found.add_column(
-            name,
-            justify="left" if is_text else "right",
-            overflow="fold",
-            no_wrap=name not in ("configuration", "cluster"),
-            min_width=CONFIGURATION_WIDTH if name == "configuration" else None,
-        )
+        width = least if name == "configuration" else None
+        justify: Literal["left", "right"] = "left" if name in left else "right"
+        found.add_column(name, justify=justify, overflow="fold", no_wrap=name not in wrapped, min_width=width)
     return found
 
 
@@ -54,7 +57,7 @@ def shortened(words: Sequence[str], width: int, joint: str = ", ") -> str:
 
 def print_rows(console: Plain, rows: Sequence[Mapping[str, str]]) -> None:
     """Rows as a table."""
-    found = table(*rows[0])
+    found = table(*rows[0], least=CONFIGURATION_WIDTH)
     for row in rows:
         found.add_row(*row.values())
     console.print(found)

@@ -39,11 +39,21 @@ def print_choices(console: Plain, chosen: Sequence[ChoiceRow]) -> None:
     for choice, one in zip(chosen, cells, strict=True):
         role = ", ".join(choice.roles)
         words = [] if choice.row is first else words_of(choice, first)
-        words[:1] = [f"{role}: {words[0]}" if words else role] if role else words[:1]
+        if role:
+            words = _with_role(role, words, max(room, LEAST_WORDS))
         told = shortened(words, max(room, LEAST_WORDS)) or ("as recommended" if choice.row is first else "layout alone")
+        told = told if len(told) <= max(room, LEAST_WORDS) else f"{told[: max(room, LEAST_WORDS) - 1]}…"
         all_cells = {"layout": layout_of(choice.row)} | one | {DIFFERENCE: told}
         rows.append({name: all_cells[name] for name in (*shown, DIFFERENCE)})
     print_rows(console, rows)
+
+
+def _with_role(role: str, words: Sequence[str], width: int) -> list[str]:
+    """Words that begin with a role; the first word stands apart where both are too long for a line."""
+    if not words:
+        return [role]
+    first = f"{role}: {words[0]}"
+    return [first, *words[1:]] if len(first) + len(", +99") <= width else [role, *words]
 
 
 def layout_of(row: Row) -> str:

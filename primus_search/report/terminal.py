@@ -10,18 +10,18 @@ from typing import Any, TextIO
 from rich.table import Table as RichTable
 
 from primus_search.analysis.choices import BEST_BF16, DEFAULT_KEYS, ChoiceRow, choices
+from primus_search.analysis.held_back import held_back
 from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS, SURELY
 from primus_search.declare.framework_files import framework_names, load_framework
 from primus_search.exploration.goodput import SECONDS_PER_MINUTE
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
-from primus_search.exploration.run_folder.folder import ranked_rows
 from primus_search.exploration.trials import Judge, values_of
 from primus_search.knobs import NUMERIC
 from primus_search.report.console import Plain
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
-from primus_search.report.labels import counted, fits, rests, short
+from primus_search.report.labels import counted, fits, if_it_fitted, rests, short
 from primus_search.report.plain_tables import table
 from primus_search.report.ranking_text import TIED, print_choices, print_ranked
 from primus_search.units import GB
@@ -56,9 +56,9 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
     """The recommendation, the choices, the frontier, then what they rest on and what the words mean."""
     view = view or View()
     console = Plain(stream)
-    rows = ranked_rows(result)
+    rows = result.ranked_rows
     chosen = choices(rows, most=result.space.search.top_k, keys=view.distinct)
-    _print_recommendation(console, result, chosen, view)
+    _print_recommendation(console, result, chosen, view, rows)
     if view.is_raw:
         ranks = [rank for rank, row in enumerate(rows, start=1) if _is_of_best(result, row)]
         ranks = ranks[: result.space.search.top_k]
@@ -85,7 +85,9 @@ def _is_of_best(result: SearchResult, row: Row) -> bool:
 # --- the recommendation ----------------------------------------------------------------------------------------------
 
 
-def _print_recommendation(console: Plain, result: SearchResult, chosen: Sequence[ChoiceRow], view: View) -> None:
+def _print_recommendation(
+    console: Plain, result: SearchResult, chosen: Sequence[ChoiceRow], view: View, rows: Sequence[Row]
+) -> None:
     """What was asked, what to run, how to start it, what that rests on and what to measure."""
     space, best, row = result.space, result.best, chosen[0].row
     cluster = best.choice.cluster
@@ -104,6 +106,9 @@ def _print_recommendation(console: Plain, result: SearchResult, chosen: Sequence
     gain = best.ranking.unmeasured_gain
     if gain is not None:
         console.print(f"Expected {row['expected_tokens_per_s_per_gpu']:,.0f} tok/s/GPU: {gain}.")
+    faster = held_back(rows, Judge(space, best.choice))
+    if faster is not None:
+        console.print(if_it_fitted(faster))
     console.print(_launch(result, chosen[0], view))
     changed = [knob.told(row) for knob in NUMERIC if row[knob.name] != knob.word(knob.off)]
     if changed:
@@ -135,10 +140,7 @@ def _to_measure(chosen: Sequence[ChoiceRow], view: View) -> str:
     """The runs that would tell most: the first row, and the choice next to it if the two cannot be told apart."""
     tied = [choice.rank for choice in chosen[1:] if choice.row["ties_with_best"]]
     rows = f"rows 1 and {tied[0]}, within the noise of one run ({TIE:.0%})" if tied else "row 1"
-    surely = [choice.rank for choice in chosen if choice.row["memory_verdict"] == FITS]
-    risk = ""
-    if chosen[0].row["memory_verdict"] != FITS:
-        risk = f" Row 1 may run out of memory{f'; row {surely[0]} fits' if surely else ''}."
+    risk = "" if chosen[0].row["memory_verdict"] == FITS else " Row 1 may run out of memory; no row surely fits."
     return f"Measure next: {rows}; primus-search next {view.folder or 'RUN'} plans the runs.{risk}"
 
 
@@ -216,8 +218,8 @@ def _legend(ranking: RankingTable, listed: int) -> str:
     tied, source = int(ranking.confidence.ties_with_best.sum()), rests(ranking.confidence)
     return (
         f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} kept "
-        f"candidates. vs #1: expected tokens/s/GPU against the first row; gains of switches that no run on this "
-        f"device had on together count in part. 90 %: interval of tok/s/GPU, from {source}. "
+        f"candidates. vs #1: expected tokens/s/GPU against the first row; gains of switches that no run of the "
+        f"model on this device had on together count in part. 90 %: interval of tok/s/GPU, from {source}. "
         f"fits: probability that it runs in device memory, FITS from {SURELY:.0%}, AT RISK below; candidates predicted "
         f"to run out of memory are not listed. simplest: fewest knobs off their defaults within 2 % of the best. "
         f"{EVIDENCE} --all prints the ranking row by row; ranking.csv has {listed:,} rows."

@@ -15,39 +15,23 @@ Valid: for every order, fused or split, of unequal stages too.
 """
 
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from primus_search.schedule.activation_bound import RankPasses, reuse_bounds
-from primus_search.schedule.costs import Costs, Floats, StageCosts
-from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Request, make_request
+from primus_search.schedule.costs import Floats, StageCosts
+from primus_search.schedule.registry import TOLERANCE, Asked, Request, make_request
 from primus_search.schedule.table import Ints, Placement, rank_of_stage
 
 
-def lower_bound(
-    name: str,
-    *,
-    stages: int,
-    microbatches: int,
-    virtual_stages: int = 1,
-    costs: Costs = UNIT_COSTS,
-    memory_limit: float | None = None,
-    group: int | None = None,
-) -> float:
+def lower_bound(name: str, **asked: Unpack[Asked]) -> float:
     """A makespan that no order with the placement of this algorithm can beat, in the unit of the costs.
 
     Takes the arguments of `build`. The bound belongs to the placement, not to the rules of the named algorithm, so
     the gap to it is what another order could still gain.
     """
-    _, request = make_request(
-        name,
-        stages=stages,
-        microbatches=microbatches,
-        virtual_stages=virtual_stages,
-        costs=costs,
-        memory_limit=memory_limit,
-        group=group,
-    )
+    _, request = make_request(name, **asked)
     return bound(request, request.memory_limit)
 
 
@@ -130,8 +114,7 @@ def _of_ranks(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float
         ranks = RankPasses(f, b, w, a, head, np.ascontiguousarray(away[:, -1]), back, after[:, -1])
         again = reuse_bounds(m, ranks, limit, costs.overlap == 0.0)
         limited = np.maximum(limited, again)
-    within: Floats = np.where(tight, np.maximum(bounds, limited), bounds)
-    return within
+    return np.where(tight, np.maximum(bounds, limited), bounds)
 
 
 def _of_chunks(head: Floats, first_b: Floats, after_b: Floats, f: Floats, b: Floats) -> Floats:
@@ -169,5 +152,5 @@ def _most(time: Floats, activation: Floats, m: int, limit: float) -> Floats:
     free = m * (time * (activation <= 0.0)).sum(axis=1)
     cut = free + min(limit, 1e300) * (time / rooms).max(axis=1)
     unlimited = (activation.max(axis=1) <= 0.0) | (limit >= m * activation.sum(axis=1))
-    most: Floats = np.where(unlimited, everything, np.where(np.ptp(activation, axis=1) < TOLERANCE, whole, cut))
-    return most
+    result: Floats = np.where(unlimited, everything, np.where(np.ptp(activation, axis=1) < TOLERANCE, whole, cut))
+    return result

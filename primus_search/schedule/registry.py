@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypedDict, Unpack
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,23 +198,31 @@ def algorithm(name: str) -> Algorithm:
     return found
 
 
-def make_request(
-    name: str,
-    *,
-    stages: int,
-    microbatches: int,
-    virtual_stages: int = 1,
-    costs: Costs = UNIT_COSTS,
-    memory_limit: float | None = None,
-    group: int | None = None,
-    objective: Objective | None = None,
-) -> tuple[Algorithm, Request]:
+class Asked(TypedDict):
+    """A pipeline to build an order for.
+
+    `virtual_stages=1` means "what the schedule is defined for", so V schedules need not be told their 2.
+    `memory_limit` is in micro-batches through one full rank stage, activations released at W. `objective`: what the
+    order makes least, where the algorithm has a choice; the makespan, for ZB-1p and ZB-2p the span as in their paper.
+    """
+
+    stages: int
+    microbatches: int
+    virtual_stages: NotRequired[int]
+    costs: NotRequired[Costs]
+    memory_limit: NotRequired[float | None]
+    group: NotRequired[int | None]
+    objective: NotRequired[Objective | None]
+
+
+def make_request(name: str, **asked: Unpack[Asked]) -> tuple[Algorithm, Request]:
     """Check what was asked for and expand it. Raises `ScheduleError` with the reason."""
-    chosen = algorithm(name)
-    for label, value in (("stages", stages), ("microbatches", microbatches), ("virtual_stages", virtual_stages)):
+    chosen, memory_limit, objective = algorithm(name), asked.get("memory_limit"), asked.get("objective")
+    counts = (asked["stages"], asked["microbatches"], asked.get("virtual_stages", 1))
+    for label, value in zip(("stages", "microbatches", "virtual_stages"), counts, strict=True):
         if value != int(value) or value < 1:
             raise ScheduleError(f"{name}: {label}={value}; a count is a whole number of at least 1")
-    stages, microbatches, virtual_stages = int(stages), int(microbatches), int(virtual_stages)
+    stages, microbatches, virtual_stages = map(int, counts)
     if chosen.virtual_stages is not None and virtual_stages not in chosen.virtual_stages:
         if virtual_stages != 1:
             allowed = " or ".join(str(v) for v in chosen.virtual_stages)
@@ -228,47 +236,24 @@ def make_request(
         microbatches=microbatches,
         virtual_stages=virtual_stages,
         placement=chosen.placement,
-        costs=costs.per_stage(chosen.placement, stages, virtual_stages),
+        costs=asked.get("costs", UNIT_COSTS).per_stage(chosen.placement, stages, virtual_stages),
         memory_limit=np.inf if memory_limit is None else float(memory_limit),
-        group=group,
+        group=asked.get("group"),
         objective=chosen.objective if objective is None else Objective(objective),
     )
     return chosen, request
 
 
-def build(
-    name: str,
-    *,
-    stages: int,
-    microbatches: int,
-    virtual_stages: int = 1,
-    costs: Costs = UNIT_COSTS,
-    memory_limit: float | None = None,
-    group: int | None = None,
-    objective: Objective | None = None,
-) -> Table:
-    """The order of one algorithm. Raises `ScheduleError` with the reason when there is none.
-
-    `virtual_stages=1` means "what the schedule is defined for", so V schedules need not be told their 2.
-    `memory_limit` is in micro-batches through one full rank stage, activations released at W. `objective`: what the
-    order makes least, where the algorithm has a choice; the makespan, for ZB-1p and ZB-2p the span as in their paper.
-    """
+def build(name: str, **asked: Unpack[Asked]) -> Table:
+    """The order of one algorithm. Raises `ScheduleError` with the reason when there is none."""
     if ALIASES.get(name, name) == BEST:
-        return _best(stages, microbatches, virtual_stages, costs, memory_limit)
-    chosen, request = make_request(
-        name,
-        stages=stages,
-        microbatches=microbatches,
-        virtual_stages=virtual_stages,
-        costs=costs,
-        memory_limit=memory_limit,
-        group=group,
-        objective=objective,
-    )
-    if not chosen.serves(np.array(stages), np.array(microbatches)).all():
+        return _best(asked)
+    chosen, request = make_request(name, **asked)
+    memory_limit = request.memory_limit
+    if not chosen.serves(np.array(request.stages), np.array(request.microbatches)).all():
         raise request.refuse(chosen.needs)
     table = chosen.generate(request)
-    if memory_limit is not None:
+    if np.isfinite(memory_limit):
         peak = peak_activations(table, request.costs.activation)
         worst = int(peak.argmax())
         if peak[worst] > memory_limit + TOLERANCE:
@@ -278,20 +263,20 @@ def build(
     return table
 
 
-def _best(stages: int, microbatches: int, virtual_stages: int, costs: Costs, memory_limit: float | None) -> Table:
+def _best(asked: Asked) -> Table:
     """The fastest order of any algorithm that fits the memory limit."""
     best: tuple[float, Table] | None = None
     reasons = []
+    single: Asked = {**asked, "virtual_stages": 1}
     for each in registered():
         if not each.in_comparison:
             continue
         try:
-            table = build(each.name, stages=stages, microbatches=microbatches, costs=costs, memory_limit=memory_limit,
-                          virtual_stages=virtual_stages if each.virtual_stages is None else 1)  # fmt: skip
+            table = build(each.name, **(asked if each.virtual_stages is None else single))
         except ScheduleError as error:
             reasons.append(str(error))
             continue
-        makespan = simulate(table, costs).makespan
+        makespan = simulate(table, asked.get("costs", UNIT_COSTS)).makespan
         if best is None or makespan < best[0] * (1.0 - TOLERANCE):
             best = (makespan, table)
     if best is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from primus_search.errors import ScheduleError
 from primus_search.schedule.bounds import lower_bound
 from primus_search.schedule.costs import Costs
-from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Algorithm, build, registered
+from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Algorithm, Asked, build, registered
 from primus_search.schedule.simulation.timeline import Timeline, simulate
 
 
@@ -84,15 +84,15 @@ def _one(algorithm: Algorithm, stages: int, microbatches: int, chunks: int, cond
     name, begin = algorithm.name, time.perf_counter()
     try:
         costs, memory_limit = conditions(algorithm, chunks)
-        table = build(name, stages=stages, microbatches=microbatches, virtual_stages=chunks, costs=costs,
-                      memory_limit=memory_limit)  # fmt: skip
+        asked: Asked = {"stages": stages, "microbatches": microbatches, "virtual_stages": chunks, "costs": costs,
+                        "memory_limit": memory_limit}  # fmt: skip
+        table = build(name, **asked)
         timeline = simulate(table, costs)
     except ScheduleError as error:
         return Compared(name=name, summary=algorithm.summary, timeline=None, bound=0.0,
                         seconds=time.perf_counter() - begin, reason=str(error))  # fmt: skip
     seconds = time.perf_counter() - begin
-    bound = lower_bound(name, stages=stages, microbatches=microbatches, virtual_stages=chunks, costs=costs,
-                        memory_limit=memory_limit)  # fmt: skip
+    bound = lower_bound(name, **asked)
     return Compared(name=name, summary=algorithm.summary, timeline=timeline, bound=bound, seconds=seconds, reason="")
 
 

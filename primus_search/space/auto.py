@@ -9,11 +9,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import numpy as np
+
 from primus_search.cluster import Cluster
 from primus_search.framework import ANY_FRAMEWORK, Framework
 from primus_search.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope, Sharding
 from primus_search.model import Model
 from primus_search.schedule import names as schedule_names
+from primus_search.space.constraints import parse
+from primus_search.space.context import FACTS, Cells, GridJob, reads
 from primus_search.space.framework_rules import has_word, spelled
 from primus_search.space.types import AxisValue, ClusterChoice
 from primus_search.workload import Workload
@@ -38,7 +42,27 @@ def auto_values(
         usual = _OF_JOB[axis](model, cluster, workload)
     else:
         usual = knob.auto[:1] if knob.scope == Scope.EXPERTS and not model.is_moe else knob.auto
-    return usual if framework.is_any else _of_framework(axis, usual, framework)
+    own = usual if framework.is_any else _of_framework(axis, usual, framework)
+    if axis not in ONE_OF or len(own) == 1:
+        return own
+    job = GridJob(model=model, cluster=cluster, workload=workload, axes=(), framework=framework)
+    return _first_taken(axis, own, job)
+
+
+ONE_OF = ("dispatch_backend",)
+"""Axes of which `auto` is the first value that the framework takes on the devices."""
+
+
+def _first_taken(axis: str, values: tuple[AxisValue, ...], job: GridJob) -> tuple[AxisValue, ...]:
+    """The first value that no requirement of the framework on this axis alone refuses; the first where all are."""
+    cells = Cells(job, {axis: np.array(values, dtype=np.int64)}, {}, len(values))
+    taken = np.ones(len(values), dtype=np.bool_)
+    for one in job.framework.requires:
+        holds = parse(one.holds)
+        if reads(holds.names) - set(FACTS) == {axis}:
+            taken &= holds(job, cells)
+    first = int(np.argmax(taken))
+    return values[first : first + 1]
 
 
 def _of_framework(axis: str, usual: tuple[AxisValue, ...], framework: Framework) -> tuple[AxisValue, ...]:
@@ -212,10 +236,15 @@ def _recompute_num_layers(model: Model, cluster: Cluster, workload: Workload) ->
 
 @_of_job
 def _dispatch_backend(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """The software's own by its name, so that launch files name it; AMD's kernels are those that its switch starts."""
+    """The software's own by its name, so that launch files name it; AMD's kernels are those that its switch starts.
+
+    DeepEP where the framework's release does not take HybridEP on these devices.
+    """
     if not model.is_moe or cluster.accelerator.vendor.lower() != "nvidia":
         return (DispatchBackend.STACK,)
-    return (DispatchBackend.HYBRIDEP if cluster.stack.memory.group_buffer_copies else DispatchBackend.DEEPEP,)
+    if not cluster.stack.memory.group_buffer_copies:
+        return (DispatchBackend.DEEPEP,)
+    return (DispatchBackend.HYBRIDEP, DispatchBackend.DEEPEP)
 
 
 @_of_job

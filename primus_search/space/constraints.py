@@ -15,20 +15,19 @@ import ast
 import difflib
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Literal
 
 import numpy as np
 
-from primus_search.candidates import Bools
+from primus_search.candidates import Bools, Ints
 from primus_search.errors import ScheduleError
 from primus_search.knobs import KNOB, WORDED, Kind
 from primus_search.schedule import algorithm
 from primus_search.space.context import DERIVED, FACTS, Cells, GridJob
-from primus_search.space.rules import Rule
-from primus_search.space.types import AXES, Constraint
+from primus_search.space.types import AXES
 
 MAX_LENGTH = 2000
 """A constraint longer than this is a mistake (or an attack), not a constraint."""
@@ -61,8 +60,7 @@ class Predicate:
     evaluate: Evaluate
 
     def __call__(self, job: GridJob, cells: Cells) -> Bools:
-        mask: Bools = np.broadcast_to(np.asarray(self.evaluate(job, cells), dtype=np.bool_), (len(cells),))
-        return mask
+        return np.broadcast_to(np.asarray(self.evaluate(job, cells), dtype=np.bool_), (len(cells),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +83,6 @@ def parse(text: str) -> Predicate:
     reader = _Reader(text)
     condition = reader.condition(_tree(text), 0)
     return Predicate(text=text, names=tuple(dict.fromkeys(reader.names)), evaluate=condition.evaluate)
-
-
-def as_rule(constraint: Constraint, job: GridJob) -> Rule:
-    """A user constraint as one more legality rule, named by its text."""
-    predicate = parse(constraint.text)
-    return Rule(name=constraint.text, reads=predicate.names, keeps=predicate, reason="a constraint of the space")
 
 
 def _tree(text: str) -> ast.expr:
@@ -294,7 +286,12 @@ def _both(operation: Callable[[Any, Any], Any], left: _Value, right: _Value, sor
 def _word_is(words: _Value, literal: _Value) -> _Value:
     """Rows whose axis has the value of a word."""
     axis, codes = words.word, _codes_of(KNOB[words.word].kind, words.word, literal)
-    return _Value("switch", lambda job, c: np.isin(c.ints(axis), codes(job)), words.start, literal.end)
+    return _Value("switch", lambda job, c: _is_any(c.ints(axis), codes(job)), words.start, literal.end)
+
+
+def _is_any(column: Ints, codes: Sequence[int]) -> Bools:
+    """Rows with one of a few codes."""
+    return reduce(np.logical_or, [column == code for code in codes], np.zeros(len(column), dtype=np.bool_))
 
 
 def _has_module(column: _Value, module: _Value) -> _Value:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ DERIVED: Mapping[str, tuple[str, ...]] = {
     "world": (),
     "nodes": (),
     "gpus_per_node": (),
+    "gpus_per_domain": (),
 }
 """Columns that follow from axes, and from which."""
 
@@ -37,6 +38,7 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_qkv_bias": lambda model: model.has_qkv_bias,
     "has_layernorm": lambda model: model.norm == "layernorm",
     "has_sinks": lambda model: model.has_attention_sinks,
+    "has_windows": lambda model: any(model.windows),
     "has_mixers": lambda model: not model.is_uniform,
     "has_single_blocks": lambda model: model.is_single_block,
     "has_delta_net": lambda model: any(isinstance(kind.mixer, GatedDeltaNet) for kind in model.kinds),
@@ -50,6 +52,7 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
 """What conditions may say of the model, by name."""
 
 
+@lru_cache(maxsize=1024)
 def reads(names: tuple[str, ...]) -> frozenset[str]:
     """The axes behind a tuple of column names, derived columns resolved."""
     return frozenset(axis for name in names for axis in DERIVED.get(name, (name,)))
@@ -130,8 +133,7 @@ class GridJob(Job):
         key = stages * len(self.layouts) + layout
         distinct, inverse = np.unique(key, return_inverse=True)
         answers = [ask(int(k) // len(self.layouts), int(k) % len(self.layouts)) for k in distinct]
-        found: Ints = np.array(answers, dtype=np.int64)[inverse]
-        return found
+        return np.array(answers, dtype=np.int64)[inverse]
 
 
 class Cells:
@@ -157,13 +159,12 @@ class Cells:
         return self._derived(name)
 
     def ints(self, name: str) -> Ints:
-        column: Ints = self[name].astype(np.int64, copy=False)
-        return column
+        return self[name].astype(np.int64, copy=False)
 
     def is_first_choice(self, axis: str) -> Bools:
         """Whether the row takes the first value its axis lists."""
-        first: Bools = self.codes[axis] == 0
-        return first
+        mask: Bools = self.codes[axis] == 0
+        return mask
 
     @property
     def degrees(self) -> Degrees:
@@ -193,4 +194,6 @@ class Cells:
                 return np.full(self.length, cluster.num_nodes)
             case "gpus_per_node":
                 return np.full(self.length, cluster.network.gpus_per_node)
+            case "gpus_per_domain":
+                return np.full(self.length, cluster.network.domain_size)
         raise KeyError(name)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import Bools, Candidates, Ints
 from primus_search.knobs import KNOBS
-from primus_search.space.constraints import as_rule
 from primus_search.space.context import Cells, Column, GridJob, reads
 from primus_search.space.framework_rules import conditionals_of, rules_of
 from primus_search.space.grid import Block, densified, idle_name, legal_block
@@ -86,11 +85,11 @@ class Enumerator:
             axes=space.axes,
             framework=choice.framework,
         )
-        rules = (*rules_of(choice.framework), *(as_rule(constraint, self.job) for constraint in space.constraints))
+        rules = rules_of(choice.framework, space.constraints)
         self._conditionals = conditionals_of(choice.framework)
         self.reasons = {rule.name: rule.reason for rule in rules} | {
-            idle_name(c.axis): f"{c.axis} has no effect there; one row stands for all (doubles)"
-            for c in self._conditionals
+            idle_name(axis): f"{axis} has no effect there; one row stands for all (doubles)"
+            for axis, _ in self._conditionals
         }
         self.raw_size = prod(self.job.sizes.values())
         self.removed: dict[str, int] = {}
@@ -208,19 +207,6 @@ class Enumerator:
     def blocks(self) -> tuple[Block, Block]:
         """The legal cells of the outer axes, and the legal combinations of the inner ones."""
         return self._outer, self._inner
-
-    def inner_rows_of(self, cell: int) -> Ints:
-        """The inner combinations that are legal in one outer cell."""
-        first = int(self._offset_of_cell[cell])
-        return self._rows_of_classes[first : first + int(self.starts[cell + 1] - self.starts[cell])]
-
-    def class_of(self, cells: Ints) -> Ints:
-        """A number per outer cell that tells which share their list of legal inner combinations."""
-        return self._offset_of_cell[cells]
-
-    def first_of(self, cells: Ints) -> Ints:
-        """The number of the first candidate of each outer cell; the others follow in the order of `inner_rows_of`."""
-        return self.starts[cells]
 
     @property
     def has_late_rules(self) -> bool:

@@ -1,6 +1,6 @@
 """A framework's contract as legality rules: what it cannot express, what it refuses, and axes without effect there."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,51 +8,32 @@ import numpy as np
 from primus_search.candidates import DEFAULTS, Bools
 from primus_search.framework import Framework, Spelling
 from primus_search.knobs import KNOB
-from primus_search.space.constraints import parse
 from primus_search.space.context import Cells, GridJob
-from primus_search.space.rules import CONDITIONALS, RULES, UNION_RULES, Conditional, Rule
+from primus_search.space.rules import CONDITIONALS, RULES, UNION_RULES, Keeps, Rule
+from primus_search.space.types import Constraint
 
 
-def rules_of(framework: Framework) -> tuple[Rule, ...]:
-    """Every rule that binds a job of the framework; the union's own rules for `any`."""
-    if framework.is_any:
-        return (*RULES, *UNION_RULES)
-    return (*RULES, *_expressible(framework), *_required(framework))
+def rules_of(framework: Framework, constraints: Sequence[Constraint] = ()) -> tuple[Rule, ...]:
+    """Every rule that binds a job of the framework, then the user's; the union's own rules for `any`."""
+    own = UNION_RULES if framework.is_any else [*_expressible(framework), *_required(framework)]
+    return (*RULES, *own, *(Rule.of(one.text, one.text, "a constraint of the space") for one in constraints))
 
 
-def conditionals_of(framework: Framework) -> tuple[Conditional, ...]:
-    """Axes that matter only sometimes: those of every job, and those of the framework."""
-    found = list(CONDITIONALS)
-    for idle in framework.idles:
-        is_idle = _has_one_of(idle.where, idle.words)
-        found.append(Conditional(axis=idle.axis, reads=(idle.where,), is_active=_unless(is_idle)))
-    return tuple(found)
+def conditionals_of(framework: Framework) -> tuple[tuple[str, Keeps], ...]:
+    """Axes that matter only sometimes, and where: those of every job, and those of the framework."""
+    return (*CONDITIONALS, *((idle.axis, _has_none_of(idle.where, idle.words)) for idle in framework.idles))
 
 
-Holds = Callable[[GridJob, Cells], Bools]
-
-
-def _has_one_of(axis: str, words: tuple[str, ...]) -> Holds:
-    def holds(job: GridJob, cells: Cells) -> Bools:
+def _has_none_of(axis: str, words: tuple[str, ...]) -> Keeps:
+    def keeps(job: GridJob, cells: Cells) -> Bools:
         codes = cells.ints(axis)
-        known = np.array([_word(job, axis, code) in words for code in range(int(codes.max(initial=0)) + 1)])
-        mask: Bools = known[codes]
-        return mask
+        return np.array([_word(job, axis, code) not in words for code in range(int(codes.max(initial=0)) + 1)])[codes]
 
-    return holds
-
-
-def _unless(holds: Holds) -> Holds:
-    return lambda job, cells: np.logical_not(holds(job, cells))
+    return keeps
 
 
 def _required(framework: Framework) -> list[Rule]:
-    rules = []
-    for one in framework.requires:
-        predicate = parse(one.holds)
-        reason = _with_source(framework, one.reason, one.source)
-        rules.append(Rule(name=one.name, reads=predicate.names, reason=reason, keeps=predicate))
-    return rules
+    return [Rule.of(one.name, one.holds, _with_source(framework, one.reason, one.source)) for one in framework.requires]
 
 
 def _with_source(framework: Framework, reason: str, source: str) -> str:
@@ -90,7 +71,7 @@ def _expressible(framework: Framework) -> list[Rule]:
     return rules
 
 
-def _has_schedule(framework: Framework) -> Callable[[GridJob, Cells], Bools]:
+def _has_schedule(framework: Framework) -> Keeps:
     def keeps(job: GridJob, cells: Cells) -> Bools:
         vpp, schedule = cells["vpp"], cells["schedule"]
         mask: Bools = cells["pp"] == 1
@@ -104,15 +85,14 @@ def _has_schedule(framework: Framework) -> Callable[[GridJob, Cells], Bools]:
     return keeps
 
 
-def _can_express(axis: str, knob: Spelling | None) -> Callable[[GridJob, Cells], Bools]:
+def _can_express(axis: str, knob: Spelling | None) -> Keeps:
     def keeps(job: GridJob, cells: Cells) -> Bools:
         codes = cells.ints(axis)
         if knob is None:
-            plain: Bools = codes == int(DEFAULTS[axis])
-            return plain
+            mask: Bools = codes == int(DEFAULTS[axis])
+            return mask
         legal = np.array([has_word(knob, _word(job, axis, code)) for code in range(int(codes.max(initial=0)) + 1)])
-        mask: Bools = legal[codes]
-        return mask
+        return legal[codes]
 
     return keeps
 

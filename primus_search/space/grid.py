@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import DEFAULTS, Ints
+from primus_search.candidates import DEFAULTS, Bools, Ints
 from primus_search.space.context import Cells, Column, GridJob, reads
-from primus_search.space.rules import Conditional, Rule
+from primus_search.space.rules import Keeps, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def legal_block(
     job: GridJob,
     axes: Sequence[str],
     rules: Sequence[Rule],
-    conditionals: Sequence[Conditional],
+    conditionals: Sequence[tuple[str, Keeps]],
     multiplier: int,
     removed: dict[str, int],
 ) -> Block:
@@ -60,14 +60,14 @@ def legal_block(
         block = _expanded(job, block, axis)
         behind = multiplier * prod(job.sizes[later] for later in axes[position + 1 :])
         known = set(block.axes)
-        for conditional in conditionals:
-            if conditional.axis == axis:
-                block = _idle_once(job, block, conditional, behind, removed)
+        for conditional, is_active in conditionals:
+            if conditional == axis:
+                block = _idle_once(job, block, axis, is_active(job, block.cells(job)), behind, removed)
         for rule in rules:
             wanted = reads(rule.reads)
             is_due = axis in wanted and wanted <= known
             if is_due or (position == 0 and not wanted):
-                block = _kept(job, block, rule, behind, removed)
+                block = _masked(block, rule.keeps(job, block.cells(job)), rule.name, behind, removed)
     return block
 
 
@@ -83,10 +83,8 @@ def _expanded(job: GridJob, block: Block, axis: str) -> Block:
     return Block(axes=(*block.axes, axis), values=values, codes=codes, idents=idents, length=block.length * size)
 
 
-def _idle_once(job: GridJob, block: Block, conditional: Conditional, behind: int, removed: dict[str, int]) -> Block:
-    axis = conditional.axis
-    active = conditional.is_active(job, block.cells(job))
-    block.values[axis] = np.where(active, block.values[axis], DEFAULTS[conditional.axis])
+def _idle_once(job: GridJob, block: Block, axis: str, active: Bools, behind: int, removed: dict[str, int]) -> Block:
+    block.values[axis] = np.where(active, block.values[axis], DEFAULTS[axis])
     block.idents[axis] = np.where(active, block.idents[axis], job.sizes[axis]).astype(np.int16)
     return _masked(block, active | (block.codes[axis] == 0), idle_name(axis), behind, removed)
 
@@ -94,10 +92,6 @@ def _idle_once(job: GridJob, block: Block, conditional: Conditional, behind: int
 def idle_name(axis: str) -> str:
     """The name under which the doubles of an idle axis are counted."""
     return f"{axis}_idle"
-
-
-def _kept(job: GridJob, block: Block, rule: Rule, behind: int, removed: dict[str, int]) -> Block:
-    return _masked(block, rule.keeps(job, block.cells(job)), rule.name, behind, removed)
 
 
 def _masked(block: Block, keep: NDArray[np.bool_], name: str, behind: int, removed: dict[str, int]) -> Block:

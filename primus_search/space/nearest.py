@@ -38,12 +38,12 @@ class Nearest:
         columns = {name: np.asarray(wanted.get(name, np.zeros(length)), dtype=np.int64) for name in AXES}
         cells = self._outer.nearest({name: columns[name] for name in OUTER})
         found = np.empty(length, dtype=np.int64)
-        kinds = self.enumerator.class_of(cells)
+        kinds = self.enumerator.class_of_cell[cells]
         for kind in np.unique(kinds):
             of_kind = np.flatnonzero(kinds == kind)
-            ordered = self._inner_of(int(kind), int(cells[of_kind[0]]))
+            ordered = self._inner_of(int(kind))
             rank = ordered.nearest({name: columns[name][of_kind] for name in INNER}, as_rank=True)
-            found[of_kind] = self.enumerator.first_of(cells[of_kind]) + rank
+            found[of_kind] = self.enumerator.starts[cells[of_kind]] + rank
         return found
 
     def positions(self, numbers: Ints) -> dict[str, Ints]:
@@ -53,10 +53,10 @@ class Nearest:
         found = {name: outer.codes[name][lines.cells].astype(np.int64) for name in OUTER}
         return found | {name: inner.codes[name][lines.inner].astype(np.int64) for name in INNER}
 
-    def _inner_of(self, kind: int, cell: int) -> "_Ordered":
+    def _inner_of(self, kind: int) -> "_Ordered":
         if kind not in self._inner:
             _, inner = self.enumerator.blocks
-            rows = self.enumerator.inner_rows_of(cell)
+            rows = self.enumerator.inner_lists[kind]
             self._inner[kind] = _Ordered(inner, INNER, self.enumerator.job.sizes, rows)
         return self._inner[kind]
 

@@ -11,29 +11,26 @@ what sync-free stages 2 and 3 switch on (DeepEP and the turbo grouped GEMM); arX
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Self
 
 import numpy as np
 
-from primus_search.candidates import Bools
+from primus_search.candidates import INNER_RANKS, Bools
 from primus_search.knobs import (
     CpComm,
     CudaGraph,
     DispatchBackend,
     Fp8,
-    GroupedGemm,
     Offload,
     Recompute,
     RecomputeMethod,
-    Sharding,
 )
 from primus_search.layout import COUNTED_ENDS
 from primus_search.model import Mamba2, Model
+from primus_search.space.constraints import parse
 from primus_search.space.context import Cells, Column, GridJob
 
 INTERLEAVED = "interleaved"
-SYNC_FREE_NEEDS_DEEPEP = 2  # from this stage on Primus turns on DeepEP and the turbo grouped GEMM itself
-
 MOST_OVERLAPPED_MTP = 1
 """MTP modules that overlapped expert exchange supports (Megatron-Core transformer_config.py)."""
 
@@ -52,46 +49,30 @@ class Rule:
     reason: str
     keeps: Keeps
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditional:
-    """An axis that matters only where `is_active`; elsewhere one row stays and its column holds the knob's default."""
-
-    axis: str
-    reads: tuple[str, ...]
-    is_active: Keeps
+    @classmethod
+    def of(cls, name: str, text: str, reason: str) -> Self:
+        """A rule from its text in the language of constraints."""
+        predicate = parse(text)
+        return cls(name=name, reads=predicate.names, reason=reason, keeps=predicate)
 
 
 RULES: list[Rule] = []
 """Rules of every job, in the order in which what they remove is counted."""
-UNION_RULES: list[Rule] = []
-"""Rules of single frameworks that bind a search over any framework; one framework brings its own instead."""
-CONDITIONALS: list[Conditional] = []
-"""Every axis that matters only sometimes; one that depends on another conditional axis comes after it."""
 
 
-def _rule(reads: str, *, reason: str, rules: list[Rule] = RULES) -> Callable[[Keeps], Keeps]:
+def _rule(reads: str, *, reason: str) -> Callable[[Keeps], Keeps]:
     """Add a predicate on some columns, blanks between, to the rules, named as the function."""
 
     def add(keeps: Keeps) -> Keeps:
-        rules.append(Rule(name=keeps.__name__, reads=tuple(reads.split()), reason=reason, keeps=keeps))
+        RULES.append(Rule(name=keeps.__name__, reads=tuple(reads.split()), reason=reason, keeps=keeps))
         return keeps
 
     return add
 
 
-_union_rule = partial(_rule, rules=UNION_RULES)
-"""Add a predicate to the rules of a search over any framework."""
-
-
-def _matters(axis: str, reads: str = "") -> Callable[[Keeps], Keeps]:
-    """Add a predicate on some columns that tells where an axis has an effect."""
-
-    def add(is_active: Keeps) -> Keeps:
-        CONDITIONALS.append(Conditional(axis=axis, reads=tuple(reads.split()), is_active=is_active))
-        return is_active
-
-    return add
+def _holds(name: str, text: str, reason: str) -> None:
+    """Add a rule that the language of constraints can say."""
+    RULES.append(Rule.of(name, text, reason))
 
 
 def everywhere(cells: Cells, claim: bool) -> Bools:
@@ -153,24 +134,36 @@ def sequence_parallel_splits(job: GridJob, c: Cells) -> Bools:
 
 @_rule(
     "cp_comm tp cp",
-    reason="an all-to-all of context parallelism deals out whole heads: tp * cp divides heads and key-value heads "
+    reason="an all-to-all of context parallelism deals out whole heads: tp times its ranks (cp, or N of a2aN_p2p) "
+    "divides heads and key-value heads "
     "(NVIDIA/TransformerEngine pytorch/attention/dot_product_attention/context_parallel.py)",
 )
 def exchanges_whole_heads(job: GridJob, c: Cells) -> Bools:
-    model, ranks = job.model, c["tp"] * c["cp"]
+    model = job.model
+    ranks = np.where(c["cp_comm"] == CpComm.A2A, c["cp"], INNER_RANKS[c["cp_comm"]])
     sizes = [model.num_heads] if model.latent is not None else [model.num_heads, model.num_kv_heads]
-    mask: Bools = (c["cp_comm"] != CpComm.A2A) | divides_all(ranks, sizes)
+    mask: Bools = (ranks == 0) | divides_all(c["tp"] * np.maximum(ranks, 1), sizes)
     return mask
 
 
-@_union_rule(
-    "sequence_parallel tp",
-    reason="a model with experts under tensor parallelism needs sequence parallelism (Megatron-LM)",
+@_rule(
+    "cp_comm cp",
+    reason="an all-to-all inside a ring has fewer ranks than cp and divides it (with cp ranks it is a2a: doubles)",
 )
-def experts_need_sequence_parallel(job: GridJob, c: Cells) -> Bools:
-    if not job.model.is_moe:
-        return everywhere(c, True)
-    mask: Bools = (c["tp"] == 1) | c["sequence_parallel"].astype(bool)
+def ring_has_whole_groups(job: GridJob, c: Cells) -> Bools:
+    inner, cp = INNER_RANKS[c["cp_comm"]], c["cp"]
+    mask: Bools = (inner == 0) | ((inner < cp) & (cp % np.maximum(inner, 1) == 0))
+    return mask
+
+
+@_rule(
+    "cp_comm",
+    reason="an all-to-all inside a ring takes neither sliding windows nor attention sinks "
+    "(NVIDIA/TransformerEngine pytorch/attention/dot_product_attention: context_parallel.py, utils.py)",
+)
+def ring_of_groups_sees_everything(job: GridJob, c: Cells) -> Bools:
+    limited = any(job.model.windows) or job.model.has_attention_sinks
+    mask: Bools = (INNER_RANKS[c["cp_comm"]] == 0) | (not limited)
     return mask
 
 
@@ -227,26 +220,13 @@ def schedule_serves(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_union_rule("schedule pp microbatches", reason="interleaved needs micro-batches to be a multiple of pp (Megatron-LM)")
-def interleaving_rounds(job: GridJob, c: Cells) -> Bools:
-    if INTERLEAVED not in job.schedules:
-        return everywhere(c, True)
-    interleaved = c["schedule"] == job.schedules.index(INTERLEAVED)
-    mask: Bools = ~interleaved | (c["microbatches"] % c["pp"] == 0)
-    return mask
-
-
-@_rule(
-    "microbatch_group pp microbatches",
-    reason="a group of micro-batches has at least pp and leaves none or at least pp over (Megatron-LM "
+_holds(
+    "groups_fill_the_pipeline",
+    "microbatch_group == 0 or (pp <= microbatch_group <= microbatches "
+    "and (microbatches % microbatch_group == 0 or microbatches % microbatch_group >= pp))",
+    "a group of micro-batches has at least pp and leaves none or at least pp over (Megatron-LM "
     "megatron/core/pipeline_parallel/schedules.py)",
 )
-def groups_fill_the_pipeline(job: GridJob, c: Cells) -> Bools:
-    group, microbatches = np.maximum(c.ints("microbatch_group"), 1), c.ints("microbatches")
-    rest = microbatches % group
-    fills = (group >= c["pp"]) & (group <= microbatches) & ((rest == 0) | (rest >= c["pp"]))
-    mask: Bools = (c["microbatch_group"] == 0) | fills
-    return mask
 
 
 @_rule("microbatch_group pp microbatches", reason="groups of pp micro-batches are already there as 0 (doubles)")
@@ -270,16 +250,12 @@ def layout_is_new(job: GridJob, c: Cells) -> Bools:
 # --- recompute and offload -------------------------------------------------------------------------------------------
 
 
-@_rule("recompute", reason="recomputed modules exist in the model, and full recompute stands alone")
-def recompute_modules(job: GridJob, c: Cells) -> Bools:
-    flags = c.ints("recompute")
-    mask = everywhere(c, True)
-    if job.model.latent is None:
-        mask &= (flags & Recompute.MLA_UP_PROJ) == 0
-    if not job.model.is_moe:
-        mask &= (flags & Recompute.MOE_ACTIVATION) == 0
-    mask &= ((flags & Recompute.FULL) == 0) | (flags == Recompute.FULL)
-    return mask
+_holds(
+    "recompute_modules",
+    "('mla_up_proj' not in recompute or has_latent_attention) "
+    "and ('moe_activation' not in recompute or has_experts) and ('full' not in recompute or recompute == 'full')",
+    "recomputed modules exist in the model, and full recompute stands alone",
+)
 
 
 @_rule(
@@ -288,8 +264,7 @@ def recompute_modules(job: GridJob, c: Cells) -> Bools:
 )
 def recompute_layers(job: GridJob, c: Cells) -> Bools:
     most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
-    mask: Bools = c["recompute_num_layers"] <= most
-    return mask
+    return c["recompute_num_layers"] <= most
 
 
 @_rule(
@@ -305,20 +280,12 @@ def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_union_rule("schedule recompute", reason="schedules that split the weight gradient run without recompute (AMD Primus)")
-def split_weight_recompute(job: GridJob, c: Cells) -> Bools:
-    splits = np.array([algorithm.splits_weight for algorithm in job.algorithms])
-    mask: Bools = ~splits[c.ints("schedule")] | (c["recompute"] == Recompute.NONE)
-    return mask
-
-
 @_rule(
     "offload_layers pp vpp pipeline_layout", reason="offload_layers is at most the layers of the fullest virtual stage"
 )
 def offload_layers(job: GridJob, c: Cells) -> Bools:
     most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
-    mask: Bools = c["offload_layers"] <= most
-    return mask
+    return c["offload_layers"] <= most
 
 
 @_rule(
@@ -340,28 +307,6 @@ def offloaded_modules(job: GridJob, c: Cells) -> Bools:
 # --- experts ---------------------------------------------------------------------------------------------------------
 
 
-@_union_rule("deepep ep", reason="DeepEP needs experts and ep > 1")
-def deepep_has_experts(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = ~c["deepep"].astype(bool) | ((c["ep"] > 1) & job.model.is_moe)
-    return mask
-
-
-@_union_rule("sync_free_stage ep", reason="sync-free stages need experts and ep > 1")
-def sync_free_has_experts(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = (c["sync_free_stage"] == 0) | ((c["ep"] > 1) & job.model.is_moe)
-    return mask
-
-
-@_union_rule(
-    "sync_free_stage deepep grouped_gemm",
-    reason="sync-free stages 2 and 3 bring DeepEP and the turbo grouped GEMM with them (AMD Primus)",
-)
-def sync_free_implies_deepep(job: GridJob, c: Cells) -> Bools:
-    turbo = c["grouped_gemm"] == GroupedGemm.TURBO
-    mask: Bools = (c["sync_free_stage"] < SYNC_FREE_NEEDS_DEEPEP) | (c["deepep"].astype(bool) & turbo)
-    return mask
-
-
 @_rule(
     "exchange_overlap ep recompute",
     reason="overlapped expert exchange needs ep > 1 and no full recompute (Megatron-Core transformer_config.py)",
@@ -373,13 +318,11 @@ def exchange_overlap_exchanges(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule(
-    "exchange_overlap pp schedule",
-    reason="overlapped expert exchange needs the interleaved schedule where pp > 1 (Megatron-Core)",
+_holds(
+    "exchange_overlap_interleaves",
+    "not exchange_overlap or pp == 1 or schedule == 'interleaved'",
+    "overlapped expert exchange needs the interleaved schedule where pp > 1 (Megatron-Core)",
 )
-def exchange_overlap_interleaves(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = ~c["exchange_overlap"].astype(bool) | (c["pp"] == 1) | interleaves(job, c)
-    return mask
 
 
 @_rule(
@@ -391,11 +334,11 @@ def exchange_overlap_interleaves(job: GridJob, c: Cells) -> Bools:
 def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
     graph = c.ints("cuda_graph")
     if not job.model.is_moe:
-        dense: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
-        return dense
+        mask: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
+        return mask
     backend, is_usual = c.ints("dispatch_backend"), job.cluster.stack.memory.group_buffer_copies > 0
     is_hybrid = (backend == DispatchBackend.HYBRIDEP) | ((backend == DispatchBackend.STACK) & is_usual)
-    mask: Bools = (graph != CudaGraph.FULL) | (c["deepep"].astype(bool) & is_hybrid)
+    mask = (graph != CudaGraph.FULL) | (c["deepep"].astype(bool) & is_hybrid)
     return mask
 
 
@@ -412,18 +355,13 @@ def graph_has_grouped_products(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-@_rule(
-    "cuda_graph recompute offload_layers sharding",
-    reason="graphs of modules run without full recompute and without offloading, and no graph with sharded weights "
+_holds(
+    "graph_suits_memory_savers",
+    "(cuda_graph in ['none', 'full'] or ('full' not in recompute and offload_layers == 0)) "
+    "and (cuda_graph == 'none' or sharding in ['none', 'distributed_optimizer'])",
+    "graphs of modules run without full recompute and without offloading, and no graph with sharded weights "
     "(Megatron-Core transformer_config.py, training.py)",
 )
-def graph_suits_memory_savers(job: GridJob, c: Cells) -> Bools:
-    graph = c.ints("cuda_graph")
-    of_modules = (graph == CudaGraph.ROUTER) | (graph == CudaGraph.PARTIAL)
-    is_full = (c.ints("recompute") & Recompute.FULL) != 0
-    clashes = of_modules & (is_full | (c["offload_layers"] > 0)) | (graph > 0) & (c["sharding"] >= Sharding.ZERO2)
-    mask: Bools = ~clashes
-    return mask
 
 
 # --- precision and sharding ------------------------------------------------------------------------------------------
@@ -449,96 +387,90 @@ def attention_has_format(job: GridJob, c: Cells) -> Bools:
     cluster = job.cluster
     has_kernel = bool(cluster.accelerator.attention.in_fp8(cluster.stack.kernels.attention_kernel))
     suits = has_kernel & np.isin(c.ints("fp8"), (Fp8.HYBRID, Fp8.DELAYED, Fp8.MXFP8, Fp8.NVFP4))
-    mask: Bools = ~c["fp8_attention"].astype(bool) | suits
-    return mask
+    return ~c["fp8_attention"].astype(bool) | suits
 
 
-@_union_rule("sharding pp", reason="ZeRO-2, FSDP2 and HSDP run without pipeline parallelism (Megatron-LM, DeepSpeed)")
-def sharded_gradients_no_pipeline(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = (c["sharding"] < Sharding.ZERO2) | (c["pp"] == 1)
-    return mask
-
-
-@_rule("sharding shard_group dp cp", reason="HSDP shards over a proper divisor of the dp * cp replicas")
-def shard_group_divides(job: GridJob, c: Cells) -> Bools:
-    hybrid = c["sharding"] == Sharding.HSDP
-    replicas = c.ints("dp") * c.ints("cp")
-    group = np.maximum(c.ints("shard_group"), 1)
-    proper = (c["shard_group"] > 1) & (group < replicas) & (replicas % group == 0)
-    mask: Bools = ~hybrid | proper
-    return mask
+_holds(
+    "shard_group_divides",
+    "sharding != 'hsdp' or (1 < shard_group < dp * cp and dp * cp % shard_group == 0)",
+    "HSDP shards over a proper divisor of the dp * cp replicas",
+)
 
 
 def has_replicas(job: GridJob, c: Cells) -> Bools:
     """Of the dense part, or of experts: without experts their replicas are a quotient of degrees and no ranks."""
-    mask: Bools = (c.ints("dp") * c.ints("cp") > 1) | ((c.ints("edp") > 1) & job.model.is_moe)
-    return mask
+    return (c.ints("dp") * c.ints("cp") > 1) | ((c.ints("edp") > 1) & job.model.is_moe)
 
 
 @_rule("sharding dp cp edp", reason="with one replica the first sharding stands for all (doubles)")
 def nothing_to_shard(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = has_replicas(job, c) | c.is_first_choice("sharding")
-    return mask
+    return has_replicas(job, c) | c.is_first_choice("sharding")
 
 
 @_rule("overlap_grad_reduce dp cp edp", reason="with one replica there is no gradient traffic to overlap (doubles)")
 def nothing_to_reduce(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = has_replicas(job, c) | c.is_first_choice("overlap_grad_reduce")
+    return has_replicas(job, c) | c.is_first_choice("overlap_grad_reduce")
+
+
+# --- rules of single frameworks ---------------------------------------------------------------------------------------
+
+
+def _has_no_split_recompute(job: GridJob, c: Cells) -> Bools:
+    splits = np.array([algorithm.splits_weight for algorithm in job.algorithms])
+    mask: Bools = ~splits[c.ints("schedule")] | (c["recompute"] == Recompute.NONE)
     return mask
+
+
+UNION_RULES = (
+    Rule.of(
+        "experts_need_sequence_parallel",
+        "not has_experts or tp == 1 or sequence_parallel",
+        "a model with experts under tensor parallelism needs sequence parallelism (Megatron-LM)",
+    ),
+    Rule.of(
+        "interleaving_rounds",
+        "schedule != 'interleaved' or microbatches % pp == 0",
+        "interleaved needs micro-batches to be a multiple of pp (Megatron-LM)",
+    ),
+    Rule(
+        name="split_weight_recompute",
+        reads=("schedule", "recompute"),
+        reason="schedules that split the weight gradient run without recompute (AMD Primus)",
+        keeps=_has_no_split_recompute,
+    ),
+    Rule.of("deepep_has_experts", "not deepep or (ep > 1 and has_experts)", "DeepEP needs experts and ep > 1"),
+    Rule.of(
+        "sync_free_has_experts",
+        "sync_free_stage == 0 or (ep > 1 and has_experts)",
+        "sync-free stages need experts and ep > 1",
+    ),
+    Rule.of(
+        "sync_free_implies_deepep",
+        "sync_free_stage < 2 or (deepep and grouped_gemm == 'turbo')",
+        "sync-free stages 2 and 3 bring DeepEP and the turbo grouped GEMM with them (AMD Primus)",
+    ),
+    Rule.of(
+        "sharded_gradients_no_pipeline",
+        "sharding in ['none', 'distributed_optimizer'] or pp == 1",
+        "ZeRO-2, FSDP2 and HSDP run without pipeline parallelism (Megatron-LM, DeepSpeed)",
+    ),
+)
+"""Rules of single frameworks that bind a search over any framework; one framework brings its own instead."""
 
 
 # --- axes that matter only sometimes --------------------------------------------------------------------------------
 
-
-@_matters("recompute_num_layers", "recompute")
-def is_full(job: GridJob, c: Cells) -> Bools:
-    full: Bools = (c.ints("recompute") & Recompute.FULL) != 0
-    return full
-
-
-@_matters("recompute_method", "recompute recompute_num_layers")
-def counts_layers(job: GridJob, c: Cells) -> Bools:
-    return is_full(job, c) & (c["recompute_num_layers"] > 0)
-
-
-@_matters("microbatch_group", "schedule pp")
-def interleaves(job: GridJob, c: Cells) -> Bools:
-    is_interleaved = np.array([name == INTERLEAVED for name in job.schedules])
-    mask: Bools = is_interleaved[c.ints("schedule")] & (c["pp"] > 1)
-    return mask
-
-
-@_matters("shard_group", "sharding")
-def shards_in_groups(job: GridJob, c: Cells) -> Bools:
-    groups: Bools = c["sharding"] == Sharding.HSDP
-    return groups
-
-
-@_matters("grouped_gemm")
-def has_experts(job: GridJob, c: Cells) -> Bools:
-    return everywhere(c, job.model.is_moe)
-
-
-@_matters("dispatch_backend", "deepep")
-def dispatches_fused(job: GridJob, c: Cells) -> Bools:
-    fused: Bools = c["deepep"].astype(bool)
-    return fused
-
-
-@_matters("sequence_parallel", "tp")
-def splits_tensors(job: GridJob, c: Cells) -> Bools:
-    splits: Bools = c["tp"] > 1
-    return splits
-
-
-@_matters("tp_overlap", "tp sequence_parallel")
-def splits_sequence(job: GridJob, c: Cells) -> Bools:
-    """Overlapped tensor-parallel traffic is that of sequence parallelism (Megatron-LM training/arguments.py)."""
-    splits: Bools = (c["tp"] > 1) & c["sequence_parallel"].astype(bool)
-    return splits
-
-
-@_matters("cp_comm", "cp")
-def splits_context(job: GridJob, c: Cells) -> Bools:
-    splits: Bools = c["cp"] > 1
-    return splits
+CONDITIONALS: tuple[tuple[str, Keeps], ...] = (
+    ("recompute_num_layers", parse("'full' in recompute")),
+    ("recompute_method", parse("'full' in recompute and recompute_num_layers > 0")),
+    ("microbatch_group", parse("schedule == 'interleaved' and pp > 1")),
+    ("shard_group", parse("sharding == 'hsdp'")),
+    ("grouped_gemm", parse("has_experts")),
+    ("dispatch_backend", parse("deepep")),
+    ("sequence_parallel", parse("tp > 1")),
+    # Overlapped tensor-parallel traffic is that of sequence parallelism (Megatron-LM training/arguments.py).
+    ("tp_overlap", parse("tp > 1 and sequence_parallel")),
+    ("cp_comm", parse("cp > 1")),
+)
+"""Every axis that matters only sometimes, and where: elsewhere one row stays, whose column holds the knob's default.
+One that depends on another conditional axis comes after it."""

@@ -50,6 +50,10 @@ class KeptMemory:
     has_room_for_every_row: bool
     """Without DeepEP a device has room for every token of its expert-parallel group at its experts."""
 
+    keeps_fp8_activations: bool
+    """Under FP8, experts keep the cast of an activation whose recompute drops the BF16 one: their GEMM saves what it
+    reads. Otherwise it saves its BF16 input, which is dropped (`save_original_input` of Transformer Engine)."""
+
     latent_kv_padding: bool
     """Values are padded to the query/key head size for MLA attention."""
 

@@ -72,7 +72,7 @@ def rates(space_name: str) -> None:
         rows = int(enumerator.starts[last] - enumerator.starts[cell])
 
         def legal_and_fits(cell: int = cell, last: int = last) -> None:
-            cells, bundle = costs.bundles.between(cell, last)
+            cells, bundle = costs.bundles.of(np.arange(cell, last))
             costs.missing_bytes(costs.memory_bytes(cells, costs.bundles.example[bundle]))
 
         spent["memory cold"] += seconds(legal_and_fits) * CHUNK / rows

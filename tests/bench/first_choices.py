@@ -44,7 +44,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PAGE)
     args = parser.parse_args()
     assert measured_table(TABLES).runs
-    rows = validated(TABLES).with_rates(left_out_rates(TABLES, SPLIT)).rows
+    found = validated(TABLES)
+    rows = found.with_rates(left_out_rates([row.run for row in found.rows], SPLIT)).rows
     text = page(sweeps(rows))
     args.out.write_text(text, encoding="utf-8")
     print(text)

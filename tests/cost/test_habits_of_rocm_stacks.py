@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from primus_search.candidates import Candidates
-from primus_search.cost.parts.layer import attention_family
+from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.stage import race_s
 from primus_search.cost.traffic.expert_parallel import exchange_s
 from primus_search.declare.hardware_files import load_hardware, load_stack

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from primus_search.candidates import Candidates, joined
-from primus_search.cost.confidence.switch_evidence import SwitchEvidence, unmeasured
+from primus_search.cost.confidence.switch_evidence import SwitchEvidence, shape_of, unmeasured
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
@@ -41,6 +41,15 @@ def test_what_the_nearest_run_lacks_takes_its_value() -> None:
 
 def test_a_device_without_runs_has_measured_no_switch() -> None:
     assert part_of("MI250X", deepep=True, tp=8)["deepep"] is False
+
+
+def test_a_run_in_another_number_format_or_of_another_model_says_nothing() -> None:
+    assert part_of(deepep=True, fp8="mxfp8")["deepep"] is False
+    shipped, both = load_switches(), Candidates.from_words({"fp8": "mxfp8", "deepep": True, "cuda_graph": "partial"})
+    other = load_model("kimi_k2")
+    assert not unmeasured(both, shipped.measured_part("B200", MOE, both)).any()
+    assert unmeasured(both, shipped.measured_part("B200", other, both)).all()
+    assert shape_of(MOE) == "48 layers of 2048, 128 experts" != shape_of(other)
 
 
 def test_layouts_are_no_switches() -> None:

@@ -5,14 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Fp8, Sharding, degrees
+from primus_search.candidates import Candidates, CpComm, Fp8, Sharding, degrees
 from primus_search.cluster import Cluster
-from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, all_to_all_s, reduce_scatter_s
-from primus_search.cost.traffic.comm_table import exposed_s
+from primus_search.cost.laws.collectives import (
+    Group,
+    all_gather_s,
+    all_reduce_s,
+    all_to_all_s,
+    reduce_scatter_s,
+    send_s,
+)
+from primus_search.cost.traffic.comm_table import LayerTraffic, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.data_parallel import DataParallel, data_parallel
 from primus_search.cost.traffic.expert_parallel import expert_parallel
-from primus_search.cost.traffic.sharding import ShardedLayer, sharded_layer
+from primus_search.cost.traffic.sharding import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.job import Job
@@ -69,7 +76,7 @@ def gradients(c: Candidates, *, stack: Stack = PLAIN, world: int = 256, compute:
     )
 
 
-def sharded(c: Candidates, *, world: int = 256, forward_s: float = 0.0, backward_s: float = 0.0) -> ShardedLayer:
+def sharded(c: Candidates, *, world: int = 256, forward_s: float = 0.0, backward_s: float = 0.0) -> LayerTraffic:
     d = degrees(c, world=world, global_batch_size=WORKLOAD.global_batch_size)
     return sharded_layer(
         H100,
@@ -152,10 +159,10 @@ def context(c: Candidates, *, comm: str = "p2p", overlap: float = 0.0, attention
     return context_parallel(job(stack), c, forward_s=attention_s, backward_s=attention_s)
 
 
-@pytest.mark.parametrize("comm", ["p2p", "a2a", "all_gather"])
-def test_context_parallel_is_not_free(comm: str) -> None:
+@pytest.mark.parametrize("way", [way for way in CpComm if way is not CpComm.STACK])
+def test_context_parallel_is_not_free(way: CpComm) -> None:
     """[W12] [W16] Splitting a sequence costs the exchange of keys and values, in forward and in backward."""
-    got = context(Candidates.table(cp=[1, 2, 8]), comm=comm)
+    got = context(Candidates.table(cp=[1, 2, 8], cp_comm=int(way)))
     assert got.forward.seconds[0] == got.backward.seconds[0] == 0.0
     key_value_bytes = 8192 / 8 * 8 * 2 * 128 * 2.0
     assert got.forward.seconds[2] > key_value_bytes / H100.link_bytes_per_s
@@ -175,6 +182,36 @@ def test_a_ring_step_hides_behind_its_own_share_of_attention_only() -> None:
     assert context(c, overlap=1.0, attention_s=100 * total).forward.exposed_s == pytest.approx(0.0, abs=1e-12)
     half = context(c, overlap=1.0, attention_s=total / 2).forward.exposed_s
     assert half == pytest.approx(total - 7 / 8 * total / 2)
+
+
+def test_an_all_to_all_inside_a_ring_sends_each_part_over_its_own_links() -> None:
+    """16 ranks on nodes of 8: heads for tokens inside the node, one step of the ring between the nodes."""
+    got = context(Candidates.table(cp=16, cp_comm=int(CpComm.A2A8_P2P)))
+    tokens = 8192 / 16
+    queries, keys = tokens * 32 * 128 * 2.0, tokens * 8 * 128 * 2.0
+    inside = 2 * all_to_all_s(H100, queries, Group(8, 1)) + all_to_all_s(H100, 2 * keys, Group(8, 1))
+    one, two = (send_s(H100, part * 2 * keys, Group(2, 8)) for part in (1, 2))
+    assert got.forward.seconds == pytest.approx(inside + one)
+    assert got.backward.seconds == pytest.approx(inside + two + one)
+    assert got.forward.count == 4 + 1 and got.backward.count == 4 + 2
+    assert got.forward.count * got.forward.message_bytes == pytest.approx(2 * queries + 2 * keys + 2 * keys)
+
+
+@pytest.mark.parametrize("way", [way for way in CpComm if way.inner_ranks])
+def test_an_all_to_all_of_every_rank_leaves_no_ring(way: CpComm) -> None:
+    c = Candidates.table(cp=way.inner_ranks, cp_comm=[int(way), int(CpComm.A2A)])
+    got = context(c, overlap=0.5, attention_s=1e-3)
+    for sent in (got.forward, got.backward):
+        assert sent.seconds[0] == sent.seconds[1] and sent.exposed_s[0] == sent.exposed_s[1]
+
+
+def test_a_step_of_a_ring_of_groups_hides_behind_the_attention_of_that_step() -> None:
+    c = Candidates.table(cp=16, cp_comm=int(CpComm.A2A4_P2P))
+    shown, hidden = context(c).forward, context(c, overlap=1.0, attention_s=1e-5).forward
+    assert shown.exposed_s - hidden.exposed_s == pytest.approx(3 * 1e-5 / 4)
+    free = context(c, overlap=1.0, attention_s=1.0).forward.exposed_s
+    ring_s = 3 * send_s(H100, 8192 / 16 * 8 * 2 * 128 * 2.0, Group(4, 4))
+    assert shown.seconds - free == pytest.approx(ring_s), "the all-to-all is never hidden"
 
 
 # --- expert parallel ------------------------------------------------------------------------------------------------
@@ -217,7 +254,7 @@ def test_hidden_traffic_never_exceeds_the_compute_it_hides_behind() -> None:
     stack = with_numbers(PLAIN, {"shared_expert_overlap": True, "expert_overlap": 1.0})
     c = Candidates.table(ep=32, deepep=[False, True])
     got = experts(c, stack=stack, shared=1e-4, rest=2e-4).forward
-    assert got.hidden_s == pytest.approx(3e-4)
+    assert got.seconds - got.exposed_s == pytest.approx(3e-4)
     assert (got.exposed_s > 0).all()
     flooded = experts(c, stack=stack, shared=1.0, rest=1.0).forward
     assert flooded.exposed_s == pytest.approx(0.0, abs=1e-12)

@@ -331,7 +331,7 @@ def test_a_cut_parquet_file_is_refused_by_its_readers(tmp_path: Path) -> None:
         Kept.open(tmp_path, 0, is_exact=True)
     assert str(caught.value).startswith(f"{tmp_path}/candidates.parquet: is not what the run wrote")
     with pytest.raises(InputError):
-        write_report(tmp_path)
+        write_report(SavedRun.open(tmp_path))
 
 
 def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:

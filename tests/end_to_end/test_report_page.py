@@ -38,7 +38,7 @@ def named_like_an_attack(folder: Path) -> Path:
     """A run whose model and notes are markup, with its page."""
     facts = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(facts | {"model": NASTY, "notes": [NASTY]}))
-    write_report(folder)
+    write_report(SavedRun.open(folder))
     return folder
 
 

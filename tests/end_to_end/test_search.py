@@ -19,7 +19,7 @@ from primus_search.exploration import Options, RunFolder, SearchResult, run_sear
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import MEMORY_IGNORES
 from primus_search.exploration.exhaustive.shortlist import PER_GROUP, SLOWEST, without_noise
-from primus_search.exploration.run_folder.folder import RANKED_ROWS
+from primus_search.exploration.result import RANKED_ROWS
 from primus_search.space import Enumerator, Space
 
 SMALL = {"sync_free_stage": [0, 1], "loss_fusion": True, "etp": 1, "cp": [1, 2], "micro_batch_size": [1, 2]}

@@ -5,7 +5,10 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from primus_search.candidates import Candidates
 from primus_search.cli import app
 from primus_search.declare import load_space, make_space
 from primus_search.declare.framework_files import framework_names, load_framework
+from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.presets import load_preset, shape
 from primus_search.declare.source import parse
 from primus_search.errors import InputError
@@ -26,9 +30,11 @@ from primus_search.export.megatron_arguments import canonical, group_size
 from primus_search.export.ranks import ranks_of
 from primus_search.export.torchtitan_models import model_file
 from primus_search.framework import Framework
-from primus_search.knobs import KNOBS, Kind, Scope
+from primus_search.knobs import KNOBS, DispatchBackend, Kind, Scope
 from primus_search.layout import Layout
 from primus_search.space import Space
+from primus_search.space.auto import auto_values
+from primus_search.workload import Workload
 from tests.support.launched import CLIENTS, MISSING, jobs, verdicts
 
 FRAMEWORKS = tuple(name for name in framework_names() if name != "any")
@@ -58,7 +64,7 @@ EVERY_KNOB = {
     "pipeline_layout": ["even", "balanced", {"first": 3, "last": 5}], "offload_layers": [0, 1, 4],
     "offload_modules": ["none", "core_attn", "core_attn+attn_proj", "attn_norm+qkv_linear+mlp_norm"],
     "microbatch_group": [0, 4, 6, 8, 12],
-    "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2],
+    "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2, 4],
 }  # fmt: skip
 OF_EXPERTS = {
     "deepep": [True, False], "sync_free_stage": [0, 1, 2, 3], "grouped_gemm": ["turbo", "legacy"], "ep": [1, 2, 8],
@@ -141,6 +147,53 @@ def test_random_candidates_come_back_from_their_files(own: str, framework: str, 
         assert read_back(job, tmp_path) == canonical_row(job)
 
 
+def rings_of_groups(framework: str) -> Space:
+    """A space of all-to-alls inside rings; 64 ranks of 32 heads and 8 key-value heads."""
+    axes = {"cp": [4, 8, 16, 32], "cp_comm": [f"a2a{ranks}_p2p" for ranks in (2, 4, 8, 16)], "micro_batch_size": 1}
+    spelled = {"model": "llama3.1_8b", "hardware": "h100" if framework == "nemo" else "mi355x", "nodes": 8}
+    workload = {"seq_length": 65536, "global_batch_size": 64}
+    return make_space(spelled | {"space": axes, "workload": workload, "framework": framework}, name="rings")
+
+
+@pytest.mark.parametrize("framework", ["primus", "megatron", "nemo"])
+def test_an_all_to_all_inside_a_ring_comes_back_with_its_ranks(framework: str, tmp_path: Path) -> None:
+    found = set()
+    for job in jobs(rings_of_groups(framework), 30):
+        text = launch_files(job).texts[MAIN_FILE[framework]]
+        inner = int(job.row["cp_comm"].removeprefix("a2a").removesuffix("_p2p"))
+        assert re.search(rf"hierarchical.context.parallel.sizes\W+{inner}\W+{job.row['cp'] // inner}\b", text)
+        found.add(inner)
+        if framework != "nemo":
+            assert read_back(job, tmp_path) == canonical_row(job)
+    assert found == {2, 4, 8}, "16 ranks do not divide 8 key-value heads"
+
+
+@pytest.mark.parametrize(
+    ("cp", "levels", "word"),
+    [
+        (8, "8 1", "a2a"),
+        (8, "1 8", "p2p"),
+        (8, "4 2", "a2a4_p2p"),
+        (8, "2 2 2", None),
+        (8, "4 4", None),
+        (12, "6 2", None),
+    ],
+)
+def test_levels_of_context_are_read_as_transformer_engine_takes_them(
+    cp: int, levels: str, word: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "megatron.sh"
+    path.write_text(f"torchrun pretrain_gpt.py --context-parallel-size {cp} --cp-comm-type a2a+p2p "
+                    f"--hierarchical-context-parallel-sizes {levels} --micro-batch-size 1 --global-batch-size 64 "
+                    "--seq-length 65536\n")  # fmt: skip
+    model = load_preset("llama3.1_8b").model
+    if word is None:
+        with pytest.raises(InputError, match="hierarchical_context_parallel_sizes: "):
+            read_experiment(path, 96, model)
+    else:
+        assert read_experiment(path, 96, model).candidate.row(0)["cp_comm"] == word
+
+
 @pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
 def test_models_of_mixed_layers_come_back_from_their_files(model: str, framework: str, tmp_path: Path) -> None:
     """With every layer: the file's own model has the parameters of the searched one, padding of its head aside."""
@@ -180,14 +233,6 @@ def test_an_experiment_that_names_primus_own_model_is_that_model(
     assert found.model is not None and shape(found.model) == shape(job.model)
     # Primus' defaults say how context parallelism communicates where a candidate leaves it to the stack.
     assert found.candidate.row(0) | {"cp_comm": "stack"} == canonical_row(job) | {"cp_comm": "stack"}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
-@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
-def test_frameworks_accept_models_of_mixed_layers(model: str, framework: str, tmp_path: Path) -> None:
-    files = written(mixed_space(model, framework), model, 2 * FEW, tmp_path)
-    assert [one for judge in JUDGES[framework] for one in refused(judge, files, 0)] == []
 
 
 @pytest.mark.parametrize(("space", "framework"), [("mixtral_8x22b", "primus"), ("llama3.1_405b_h100", "megatron")])
@@ -250,28 +295,71 @@ def written(space: Space, name: str, count: int, folder: Path) -> list[Path]:
     return made
 
 
-def refused(judge: str, files: list[Path], layers: int) -> list[dict[str, object]]:
+def refused(judge: str, files: list[Path], layers: int) -> list[Mapping[str, object]]:
     """The files that a framework's own check does not accept, and why."""
     answers = verdicts(judge, files, layers)
     assert len(answers) == len(files) and files
-    return [answer for answer in answers if not answer["accepted"]]
+    return refusals(answers)
 
 
 JUDGED = [(judge, framework) for framework, judges in JUDGES.items() for judge in judges]
+Judged = Callable[[str], Mapping[str, Sequence[Mapping[str, object]]]]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """What a judge says of random candidates, by their space; it starts once for all of them, as that takes seconds.
+
+    torchtitan's starts once for each of the three commonest numbers of layers.
+    """
+
+    @cache
+    def samples(framework: str) -> dict[int, dict[str, list[Path]]]:
+        """Files of each space, by layers for torchtitan."""
+        folder = tmp_path_factory.mktemp(framework)
+        spaces = {name: shipped_space(name, framework) for name, on in SHIPPED.items() if framework in on}
+        spaces |= {name: own_space(name, framework) for name in OWN}
+        if framework == "torchtitan":
+            by_layers: dict[int, dict[str, list[Path]]] = {}
+            for name, space in spaces.items():
+                by_layers.setdefault(space.model.num_layers, {})[name] = written(space, name, FEW, folder)
+            return dict(sorted(by_layers.items(), key=lambda group: -sum(map(len, group[1].values())))[:3])
+        files = {name: written(space, name, FEW, folder) for name, space in spaces.items()}
+        files["rings"] = written(rings_of_groups(framework), "rings", FEW, folder)
+        for model in (model for model, on in MIXED_CASES if on == framework and (model, on) != PATCHED):
+            files[model] = written(mixed_space(model, framework), model, 2 * FEW, folder)
+        return {0: files}
+
+    @cache
+    def answers(judge: str) -> dict[str, list[dict[str, object]]]:
+        found = {}
+        for layers, files in samples(dict(JUDGED)[judge]).items():
+            told = iter(verdicts(judge, [file for part in files.values() for file in part], layers))
+            found |= {name: list(islice(told, len(part))) for name, part in files.items()}
+            assert all(files.values()) and all(len(found[name]) == len(part) for name, part in files.items())
+        return found
+
+    return answers
+
+
+def refusals(answers: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    return [answer for answer in answers if not answer["accepted"]]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(CLIENTS is None, reason=MISSING)
 @pytest.mark.parametrize(("judge", "framework"), JUDGED)
-def test_frameworks_accept_a_sample(judge: str, framework: str, tmp_path: Path) -> None:
-    spaces = {name: shipped_space(name, framework) for name, on in SHIPPED.items() if framework in on}
-    spaces |= {name: own_space(name, framework) for name in OWN}
-    by_layers: dict[int, list[Path]] = {}
-    for name, space in spaces.items():
-        layers = space.model.num_layers if framework == "torchtitan" else 0
-        by_layers.setdefault(layers, []).extend(written(space, name, FEW, tmp_path))
-    most = dict(sorted(by_layers.items(), key=lambda group: -len(group[1]))[:3])  # one process each
-    assert [one for layers, files in most.items() for one in refused(judge, files, layers)] == []
+def test_frameworks_accept_a_sample(judge: str, framework: str, judged: Judged) -> None:
+    uniform = {name: answers for name, answers in judged(judge).items() if name not in MIXED}
+    assert set(OWN) <= set(uniform) or framework == "torchtitan"
+    assert {name: refusals(answers) for name, answers in uniform.items() if refusals(answers)} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
+def test_frameworks_accept_models_of_mixed_layers(model: str, framework: str, judged: Judged) -> None:
+    assert [one for judge in JUDGES[framework] for one in refusals(judged(judge)[model])] == []
 
 
 @pytest.mark.full
@@ -313,9 +401,30 @@ def names_of(framework: str) -> list[str]:
 
 
 def test_an_earlier_release_refuses_what_later_ones_lifted() -> None:
-    assert set(names_of("nemo@25.11")) - set(names_of("nemo@26.04")) == {"exchange_overlap_without_graphs"}
+    assert set(names_of("nemo@25.11")) - set(names_of("nemo@26.04")) == {
+        "exchange_overlap_without_graphs",
+        "hybridep_in_racks",
+    }
     assert set(names_of("nemo@26.04")) - set(names_of("nemo@26.06")) == {"whole_iteration_without_experts"}
     assert names_of("nemo@26.08") == names_of("nemo")
+
+
+@pytest.mark.parametrize(
+    ("framework", "hardware", "kernels"),
+    [
+        ("nemo@25.11", "h100", DispatchBackend.DEEPEP),
+        ("nemo@25.11", "gb200", DispatchBackend.HYBRIDEP),
+        ("nemo@26.02", "b200", DispatchBackend.HYBRIDEP),
+        ("megatron", "h100", DispatchBackend.HYBRIDEP),
+        ("any", "h100", DispatchBackend.HYBRIDEP),
+    ],
+)
+def test_a_fused_dispatch_is_searched_with_kernels_that_the_release_takes(
+    framework: str, hardware: str, kernels: DispatchBackend
+) -> None:
+    model, workload = load_preset("qwen3_30b_a3b").model, Workload(seq_length=4096, global_batch_size=512)
+    found = auto_values("dispatch_backend", model, load_cluster(hardware, 2), workload, load_framework(framework))
+    assert found == (kernels,)
 
 
 def test_an_earlier_release_has_the_files_of_its_launcher() -> None:

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.megatron_yaml import SIZES
+from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.declare.model_files import load_model
 from primus_search.errors import InputError
 from primus_search.export import shell, torchtitan
@@ -174,7 +174,7 @@ def test_no_key_of_primus_is_lost(tmp_path: Path) -> None:
         path.write_text("modules: " + json.dumps({"pre_trainer": module | {"overrides": given}}))
         return what_is_read(path)
 
-    keys = keys_of(load_framework("primus")) | {key: [] for key in SIZES}
+    keys = keys_of(load_framework("primus")) | {key: [] for key in readable_keys()}
     assert lost(keys, PRIMUS_CONTEXTS, seen) == []
 
 
@@ -216,5 +216,5 @@ def test_no_argument_of_megatron_is_lost(tmp_path: Path) -> None:
         path.write_text("torchrun pretrain_gpt.py " + " ".join(" ".join(words) for words in shell.words(given)))
         return what_is_read(path)
 
-    keys = keys_of(load_framework("megatron")) | {key: [] for key in SIZES if key not in OF_PRIMUS}
+    keys = keys_of(load_framework("megatron")) | {key: [] for key in readable_keys() if key not in OF_PRIMUS}
     assert lost(keys, MEGATRON_CONTEXTS, seen) == []

@@ -24,9 +24,7 @@ from primus_search.workload import Workload
 from tests.cost.test_memory_formulas import LITE, LLAMA_70B, cluster
 
 WORK = Workload(seq_length=4096, global_batch_size=64)
-TRACED = TracedLayer(
-    activation_bytes=100e6, forward_peak_bytes=120e6, backward_peak_bytes=150e6, forward_flops=1.0, backward_flops=2.0
-)
+TRACED = TracedLayer(activation_bytes=100e6, forward_peak_bytes=120e6, backward_peak_bytes=150e6)
 
 
 def measurement(**peaks: float) -> PieceMeasurement:

@@ -12,6 +12,7 @@ from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.job import Job
 from primus_search.measure import candidate_bench
+from primus_search.measure import revalidate as revalidation
 from primus_search.measure.processes.isolate import ProcessVerdict
 from primus_search.measure.revalidate import Benchmark, Chooser, revalidate
 from primus_search.model import Model
@@ -85,8 +86,8 @@ def test_what_a_device_s_allocator_held_of_a_layer_is_extrapolated_to_the_candid
 def test_what_a_device_held_is_taken_apart_and_the_reader_is_told_the_bound_and_the_verdict(host, tmp_path):
     c, projection = ranked(host, micro_batch_size=1)
     found = run(host, c, projection, tmp_path, worker="says_its_peaks", top_k=1)
-    (said,) = [note for note in found.notes if note.startswith("rank 1: memory ")]
-    assert said.startswith("rank 1: memory FITS: needs ")
+    said = found.remarks[0]
+    assert said.startswith("memory FITS: needs ")
     assert "layers keep +10.0% beyond their tensors, kernels 0.00 GB, cached 12% of what comes and goes" in said
     assert "context 1.00 GB" in said
     own = host.accelerator.footprint.context_bytes
@@ -106,22 +107,32 @@ def test_the_verdict_of_a_measured_candidate_is_that_of_its_point_and_its_bound(
     here = limited(host, spare * float(memory.allocated[0] + memory.context[0]))
     projection = Projector(Job(MODEL, here, WORKLOAD)).project(c)
     found = run(here, c, projection, tmp_path, worker="says_its_peaks", top_k=1)
-    (said,) = [note for note in found.notes if note.startswith("rank 1: memory ")]
-    assert said.startswith(f"rank 1: memory {verdict}: ")
+    assert found.remarks[0].startswith(f"memory {verdict}: ")
     assert fit_verdict(found.sureties[0], float(found.projection.headroom_bytes[0])) == verdict
 
 
-def test_a_candidate_that_a_device_shows_not_to_fit_stands_behind_the_others(host, tmp_path):
-    c, projection = ranked(host, micro_batch_size=[4, 1])
-    memory = run(host, c, projection, tmp_path, worker="says_its_peaks", top_k=2).projection.memory
-    needed = memory.allocated + memory.context
-    assert needed[0] != needed[1]
-    here = limited(host, float(needed.mean()))
-    found = run(here, c, Projector(Job(MODEL, here, WORKLOAD)).project(c), tmp_path, worker="says_its_peaks", top_k=2)
-    assert found.projection.headroom_bytes[0] > 0.0 > found.projection.headroom_bytes[1]
-    assert sorted(found.order.tolist()) == [0, 1]
-    assert "1 candidates do not fit by what the device showed: they stand last" in found.notes
-    assert found.sureties[0] > 0.5 > found.sureties[1]
+@pytest.mark.parametrize(("fitting", "traced"), [(0, [0]), (3, [0, 1, 2, 3]), (9, [0, 1, 2, 3])])
+def test_rows_behind_the_first_are_traced_until_one_fits_within_a_bound(tmp_path, monkeypatch, fitting, traced):
+    monkeypatch.setattr(revalidation, "activation_ratio", lambda job, c, row: 1.0 if row >= fitting else 1e6)
+    monkeypatch.setattr(revalidation, "MOST_FURTHER", 3)
+    job = Job(MODEL, load_cluster("mi300x", 1), WORKLOAD)
+    c = Candidates.table(micro_batch_size=[1] * 6)
+    found = revalidate(job, c, Projector(job).project(c), Benchmark(mode="trace", top_k=1, folder=tmp_path))
+    assert [row for row, evidence in enumerate(found.memory_evidence) if evidence == "traced"] == traced
+    assert (found.projection.headroom_bytes < 0.0).tolist() == [row in traced and row < fitting for row in range(6)]
+
+
+def test_a_row_that_is_projected_to_be_at_risk_is_traced_among_the_first_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(revalidation, "activation_ratio", lambda job, c, row: 1e6 if row < 2 else 1.0)
+    gpu = load_cluster("mi300x", 1)
+    c = Candidates.table(micro_batch_size=[1, 1, 1, 1])
+    job = Job(MODEL, gpu, WORKLOAD)
+    projection = Projector(job).project(c)
+    memory = projection.memory
+    tight = memory.activations + np.array([0.0, 0.97, 0.97, 0.0]) * (gpu.accelerator.hbm_bytes - memory.total)
+    projection = replace(projection, memory=replace(memory, activations=tight))
+    found = revalidate(job, c, projection, Benchmark(mode="trace", top_k=1, folder=tmp_path))
+    assert found.memory_evidence == ("traced", "projected", "projected", "traced")
 
 
 def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):

@@ -6,6 +6,7 @@ routing tables and rows per expert, which are whole numbers in torch.
 
 import resource
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,17 +14,21 @@ import torch
 
 from primus_search.candidates import Candidates, Fp8, Recompute
 from primus_search.cost.memory import layer_activations, share
-from primus_search.declare.hardware_files import load_stack
+from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import presets
+from primus_search.job import Job
+from primus_search.measure.memory_residual import activation_ratio
 from primus_search.measure.modules.layers import Embedding, OutputHead, without_module
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.trace import TracedLayer, trace_layer, trace_module
+from primus_search.measure.trace import TracedLayer, hidden_states, trace_layer, trace_module
 from primus_search.model import Model
 from primus_search.workload import Workload
+from tests.support.traced_flops import layer_flops, module_flops
 
 WORKLOAD = Workload(seq_length=4096, global_batch_size=64)
 STACK = load_stack("megatron_core_2026")
+CLUSTER = load_cluster("mi355x", 8)
 DENSE, LATENT, EXPERTS = "llama3.1_8b", "deepseek_v3", "mixtral_8x7b"
 KNOBS = {
     "plain": {},
@@ -39,6 +44,8 @@ ONLY = {
     "expert activation recomputed": ((EXPERTS, LATENT), {"recompute": Recompute.MOE_ACTIVATION}),
     "latents projected up again": ((LATENT,), {"recompute": Recompute.MLA_UP_PROJ}),
     "MLP recomputed": ((DENSE,), {"recompute": Recompute.MLP}),
+    "fp8, norms recomputed": ((DENSE, EXPERTS, LATENT), {"fp8": Fp8.HYBRID, "recompute": Recompute.LAYERNORM}),
+    "fp8, activation recomputed": ((EXPERTS, LATENT), {"fp8": Fp8.HYBRID, "recompute": Recompute.MOE_ACTIVATION}),
 }
 CASES = [(name, words, knobs) for name in (DENSE, LATENT, EXPERTS) for words, knobs in KNOBS.items()]
 CASES += [(name, words, knobs) for words, (names, knobs) in ONLY.items() for name in names]
@@ -58,19 +65,51 @@ def test_projected_activations_and_flops_are_those_torch_counts(name, words, kno
         assert traced.activation_bytes == pytest.approx(float(kept[0]), rel=0.05)
         tokens = shard.micro_batch_size * WORKLOAD.seq_length / shard.tp / shard.cp
         forward = model.layer_flops(kind, WORKLOAD.seq_length) * tokens
-        assert traced.forward_flops == pytest.approx(forward, rel=0.01)
+        flops = layer_flops(model, shard, kind)
+        assert flops[0] == pytest.approx(forward, rel=0.01)
         again = {Recompute.NONE: 0.0, Recompute.FULL: 1.0}.get(shard.recompute)
         if again is not None:
-            assert traced.backward_flops == pytest.approx((2.0 + again) * forward, rel=0.01)
+            assert flops[1] == pytest.approx((2.0 + again) * forward, rel=0.01)
+
+
+TURBO = load_stack("primus_megatron")
+
+
+@pytest.mark.parametrize("name", [EXPERTS, LATENT])
+@pytest.mark.parametrize("recompute", [Recompute.MOE_ACTIVATION, Recompute.MOE_ACTIVATION | Recompute.LAYERNORM])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_recompute_under_fp8_drops_what_the_kernels_of_the_stack_do_not_save(name, recompute, stage):
+    model = load_model(name)
+    c = Candidates.table(
+        ep=8, micro_batch_size=2, deepep=True, sync_free_stage=stage, fp8=Fp8.HYBRID, recompute=recompute
+    )
+    job = Job(model, replace(CLUSTER, stack=TURBO), WORKLOAD)
+    assert activation_ratio(job, c, 0) == pytest.approx(1.0, abs=0.05)
+    without = replace(c, recompute=np.zeros(1, np.int64))
+    kind = model.kinds[-1]
+    whole, kept = (
+        layer_activations(model, TURBO, kind, share(model, WORKLOAD, TURBO, one, 64), WORKLOAD.seq_length).kept
+        for one in (without, c)
+    )
+    if recompute == Recompute.MOE_ACTIVATION:
+        assert kept == pytest.approx(whole)  # the cast of the activation is what its recompute would drop
+
+
+def test_experts_whose_shapes_are_fixed_have_room_for_every_row_of_their_group():
+    model = load_model(EXPERTS)
+    c = Candidates.table(ep=[8, 8, 1, 1], deepep=[True, True, False, False], sync_free_stage=[2, 3, 0, 0])
+    rows = share(model, WORKLOAD, TURBO, c, 64).routed_rows
+    assert rows[1] == 8.0 * WORKLOAD.seq_length * model.moe.top_k
+    assert rows[0] < 2.0 * WORKLOAD.seq_length * model.moe.top_k
 
 
 def test_recomputing_core_attention_repeats_its_two_products_and_nothing_else():
     model = load_model(DENSE)
     kind = model.kinds[0]
-    plain = trace_layer(model, Shard(micro_batch_size=1, seq_length=8192), kind)
-    again = trace_layer(model, Shard(micro_batch_size=1, seq_length=8192, recompute=Recompute.CORE_ATTENTION), kind)
-    repeated = again.backward_flops - plain.backward_flops
-    assert repeated == pytest.approx(8192 * model.attention_flops(8192, 0), rel=1e-6)
+    _, plain = layer_flops(model, Shard(micro_batch_size=1, seq_length=8192), kind)
+    _, again = layer_flops(model, Shard(micro_batch_size=1, seq_length=8192, recompute=Recompute.CORE_ATTENTION), kind)
+    repeated = again - plain
+    assert repeated == pytest.approx(8192 * model.mixer(kind).mixing_flops(8192), rel=1e-6)
 
 
 def traced_embedding(model: Model, shard: Shard) -> TracedLayer:
@@ -79,10 +118,7 @@ def traced_embedding(model: Model, shard: Shard) -> TracedLayer:
 
 def traced_head(model: Model, shard: Shard) -> TracedLayer:
     """Final norm, output projection and loss."""
-    hidden = (shard.micro_batch_size, shard.resident_seq, model.hidden)
-    return trace_module(
-        lambda: OutputHead(model, shard), lambda: (torch.empty(hidden, requires_grad=True), tokens(shard)), shard
-    )
+    return trace_module(lambda: OutputHead(model, shard), lambda: (hidden_states(model, shard), tokens(shard)), shard)
 
 
 def tokens(shard: Shard) -> torch.Tensor:
@@ -91,8 +127,12 @@ def tokens(shard: Shard) -> torch.Tensor:
 
 def test_the_head_costs_two_flops_per_weight_and_a_fused_loss_keeps_two_bytes_per_logit():
     model = load_model(DENSE)
-    traced = traced_head(model, Shard(micro_batch_size=1, seq_length=4096))
-    assert traced.forward_flops == pytest.approx(2.0 * 4096 * model.head_params, rel=1e-6)
+    shard = Shard(micro_batch_size=1, seq_length=4096)
+    traced = traced_head(model, shard)
+    forward, _ = module_flops(
+        lambda: OutputHead(model, shard), lambda: (hidden_states(model, shard), tokens(shard)), shard
+    )
+    assert forward == pytest.approx(2.0 * 4096 * model.head_params, rel=1e-6)
     beside_logits = 4096 * (2 * 2 * model.hidden + 4 + 8)  # norm input and output, its deviation, targets
     assert traced.activation_bytes - beside_logits == pytest.approx(2.0 * 4096 * model.vocab_size, rel=0.01)
 

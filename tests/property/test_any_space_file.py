@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from primus_search.declare import load_hardware, load_model, make_space
 from primus_search.declare.axes import AXIS
 from primus_search.declare.huggingface import FAMILIES
-from primus_search.declare.megatron_yaml import SIZES
+from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.declare.presets import _KEYS as PRESET_KEYS
-from primus_search.declare.sourced.primus_hardware import KNOWN
+from primus_search.declare.sourced.primus_hardware import known_names
 from primus_search.declare.space_schema import SpaceFile
 from primus_search.errors import InputError
 from primus_search.space import Space
@@ -63,7 +63,7 @@ SIZE_KEYS = [
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), reader=st.sampled_from(READERS))
 def test_any_model_file_is_a_model_or_an_input_error(data: st.DataObject, reader: str, tmp_path: Path) -> None:
-    keys = {"preset": PRESET_KEYS, "megatron": SIZES}.get(reader, SIZE_KEYS)
+    keys = {"preset": PRESET_KEYS, "megatron": readable_keys()}.get(reader, SIZE_KEYS)
     content = data.draw(st.dictionaries(st.sampled_from(keys), SCALARS | VALUES, max_size=12))
     content |= {"preset": {}, "megatron": {"hidden_size": 512}}.get(reader, {"model_type": reader})
     path = tmp_path / "config.json"
@@ -77,7 +77,7 @@ def test_any_model_file_is_a_model_or_an_input_error(data: st.DataObject, reader
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(config=st.dictionaries(st.sampled_from(KNOWN), VALUES, max_size=5))
+@given(config=st.dictionaries(st.sampled_from(known_names()), VALUES, max_size=5))
 def test_any_primus_hardware_file_is_hardware_or_an_input_error(config: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "mi300x.yml"
     path.write_text(json.dumps({"hardware_config": config}))

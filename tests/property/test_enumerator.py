@@ -109,6 +109,11 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
         return False
     if r["cp_comm"] == CpComm.A2A and (m.num_heads % (r["tp"] * r["cp"]) or m.num_kv_heads % (r["tp"] * r["cp"])):
         return False
+    inner = CpComm(r["cp_comm"]).inner_ranks
+    if inner and (
+        r["cp"] % inner or inner == r["cp"] or m.num_heads % (r["tp"] * inner) or m.num_kv_heads % (r["tp"] * inner)
+    ):
+        return False
     if m.moe and r["tp"] > 1 and not r["sequence_parallel"]:
         return False
     if world % (r["tp"] * r["cp"] * r["pp"]) or world % (r["etp"] * r["ep"] * r["pp"]):

@@ -1,13 +1,14 @@
 """What every communication term promises for any table: rows are independent, finite, and degrees of one are free."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.candidates import Candidates, Sharding
+from primus_search.candidates import Candidates, CpComm, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.context_parallel import context_parallel
@@ -75,6 +76,12 @@ def context_all_to_all(network: Network, c: Candidates) -> list[Comm]:
     return context(network, c, "a2a")
 
 
+def context_ring_of_groups(network: Network, c: Candidates) -> list[Comm]:
+    """Rows of several exchanges: the ring of the stack, and all-to-alls of 2 and 4 ranks inside one."""
+    ways = np.where(c.etp == 1, int(CpComm.A2A4_P2P), int(CpComm.A2A2_P2P))
+    return context(network, replace(c, cp_comm=np.where(c.deepep, int(CpComm.STACK), ways)))
+
+
 def experts(network: Network, c: Candidates) -> list[Comm]:
     got = expert_parallel(
         job(network),
@@ -120,7 +127,7 @@ def shards(network: Network, c: Candidates) -> list[Comm]:
 
 
 Term = Callable[[Network, Candidates], list[Comm]]
-TERMS: list[Term] = [tensor, context, context_all_to_all, experts, gradients, shards]
+TERMS: list[Term] = [tensor, context, context_all_to_all, context_ring_of_groups, experts, gradients, shards]
 each_term = pytest.mark.parametrize("term", TERMS)
 
 

@@ -2,31 +2,24 @@
 
 from pathlib import Path
 
+from primus_search.errors import InputError, Problem
+from primus_search.guards.files import writing
+
 
 def must_exist(path: Path | None, flag: str) -> None:
     """Raises `InputError` at `flag` where a file that was named is not there: before anything long begins."""
-    from primus_search.errors import InputError, Problem
-
     if path is not None and not path.is_file():
         raise InputError([Problem(f"{flag} {path}", "no such file")])
 
 
 def must_be_folder(path: Path, flag: str) -> None:
     """Makes a folder. Raises `InputError` at `flag` with the reason where that is impossible."""
-    from primus_search.errors import InputError, Problem
-
-    try:
+    with writing(f"{flag} {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError([Problem(f"{flag} {path}", f"cannot be written: {error.strerror}")]) from error
 
 
 def write(path: Path, text: str, flag: str) -> None:
     """Write a text file. Raises `InputError` at `flag` with the reason where that is impossible."""
-    from primus_search.errors import InputError, Problem
-
-    try:
+    with writing(f"{flag} {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError([Problem(f"{flag} {path}", f"cannot be written: {error.strerror}")]) from error

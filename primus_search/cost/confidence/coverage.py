@@ -9,14 +9,12 @@ the same law beyond its measurements, or a sibling's numbers: not wrong, but nob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from primus_search.candidates import Candidates, Fp8
 from primus_search.cluster import CAPACITY
-from primus_search.cost.memory.activations import UNFUSED
+from primus_search.cost.confidence.evidence import number_of, recipe_of
 from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
-from primus_search.cost.parts.layer import attention_family, layer_operations
-from primus_search.cost.parts.mixer_operations import unmeasured_mixers
+from primus_search.cost.parts.layer import layer_operations
+from primus_search.cost.parts.mixer_operations import attention_family, unmeasured_mixers
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
 from primus_search.job import Job
 from primus_search.kernel_table import GROUPED
@@ -55,8 +53,7 @@ def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> 
     def judged(part: str, asked: Sequence[_Asked]) -> list[Covered]:
         return [_judge(part, asked, device.get, name)] if asked else []
 
-    family = "moe" if job.model.is_moe else "dense"
-    peak = _Asked(kind=f"memory/{family}", sizes=(memory_bytes / GB,), names=("GB",))
+    peak = _Asked(kind=f"memory/{job.model.family}", sizes=(memory_bytes / GB,), names=("GB",))
     found = judged("GEMM", _products(job, one))
     found += judged("attention", _attention(job, one))
     found += judged("mixers", _mixers(job))
@@ -131,14 +128,6 @@ def _number(value: float) -> str:
 # --- what a candidate asks for ---------------------------------------------------------------------------------------
 
 
-def _recipe(code: int) -> str:
-    return "bf16" if code == Fp8.NONE else Fp8(code).name.lower()
-
-
-def _at(value: object) -> float:
-    return float(np.ravel(np.asarray(value, np.float64))[0])
-
-
 def _products(job: Job, one: Candidates) -> list[_Asked]:
     """Dense products of one layer of each kind, weighted by the layers there are, of the head and of MTP."""
     model = job.model
@@ -148,9 +137,9 @@ def _products(job: Job, one: Candidates) -> list[_Asked]:
     found = []
     for layers, o in weighted:
         if isinstance(o, LinearOp):
-            m, n, k = (_at(size) for size in (o.m, o.n, o.k))
+            m, n, k = (number_of(size) for size in (o.m, o.n, o.k))
             if m * n * k > 0.0:
-                kind = f"gemm/{_recipe(int(_at(o.precision)))}"
+                kind = f"gemm/{recipe_of(o)}"
                 found.append(
                     _Asked(kind=kind, sizes=(m, n, k), names=("rows", "columns", "deep"), weight=layers * m * n * k)
                 )
@@ -171,9 +160,8 @@ def _mixers(job: Job) -> list[_Asked]:
 
 
 def _attention(job: Job, one: Candidates) -> list[_Asked]:
-    family = attention_family(job.accelerator, job.stack, job.model)
-    kind = f"attention/{UNFUSED if family == UNFUSED else family}"
-    sizes = (job.workload.seq_length / _at(one.cp), float(job.model.qk_head_dim))
+    kind = f"attention/{attention_family(job.accelerator, job.stack, job.model)}"
+    sizes = (job.workload.seq_length / number_of(one.cp), float(job.model.qk_head_dim))
     return [_Asked(kind=kind, sizes=sizes, names=("queries", "per head"))]
 
 
@@ -182,14 +170,14 @@ def _grouped(job: Job, one: Candidates) -> list[_Asked]:
     for kind in job.model.kinds:
         for o in layer_operations(job, kind, one):
             if isinstance(o, GroupedLinear):
-                rows, n, k = (_at(size) for size in (o.rows, o.n, o.k))
-                recipe = _recipe(int(_at(o.precision)))
+                rows, n, k = (number_of(size) for size in (o.rows, o.n, o.k))
+                recipe = recipe_of(o)
                 found.append(
                     _Asked(
                         kind=f"{GROUPED}/{recipe}",
                         sizes=(rows, n, k),
                         names=("rows per expert", "columns", "deep"),
-                        weight=rows * n * k * _at(o.groups),
+                        weight=rows * n * k * number_of(o.groups),
                     )
                 )
     return found
@@ -222,13 +210,12 @@ def _stack(job: Job, one: Candidates, ranges: Ranges) -> Covered:
     """Whether the stack was fitted to such runs: on this device, of this family and precision, as many GPUs."""
     model, cluster = job.model, job.cluster
     stack, device = cluster.stack.name, cluster.accelerator.name
-    family = "moe" if model.is_moe else "dense"
     is_low = int(one.fp8[0]) != Fp8.NONE
     kinds = ranges.get(stack, {})
-    known = kinds.get(f"{device}/{family}/{'low' if is_low else 'bf16'}")
-    what = f"{'MoE' if model.is_moe else family} runs on {device}"
+    known = kinds.get(f"{device}/{model.family}/{'low' if is_low else 'bf16'}")
+    what = f"{'MoE' if model.is_moe else model.family} runs on {device}"
     if known is None:
-        is_near = f"{device}/{family}/{'bf16' if is_low else 'low'}" in kinds
+        is_near = f"{device}/{model.family}/{'bf16' if is_low else 'low'}" in kinds
         precision = (" in low precision" if is_low else " in BF16") if is_near else ""
         return Covered(part="stack", is_calibrated=False, why=f"{stack} was never fitted to {what}{precision}")
     sizes = (float(cluster.world), float(job.workload.seq_length))

@@ -12,7 +12,8 @@ from primus_search.candidates import Candidates, Fp8
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.measured_correction import RECIPES, is_measured
-from primus_search.cost.parts.layer import attention_family, layer_operations
+from primus_search.cost.parts.layer import layer_operations
+from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation
 from primus_search.job import Job
 from primus_search.kernel_table import GROUPED, Tables
@@ -56,17 +57,17 @@ def _parts(operation: Operation, kind: LayerKind, job: Job, one: Candidates) -> 
     """Family, seconds and evidence of the forward and the backward kernels of an operation."""
     acc = job.cluster.accelerator
     if isinstance(operation, LinearOp):
-        m, n, k = (_number(size) for size in (operation.m, operation.n, operation.k))
-        code = int(_number(operation.precision))
+        m, n, k = (number_of(size) for size in (operation.m, operation.n, operation.k))
+        code = int(number_of(operation.precision))
         forward_s = gemm_s(acc, m, n, k, code)
         backward_s = gemm_s(acc, m, k, n, code, GemmPass.INPUT_GRAD) + gemm_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD)
-        return _both(acc.tables, "gemm", RECIPES[Fp8(code)], (m, n, k), float(forward_s), float(backward_s))
+        return _both(acc.tables, "gemm", recipe_of(operation), (m, n, k), float(forward_s), float(backward_s))
     if isinstance(operation, GroupedLinear):
-        rows, groups, n, k = (_number(size) for size in (operation.rows, operation.groups, operation.n, operation.k))
-        code, mode = int(_number(operation.precision)), int(_number(operation.mode))
+        rows, groups, n, k = (number_of(size) for size in (operation.rows, operation.groups, operation.n, operation.k))
+        code, mode = int(number_of(operation.precision)), int(number_of(operation.mode))
         seconds = [float(expert_products_s(acc, rows, groups, n, k, code, mode, which)) for which in GemmPass]
         shape = (groups, rows, n, k)
-        return _both(acc.tables, GROUPED, RECIPES[Fp8(code)], shape, seconds[0], seconds[1] + seconds[2])
+        return _both(acc.tables, GROUPED, recipe_of(operation), shape, seconds[0], seconds[1] + seconds[2])
     if isinstance(operation, Call) and operation.module is Module.CORE:
         return _attention(operation, kind, job, one)
     return []
@@ -77,7 +78,7 @@ def _attention(operation: Call, kind: LayerKind, job: Job, one: Candidates) -> F
     heads = float(one.micro_batch_size[0]) * model.num_heads / float(one.tp[0])
     is_plain = kind.window == 0 and model.latent is None and int(one.cp[0]) == 1
     shape = (heads, float(job.workload.seq_length), float(model.head_dim) if is_plain else 0.0)
-    seconds = _number(operation.seconds[0]), _number(operation.seconds[1])
+    seconds = number_of(operation.seconds[0]), number_of(operation.seconds[1])
     kernel = attention_family(cluster.accelerator, cluster.stack, model)
     return _both(cluster.accelerator.tables, "attention", kernel, shape, *seconds)
 
@@ -89,9 +90,14 @@ def _both(
     return [(family, s, bool(is_measured(tables.of(f"{family}/{variant}/{word}"), *shape))) for word, s in directions]
 
 
-def _number(value: object) -> float:
+def number_of(value: object) -> float:
     """A column of one row, or a scalar, as a number."""
     return float(np.ravel(np.asarray(value, np.float64))[0])
+
+
+def recipe_of(product: LinearOp | GroupedLinear) -> str:
+    """How tables and ranges name the precision of a product of one row."""
+    return RECIPES[Fp8(int(number_of(product.precision)))]
 
 
 def sentence(found: list[KernelEvidence]) -> str:

@@ -1,7 +1,7 @@
-"""Which switches (`Knob.is_switch`) measured runs had on together, per device and family of models.
+"""Which switches (`Knob.is_switch`) measured runs had on together, per device, model and number format of products.
 
-A projected gain of switches that no run on the device had together is a claim that nobody checked. Of such gains,
-measured pairs of runs show on average the share `shares[family]` of what was projected of them with their source left
+A projected gain of switches that no such run had together is a claim that nobody checked. Of such gains, measured
+pairs of runs show on average the share `shares[family]` of what was projected of them with their source and model left
 out of the fit: the expected gain.
 """
 
@@ -19,42 +19,43 @@ SWITCHES = tuple(knob.name for knob in KNOBS if knob.is_switch)
 _DEFAULTS = np.array([[knob.column_default for knob in KNOBS if knob.is_switch]], dtype=np.int64)
 
 Sets = Mapping[str, Mapping[str, Candidates]]
-"""Device -> `dense` or `moe` -> one row per combination of switches that was measured, the one with most runs first."""
+"""Device -> `shape_of` a model, or a family (counts for all its models) -> one row per combination of switches and
+number format that was measured, the one with most runs first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchEvidence:
-    """What was measured, and the share of unmeasured gains to expect, by family."""
+    """What was measured, and the share of unmeasured gains to expect, by family (`dense` or `moe`)."""
 
     sets: Sets
     shares: Mapping[str, float]
 
     def beside(self, sets: Sets) -> "SwitchEvidence":
         """The same with more measured combinations."""
-        merged = {device: dict(by_family) for device, by_family in self.sets.items()}
-        for device, by_family in sets.items():
-            for name, rows in by_family.items():
+        merged = {device: dict(by_name) for device, by_name in self.sets.items()}
+        for device, by_name in sets.items():
+            for name, rows in by_name.items():
                 known = merged.setdefault(device, {})
                 known[name] = joined([known[name], rows]) if name in known else rows
         return replace(self, sets=merged)
 
     def measured_part(self, device: str, model: Model, table: Candidates) -> Candidates:
-        """The table with every switch that no run on the device had beside the others at a measured value.
+        """The table with every switch that no run of the model on the device had beside the others at a measured value.
 
-        Each row is held against the nearest combination, and what that one lacks is set to its value: a switch that
-        is off there is twice as far as one at another value. Where the device and family have no runs, all are off.
+        Each row is held against the nearest combination in its number format, and what that one lacks is set to its
+        value: a switch that is off there is twice as far as one at another value. Where there are no runs, all are off.
         """
-        found = self.sets.get(device, {}).get(family(model))
-        known = _DEFAULTS if found is None else _codes(found)
-        codes = _codes(table)
-        number, first = distinct(list(codes.T))
-        rows = codes[first]
-        is_on = rows != _DEFAULTS
-        lacking = is_on[:, None, :] & (rows[:, None, :] != known[None, :, :])
-        distance = lacking.sum(axis=2) + (lacking & (known == _DEFAULTS)[None, :, :]).sum(axis=2)
-        best = known[distance.argmin(axis=1)]
-        nearest = np.where(is_on & (rows != best), best, rows)[number]
-        columns = {name: nearest[:, i] for i, name in enumerate(SWITCHES)}
+        by_model = self.sets.get(device, {})
+        known = [by_model[name] for name in (shape_of(model), family(model)) if name in by_model]
+        codes, formats = _codes(table), table.fp8
+        number, first = distinct([*codes.T, formats])
+        nearest = np.empty((len(first), len(SWITCHES)), dtype=np.int64)
+        for number_format in np.unique(formats[first]):
+            here = formats[first] == number_format
+            own = [_codes(rows.take(np.flatnonzero(rows.fp8 == number_format))) for rows in known]
+            measured = np.concatenate(own) if own else _DEFAULTS[:0]
+            nearest[here] = _nearest(codes[first][here], measured if len(measured) else _DEFAULTS)
+        columns = {name: nearest[number, i] for i, name in enumerate(SWITCHES)}
         return table.with_columns(columns)
 
     def expected_share(self, model: Model, step_s: Floats, measured_part_s: Floats) -> Floats:
@@ -63,18 +64,33 @@ class SwitchEvidence:
         Only gains are discounted: a switch that slows a row down is taken at its projection.
         """
         gain = np.maximum(np.log(measured_part_s / step_s), 0.0)
-        share: Floats = np.exp((self.shares.get(family(model), 1.0) - 1.0) * gain)
-        return share
+        return np.exp((self.shares.get(family(model), 1.0) - 1.0) * gain)
+
+
+def shape_of(model: Model) -> str:
+    """Layers, width and experts: models of one shape are one model under whatever name."""
+    experts = f", {model.moe.num_experts} experts" if model.moe is not None else ""
+    return f"{model.num_layers} layers of {model.hidden}{experts}"
 
 
 def family(model: Model) -> str:
     """Models that switches act alike on."""
-    return "moe" if model.is_moe else "dense"
+    return model.family
 
 
 def unmeasured(table: Candidates, measured_part: Candidates) -> Bools:
     """Rows that differ from their measured part."""
-    found: Bools = (_codes(table) != _codes(measured_part)).any(axis=1)
+    mask: Bools = (_codes(table) != _codes(measured_part)).any(axis=1)
+    return mask
+
+
+def _nearest(rows: Ints, known: Ints) -> Ints:
+    """Rows of switches with those that the nearest known combination lacks at its value."""
+    is_on = rows != _DEFAULTS
+    lacking = is_on[:, None, :] & (rows[:, None, :] != known[None, :, :])
+    distance = lacking.sum(axis=2) + (lacking & (known == _DEFAULTS)[None, :, :]).sum(axis=2)
+    best = known[distance.argmin(axis=1)]
+    found: Ints = np.where(is_on & (rows != best), best, rows)
     return found
 
 

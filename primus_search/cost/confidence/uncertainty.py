@@ -55,8 +55,7 @@ PRECISIONS = {Fp8.NONE: "bf16", Fp8.NVFP4: "fp4"}
 
 def regime(model: Model, cluster: Cluster, fp8: int) -> str:
     """What errors are told apart by beside the stack: `moe/sm100/fp8`."""
-    family = "moe" if model.is_moe else "dense"
-    return f"{family}/{cluster.accelerator.arch}/{PRECISIONS.get(Fp8(fp8), 'fp8')}"
+    return f"{model.family}/{cluster.accelerator.arch}/{PRECISIONS.get(Fp8(fp8), 'fp8')}"
 
 
 def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
@@ -65,7 +64,7 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     A model with mixers whose kernels nobody measured, and a cluster with numbers of the user's own, have the widest of
     all of them, and no runs.
     """
-    family, errors = "moe" if model.is_moe else "dense", cluster.stack.errors
+    family, errors = model.family, cluster.stack.errors
     known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
     names = (*known, ASSUMED + family)
     found = next((errors[name] for name in names if name in errors), UNKNOWN)
@@ -77,8 +76,7 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
 
 def is_doubtful(stack: Stack, model: Model) -> bool:
     """Whether nobody named the stack, neither peaks of it nor runs with such a model were seen, or it was learned."""
-    family = "moe" if model.is_moe else "dense"
-    runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == family)
+    runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == model.family)
     return stack.is_assumed or MEMORY in stack.errors or (runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
 
 
@@ -108,11 +106,11 @@ def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interva
     return Interval(low=low, high=high, runs=runs)
 
 
-def ties_with_best(rate: Floats) -> Bools:
-    """Which candidates cannot be told from the fastest one by running both once."""
+def ties_with_best(rate: Floats, among: Bools | bool = True) -> Bools:
+    """Which candidates cannot be told from the fastest one of those in `among` by running both once."""
     values = np.asarray(rate, np.float64)
-    tied: Bools = values >= values.max(initial=0.0) * (1.0 - TIE)
-    return tied
+    mask: Bools = values >= values.max(initial=0.0, where=among) * (1.0 - TIE)
+    return mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

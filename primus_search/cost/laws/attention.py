@@ -152,8 +152,7 @@ BLOCK_ROWS = 128.0
 def _wave_loss(acc: Accelerator, heads: Floats, seq_q: Floats) -> Floats:
     """Factor by which an incomplete last wave of query blocks slows a call down."""
     waves = np.maximum(heads * np.ceil(seq_q / BLOCK_ROWS), 1.0) / acc.num_compute_units
-    loss: Floats = (np.maximum(np.ceil(waves), 1.0) / waves) ** acc.gemm.occupancy_power
-    return loss
+    return (np.maximum(np.ceil(waves), 1.0) / waves) ** acc.gemm.occupancy_power
 
 
 def kernel_family(acc: Accelerator, kernel: str) -> AttentionKernel:

@@ -122,8 +122,7 @@ def _flow_s(network: Network, wire_bytes: Floats, reach: _Reach, *, congestion: 
     nic = reach.local * reach.nic_bytes_per_s * network.nic_efficiency
     inside = _ramped_s(wire_bytes, link, _link_ramp_bytes(network, reach)) * (reach.local > 1)
     outside = _ramped_s(wire_bytes, nic / congestion, network.nic_half_speed_bytes * reach.local) * reach.is_remote
-    flow: Floats = np.maximum(inside, outside)
-    return flow
+    return np.maximum(inside, outside)
 
 
 def _ring_latency_s(network: Network, reach: _Reach) -> Floats:

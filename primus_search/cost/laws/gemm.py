@@ -108,8 +108,8 @@ def tiled_s(
     area = (_TILE_AREA + law.tile_overhead * _TILE_EDGES).reshape(by_tile)
     overhead = np.where(code == Fp8.NONE, law.depth_overhead, law.fp8_depth_overhead) + extra_depth
     cost = (paid * area).min(axis=0) * (k + overhead)
-    seconds: Floats = 2.0 * acc.num_compute_units * cost / rate_flops_per_s(acc, code, gemm_pass)
-    return seconds
+    result: Floats = 2.0 * acc.num_compute_units * cost / rate_flops_per_s(acc, code, gemm_pass)
+    return result
 
 
 def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmPass) -> Floats:
@@ -128,8 +128,7 @@ def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmP
         acc.fp8_peak_flops_per_s * blocks * law.mxfp8_efficiency or bf16,
         acc.fp4_peak_flops_per_s * blocks * law.nvfp4_efficiency or bf16,
     )
-    rates: Floats = np.array(by_code)[code]
-    return rates
+    return np.array(by_code)[code]
 
 
 # Bytes per element of an operand, per precision code; block formats carry one scale byte per 32 (MX) or 16 (NVFP4).
@@ -155,8 +154,7 @@ GATHERS_LOW: Bools = np.array([False, True, True, True, False, True, True])
 
 def operand_bytes(code: NDArray[np.int64]) -> Floats:
     """Bytes per element of a GEMM operand in this precision."""
-    sizes: Floats = _OPERAND_BYTES[code]
-    return sizes
+    return _OPERAND_BYTES[code]
 
 
 def quantize_s(acc: Accelerator, elements: ArrayLike, precision: ArrayLike, layouts: ArrayLike = 2) -> Floats:

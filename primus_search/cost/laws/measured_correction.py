@@ -35,8 +35,8 @@ def measured_over_law(table: KernelTable | None, law: Callable[..., Floats], *si
     distance = _distances(known, sizes)
     weights = 1.0 / (distance**SHARPNESS + _TINY)
     blended = (weights * errors).sum(axis=-1) / weights.sum(axis=-1)
-    factor: Floats = np.exp(blended * _nearness(known, distance.min(axis=-1)))
-    return factor
+    result: Floats | float = np.exp(blended * _nearness(known, distance.min(axis=-1)))
+    return result
 
 
 RECIPES = {recipe: "bf16" if recipe is Fp8.NONE else recipe.name.lower() for recipe in Fp8}
@@ -69,21 +69,20 @@ def is_measured(table: KernelTable | None, *sizes: ArrayLike) -> np.ndarray:
     if table is None:
         return np.zeros(np.broadcast_shapes(*(np.shape(size) for size in sizes)), dtype=np.bool_)
     known = _known(table)
-    found: np.ndarray = _distances(known, sizes).min(axis=-1) <= _reach(known)
-    return found
+    result: np.ndarray = _distances(known, sizes).min(axis=-1) <= _reach(known)
+    return result
 
 
 def _known(table: KernelTable) -> Floats:
-    known: Floats = np.log2(np.array(table.shapes, np.float64))
-    return known
+    return np.log2(np.array(table.shapes, np.float64))
 
 
 def _distances(known: Floats, sizes: tuple[ArrayLike, ...]) -> Floats:
     """Octaves from every wanted shape to every measured one, measured ones on the last axis."""
     columns = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
     wanted = np.log2(np.maximum(np.stack(columns, axis=-1), _TINY))
-    distance: Floats = np.linalg.norm(wanted[..., None, :] - known, axis=-1)
-    return distance
+    result: Floats = np.linalg.norm(wanted[..., None, :] - known, axis=-1)
+    return result
 
 
 def _reach(known: Floats) -> float:
@@ -96,5 +95,4 @@ def _reach(known: Floats) -> float:
 
 def _nearness(known: Floats, nearest: Floats) -> Floats:
     reach = _reach(known)
-    near: Floats = np.clip(2.0 - nearest / reach, 0.0, 1.0)
-    return near
+    return np.clip(2.0 - nearest / reach, 0.0, 1.0)

@@ -11,7 +11,7 @@ fit          does it fit, and how surely
 from primus_search.cost.memory.activations import LayerActivations, layer_activations, saved_tensors
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.fit import fit_probability, fit_verdict
-from primus_search.cost.memory.rank_memory import memory_by_rank, project_memory
+from primus_search.cost.memory.rank_memory import memories_by_rank, memory_by_rank, project_memory
 from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import Share, share
 
@@ -23,6 +23,7 @@ __all__ = [
     "fit_probability",
     "fit_verdict",
     "layer_activations",
+    "memories_by_rank",
     "memory_by_rank",
     "project_memory",
     "saved_tensors",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, CpComm, Floats, Offload, Recompute
+from primus_search.candidates import INNER_RANKS, Bools, CpComm, Floats, Offload, Recompute
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.mixer_memory import mixer_outputs, mixer_tensors
 from primus_search.cost.memory.saved import Saved
@@ -86,8 +86,8 @@ def offloaded_bytes(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_l
 
 
 def _is_away(tensor: Saved, s: Share) -> Bools:
-    away: Bools = (s.offload & OFFLOADED_BY.get(tensor.name, Offload.NONE)) != 0
-    return away
+    mask: Bools = (s.offload & OFFLOADED_BY.get(tensor.name, Offload.NONE)) != 0
+    return mask
 
 
 def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
@@ -225,7 +225,8 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
     heads = model.num_heads / s.tp
     out = s.tokens * heads * model.v_head_dim
     copy = np.where(linear_input_bytes(stack, s) < BF16_BYTES, FP8_BYTES, 0.0) * out
-    exchanged = np.where((s.cp > 1) & (s.cp_comm == CpComm.A2A), BF16_BYTES * out, 0.0)
+    deals_heads = (s.cp_comm == CpComm.A2A) | (INNER_RANKS[s.cp_comm] > 0)
+    exchanged = np.where((s.cp > 1) & deals_heads, BF16_BYTES * out, 0.0)
     tensors = [
         Saved(name="attention output", bytes=BF16_BYTES * out, weight_input=True),
         Saved(name="attention output in FP8", bytes=copy),
@@ -258,6 +259,7 @@ def mlp(model: Model, stack: Stack, s: Share, inner: float, name: str, dropped_b
 def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
     """A MoE layer after its norm: router, token copies as dispatched and permuted, expert MLPs, shared experts.
 
+    Recompute of the activation drops its output, and in FP8 the cast of it, unless the stack's grouped GEMM keeps that.
     The rows that enter the experts are a permuted copy of their own (R H), as are the copies that dispatch and
     combine keep for the gradient of the routing weights; how many depends on dispatcher and stack.
     """
@@ -266,13 +268,18 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
     low = linear_input_bytes(stack, s)
     inner = s.routed_rows * moe.expert_ffn_hidden / s.etp
     copies = np.where(s.has_fused_dispatch, stack.memory.deepep_expert_copies, stack.memory.expert_copies)
+    is_cast = (low < BF16_BYTES) & stack.memory.keeps_fp8_activations
+    cast = np.where(is_cast, low * inner, 0.0)
     router = s.split_tokens * moe.num_experts * (FP32_BYTES + FP32_BYTES + MASK_BYTES)
     tensors = [
         Saved(name="router", bytes=router + FP32_BYTES * s.routed_rows),
         Saved(name="expert input", bytes=low * s.routed_rows * model.expert_hidden, weight_input=True),
         Saved(name="permuted copies", bytes=BF16_BYTES * copies * s.sent_rows * model.expert_hidden),
         Saved(name="expert inner", bytes=BF16_BYTES * (model.num_mlp_matrices - 1) * inner),
-        Saved(name="expert activated", bytes=low * inner, dropped_by=Recompute.MOE_ACTIVATION, weight_input=True),
+        Saved(
+            name="expert activated", bytes=low * inner - cast, dropped_by=Recompute.MOE_ACTIVATION, weight_input=True
+        ),
+        Saved(name="expert activated in FP8", bytes=cast, weight_input=True),
     ]
     if model.is_gated and not stack.kernels.has_fused_activation:
         steps = 1.0 + (CLAMPED_STEPS if model.activation_clamp else 0.0)
@@ -380,8 +387,8 @@ def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:
 
 
 def _is_dropped(tensor: Saved, s: Share) -> Bools:
-    dropped: Bools = np.not_equal(s.recompute & int(tensor.dropped_by), 0)
-    return dropped
+    mask: Bools = np.not_equal(s.recompute & int(tensor.dropped_by), 0)
+    return mask
 
 
 def _total(parts: Sequence[Floats]) -> Floats:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from primus_search.candidates import CpComm, Floats
+from primus_search.candidates import INNER_RANKS, CpComm, Floats
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.model import Model
 from primus_search.stack import Stack
@@ -64,7 +64,7 @@ def pipeline_buffer(model: Model, s: Share) -> Floats:
 
 
 def context_buffer(model: Model, s: Share) -> Floats:
-    """Key/value blocks travelling round a ring, or copies on both sides of an all-to-all, or all keys gathered."""
+    """Key/value blocks travelling round a ring, copies on both sides of an all-to-all, both, or all keys gathered."""
     if model.latent is not None:
         width = model.num_heads / s.tp * (model.latent.qk_head_dim + model.latent.v_head_dim)
     else:
@@ -73,6 +73,7 @@ def context_buffer(model: Model, s: Share) -> Floats:
     queries = BF16_BYTES * s.tokens * model.num_heads / s.tp * (model.qk_head_dim + model.v_head_dim)
     both_sides = np.where(s.cp_comm == CpComm.A2A, block + queries, RING_DEPTH * block)
     size = np.where(s.cp_comm == CpComm.ALL_GATHER, block * s.cp, both_sides)
+    size = np.where(INNER_RANKS[s.cp_comm] > 0, block + queries + RING_DEPTH * block, size)
     return np.where(s.cp > 1, size, 0.0)
 
 

@@ -129,8 +129,7 @@ class MemoryTable:
         Source: PyTorch notes on CUDA memory management: cached blocks are released and the allocation is retried
         before an out-of-memory error.
         """
-        bytes_shown: Floats = np.maximum(tight, np.minimum(loose, self.full_bytes))
-        return bytes_shown
+        return np.maximum(tight, np.minimum(loose, self.full_bytes))
 
     def slack_factors(self) -> tuple[Floats, Floats]:
         """Reserved over allocated bytes of every part, when memory is short and when it is not."""

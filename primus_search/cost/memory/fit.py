@@ -5,7 +5,8 @@ AT RISK   the projection fits, but the usual error of projections is more than w
 OOM       the projection alone is more than the device has, cached blocks given back
 """
 
-from math import erfc
+from math import erfc, exp, hypot, log
+from statistics import NormalDist
 
 import numpy as np
 
@@ -46,14 +47,22 @@ def fit_probability(
         spread = np.hypot(spread, np.log(end) / DEVIATIONS_TO_END)
     deviations = distance / spread
     # As SciPy's `ndtr`, whose import takes longer than a search of a hundred thousand candidates.
-    probability: Floats = 0.5 * _ERFC(-np.sqrt(0.5) * deviations).astype(np.float64)
-    return probability
+    result: Floats = 0.5 * _ERFC(-np.sqrt(0.5) * deviations).astype(np.float64)
+    return result
 
 
 FITS, AT_RISK, OUT_OF_MEMORY = "FITS", "AT RISK", "OOM"
 SURELY = 0.9
 """Probability of fitting from which a candidate FITS. Of published runs that ran 3 % lie below it, of configurations
 known to run out of memory none above (docs/cost/memory.md)."""
+
+
+def room_for_surety_bytes(accelerator: Accelerator, error: ErrorBand | None = None) -> float:
+    """Bytes below which what is allocated plus the context FITS: `fit_probability` is `SURELY` there."""
+    spread = accelerator.footprint.spread
+    if error is not None:
+        spread = hypot(spread, log(error.high) / DEVIATIONS_TO_END)
+    return accelerator.room_bytes(0.0) * exp(-NormalDist().inv_cdf(SURELY) * spread)
 
 
 def fit_verdict(probability: float, headroom_bytes: float, *, is_assumed: bool = False) -> str:

@@ -8,13 +8,8 @@ from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
 from primus_search.model import (
     Attention,
     CompressedAttention,
-    GatedDeltaNet,
-    KimiDeltaAttention,
     LatentMixer,
-    LightningAttention,
-    Mamba2,
     Mixer,
-    ShortConvolution,
     Split,
 )
 
@@ -46,7 +41,8 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats) -> lis
     the output projection, the same before a norm or gate, what the kernel keeps per row, and selected keys.
     low_bytes: bytes of an element of a saved linear input.
     """
-    outputs = mixer_outputs(mixer, hidden, s) - s.tokens / s.tp * _passing_outputs(mixer)
+    core, rank = mixer.core(hidden), s.tokens / s.tp
+    outputs = mixer_outputs(mixer, hidden, s) - rank * core.passing
     outputs = outputs + (s.tokens - s.split_tokens) * _gathered_width(mixer, hidden)
     kept = [Saved(name="inputs of the mixer", bytes=BF16_BYTES * outputs)]
     for p in mixer.projections(hidden):
@@ -57,34 +53,15 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats) -> lis
         else:
             continue
         kept.append(Saved(name=name, bytes=size, weight_input=True))
-    copied, gated, rows = _further(mixer, hidden)
-    rank = s.tokens / s.tp
-    kept.append(Saved(name="inputs of the core", bytes=BF16_BYTES * rank * copied))
-    kept.append(Saved(name="output before its norm and gate", bytes=BF16_BYTES * rank * gated))
-    core = (
-        Recompute.CORE_ATTENTION if isinstance(mixer, Attention | LatentMixer | CompressedAttention) else Recompute.NONE
-    )
-    kept.append(Saved(name="rows of the kernel", bytes=FP32_BYTES * rank * rows, dropped_by=core))
+    kept.append(Saved(name="inputs of the core", bytes=BF16_BYTES * rank * core.copied))
+    kept.append(Saved(name="output before its norm and gate", bytes=BF16_BYTES * rank * core.before_gate))
+    is_attention = isinstance(mixer, Attention | LatentMixer | CompressedAttention)
+    dropped_by = Recompute.CORE_ATTENTION if is_attention else Recompute.NONE
+    kept.append(Saved(name="rows of the kernel", bytes=FP32_BYTES * rank * core.rows, dropped_by=dropped_by))
     if isinstance(mixer, Attention | LatentMixer) and mixer.indexer is not None and mixer.indexer.has_own:
         selected = FP32_BYTES * s.tokens * (mixer.indexer.top_k / mixer.indexer.block)
         kept.append(Saved(name="selected keys", bytes=selected))
     return kept
-
-
-def _passing_outputs(mixer: Mixer) -> int:
-    """Elements per token of projection outputs that nothing keeps: their copies, rotated or taken apart, are kept.
-
-    Of MLA under an indexer keys and values per head, which its absorbed form never makes.
-    """
-    match mixer:
-        case LatentMixer():
-            a = mixer.latent
-            keys = mixer.num_heads * (a.qk_nope_head_dim + a.v_head_dim)
-            return keys if mixer.indexer is not None else keys + mixer.num_heads * a.qk_head_dim
-        case CompressedAttention():
-            return mixer.num_heads * mixer.head_dim
-        case _:
-            return 0
 
 
 def _gathered_width(mixer: Mixer, hidden: int) -> int:
@@ -106,43 +83,3 @@ def _ranks(split: Split, limit: int, s: Share) -> Floats:
     if split is Split.WHOLE:
         return np.ones_like(s.tp)
     return np.minimum(s.tp, limit) if limit else s.tp
-
-
-def _further(mixer: Mixer, hidden: int) -> tuple[int, int, float]:
-    """Elements per token, all ranks: copies that the core reads, outputs before their norm or gate, FP32 rows kept.
-
-    Sources of the lists: Megatron-Core 0.20 ssm/mamba_mixer.py with mamba_ssm's MambaSplitConv1dScanCombinedFn (keeps
-    the joint projection and the output before its gate), ssm/gated_delta_net (queries and keys normalised and repeated
-    for every value head, gate copied), experimental_attention_variant (absorbed MLA, DSA); flash-linear-attention
-    ops/kda/chunk.py (keeps two squares of each chunk) and ops/gated_delta_rule (one).
-    """
-    match mixer:
-        case Mamba2():
-            return 0, 2 * mixer.inner, 1
-        case GatedDeltaNet():
-            heads = mixer.num_value_heads
-            repeated = 2 * heads * mixer.key_dim
-            copies = 2 * mixer.key_out + repeated + 2 * mixer.value_out
-            return copies, mixer.value_out, heads * (2.0 + mixer.chunk / 2)
-        case KimiDeltaAttention():
-            return 2 * mixer.inner + mixer.value_out, mixer.value_out, mixer.num_heads * (2.0 + mixer.chunk)
-        case LightningAttention():
-            return 3 * mixer.inner, mixer.inner, 0
-        case ShortConvolution():
-            return 2 * hidden, 0, 0
-        case Attention():
-            heads = mixer.num_heads + (0 if mixer.reuses_kv else mixer.num_kv_heads)
-            gate = mixer.num_heads * mixer.value_dim if mixer.has_output_gate else 0
-            return heads * mixer.head_dim, gate, mixer.num_heads
-        case LatentMixer() if mixer.indexer is not None:
-            wide = mixer.num_heads * (mixer.latent.kv_lora_rank + mixer.latent.qk_rope_head_dim)
-            gate = mixer.num_heads * mixer.latent.v_head_dim if mixer.has_output_gate else 0
-            return wide, mixer.num_heads * mixer.latent.kv_lora_rank + gate, mixer.num_heads
-        case LatentMixer():
-            gate = mixer.num_heads * mixer.latent.v_head_dim if mixer.has_output_gate else 0
-            copies = mixer.num_heads * (2 * mixer.latent.qk_head_dim + mixer.latent.v_head_dim)
-            return copies, gate, mixer.num_heads
-        case CompressedAttention():
-            return mixer.num_heads * mixer.head_dim, 0, mixer.num_heads
-        case _:
-            return 0, 0, 0

@@ -9,7 +9,7 @@ import numpy as np
 from primus_search.candidates import Bools, Candidates, Floats, Ints, Recompute
 from primus_search.cost.memo import KeyNumbers, Rows, WordNumbers, distinct
 from primus_search.cost.memory.live import telling_microbatches
-from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, worst_moments
+from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
 from primus_search.errors import ScheduleError
 from primus_search.model import Model
 
@@ -86,7 +86,7 @@ class PipelineMoments:
     def _append(self, pipeline: Pipeline, relief: Relief) -> None:
         """Add the moments of one pipeline under some settings."""
         try:
-            moments = worst_moments(self._model, pipeline, relief)
+            moments = rank_moments(self._model, pipeline, relief, across=True)
             first, units = moments.first, moments.units
         except ScheduleError:
             # No order serves this shape (too few micro-batches, a layout of other stages): fits on no device.

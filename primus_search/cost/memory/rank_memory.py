@@ -5,7 +5,7 @@ import numpy as np
 from primus_search.candidates import Candidates
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.chunk_memory import MemoryTable
-from primus_search.cost.memory.price import PARTS, activation_prices, state_prices
+from primus_search.cost.memory.price import PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import rank_moments
 from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.projection import Memory
@@ -22,23 +22,31 @@ def project_memory(job: Job, c: Candidates) -> Memory:
 
 def memory_by_rank(job: Job, c: Candidates, row: int = 0) -> Memory:
     """Memory of one candidate on every pipeline rank: columns of length pp, each rank at its own worst moment."""
-    model, cluster = job.model, job.cluster
+    return memories_by_rank(job, c.take(slice(row, row + 1)))[0]
+
+
+def memories_by_rank(job: Job, c: Candidates) -> list[Memory]:
+    """`memory_by_rank` of every row."""
+    model, stack = job.model, job.stack
     table = MemoryTable(job)
-    one = c.take(slice(row, row + 1))
-    s = table.share(one)
-    every = rank_moments(model, *table.pipeline(one, 0))
-    both = (state_prices(model, cluster.stack, s), activation_prices(model, cluster.stack, job.workload, s))
+    s = table.share(c)
+    both = (state_prices(model, stack, s), activation_prices(model, stack, job.workload, s))
+    context, expert = context_bytes(job.accelerator, stack, s), buffers.expert_buffer(model, stack, s)
+    return [_of_ranks(table, c, row, both, float(context[row]), float(expert[row])) for row in range(len(context))]
+
+
+def _of_ranks(
+    table: MemoryTable, c: Candidates, row: int, both: tuple[Prices, Prices], context: float, expert: float
+) -> Memory:
+    """One row's memory on every rank, from the prices of all rows and its bytes of context and expert buffers."""
+    every = rank_moments(table.job.model, *table.pipeline(c, row))
     bytes_of = np.zeros((len(PARTS), len(every.rank)))
     for prices in both:
-        np.add.at(bytes_of, prices.part, (every.units[:, prices.unit] * prices.array[0]).T)
+        np.add.at(bytes_of, prices.part, (every.units[:, prices.unit] * prices.array[row]).T)
     tight, loose = (factors @ bytes_of for factors in table.slack_factors())
-    context, expert = (
-        context_bytes(cluster.accelerator, cluster.stack, s)[0],
-        buffers.expert_buffer(model, cluster.stack, s)[0],
-    )
-    fixed = context + expert + cluster.stack.memory.fixed_bytes
+    fixed = context + expert + table.job.stack.memory.fixed_bytes
     worst, totals = [], []
-    for rank in range(int(one.pp[0])):
+    for rank in range(int(c.pp[row])):
         rows = np.flatnonzero(every.rank == rank)
         judged = loose if loose[rows].max() + fixed <= table.full_bytes else tight
         worst.append(int(rows[judged[rows].argmax()]))

@@ -8,14 +8,14 @@ is dropped here, once per pipeline shape, and a handful of moments per shape rem
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import RecomputeMethod
 from primus_search.cost.memory import live
-from primus_search.errors import ScheduleError
-from primus_search.layout import Layout, StageLayers, stage_layers
+from primus_search.layout import Layout, StageLayers, dealt_layers
 from primus_search.model import LayerKind, Model
 
 Floats = NDArray[np.float64]
@@ -27,13 +27,12 @@ STATE_UNITS = (
 BATCH_UNITS = ("inputs", "head_live", "head_waiting", "head_runs", "head_present", "hop", "tower_live")
 
 
-@dataclass(frozen=True, slots=True)
 class Units:
-    """Columns of a moment, by name: first what parameters price, then what a micro-batch prices.
+    """Columns of a moment: first what parameters price, then what a micro-batch prices.
 
-    layers(k)   layers of a kind on the rank           live(k)     micro-batches times layers kept for backward
-    gathers(k)  1 while a layer of the kind runs       waiting(k)  likewise between input and weight gradient
-    working(k)  the same, for what its tokens need     again(k)    layers brought back by full recompute
+    layers    layers of a kind on the rank           live      micro-batches times layers kept for backward
+    gathers   1 while a layer of the kind runs       waiting   likewise between input and weight gradient
+    working   the same, for what its tokens need     again     layers brought back by full recompute
     embedding, head, final_norm, mtp   number on the rank
     attention_present, ...             1 where the rank has such weights at all
     inputs      micro-batches times layer inputs kept by full recompute
@@ -46,38 +45,15 @@ class Units:
     Kinds are dense and MoE: an attention window does not change what is stored.
     """
 
-    kinds: int
+    def __init__(self, kinds: int) -> None:
+        state = [*product(("layers", "gathers"), range(kinds)), *product(STATE_UNITS, (0,))]
+        batch = [*product(("live", "waiting", "working", "again"), range(kinds)), *product(BATCH_UNITS, (0,))]
+        self.kinds, self.state_width, self.width = kinds, len(state), len(state) + len(batch)
+        self._columns = {unit: column for column, unit in enumerate(state + batch)}
 
-    @property
-    def state_width(self) -> int:
-        return 2 * self.kinds + len(STATE_UNITS)
-
-    @property
-    def width(self) -> int:
-        return self.state_width + 4 * self.kinds + len(BATCH_UNITS)
-
-    def layers(self, k: int) -> int:
-        return k
-
-    def gathers(self, k: int) -> int:
-        return self.kinds + k
-
-    def live(self, k: int) -> int:
-        return self.state_width + k
-
-    def waiting(self, k: int) -> int:
-        return self.state_width + self.kinds + k
-
-    def working(self, k: int) -> int:
-        return self.state_width + 2 * self.kinds + k
-
-    def again(self, k: int) -> int:
-        return self.state_width + 3 * self.kinds + k
-
-    def other(self, name: str) -> int:
-        if name in STATE_UNITS:
-            return 2 * self.kinds + STATE_UNITS.index(name)
-        return self.state_width + 4 * self.kinds + BATCH_UNITS.index(name)
+    def at(self, name: str, kind: int = 0) -> int:
+        """The column of a unit, of one kind of layers where each kind has its own."""
+        return self._columns[name, kind]
 
 
 def memory_kinds(model: Model) -> tuple[LayerKind, ...]:
@@ -146,20 +122,14 @@ class Moments:
     units: Floats
 
 
-def rank_moments(model: Model, pipeline: Pipeline, relief: Relief) -> Moments:
-    """Moments of every rank that no other of the same rank exceeds. Raises `ScheduleError` for impossible shapes."""
-    return _moments(model, pipeline, relief, across=False)
+def rank_moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool = False) -> Moments:
+    """Moments that no other of the same rank exceeds or, `across`, none of the whole pipeline: those that may be worst.
 
-
-def worst_moments(model: Model, pipeline: Pipeline, relief: Relief) -> Moments:
-    """The moments that could be the worst of the whole pipeline: no other equals or exceeds them everywhere."""
-    return _moments(model, pipeline, relief, across=True)
-
-
-def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) -> Moments:
+    Raises `ScheduleError` for impossible shapes.
+    """
     from primus_search.cost.memory.memory_kernels import uncovered_of_each
 
-    layers = _stage_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
+    layers = dealt_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
     held = live.held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.group, pipeline.microbatches)
     decoder = layers.layers.astype(np.int64)
     first, rank, units = uncovered_of_each(
@@ -174,66 +144,45 @@ def _moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bool) 
 def _columns(model: Model) -> NDArray[np.int64]:
     """Columns that `uncovered` writes, in its order."""
     columns = Units(len(memory_kinds(model)))
-    return np.array(
-        [columns.gathers(0), columns.live(0), columns.waiting(0), columns.working(0), columns.again(0)]
-        + [columns.other(name) for name in ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")]
-    )
-
-
-def _stage_layers(model: Model, stages: int, layout: Layout) -> StageLayers:
-    layers = stage_layers(model, stages, layout)
-    if layers is None:
-        raise ScheduleError(f"layout {layout} does not deal {model.num_layers} layers to {stages} virtual stages")
-    return layers
-
-
-def _of_first(model: Model, layers: StageLayers, count: NDArray[np.int64]) -> Floats:
-    """(stages, kinds) layers of each kind among the first so many of every stage, MTP modules last."""
-    decoder, before = layers.layers.astype(np.int64), _layers_before(model)
-    begin = np.cumsum(decoder) - decoder
-    is_last_kind = before[-1] - before[-2]
-    own = before[begin + np.minimum(count, decoder)] - before[begin]
-    found: Floats = own + np.maximum(count - decoder, 0)[:, None] * is_last_kind
-    return found
-
-
-@lru_cache(maxsize=64)
-def _kind_of_layers(model: Model) -> NDArray[np.int64]:
-    """Number of the memory kind of every decoder layer."""
-    index = {_memory_key(kind): k for k, kind in enumerate(memory_kinds(model))}
-    return np.array([index[_memory_key(kind)] for kind in model.layers])
+    of_kinds = ("gathers", "live", "waiting", "working", "again")
+    of_head = ("inputs", "head_live", "head_waiting", "head_runs", "head_gathers")
+    return np.array([columns.at(name) for name in of_kinds + of_head])
 
 
 @lru_cache(maxsize=64)
 def _layers_before(model: Model) -> Floats:
     """(layers + 1, kinds) layers of each kind before every layer, and of all layers."""
-    of_kind = np.eye(len(memory_kinds(model)))[_kind_of_layers(model)]
+    index = {_memory_key(kind): k for k, kind in enumerate(memory_kinds(model))}
+    of_kind = np.eye(len(index))[[index[_memory_key(kind)] for kind in model.layers]]
     return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum(of_kind, axis=0)])
 
 
 def _resident(model: Model, pipeline: Pipeline) -> Floats:
     """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
     pp, vpp = pipeline.pp, pipeline.vpp
-    columns, layers = Units(len(memory_kinds(model))), _stage_layers(model, pp * vpp, pipeline.layout)
+    columns, layers = Units(len(memory_kinds(model))), dealt_layers(model, pp * vpp, pipeline.layout)
     held = live.held(pipeline.schedule, pp, vpp, pipeline.group, pipeline.microbatches)
     stages = held.stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
-    every = _of_first(model, layers, (layers.layers + layers.mtp).astype(np.int64))[stages].sum(axis=1)
+    decoder, before = layers.layers.astype(np.int64), _layers_before(model)
+    begin = np.cumsum(decoder) - decoder
+    of_stages = before[begin + decoder] - before[begin] + layers.mtp[:, None] * (before[-1] - before[-2])
+    every = of_stages[stages].sum(axis=1)
     rows[:, : columns.kinds] = every
     has_embedding, has_head = layers.has_embedding[stages].sum(axis=1), layers.has_head[stages].sum(axis=1)
     is_shared = model.is_tied & (has_embedding > 0)
-    rows[:, columns.other("embedding")] = has_embedding
-    rows[:, columns.other("head")] = np.where(is_shared, 0.0, has_head)
-    rows[:, columns.other("final_norm")] = has_head
-    rows[:, columns.other("mtp")] = layers.mtp[stages].sum(axis=1)
+    rows[:, columns.at("embedding")] = has_embedding
+    rows[:, columns.at("head")] = np.where(is_shared, 0.0, has_head)
+    rows[:, columns.at("final_norm")] = has_head
+    rows[:, columns.at("mtp")] = layers.mtp[stages].sum(axis=1)
     moe = np.array([kind.is_moe for kind in memory_kinds(model)])
-    rows[:, columns.other("attention_present")] = every.sum(axis=1) > 0
-    rows[:, columns.other("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
-    rows[:, columns.other("experts_present")] = every[:, moe].sum(axis=1) > 0
-    rows[:, columns.other("head_present")] = has_head > 0
-    rows[:, columns.other("hop")] = float(pp > 1)
+    rows[:, columns.at("attention_present")] = every.sum(axis=1) > 0
+    rows[:, columns.at("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
+    rows[:, columns.at("experts_present")] = every[:, moe].sum(axis=1) > 0
+    rows[:, columns.at("head_present")] = has_head > 0
+    rows[:, columns.at("hop")] = float(pp > 1)
     if model.towers:
-        rows[:, columns.other("tower_live")] = _most_live(held, layers)
+        rows[:, columns.at("tower_live")] = _most_live(held, layers)
     return rows
 
 

@@ -27,5 +27,5 @@ def context_bytes(accelerator: Accelerator, stack: Stack, s: Share) -> Floats:
     footprint = accelerator.footprint
     fixed = footprint.context_bytes + stack.memory.driver_bytes
     beside_the_pool = accelerator.hbm_bytes * (1.0 - stack.memory.device_share)
-    total: Floats = np.maximum(fixed + footprint.communicator_bytes * number, beside_the_pool)
-    return total
+    result: Floats = np.maximum(fixed + footprint.communicator_bytes * number, beside_the_pool)
+    return result

@@ -63,6 +63,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
     if model.moe is not None:
         sent = tokens / c.tp * model.moe.top_k
     has_all = stack.memory.has_room_for_every_row & (not workload.pads_to_capacity) & ~c.has_fused_dispatch
+    has_all = has_all | c.has_fixed_expert_rows
     rows = np.where(has_all, c.ep, busiest_over_mean(workload, c)) * sent
     replicas = d.dp * c.cp
     group = c.shard_ranks(replicas)
@@ -106,8 +107,8 @@ def keeps_gathered(stack: Stack, s: Share) -> Bools:
     """
     master, weight = (state_bytes(stack, name, s.state_format) for name in ("master_weight_bytes", "weight_bytes"))
     updates_shards = (master == 0.0) & (weight > stack.memory.element_bytes)
-    keeps: Bools = np.equal(s.sharding, Sharding.ZERO2) & updates_shards
-    return keeps
+    mask: Bools = np.equal(s.sharding, Sharding.ZERO2) & updates_shards
+    return mask
 
 
 def _floats(column: Ints) -> Floats:

@@ -8,9 +8,9 @@ Bytes of memory-bound steps count every read and write of the kernels the stack 
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Bools, Candidates, CudaGraph, Floats, Fp8
@@ -19,6 +19,7 @@ from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.mixer_operations import (
+    attention_call,
     hyper_operations,
     is_plain_attention,
     latent_expert_operations,
@@ -76,8 +77,7 @@ class Shapes:
     @property
     def split_share(self) -> Floats:
         """Share of a micro-batch's tokens that a rank has outside the matrices."""
-        share: Floats = self.split_tokens / self.tokens
-        return share
+        return self.split_tokens / self.tokens
 
 
 def shapes(job: Job, c: Candidates) -> Shapes:
@@ -164,28 +164,17 @@ def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, 
 
 def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:
     """Key/value heads of one tensor-parallel rank; at least one, so they are replicated where tp is larger."""
-    heads: Floats = np.maximum(model.num_kv_heads / c.tp, 1.0)
-    return heads
+    return np.maximum(model.num_kv_heads / c.tp, 1.0)
 
 
 def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
     """Fused QKV, rotary embedding and the output projection of multi-head or grouped-query attention."""
     q_out = model.num_heads * model.head_dim / c.tp
     kv_out = kv_heads_per_rank(model, c) * model.head_dim
+    linear = partial(LinearOp, Part.ATTENTION, Module.LINEAR, s.tokens, precision=c.fp8)
     ops: list[Operation] = [
-        LinearOp(
-            Part.ATTENTION,
-            Module.LINEAR,
-            s.tokens,
-            q_out + 2 * kv_out,
-            model.hidden,
-            precision=c.fp8,
-            producer=Producer.NORM,
-            input_share=s.split_share,
-        ),
-        LinearOp(
-            Part.ATTENTION, Module.LINEAR, s.tokens, model.hidden, q_out, precision=c.fp8, gradient_share=s.split_share
-        ),
+        linear(q_out + 2 * kv_out, model.hidden, producer=Producer.NORM, input_share=s.split_share),
+        linear(model.hidden, q_out, gradient_share=s.split_share),
     ]
     if not model.learned_positions:
         ops.append(_rope(stack, s.tokens * (q_out + kv_out)))
@@ -204,46 +193,28 @@ def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> 
     q_out, v_out = model.num_heads * a.qk_head_dim / c.tp, model.num_heads * a.v_head_dim / c.tp
     kv_out = model.num_heads * (a.qk_nope_head_dim + a.v_head_dim) / c.tp
 
-    def linear(
-        m: Floats,
-        n: Floats | float,
-        k: Floats | float,
-        module: Module = Module.LINEAR,
-        producer: Producer = Producer.NORM,
-        input_share: ArrayLike = 1.0,
-        gradient_share: ArrayLike = 1.0,
-    ) -> LinearOp:
-        return LinearOp(
-            Part.ATTENTION,
-            module,
-            m,
-            n,
-            k,
-            precision=c.fp8,
-            producer=producer,
-            input_share=input_share,
-            gradient_share=gradient_share,
-        )
-
-    ops: list[Operation] = []
+    linear = partial(LinearOp, Part.ATTENTION, Module.LINEAR, precision=c.fp8)
+    split = partial(LinearOp, Part.ATTENTION, m=s.tokens, precision=c.fp8, input_share=s.split_share)
     if a.q_lora_rank:
-        ops.append(linear(s.split_tokens, a.q_lora_rank, model.hidden))
-        ops.append(_small_norm(stack, s.split_tokens * a.q_lora_rank))
-        ops.append(linear(s.tokens, q_out, a.q_lora_rank, Module.MLA_UP, input_share=s.split_share))
+        ops: list[Operation] = [
+            linear(s.split_tokens, a.q_lora_rank, model.hidden, producer=Producer.NORM),
+            _small_norm(stack, s.split_tokens * a.q_lora_rank),
+            split(Module.MLA_UP, n=q_out, k=a.q_lora_rank, producer=Producer.NORM),
+        ]
     else:
-        ops.append(linear(s.tokens, q_out, model.hidden, input_share=s.split_share))
-    ops += [
-        linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden, producer=Producer.OTHER),
+        ops = [split(Module.LINEAR, n=q_out, k=model.hidden, producer=Producer.NORM)]
+    return [
+        *ops,
+        linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden),
         _small_norm(stack, s.split_tokens * a.kv_lora_rank),
-        linear(s.tokens, kv_out, a.kv_lora_rank, Module.MLA_UP, input_share=s.split_share),
-        linear(s.tokens, model.hidden, v_out, producer=Producer.OTHER, gradient_share=s.split_share),
+        split(Module.MLA_UP, n=kv_out, k=a.kv_lora_rank, producer=Producer.NORM),
+        linear(s.tokens, model.hidden, v_out, gradient_share=s.split_share),
         _latent_rope(stack, s.tokens * 2.0 * q_out, a.qk_rope_head_dim / a.qk_head_dim),
     ]
-    return ops
 
 
 def _rope(stack: Stack, elements: Floats) -> Traffic:
-    return _normed(_ROPE[stack.kernels.has_fused_rope], elements, Part.ATTENTION, Module.MLA_UP)
+    return _stream(_ROPE[stack.kernels.has_fused_rope], elements, Part.ATTENTION, Module.MLA_UP)
 
 
 def _latent_rope(stack: Stack, elements: Floats, rotated: float) -> Traffic:
@@ -252,48 +223,36 @@ def _latent_rope(stack: Stack, elements: Floats, rotated: float) -> Traffic:
         return _rope(stack, elements)
     forward, backward, forward_kernels, backward_kernels = _ROPE[False]
     passes = (rotated * forward + _COPY_PASSES, rotated * backward + _COPY_PASSES)
-    return _normed((*passes, forward_kernels + 2, backward_kernels + 2), elements, Part.ATTENTION, Module.MLA_UP)
+    return _stream((*passes, forward_kernels + 2, backward_kernels + 2), elements, Part.ATTENTION, Module.MLA_UP)
 
 
 def _small_norm(stack: Stack, elements: Floats) -> Traffic:
-    return _normed(_NORM[stack.kernels.has_fused_norm], elements, Part.NORMS, Module.NORM)
+    return _stream(_NORM[stack.kernels.has_fused_norm], elements, Part.NORMS, Module.NORM)
 
 
-def _normed(passes: tuple[float, float, int, int], elements: Floats, part: Part, module: Module) -> Traffic:
-    """A step along the rows of a BF16 tensor: reads and writes of an element and kernels, forward and backward."""
-    forward, backward, forward_kernels, backward_kernels = passes
-    return Traffic(
-        part,
-        module,
-        (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
-        kernels=(forward_kernels, backward_kernels),
-        streams=(Stream.NORM, Stream.NORM_BACKWARD),
-    )
+_ROWS = (Stream.NORM, Stream.NORM_BACKWARD)
+"""Steps along the rows of a tensor."""
+
+
+def _stream(
+    passes: tuple[float, float, float, float],
+    elements: Floats,
+    part: Part,
+    module: Module,
+    streams: tuple[Stream, Stream] = _ROWS,
+) -> Traffic:
+    """A step over a BF16 tensor: reads and writes of an element and kernels, forward and backward."""
+    forward, backward, *kernels = passes
+    moved = (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES)
+    return Traffic(part, module, moved, kernels=(kernels[0], kernels[1]), streams=streams)
 
 
 def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
-    """Scores, softmax and values. Every rank owns 1/cp of the causal pairs: q = seq/cp queries, (seq + q)/2 keys,
-    the last of them under the mask, which is seq^2 / (2 cp) pairs.
-
-    A kernel that stores its scores works on the full square whatever the mask. Packed documents are sequences of their
-    own: as many more, as much shorter.
-    """
-    model, workload, stack, acc = job.model, job.workload, job.stack, job.accelerator
-    seq = float(workload.seq_length) if attention_family(acc, stack, model) == UNFUSED else workload.attended_length
-    kernel = attention_family(acc, stack, model)
-    is_unfused = kernel == UNFUSED
-    queries = seq / c.cp
-    call = AttentionCall(
-        batch=c.micro_batch_size * (workload.seq_length / seq),
-        heads=model.num_heads / c.tp,
-        kv_heads=kv_heads_per_rank(model, c) if model.latent is None else model.num_heads / c.tp,
-        seq_q=queries,
-        seq_kv=seq if is_unfused else 0.5 * (seq + queries),
-        qk_dim=model.qk_head_dim,
-        v_dim=model.v_head_dim,
-        window=kind.window,
-        causal=True,
-    )
+    """Scores, softmax and values, in FP8 where the candidate says so and the device has the kernel."""
+    model, stack, acc = job.model, job.stack, job.accelerator
+    kv_heads = model.num_heads if model.latent else model.num_kv_heads
+    sizes = (model.num_heads, kv_heads, model.qk_head_dim, model.v_head_dim, kind.window)
+    kernel, call = attention_call(job, c, *sizes)
     times = attention_s(acc, kernel, **call)
     rate = stack.efficiencies.attention_efficiency * acc.training_rate
     forward_s, backward_s = times.forward_s / rate, times.backward_s / rate
@@ -302,22 +261,8 @@ def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
         low, casts = attention_s(acc, low_kernel, **call), attention_casts_s(acc, c, call)
         forward_s = np.where(c.fp8_attention, low.forward_s / rate + casts.forward_s, forward_s)
         backward_s = np.where(c.fp8_attention, low.backward_s / rate + casts.backward_s, backward_s)
-    return Call(
-        Part.ATTENTION,
-        Module.CORE,
-        (forward_s, backward_s),
-        kernels=(6.0 if is_unfused else 1.0, 9.0 if is_unfused else 3.0),
-    )
-
-
-def attention_family(acc: Accelerator, stack: Stack, model: Model) -> str:
-    """The kernel family a stack uses on a device: its own, or the device's first where it has no such family."""
-    wanted = stack.kernels.attention_kernel
-    if model.latent is not None and wanted != UNFUSED:
-        wanted = stack.kernels.latent_attention_kernel or wanted
-    if wanted == UNFUSED or wanted in acc.attention.kernels:
-        return wanted
-    return next(iter(acc.attention.kernels))
+    kernels = (6.0, 9.0) if kernel == UNFUSED else (1.0, 3.0)
+    return Call(Part.ATTENTION, Module.CORE, (forward_s, backward_s), kernels=kernels)
 
 
 def attention_casts_s(acc: Accelerator, c: Candidates, call: AttentionCall) -> ForwardBackward:
@@ -342,41 +287,17 @@ def mlp_operations(
     """A dense MLP (or all shared experts as one) split by tensor parallelism."""
     inner = ffn_hidden / c.tp
     gates = model.num_mlp_matrices - 1
-    module = Module.MLP
+    linear = partial(LinearOp, part, Module.MLP, s.tokens, precision=c.fp8)
     return [
-        LinearOp(
-            part,
-            module,
-            s.tokens,
-            gates * inner,
-            model.hidden,
-            precision=c.fp8,
-            producer=Producer.NORM,
-            input_share=s.split_share,
-        ),
+        linear(gates * inner, model.hidden, producer=Producer.NORM, input_share=s.split_share),
         _activation(model, stack, s.tokens * inner, part, Module.ACTIVATION),
-        LinearOp(
-            part,
-            module,
-            s.tokens,
-            model.hidden,
-            inner,
-            precision=c.fp8,
-            producer=Producer.ACTIVATION,
-            gradient_share=s.split_share,
-        ),
+        linear(model.hidden, inner, producer=Producer.ACTIVATION, gradient_share=s.split_share),
     ]
 
 
 def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module: Module) -> Traffic:
-    table = _GATED if model.is_gated else _PLAIN
-    forward, backward, forward_kernels, backward_kernels = table[stack.kernels.has_fused_activation]
-    return Traffic(
-        part,
-        module,
-        (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
-        kernels=(forward_kernels, backward_kernels),
-    )
+    passes = (_GATED if model.is_gated else _PLAIN)[stack.kernels.has_fused_activation]
+    return _stream(passes, elements, part, module, (Stream.ELEMENTWISE, Stream.ELEMENTWISE))
 
 
 def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
@@ -389,31 +310,33 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
 
     is_joined = _joins_experts(model, stack, c)
 
-    def grouped(n: Floats, k: Floats, producer: Producer, consumer: Producer) -> GroupedLinear:
-        return GroupedLinear(
-            part=Part.EXPERTS,
-            module=Module.EXPERTS,
-            rows=s.expert_rows,
-            groups=s.local_experts,
-            n=n,
-            k=k,
-            precision=c.fp8,
-            mode=c.grouped_gemm,
-            producer=producer,
-            consumer=consumer,
-            is_joined=is_joined,
-        )
-
+    grouped = partial(
+        GroupedLinear,
+        part=Part.EXPERTS,
+        module=Module.EXPERTS,
+        rows=s.expert_rows,
+        groups=s.local_experts,
+        precision=c.fp8,
+        mode=c.grouped_gemm,
+        is_joined=is_joined,
+    )
+    outer = np.full_like(inner, float(model.expert_hidden))
     ops = router_operations(model, workload, stack, c, expert_tokens=s.expert_tokens, routed_rows=routed)
     ops += [
-        grouped(gates * inner, np.full_like(inner, float(model.expert_hidden)), Producer.OTHER, Producer.ACTIVATION),
+        grouped(n=gates * inner, k=outer, consumer=Producer.ACTIVATION),
         _activation(model, stack, np.where(is_joined, 0.0, routed * inner), Part.EXPERTS, Module.EXPERT_ACTIVATION),
-        grouped(np.full_like(inner, float(model.expert_hidden)), inner, Producer.ACTIVATION, Producer.OTHER),
+        grouped(n=outer, k=inner, producer=Producer.ACTIVATION),
     ]
     if model.has_linear_bias:
-        ops.append(_expert_bias(routed * model.expert_hidden, s.local_experts))
+        elements = routed * model.expert_hidden
+        (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
+        bias_kernels = (forward_each * s.local_experts + forward_once, backward_each * s.local_experts + backward_once)
+        moved = (_EXPERT_BIAS_BYTES[0] * elements, _EXPERT_BIAS_BYTES[1] * elements)
+        ops.append(Traffic(Part.EXPERTS, Module.EXPERTS, moved, kernels=bias_kernels))
     if model.activation_clamp:
-        ops.append(_clamp(np.where(is_joined, 0.0, routed * inner)))
+        elements = np.where(is_joined, 0.0, routed * inner)
+        moved = (_CLAMP_BYTES[0] * elements, _CLAMP_BYTES[1] * elements)
+        ops.append(Traffic(Part.EXPERTS, Module.EXPERT_ACTIVATION, moved, kernels=_CLAMP_KERNELS))
     if moe.latent_hidden:
         ops += latent_expert_operations(model, c, s)
     if model.beside_experts_hidden:
@@ -430,24 +353,5 @@ def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
     """
     is_on = stack.experts.has_fused_graphed_experts and model.is_gated
     is_graphed = c.graph_scope(stack.host.cuda_graph) == CudaGraph.FULL
-    joins: Bools = (expert_precision(c.fp8, c.grouped_gemm) == Fp8.MXFP8) & is_graphed & is_on
-    return joins
-
-
-def _expert_bias(elements: Floats, local_experts: Floats) -> Traffic:
-    (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
-    return Traffic(
-        Part.EXPERTS,
-        Module.EXPERTS,
-        (_EXPERT_BIAS_BYTES[0] * elements, _EXPERT_BIAS_BYTES[1] * elements),
-        kernels=(forward_each * local_experts + forward_once, backward_each * local_experts + backward_once),
-    )
-
-
-def _clamp(elements: Floats) -> Traffic:
-    return Traffic(
-        Part.EXPERTS,
-        Module.EXPERT_ACTIVATION,
-        (_CLAMP_BYTES[0] * elements, _CLAMP_BYTES[1] * elements),
-        kernels=_CLAMP_KERNELS,
-    )
+    mask: Bools = (expert_precision(c.fp8, c.grouped_gemm) == Fp8.MXFP8) & is_graphed & is_on
+    return mask

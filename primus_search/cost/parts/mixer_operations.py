@@ -5,25 +5,23 @@ FLOPs of its chunked algorithm at a share of the device's peak and the bytes it 
 None of these kernels is in the tables of measured kernels, so a projection names them as extrapolated (`coverage`).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Fp8
-from primus_search.cost.laws.attention import UNFUSED, attention_s
+from primus_search.accelerator import Accelerator
+from primus_search.candidates import Candidates, Floats
+from primus_search.cost.laws.attention import UNFUSED, AttentionCall, attention_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Producer, Traffic
 from primus_search.job import Job
 from primus_search.model import (
     Attention,
     CompressedAttention,
-    GatedDeltaNet,
     Indexer,
-    KimiDeltaAttention,
     LatentMixer,
     LayerKind,
-    LightningAttention,
-    Mamba2,
     Mixer,
     Model,
     NoMixer,
@@ -31,6 +29,7 @@ from primus_search.model import (
     Split,
 )
 from primus_search.model.mixer import attended_tokens
+from primus_search.stack import Stack
 
 if TYPE_CHECKING:
     from primus_search.cost.parts.layer import Shapes
@@ -68,7 +67,11 @@ def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Sha
     """Every kernel of one mixer: its products, convolution, gates and norms, and the mixing itself."""
     if isinstance(mixer, NoMixer):
         return []
-    return [*_products(job.model.hidden, mixer, c, s), *_vectors(mixer, c, s), *_core(job, mixer, window, c)]
+    return [
+        *_products(job.model.hidden, mixer, c, s),
+        *_vectors(job.model.hidden, mixer, c, s),
+        *_core(job, mixer, window, c),
+    ]
 
 
 def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
@@ -98,18 +101,18 @@ def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Ope
     return made
 
 
-def _vectors(mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
+def _vectors(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
     """Streams over inner vectors: convolution, rotation and norms of queries and keys, norm and gate of the output."""
-    convolved, rotated, gated = _stream_widths(mixer)
+    core = mixer.core(hidden)
     rows = s.tokens / c.tp
     forward, backward = CONVOLUTION_PASSES
     found: list[Operation] = []
-    if convolved:
-        found.append(_stream(rows * convolved, forward, backward, Stream.ELEMENTWISE))
-    if rotated:
-        found.append(_stream(rows * rotated, 2.0, 2.0, Stream.NORM))
-    if gated:
-        found.append(_stream(rows * gated, 3.0, 5.0, Stream.NORM))
+    if core.convolved:
+        found.append(_stream(rows * core.convolved, forward, backward, Stream.ELEMENTWISE))
+    if core.turned:
+        found.append(_stream(rows * core.turned, 2.0, 2.0, Stream.NORM))
+    if core.gated:
+        found.append(_stream(rows * core.gated, 3.0, 5.0, Stream.NORM))
     return found
 
 
@@ -120,30 +123,6 @@ def _stream(elements: Floats, forward: float, backward: float, kind: Stream) -> 
         (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
         streams=(kind, kind),
     )
-
-
-def _stream_widths(mixer: Mixer) -> tuple[int, int, int]:
-    """Elements per token of all ranks together: convolved, rotated or normalised, and normalised behind a gate."""
-    match mixer:
-        case Mamba2():
-            return mixer.conv_channels, 0, mixer.inner
-        case GatedDeltaNet():
-            return 2 * mixer.key_out + mixer.value_out, 2 * mixer.key_out, mixer.value_out
-        case KimiDeltaAttention():
-            return 2 * mixer.inner + mixer.value_out, 3 * mixer.inner, mixer.value_out
-        case LightningAttention():
-            return 0, 3 * mixer.inner, mixer.inner
-        case Attention():
-            heads = mixer.num_heads + (0 if mixer.reuses_kv else mixer.num_kv_heads)
-            turned = heads * mixer.head_dim * (1 if mixer.qk_norm == "none" else 2)
-            return 0, turned, mixer.num_heads * mixer.value_dim if mixer.has_output_gate else 0
-        case LatentMixer():
-            gate = mixer.num_heads * mixer.latent.v_head_dim if mixer.has_output_gate else 0
-            return 0, 4 * mixer.num_heads * mixer.latent.qk_head_dim, gate
-        case CompressedAttention():
-            return 0, 2 * mixer.num_heads * mixer.head_dim, 0
-        case _:
-            return 0, 0, 0
 
 
 def _core(job: Job, mixer: Mixer, window: int, c: Candidates) -> list[Operation]:
@@ -174,20 +153,36 @@ def _core(job: Job, mixer: Mixer, window: int, c: Candidates) -> list[Operation]
             return [_chunked(job, mixer, c)]
 
 
-def _attention(
-    job: Job, c: Candidates, heads: int, kv_heads: int, qk_dim: int, v_dim: int, window: int, indexer: Indexer | None
-) -> list[Operation]:
-    """Fused attention of these sizes; with an indexer on the keys it selects, after its scores of all keys."""
-    from primus_search.cost.parts.layer import attention_family
+def attention_family(acc: Accelerator, stack: Stack, model: Model) -> str:
+    """The kernel family a stack uses on a device: its own, or the device's first where it has no such family."""
+    wanted = stack.kernels.attention_kernel
+    if model.latent is not None and wanted != UNFUSED:
+        wanted = stack.kernels.latent_attention_kernel or wanted
+    if wanted == UNFUSED or wanted in acc.attention.kernels:
+        return wanted
+    return next(iter(acc.attention.kernels))
 
-    acc, stack = job.accelerator, job.stack
-    kernel = attention_family(acc, stack, job.model)
-    seq = float(job.workload.seq_length) if kernel == UNFUSED else job.workload.attended_length
+
+def attended_length(job: Job, kernel: str) -> float:
+    """Tokens of the sequences a kernel family works on: packed documents are as many more, as much shorter.
+
+    A kernel that stores its scores works on the full square whatever the mask.
+    """
+    return float(job.workload.seq_length) if kernel == UNFUSED else job.workload.attended_length
+
+
+def attention_call(
+    job: Job, c: Candidates, heads: int, kv_heads: int, qk_dim: int, v_dim: int, window: int
+) -> tuple[str, AttentionCall]:
+    """The kernel family and the sizes of one micro-batch's attention; heads are those of the model.
+
+    Every rank owns 1/cp of the causal pairs: q = seq/cp queries, (seq + q)/2 keys, the last of them under the mask,
+    which is seq^2 / (2 cp) pairs.
+    """
+    kernel = attention_family(job.accelerator, job.stack, job.model)
+    seq = attended_length(job, kernel)
     queries = seq / c.cp
-    is_sparse = indexer is not None and indexer.top_k < seq
-    times = attention_s(
-        acc,
-        kernel,
+    return kernel, AttentionCall(
         batch=c.micro_batch_size * (job.workload.seq_length / seq),
         heads=heads / c.tp,
         kv_heads=np.maximum(kv_heads / c.tp, 1.0),
@@ -195,9 +190,21 @@ def _attention(
         seq_kv=seq if kernel == UNFUSED else 0.5 * (seq + queries),
         qk_dim=qk_dim,
         v_dim=v_dim,
-        window=indexer.top_k if indexer is not None and is_sparse else window,
+        window=window,
         causal=True,
     )
+
+
+def _attention(
+    job: Job, c: Candidates, heads: int, kv_heads: int, qk_dim: int, v_dim: int, window: int, indexer: Indexer | None
+) -> list[Operation]:
+    """Fused attention of these sizes; with an indexer on the keys it selects, after its scores of all keys."""
+    acc, stack = job.accelerator, job.stack
+    kernel, call = attention_call(job, c, heads, kv_heads, qk_dim, v_dim, window)
+    is_sparse = indexer is not None and indexer.top_k < attended_length(job, kernel)
+    if indexer is not None and is_sparse:
+        call["window"] = indexer.top_k
+    times = attention_s(acc, kernel, **call)
     rate = (
         stack.efficiencies.attention_efficiency
         * acc.training_rate
@@ -225,54 +232,14 @@ def _index_call(job: Job, c: Candidates, flops_per_token: float) -> Call:
 
 def _chunked(job: Job, mixer: Mixer, c: Candidates) -> Call:
     """A scan in chunks: FLOPs at their share of peak, or queries, keys, values, output and states at full bandwidth."""
-    acc, stack = job.accelerator, job.stack
+    acc, stack, core = job.accelerator, job.stack, mixer.core(job.model.hidden)
     tokens = c.micro_batch_size * (job.workload.seq_length / c.cp) / c.tp
     flops = tokens * mixer.mixing_flops(job.workload.seq_length)
-    moved = tokens * (BF16_BYTES * _scanned_width(mixer) + 2.0 * FP32_BYTES * state_elements(mixer) / _chunk(mixer))
+    moved = tokens * (BF16_BYTES * core.scanned + 2.0 * FP32_BYTES * core.state / core.chunk)
     bytes_s = moved / (bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) * stack.efficiencies.memory_efficiency)
     compute_s = flops / (acc.bf16_peak_flops_per_s * stack.efficiencies.scan_efficiency * acc.training_rate)
     forward_s = np.maximum(compute_s, bytes_s)
     return Call(Part.ATTENTION, Module.ELEMENTWISE, (forward_s, CHUNKED_BACKWARD * forward_s), kernels=(5.0, 8.0))
-
-
-def state_elements(mixer: Mixer) -> int:
-    """Numbers in the state of one sequence, all heads; 0 for a mixer without one."""
-    match mixer:
-        case Mamba2():
-            return mixer.inner * mixer.state_dim
-        case GatedDeltaNet():
-            return mixer.num_value_heads * mixer.key_dim * mixer.value_dim
-        case KimiDeltaAttention():
-            return mixer.value_out * mixer.head_dim
-        case LightningAttention():
-            return mixer.inner * mixer.head_dim
-        case _:
-            return 0
-
-
-def _chunk(mixer: Mixer) -> int:
-    match mixer:
-        case Mamba2() | GatedDeltaNet() | KimiDeltaAttention():
-            return mixer.chunk
-        case LightningAttention():
-            return mixer.block
-        case _:
-            return 1
-
-
-def _scanned_width(mixer: Mixer) -> int:
-    """Elements per token that a scan reads and writes."""
-    match mixer:
-        case Mamba2():
-            return mixer.conv_channels + mixer.inner
-        case GatedDeltaNet():
-            return 2 * mixer.key_out + 2 * mixer.value_out
-        case KimiDeltaAttention():
-            return 3 * mixer.inner + 2 * mixer.value_out
-        case LightningAttention():
-            return 4 * mixer.inner
-        case _:
-            return 0
 
 
 def latent_expert_operations(model: Model, c: Candidates, s: "Shapes") -> list[Operation]:
@@ -280,9 +247,7 @@ def latent_expert_operations(model: Model, c: Candidates, s: "Shapes") -> list[O
     assert model.moe is not None
     latent, hidden, own = float(model.moe.latent_hidden), float(model.hidden), s.tokens / c.tp
 
-    def linear(n: float, k: float) -> LinearOp:
-        return LinearOp(part=Part.EXPERTS, module=Module.ROUTER, m=own, n=n, k=k, precision=Fp8.NONE)
-
+    linear = partial(LinearOp, Part.EXPERTS, Module.ROUTER, own)
     return [linear(latent, hidden), linear(hidden, latent)]
 
 
@@ -308,9 +273,7 @@ def per_layer_operations(model: Model, s: "Shapes") -> list[Operation]:
     """
     rows, wide, hidden = s.split_tokens, float(model.per_layer_embedding), float(model.hidden)
 
-    def linear(n: float, k: float) -> LinearOp:
-        return LinearOp(part=Part.MLP, module=Module.ELEMENTWISE, m=rows, n=n, k=k, precision=Fp8.NONE)
-
+    linear = partial(LinearOp, Part.MLP, Module.ELEMENTWISE, rows)
     moved = Traffic(
         Part.NORMS,
         Module.ELEMENTWISE,

@@ -164,6 +164,11 @@ class Work:
         """Seconds of one pass, all parts."""
         return in_order(self.seconds[which])
 
+    @property
+    def gradients_s(self) -> Floats:
+        """Seconds of both gradients."""
+        return self.pass_s(Pass.INPUT_GRAD) + self.pass_s(Pass.WEIGHT_GRAD)
+
     def plus(self, other: "Work") -> "Work":
         """Both, one after the other."""
         return Work(

@@ -29,5 +29,4 @@ def bytes_per_param(stack: Stack, formats: Ints) -> Floats:
 def optimizer_s(acc: Accelerator, stack: Stack, params_per_rank: Floats, formats: Ints) -> Floats:
     """Seconds to update `params_per_rank` parameters, whose state this rank owns; `formats`: `StateFormat` codes."""
     rate = bandwidth_bytes_per_s(acc, Stream.OPTIMIZER) * stack.efficiencies.memory_efficiency
-    seconds: Floats = np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats) / rate
-    return seconds
+    return np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats) / rate

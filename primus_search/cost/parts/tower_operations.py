@@ -19,11 +19,11 @@ from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.parts.layer import (
     BF16_BYTES,
     Shapes,
-    attention_family,
     mlp_operations,
     norm_operations,
     projections,
 )
+from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tally
 from primus_search.job import Job
 from primus_search.model import Tower, encoder_model
@@ -74,13 +74,8 @@ def _encoder(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
         causal=False,
     )
     rate = stack.efficiencies.attention_efficiency * acc.training_rate
-    is_unfused = kernel == UNFUSED
-    core = Call(
-        Part.ATTENTION,
-        Module.CORE,
-        (times.forward_s / rate, times.backward_s / rate),
-        kernels=(6.0 if is_unfused else 1.0, 9.0 if is_unfused else 3.0),
-    )
+    seconds = (times.forward_s / rate, times.backward_s / rate)
+    core = Call(Part.ATTENTION, Module.CORE, seconds, kernels=(6.0, 9.0) if kernel == UNFUSED else (1.0, 3.0))
     reduce_s = 2.0 * all_reduce_s(job.network, tokens * tower.hidden * BF16_BYTES, Group(ranks, np.ones_like(ranks)))
     reduce_s = reduce_s / stack.efficiencies.network_efficiency
     joins = Call(Part.TENSOR_COMM, Module.COMM, (reduce_s, reduce_s))

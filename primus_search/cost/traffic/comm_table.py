@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.candidates import Floats
+from primus_search.cost.parts.operations import Pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +30,18 @@ class Comm:
     seconds: Floats
     exposed_s: Floats
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTraffic:
+    """Traffic of one layer and micro-batch, forward and backward."""
+
+    forward: Comm
+    backward: Comm
+
     @property
-    def hidden_s(self) -> Floats:
-        """Seconds of the traffic that compute hides."""
-        return self.seconds - self.exposed_s
+    def passes(self) -> tuple[tuple[Pass, Comm], tuple[Pass, Comm]]:
+        """Both with the pass that waits for them."""
+        return (Pass.FORWARD, self.forward), (Pass.INPUT_GRAD, self.backward)
 
 
 def exposed_s(comm_s: ArrayLike, compute_s: ArrayLike, *, overlap: ArrayLike) -> Floats:
@@ -45,8 +54,7 @@ def exposed_s(comm_s: ArrayLike, compute_s: ArrayLike, *, overlap: ArrayLike) ->
     """
     comm = np.asarray(comm_s, dtype=np.float64)
     hidden = np.asarray(overlap, dtype=np.float64) * np.minimum(comm, compute_s)
-    left: Floats = comm - hidden
-    return left
+    return comm - hidden
 
 
 def comm(

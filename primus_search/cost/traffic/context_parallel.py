@@ -1,37 +1,30 @@
 """Context-parallel traffic of one layer: keys and values travel so that every query meets every earlier token.
 
 Tokens are dealt in the zigzag order (rank r holds slices r and 2c-1-r), so each rank owns 1/c of the causal pairs and
-each ring step the same work. Three ways to exchange, the candidate's or the software's own:
+each ring step the same work. Four ways to exchange, the candidate's or the software's own:
 
     p2p         a ring: at each of c-1 steps a rank passes on the keys and values it just used
     a2a         (Ulysses) before attention tokens are exchanged for heads, and back afterwards
     all_gather  everyone gathers all keys and values first; backward scatters their gradients
+    a2aN_p2p    an all-to-all among N neighbours, then a ring between the groups, each of N times the tokens and 1/N of
+                the heads, so that a message of the ring is as large as without and c/N - 1 steps are left of c - 1
 
 Source: ring attention, Liu et al. 2023 (arXiv:2310.01889); DeepSpeed-Ulysses, Jacobs et al. 2023 (arXiv:2309.14509);
-all-gather: Llama 3, arXiv:2407.21783 section 3.3.2. Sizes as in TransformerEngine's context-parallel attention.
+all-gather: Llama 3, arXiv:2407.21783 section 3.3.2; both: USP, Fang and Zhao 2024 (arXiv:2405.07719). Sizes as in
+TransformerEngine's context-parallel attention.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Bools, Candidates, CpComm, Floats
+from primus_search.candidates import Bools, Candidates, CpComm, Floats, Ints
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
-from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
 from primus_search.job import Job
 from primus_search.model import Model
 from primus_search.workload import Workload
 
 BF16_BYTES = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextParallel:
-    """Traffic of one layer and micro-batch."""
-
-    forward: Comm
-    backward: Comm
 
 
 def context_parallel(
@@ -40,7 +33,7 @@ def context_parallel(
     *,
     forward_s: ArrayLike,
     backward_s: ArrayLike,
-) -> ContextParallel:
+) -> LayerTraffic:
     """Context-parallel traffic of one layer, given the seconds of its core attention (already 1/cp of the pairs).
 
     Formula: ring, per step, message kv = local tokens * (K and V of the rank's heads) * 2 bytes
@@ -48,26 +41,30 @@ def context_parallel(
         exposed    per step max(0, send - overlap * attention / c), since only one step's compute hides a step's send
     """
     codes = c.exchange_of_context(job.stack.communication.cp_comm)
+    whole = Group(c.cp, c.tp)
     ways = {
-        CpComm.P2P: lambda: _ring(job, c, forward_s, backward_s),
-        CpComm.A2A: lambda: _heads_for_tokens(job, c),
+        CpComm.P2P: lambda: _ring(job, c, whole, forward_s, backward_s),
+        CpComm.A2A: lambda: _heads_for_tokens(job, c, whole),
         CpComm.ALL_GATHER: lambda: _gather(job, c),
     }
     present = [code for code in ways if (codes == code).any()] or [CpComm.P2P]
     found = ways[present[0]]()
     for code in present[1:]:
         found = _where(codes == code, ways[code](), found)
+    inner = c.inner_context_ranks(job.stack.communication.cp_comm)
+    if inner.any():
+        found = _where(inner > 0, _ring_of_groups(job, c, inner, forward_s, backward_s), found)
     return found
 
 
-def _where(mask: Bools, chosen: ContextParallel, other: ContextParallel) -> ContextParallel:
+def _where(mask: Bools, chosen: LayerTraffic, other: LayerTraffic) -> LayerTraffic:
     """Rows of one exchange where the mask holds, of the other elsewhere."""
 
     def both(a: Comm, b: Comm) -> Comm:
         columns = {f: np.where(mask, a.__getattribute__(f), b.__getattribute__(f)) for f in _COLUMNS}
         return Comm(operation=b.operation, **columns)
 
-    return ContextParallel(forward=both(chosen.forward, other.forward), backward=both(chosen.backward, other.backward))
+    return LayerTraffic(forward=both(chosen.forward, other.forward), backward=both(chosen.backward, other.backward))
 
 
 _COLUMNS = ("message_bytes", "count", "seconds", "exposed_s")
@@ -80,44 +77,42 @@ def key_value_bytes(model: Model, workload: Workload, c: Candidates) -> Floats:
     return tokens * heads * (model.qk_head_dim + model.v_head_dim) * BF16_BYTES
 
 
-def _group(c: Candidates) -> Group:
-    return Group(c.cp, c.tp)
-
-
 def _ring(
     job: Job,
     c: Candidates,
+    ring: Group,
     forward_s: ArrayLike,
     backward_s: ArrayLike,
-) -> ContextParallel:
+) -> LayerTraffic:
     network, stack = job.network, job.stack
     kv = key_value_bytes(job.model, job.workload, c)
-    steps = c.cp - 1.0
-    one = send_s(network, kv, _group(c)) / stack.efficiencies.network_efficiency
-    two = send_s(network, 2.0 * kv, _group(c)) / stack.efficiencies.network_efficiency
+    ranks = np.asarray(ring.size)
+    steps = ranks - 1.0
+    one = send_s(network, kv, ring) / stack.efficiencies.network_efficiency
+    two = send_s(network, 2.0 * kv, ring) / stack.efficiencies.network_efficiency
     forward_left = exposed_s(
         one,
-        np.asarray(forward_s) / c.cp,
+        np.asarray(forward_s) / ranks,
         overlap=stack.communication.context_overlap,
     )
     backward_left = exposed_s(
         two,
-        np.asarray(backward_s) / c.cp,
+        np.asarray(backward_s) / ranks,
         overlap=stack.communication.context_overlap,
     )
-    return ContextParallel(
+    return LayerTraffic(
         forward=comm("context-parallel ring forward", kv, steps, steps * one, steps * forward_left),
         backward=comm(
             "context-parallel ring backward",
             2.0 * kv,
-            c.cp * (c.cp > 1),
+            ranks * (ranks > 1),
             steps * two + one,
             steps * backward_left + one,
         ),
     )
 
 
-def _heads_for_tokens(job: Job, c: Candidates) -> ContextParallel:
+def _heads_for_tokens(job: Job, c: Candidates, group: Group) -> LayerTraffic:
     """Queries, keys, values and output each cross once per direction; nothing to hide behind, attention waits."""
     model, workload = job.model, job.workload
     tokens = c.micro_batch_size * (workload.seq_length / c.cp)
@@ -125,23 +120,39 @@ def _heads_for_tokens(job: Job, c: Candidates) -> ContextParallel:
     key_value = key_value_bytes(model, workload, c)
     sizes = (query * model.qk_head_dim, key_value, query * model.v_head_dim)
     total = sizes[0] + sizes[1] + sizes[2]
-    seconds = sum((all_to_all_s(job.network, size, _group(c)) for size in sizes), start=np.zeros_like(total))
+    seconds = sum((all_to_all_s(job.network, size, group) for size in sizes), start=np.zeros_like(total))
     seconds = seconds / job.stack.efficiencies.network_efficiency
-    count = 4 * (c.cp > 1)
-    return ContextParallel(
+    count = 4 * (np.asarray(group.size) > 1)
+    return LayerTraffic(
         forward=comm("context-parallel all-to-all forward", total / 4.0, count, seconds),
         backward=comm("context-parallel all-to-all backward", total / 4.0, count, seconds),
     )
 
 
-def _gather(job: Job, c: Candidates) -> ContextParallel:
+def _ring_of_groups(job: Job, c: Candidates, inner: Ints, forward_s: ArrayLike, backward_s: ArrayLike) -> LayerTraffic:
+    """An all-to-all among `inner` neighbours beside a ring of c / inner groups; rows without one are not used."""
+    near = np.clip(inner, 1, c.cp)
+    dealt = _heads_for_tokens(job, c, Group(near, c.tp))
+    ring = _ring(job, c, Group(c.cp // near, c.tp * near), forward_s, backward_s)
+    return LayerTraffic(forward=_sum(dealt.forward, ring.forward), backward=_sum(dealt.backward, ring.backward))
+
+
+def _sum(a: Comm, b: Comm) -> Comm:
+    """Both after one another, as collectives of their mean size."""
+    count = a.count + b.count
+    message = (a.count * a.message_bytes + b.count * b.message_bytes) / np.maximum(count, 1.0)
+    return comm(b.operation, message, count, a.seconds + b.seconds, a.exposed_s + b.exposed_s)
+
+
+def _gather(job: Job, c: Candidates) -> LayerTraffic:
     """Keys and values of all ranks before attention; again in backward, whose gradients are then scattered."""
     network, stack = job.network, job.stack
     whole = key_value_bytes(job.model, job.workload, c) * c.cp
-    gather = all_gather_s(network, whole, _group(c)) / stack.efficiencies.network_efficiency
-    scatter = reduce_scatter_s(network, whole, _group(c)) / stack.efficiencies.network_efficiency
+    ranks = Group(c.cp, c.tp)
+    gather = all_gather_s(network, whole, ranks) / stack.efficiencies.network_efficiency
+    scatter = reduce_scatter_s(network, whole, ranks) / stack.efficiencies.network_efficiency
     is_split = c.cp > 1
-    return ContextParallel(
+    return LayerTraffic(
         forward=comm("context-parallel gather forward", whole, 1 * is_split, gather),
         backward=comm("context-parallel gather backward", whole, 2 * is_split, gather + scatter),
     )

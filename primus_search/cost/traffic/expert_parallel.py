@@ -15,14 +15,13 @@ Source: DeepEP README (github.com/deepseek-ai/DeepEP) for what travels; Megatron
 token_dispatcher.py for the order of exchanges; MoE parallel folding, arXiv:2504.14960, for the groups.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from primus_search.candidates import Candidates, Floats, Fp8, Ints
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
-from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.cost.traffic.group_limited import is_limited, limited_destinations
 from primus_search.job import Job
 from primus_search.model import MixtureOfExperts
@@ -30,14 +29,6 @@ from primus_search.network import Network
 from primus_search.stack import Stack
 
 BF16_BYTES, FP8_BYTES = 2.0, 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertParallel:
-    """Traffic of one MoE layer and micro-batch."""
-
-    forward: Comm
-    backward: Comm
 
 
 def expert_parallel(
@@ -48,7 +39,7 @@ def expert_parallel(
     shared_expert_backward_s: Floats | float = 0.0,
     forward_s: Floats | float = 0.0,
     backward_s: Floats | float = 0.0,
-) -> ExpertParallel:
+) -> LayerTraffic:
     """Dispatch and combine of one MoE layer, given seconds of compute they may hide behind.
 
     shared_expert_s  compute of the shared experts, which runs beside the traffic where the stack can
@@ -63,7 +54,7 @@ def expert_parallel(
     if moe is None:
         nothing = np.zeros(np.shape(c.ep))
         empty = comm("expert-parallel", 0.0, 0.0, nothing)
-        return ExpertParallel(forward=empty, backward=empty)
+        return LayerTraffic(forward=empty, backward=empty)
     own = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
     tokens = own * c.etp if stack.experts.gathers_before_experts else own
     row = model.expert_hidden * BF16_BYTES
@@ -82,7 +73,7 @@ def expert_parallel(
     there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
     count = 2 * (c.ep > 1) + 2 * (c.etp > 1)
     message = tokens * moe.top_k * row
-    return ExpertParallel(
+    return LayerTraffic(
         forward=comm("dispatch and combine forward", message, count, there, exposed(there, shared_expert_s, forward_s)),
         backward=comm(
             "dispatch and combine backward",

@@ -13,20 +13,19 @@ Valid: not compared with a measured pair; published runs with offloading changed
 from primus_search.candidates import Candidates, Floats
 from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.share import share
-from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.job import Job
 from primus_search.model import LayerKind
 
 
-def host_copies(
-    job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats
-) -> tuple[Comm, Comm]:
+def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:
     """Copies of one layer and micro-batch to the host and back, and what of each shows."""
     s = share(job.model, job.workload, job.stack, c, job.cluster.world)
     moved = offloaded_bytes(job.model, job.stack, kind, s, job.workload.seq_length)
     seconds = moved / job.cluster.network.host_copy_bytes_per_s
     count = 1.0 * (moved > 0)
-    return (
-        comm("activations to the host", moved, count, seconds, exposed_s(seconds, forward_s, overlap=1.0)),
-        comm("activations from the host", moved, count, seconds, exposed_s(seconds, backward_s, overlap=1.0)),
+    left_forward, left_backward = (exposed_s(seconds, hiding_s, overlap=1.0) for hiding_s in (forward_s, backward_s))
+    return LayerTraffic(
+        forward=comm("activations to the host", moved, count, seconds, left_forward),
+        backward=comm("activations from the host", moved, count, seconds, left_backward),
     )

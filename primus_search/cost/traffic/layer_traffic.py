@@ -15,100 +15,69 @@ from primus_search.cost.memory.share import share
 from primus_search.cost.parts.layer import BF16_BYTES, shapes
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.parts.recomputed_work import recompute_s
-from primus_search.cost.traffic.comm_table import Comm
+from primus_search.cost.traffic.comm_table import LayerTraffic
 from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.host_copies import host_copies
-from primus_search.cost.traffic.sharding import ShardedLayer, kept_shard, sharded_layer
+from primus_search.cost.traffic.sharding import kept_shard, sharded_layer
 from primus_search.cost.traffic.state_passing import mixer_context
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.job import Job
 from primus_search.model import LayerKind
 
 
-def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, Pass, Comm]]:
+def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, LayerTraffic]]:
     """Every kind of traffic of one layer and micro-batch, with what the layer's compute leaves exposed of it."""
-    rows: list[tuple[Part, Pass, Comm]] = []
+    found: list[tuple[Part, LayerTraffic]] = []
+    module_s = work.forward_module_s
     if np.any(c.tp > 1):
-        rows += _tensor(work, kind, job, c)
+        gemms_s = module_s[Module.LINEAR] + module_s[Module.MLP]
+        tensor = tensor_parallel(job, kind, c, forward_s=gemms_s, input_grad_s=gemms_s, weight_grad_s=gemms_s)
+        found.append((Part.TENSOR_COMM, tensor))
     if np.any(c.cp > 1):
-        context = mixer_context(
-            job,
-            kind,
-            c,
-            forward_s=work.forward_module_s[Module.CORE],
-            backward_s=work.core_backward_s,
-        )
-        rows += [(Part.CONTEXT_COMM, Pass.FORWARD, context.forward)]
-        rows += [(Part.CONTEXT_COMM, Pass.INPUT_GRAD, context.backward)]
+        core_s = module_s[Module.CORE]
+        context = mixer_context(job, kind, c, forward_s=core_s, backward_s=work.core_backward_s)
+        found.append((Part.CONTEXT_COMM, context))
     if kind.is_moe and np.any(c.ep * c.etp > 1):
-        rows += _expert(work, job, c)
-    if np.any(c.offload_modules):
-        to_host, from_host = host_copies(
+        shared_s = module_s[Module.MLP]
+        expert = expert_parallel(
             job,
-            kind,
             c,
+            shared_expert_s=shared_s,
+            shared_expert_backward_s=2.0 * shared_s,
             forward_s=work.pass_s(Pass.FORWARD),
-            backward_s=work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD),
+            backward_s=work.gradients_s,
         )
-        rows += [(Part.HOST_COPIES, Pass.FORWARD, to_host), (Part.HOST_COPIES, Pass.INPUT_GRAD, from_host)]
-    return rows
-
-
-def _tensor(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, Pass, Comm]]:
-    gemms_s = work.forward_module_s[Module.LINEAR] + work.forward_module_s[Module.MLP]
-    tensor = tensor_parallel(
-        job,
-        kind,
-        c,
-        forward_s=gemms_s,
-        input_grad_s=gemms_s,
-        weight_grad_s=gemms_s,
-    )
-    return [(Part.TENSOR_COMM, Pass.FORWARD, tensor.forward), (Part.TENSOR_COMM, Pass.INPUT_GRAD, tensor.backward)]
-
-
-def _expert(work: Work, job: Job, c: Candidates) -> list[tuple[Part, Pass, Comm]]:
-    shared_s = work.forward_module_s[Module.MLP]
-    expert = expert_parallel(
-        job,
-        c,
-        shared_expert_s=shared_s,
-        shared_expert_backward_s=2.0 * shared_s,
-        forward_s=work.pass_s(Pass.FORWARD),
-        backward_s=work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD),
-    )
-    return [(Part.EXPERT_COMM, Pass.FORWARD, expert.forward), (Part.EXPERT_COMM, Pass.INPUT_GRAD, expert.backward)]
+        found.append((Part.EXPERT_COMM, expert))
+    if np.any(c.offload_modules):
+        copies = host_copies(job, kind, c, forward_s=work.pass_s(Pass.FORWARD), backward_s=work.gradients_s)
+        found.append((Part.HOST_COPIES, copies))
+    return found
 
 
 def add_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Work:
     """The layer's work with its exposed traffic, sharded weights apart; recompute of a layer repeats the forward."""
-    for part, which, traffic in layer_traffic(work, kind, job, c):
-        work.seconds[which, part] += traffic.exposed_s
-        if which is Pass.FORWARD and part is not Part.HOST_COPIES:
+    for part, traffic in layer_traffic(work, kind, job, c):
+        add_exposed(work, part, traffic)
+        if part is not Part.HOST_COPIES:
             module = Module.EXPERT_COMM if part is Part.EXPERT_COMM else Module.COMM
-            work.forward_module_s[module] += traffic.exposed_s
+            work.forward_module_s[module] += traffic.forward.exposed_s
     return work
 
 
-def add_sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Work:
-    """The layer's work with what shows of the exchange of sharded weights, behind all its compute and traffic."""
-    sharded = sharded_traffic(work, kind, job, c)
-    if sharded is not None:
-        work.seconds[Pass.FORWARD, Part.SHARD_COMM] += sharded.forward.exposed_s
-        work.seconds[Pass.INPUT_GRAD, Part.SHARD_COMM] += sharded.backward.exposed_s
-    return work
+def add_exposed(work: Work, part: Part, traffic: LayerTraffic) -> None:
+    """Add what shows of some traffic to the passes of a piece."""
+    for which, one in traffic.passes:
+        work.seconds[which, part] += one.exposed_s
 
 
-def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> ShardedLayer | None:
-    """Weight gathers and gradient scatters of one layer behind all its compute; None where no row shards weights."""
+def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
+    """Weight gathers and gradient scatters of one layer behind all its compute; none where no row shards weights."""
     model, cluster, workload = job.model, job.cluster, job.workload
     if not np.any(c.sharding >= Sharding.FSDP2):
-        return None
+        return ()
     s = share(model, workload, cluster.stack, c, cluster.world)
     d = job.degrees(c)
-    backward_s = work.pass_s(Pass.INPUT_GRAD) + work.pass_s(Pass.WEIGHT_GRAD)
-    backward_s = backward_s + recompute_s(work.forward_module_s, c.recompute)
-    return sharded_layer(
+    layer = sharded_layer(
         cluster.network,
         cluster.stack,
         c,
@@ -117,25 +86,25 @@ def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Sha
         dense_params=layer_dense_params(model, kind, s),
         expert_params=layer_expert_params(model, s) if kind.is_moe else 0.0,
         forward_s=work.pass_s(Pass.FORWARD),
-        backward_s=backward_s,
+        backward_s=work.gradients_s + recompute_s(work.forward_module_s, c.recompute),
     )
+    return (layer,)
 
 
-def sharded_ends(job: Job, c: Candidates) -> tuple[ShardedLayer, ShardedLayer] | None:
-    """Weight gathers and gradient scatters of embedding and head; None where the stack or no row shards them.
+def sharded_ends(job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
+    """Weight gathers and gradient scatters of embedding and head; none where the stack or no row shards them.
 
     FSDP2's root module holds both: gathered before the first layer and kept until its gradients are scattered, with
     nothing to hide behind (torch/distributed/fsdp/_fully_shard: the root does not reshard after forward).
     """
     model, cluster = job.model, job.cluster
     if not cluster.stack.sharding.gathers_ends or not np.any(c.sharding >= Sharding.FSDP2):
-        return None
+        return ()
     d = job.degrees(c)
-    embedding, head = (
+    return tuple(
         kept_shard(cluster.network, cluster.stack, c, dp=d.dp, params=params / c.tp)
         for params in (model.input_params, model.head_params)
     )
-    return embedding, head
 
 
 def end_traffic_s(job: Job, c: Candidates) -> Floats:

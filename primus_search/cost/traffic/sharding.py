@@ -18,22 +18,11 @@ import numpy as np
 from primus_search.candidates import Candidates, Floats, Fp8, Ints, Sharding
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.state_formats import state_bytes
-from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.network import Network
 from primus_search.stack import Stack
 
 BF16_BYTES, FP8_BYTES = 2.0, 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedLayer:
-    """Traffic of one layer and micro-batch.
-
-    forward       gather of the weights;  backward  gather again, scatter (and, HSDP, all-reduce) of gradients
-    """
-
-    forward: Comm
-    backward: Comm
 
 
 def sharded_layer(
@@ -47,8 +36,10 @@ def sharded_layer(
     expert_params: Floats | float,
     forward_s: Floats | float,
     backward_s: Floats | float,
-) -> ShardedLayer:
+) -> LayerTraffic:
     """FSDP traffic of one layer per micro-batch, given the compute of the layer it is prefetched behind.
+
+    Forward gathers the weights; backward gathers them again, scatters and, under HSDP, all-reduces gradients.
 
     dense_params, expert_params  of the layer on one rank, after tensor and expert parallelism, before sharding
     forward_s, backward_s        compute of one layer (a neighbour's, which is alike)
@@ -69,13 +60,13 @@ def sharded_layer(
     overlap = stack.sharding.shard_overlap
     forward_left = exposed_s(gather, forward_s, overlap=overlap)
     backward_left = exposed_s(both, backward_s, overlap=overlap)
-    return ShardedLayer(
+    return LayerTraffic(
         forward=comm("sharded weights forward", message, count, gather, forward_left),
         backward=comm("sharded weights and gradients backward", message, 2.0 * count, both, backward_left),
     )
 
 
-def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, params: Floats) -> ShardedLayer:
+def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, params: Floats) -> LayerTraffic:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
     is_sharded = c.sharding >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
@@ -85,7 +76,7 @@ def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, param
         one.reduce_s / stack.efficiencies.network_efficiency,
     )
     count = (one.gather_s > 0) * 1.0
-    return ShardedLayer(
+    return LayerTraffic(
         forward=comm("sharded ends forward", one.gathered_bytes, count, gather, gather),
         backward=comm("sharded ends backward", one.gathered_bytes, count, scatter, scatter),
     )

@@ -5,16 +5,16 @@ from numpy.typing import ArrayLike
 
 from primus_search.candidates import Candidates
 from primus_search.cost.laws.collectives import Group, send_s
-from primus_search.cost.parts.mixer_operations import FP32_BYTES, state_elements
-from primus_search.cost.traffic.comm_table import comm
-from primus_search.cost.traffic.context_parallel import ContextParallel, context_parallel
+from primus_search.cost.parts.mixer_operations import FP32_BYTES
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm
+from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.job import Job
 from primus_search.model import Attention, CompressedAttention, LatentMixer, LayerKind
 
 
 def mixer_context(
     job: Job, kind: LayerKind, c: Candidates, *, forward_s: ArrayLike, backward_s: ArrayLike
-) -> ContextParallel:
+) -> LayerTraffic:
     """Context-parallel traffic of one layer and micro-batch, given the seconds of attention it may hide behind.
 
     A scan passes its state from rank to rank in order, cp - 1 sends of H K V FP32 numbers per sequence, and back in
@@ -24,11 +24,11 @@ def mixer_context(
     if kind.mixer is None or isinstance(kind.mixer, Attention | LatentMixer | CompressedAttention):
         seen, _ = job.layer(kind)
         return context_parallel(seen, c, forward_s=forward_s, backward_s=backward_s)
-    state = c.micro_batch_size * FP32_BYTES * state_elements(kind.mixer) / c.tp
+    state = c.micro_batch_size * FP32_BYTES * kind.mixer.core(job.model.hidden).state / c.tp
     steps = (c.cp - 1.0) * (state > 0)
     one = send_s(job.network, state, Group(c.cp, c.tp)) / job.stack.efficiencies.network_efficiency
     waiting = np.asarray(steps * one)
-    return ContextParallel(
+    return LayerTraffic(
         forward=comm("states of scans forward", state, steps, waiting, waiting),
         backward=comm("states of scans backward", state, steps, waiting, waiting),
     )

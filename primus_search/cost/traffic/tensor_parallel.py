@@ -13,28 +13,18 @@ the asynchronous halves are in Megatron-LM core/tensor_parallel/layers.py (linea
 communication).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.candidates import Candidates, Floats
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.laws.gemm import GATHERS_LOW
-from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.job import Job
 from primus_search.model import LayerKind, Model, NoFeedForward, NoMixer
 from primus_search.stack import Stack
 
 BF16_BYTES = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorParallel:
-    """Traffic of one layer and micro-batch."""
-
-    forward: Comm
-    backward: Comm
 
 
 def num_split_blocks(model: Model, kind: LayerKind) -> int:
@@ -53,7 +43,7 @@ def tensor_parallel(
     forward_s: ArrayLike,
     input_grad_s: ArrayLike,
     weight_grad_s: ArrayLike,
-) -> TensorParallel:
+) -> LayerTraffic:
     """Tensor-parallel traffic of one layer per micro-batch, given the seconds of GEMMs it may hide behind.
 
     Formula, per block of `num_split_blocks`, x = tokens * H * 2 bytes, AG x halved where activations travel as FP8:
@@ -76,7 +66,7 @@ def tensor_parallel(
     blocking = scale * np.where(sp, gather + scatter, reduce)
     beside_weight_grad = scale * np.where(sp, scatter, reduce)
     beside_input_grad = scale * np.where(sp, gather, 0.0)
-    return TensorParallel(
+    return LayerTraffic(
         forward=comm(
             "tensor-parallel forward",
             full,

@@ -9,10 +9,12 @@ from primus_search.declare.families.parts import (
     attention,
     biased,
     decoder,
+    experts,
     groups,
     layer_types,
     repeated,
     routed,
+    sizes,
     sparse_layers,
     uniform,
     windows,
@@ -20,26 +22,19 @@ from primus_search.declare.families.parts import (
 )
 from primus_search.declare.families.plain import ernie, exaone4, llama, mistral, olmo2, qwen2, qwen3
 from primus_search.declare.fields import Fields, Located
-from primus_search.model import Indexer, MixtureOfExperts
+from primus_search.model import Indexer
 
 
 def mixtral(fields: Fields) -> Values:
-    return all_experts(fields, mistral(fields), "num_local_experts", num_experts=8, top_k=2)
+    return all_experts(fields, mistral(fields), "local_experts")
 
 
 def qwen_experts(fields: Fields, num_layers: int) -> Values:
     """Qwen's experts: gated shared ones, and every `decoder_sparse_step`-th layer but for `mlp_only_layers`."""
-    shared = fields.integer("shared_expert_intermediate_size", 0, least=0)
-    experts = MixtureOfExperts(
-        num_experts=fields.integer("num_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        expert_ffn_hidden=fields.integer("moe_intermediate_size"),
-        shared_ffn_hidden=shared,
-        has_shared_gate=shared > 0,
-    )
+    found = experts(fields, "qwen_experts")
     step, dense = fields.integer("decoder_sparse_step", 1), fields.whole_numbers("mlp_only_layers")
     layers = tuple((layer + 1) % step == 0 and layer not in dense for layer in range(num_layers))
-    return {"moe": experts, "moe_layers": layers}
+    return {"moe": replace(found, has_shared_gate=found.shared_ffn_hidden > 0), "moe_layers": layers}
 
 
 def qwen2_moe(fields: Fields) -> Values:
@@ -78,16 +73,10 @@ def solar_open(fields: Fields) -> Values:
 def ernie_moe(fields: Fields) -> Values:
     """ERNIE 4.5 with experts in every `moe_layer_interval`-th layer from one to another."""
     values = ernie(fields)
-    num_layers, expert_hidden = values["num_layers"], fields.integer("moe_intermediate_size", 1536)
+    num_layers = values["num_layers"]
     if values["has_linear_bias"]:
         fields.problem("use_bias", "biases beside experts are not modelled for this family")
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("moe_num_experts", 64),
-        top_k=fields.integer("moe_k", 6),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=fields.integer("moe_num_shared_experts", 2, least=0) * expert_hidden,
-        has_router_bias=True,
-    )
+    values["moe"] = experts(fields, "ernie_moe")
     start, end = (
         fields.integer("moe_layer_start_index", 1, least=0),
         fields.integer("moe_layer_end_index", -1, least=-1),
@@ -100,32 +89,23 @@ def ernie_moe(fields: Fields) -> Values:
 
 def granite_moe(fields: Fields) -> Values:
     """Granite with experts of the MLP's size, and shared ones of a size of their own."""
-    values = all_experts(fields, llama(fields), "num_local_experts", num_experts=8, top_k=2)
+    values = all_experts(fields, llama(fields), "local_experts")
     shared = fields.integer("shared_intermediate_size", 0, least=0)
     return values | {"moe": replace(values["moe"], shared_ffn_hidden=shared)}
 
 
 def flex_olmo(fields: Fields) -> Values:
-    return all_experts(fields, olmo2(fields), "num_experts", num_experts=7, top_k=5)
+    return all_experts(fields, olmo2(fields), "plain_experts")
 
 
 def exaone_moe(fields: Fields) -> Values:
     values = exaone4(fields)
-    expert_hidden = fields.integer("moe_intermediate_size", 1024)
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_experts", 64),
-        top_k=fields.integer("num_experts_per_tok", 8),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=fields.integer("num_shared_experts", 1, least=0) * expert_hidden,
-        has_router_bias=True,
-        is_router_bias_buffer=True,
-        **groups(fields),
-    )
+    values["moe"] = experts(fields, "exaone_moe", **groups(fields))
     return values | {"moe_layers": sparse_layers(fields, values["num_layers"], first=1)}
 
 
 def olmoe(fields: Fields) -> Values:
-    return all_experts(fields, olmo2(fields), "num_experts", num_experts=64, top_k=8)
+    return all_experts(fields, olmo2(fields), "plain_experts")
 
 
 def llama4(fields: Fields) -> Values:
@@ -136,12 +116,7 @@ def llama4(fields: Fields) -> Values:
     step, chunk = fields.integer("interleave_moe_layer_step", 1), fields.integer("attention_chunk_size", 8192)
     has_bias = fields.switch("attention_bias", False)
     values["ffn_hidden"] = fields.integer("intermediate_size_mlp", 16384)
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_local_experts", 16),
-        top_k=fields.integer("num_experts_per_tok", 1),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=expert_hidden,
-    )
+    values["moe"] = experts(fields, "local_experts", expert_ffn_hidden=expert_hidden, shared_ffn_hidden=expert_hidden)
     given = fields.items("moe_layers") if fields.has("moe_layers") else range(step - 1, num_layers, step)
     values["moe_layers"] = tuple(layer in given for layer in range(num_layers))
     kinds = [chunk if is_chunked else 0 for is_chunked in _chunked(fields, num_layers)]
@@ -170,12 +145,7 @@ def gpt_oss(fields: Fields) -> Values:
     fields.switch("attention_bias", True)
     top_k = "num_experts_per_tok" if fields.has("num_experts_per_tok") else "experts_per_token"
     fields.integer("experts_per_token", 4)
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_local_experts", 128),
-        top_k=fields.integer(top_k, 4),
-        expert_ffn_hidden=values["ffn_hidden"],
-        has_router_bias=True,
-    )
+    values["moe"] = experts(fields, "gpt_oss", top_k=fields.integer(top_k), expert_ffn_hidden=values["ffn_hidden"])
     values["activation_clamp"] = fields.number("swiglu_limit", 7.0)
     return values | {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
 
@@ -185,17 +155,8 @@ def minimax_m2(fields: Fields) -> Values:
     values = decoder(fields)
     if any(kind != 1 for kind in fields.whole_numbers("attn_type_list")):
         fields.problem("attn_type_list", "layers other than full attention (1) are not modelled for this family")
-    shared = fields.integer("shared_intermediate_size", 0, least=0)
-    has_bias = fields.switch("use_routing_bias", True)
     fields.word("scoring_func", "")
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_local_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        expert_ffn_hidden=values["ffn_hidden"],
-        shared_ffn_hidden=shared,
-        has_router_bias=has_bias,
-        is_router_bias_buffer=True,
-    )
+    values["moe"] = experts(fields, "minimax_m2", expert_ffn_hidden=values["ffn_hidden"])
     has_mtp, modules = fields.switch("use_mtp", False), fields.integer("num_mtp_modules", 0, least=0)
     depth = fields.integer("mtp_transformer_layers", 1, least=0)
     values["num_mtp_layers"] = modules * depth if has_mtp else 0
@@ -217,15 +178,8 @@ def minimax_m3(fields: Fields) -> Values:
     fields.word("qk_norm_type", "per_head")
     fields.switch("attention_output_gate", False)
     fields.word("scoring_func", "")
-    shared = fields.integer("n_shared_experts", 1, least=0) * fields.integer("shared_intermediate_size", expert_hidden)
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_local_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=shared,
-        has_router_bias=fields.switch("use_routing_bias", True),
-        is_router_bias_buffer=True,
-    )
+    shared_size = fields.integer("shared_intermediate_size", expert_hidden)
+    values["moe"] = experts(fields, "minimax_m3", expert_ffn_hidden=expert_hidden, shared_size=shared_size)
     values["activation_clamp"] = fields.number("swiglu_limit", 0.0)
     values["moe_layers"] = sparse_layers(fields, values["num_layers"])
     fields.anything("num_nextn_predict_layers")
@@ -244,17 +198,11 @@ def _block_sparse(sparse: Fields, values: Values) -> Values:
             "sparse_attention_freq", f"has {len(flags)} entries; the model has {values['num_layers']} layers"
         )
         return {}
-    dim, block = sparse.integer("sparse_index_dim"), sparse.integer("sparse_block_size")
+    found = sizes(sparse, "block_sparse_indexer")
+    top_k = sparse.integer("sparse_topk_blocks") * found["block"]
     for key in ("sparse_disable_index_value", "sparse_score_type", "sparse_init_block", "sparse_local_block"):
         sparse.anything(key)
     changes: dict[str, Any] = {"qk_norm": "head" if values["has_qk_norm"] else "none"}
-    indexer = Indexer(
-        num_heads=sparse.integer("sparse_num_index_heads"),
-        head_dim=dim,
-        top_k=sparse.integer("sparse_topk_blocks") * block,
-        block=block,
-        has_weights=False,
-        norm_params=2 * dim,
-    )
+    indexer = Indexer(**found, top_k=top_k, has_weights=False, norm_params=2 * found["head_dim"])
     made = [attention(values, indexer=indexer, **changes) if flag else None for flag in flags]
     return {"mixers": repeated(made)}

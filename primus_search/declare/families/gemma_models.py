@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 
-from primus_search.declare.families.parts import Values, attention, decoder, layer_types, repeated, uniform, windows
+from primus_search.declare.families.parts import (
+    Values,
+    attention,
+    decoder,
+    experts,
+    layer_types,
+    repeated,
+    uniform,
+    windows,
+)
 from primus_search.declare.fields import Fields
-from primus_search.model import Attention, DenseMlp, FeedForward, MixtureOfExperts
+from primus_search.model import Attention, DenseMlp, FeedForward
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -93,11 +102,4 @@ def _experts(fields: Fields, values: Values) -> Values:
         fields.anything(key)
     if not fields.switch("enable_moe_block", False):
         return {}
-    experts = MixtureOfExperts(
-        num_experts=fields.integer("num_experts"),
-        top_k=fields.integer("top_k_experts"),
-        expert_ffn_hidden=fields.integer("moe_intermediate_size"),
-        parallel_ffn_hidden=values["ffn_hidden"],
-        has_router_scales=True,
-    )
-    return {"moe": experts, "num_norms": 7}
+    return {"moe": experts(fields, "gemma4", parallel_ffn_hidden=values["ffn_hidden"]), "num_norms": 7}

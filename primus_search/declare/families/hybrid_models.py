@@ -8,10 +8,13 @@ from primus_search.declare.families.parts import (
     all_experts,
     attention,
     decoder,
+    experts,
     groups,
     latent_sizes,
     layer_types,
+    mixed,
     repeated,
+    sizes,
     sparse_layers,
 )
 from primus_search.declare.families.plain import llama
@@ -33,8 +36,8 @@ from primus_search.model import (
 
 def qwen3_next(fields: Fields) -> Values:
     """Qwen3-Next and Qwen3.5 with experts: three Gated DeltaNet layers to one of gated attention."""
-    experts = qwen_experts(fields, fields.integer("num_hidden_layers"))
-    return _gated_delta(fields, experts["moe"].expert_ffn_hidden) | experts
+    moe = qwen_experts(fields, fields.integer("num_hidden_layers"))
+    return _gated_delta(fields, moe["moe"].expert_ffn_hidden) | moe
 
 
 def qwen3_5(fields: Fields) -> Values:
@@ -54,19 +57,11 @@ def _gated_delta(fields: Fields, ffn_hidden: int) -> Values:
         fields.problem("mtp_use_dedicated_embeddings", "embeddings of their own for prediction layers are not modelled")
     has_bias = fields.switch("attention_bias", False)
     full = attention(values, qk_norm="head", has_output_gate=True, has_qkv_bias=has_bias, has_output_bias=has_bias)
-    linear = GatedDeltaNet(
-        num_key_heads=fields.integer("linear_num_key_heads", 16),
-        num_value_heads=fields.integer("linear_num_value_heads", 32),
-        key_dim=fields.integer("linear_key_head_dim", 128),
-        value_dim=fields.integer("linear_value_head_dim", 128),
-        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
-    )
+    linear = GatedDeltaNet(**sizes(fields, "delta_net"))
     interval = fields.integer("full_attention_interval", 4)
     kinds: dict[str, Mixer] = {"full_attention": full, "linear_attention": linear}
-    if fields.items("layer_types"):
-        mixers = tuple(kinds[kind] for kind in layer_types(fields, num_layers, tuple(kinds)))
-    else:
-        mixers = tuple(full if (layer + 1) % interval == 0 else linear for layer in range(num_layers))
+    usual = ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(num_layers)]
+    mixers = mixed(fields, kinds, usual)
     return values | {"mixers": mixers, "num_mtp_layers": mtp, "has_qk_norm": True}
 
 
@@ -108,35 +103,22 @@ def nemotron_h(fields: Fields) -> Values:
         fields.anything(key)
     if fields.switch("mlp_bias", False):
         fields.problem("mlp_bias", "biases of the MLP are not modelled for this family")
+    fields.switch("mamba_proj_bias", False)
     has_bias = fields.switch("attention_bias", False)
     window = fields.integer("sliding_window", 0, least=0)
     kinds: dict[str, Mixer] = {
-        "mamba": _mamba2(fields),
+        "mamba": Mamba2(**sizes(fields, "nemotron_mamba2")),
         "attention": attention(values, window=window, has_qkv_bias=has_bias, has_output_bias=has_bias),
     }
     mixers = tuple(kinds.get(word, NoMixer()) for word in words)
     ffns: tuple[FeedForward | None, ...] = tuple(None if w in ("moe", "mlp") else NoFeedForward() for w in words)
     flags = tuple(word == "moe" for word in words)
-    experts = {"moe": _nemotron_experts(fields), "moe_layers": flags} if any(flags) else {}
+    moe = {"moe": experts(fields, "nemotron_h", **groups(fields)), "moe_layers": flags} if any(flags) else {}
     for key in EXPERT_KEYS:
         fields.anything(key)
     mtp = fields.integer("num_nextn_predict_layers", 0, least=0)
     shape = {"mixers": repeated(mixers), "feed_forwards": ffns, "is_gated": False, "num_mtp_layers": mtp}
-    return values | shape | experts
-
-
-def _mamba2(fields: Fields) -> Mamba2:
-    fields.switch("mamba_proj_bias", False)
-    return Mamba2(
-        num_heads=fields.integer("mamba_num_heads", 128),
-        head_dim=fields.integer("mamba_head_dim", 64),
-        state_dim=fields.integer("ssm_state_size", 128),
-        num_groups=fields.integer("n_groups", 8),
-        conv_kernel=fields.integer("conv_kernel", 4),
-        chunk=fields.integer("chunk_size", 128),
-        has_conv_bias=fields.switch("use_conv_bias", True),
-        has_bias=fields.switch("use_bias", False),
-    )
+    return values | shape | moe
 
 
 def bamba(fields: Fields) -> Values:
@@ -151,11 +133,11 @@ def granite_hybrid(fields: Fields) -> Values:
     """Granite 4: Mamba-2 with attention in between; experts and shared ones, or the shared ones alone, a dense MLP."""
     values = llama(fields)
     fields.anything("position_embedding_type")
-    experts, shared = fields.integer("num_local_experts", 8, least=0), fields.integer("shared_intermediate_size", 1024)
-    top_k = fields.integer("num_experts_per_tok", 2, least=0)
-    if experts:
+    count, shared = fields.integer("num_local_experts", least=0), fields.integer("shared_intermediate_size")
+    top_k = fields.integer("num_experts_per_tok", least=0)
+    if count:
         values["moe"] = MixtureOfExperts(
-            num_experts=experts, top_k=top_k, expert_ffn_hidden=values["ffn_hidden"], shared_ffn_hidden=shared
+            num_experts=count, top_k=top_k, expert_ffn_hidden=values["ffn_hidden"], shared_ffn_hidden=shared
         )
     else:
         values["ffn_hidden"] = shared
@@ -172,35 +154,15 @@ GRANITE_TYPES = ("mamba", "attention", *GENERIC)
 def _beside_mamba(fields: Fields, values: Values, types: Sequence[str]) -> tuple[Mixer, ...]:
     """Mamba-2 or attention in each layer, by keys that begin with `mamba_`."""
     inner = fields.integer("mamba_expand", 2) * values["hidden"]
-    heads, size = fields.integer("mamba_n_heads", 128), fields.anything("mamba_d_head")
-    mamba = Mamba2(
-        num_heads=heads,
-        head_dim=max(inner // heads, 1) if size in (None, "auto") else fields.integer("mamba_d_head"),
-        state_dim=fields.integer("mamba_d_state", 256),
-        num_groups=fields.integer("mamba_n_groups", 1),
-        conv_kernel=fields.integer("mamba_d_conv", 4),
-        chunk=fields.integer("mamba_chunk_size", 256),
-        has_conv_bias=fields.switch("mamba_conv_bias", True),
-    )
+    found, size = sizes(fields, "granite_mamba2"), fields.anything("mamba_d_head")
+    usual = max(inner // found["num_heads"], 1)
+    head_dim = usual if size in (None, "auto") else fields.integer("mamba_d_head")
+    mamba = Mamba2(**found, head_dim=head_dim)
     if fields.switch("mamba_proj_bias", False):
         fields.problem("mamba_proj_bias", "biases of Mamba's projections are not modelled for this family")
     has_bias = fields.switch("attention_bias", False)
     full = attention(values, has_qkv_bias=has_bias, has_output_bias=has_bias)
     return tuple(mamba if kind == "mamba" else full for kind in types)
-
-
-def _nemotron_experts(fields: Fields) -> MixtureOfExperts:
-    return MixtureOfExperts(
-        num_experts=fields.integer("n_routed_experts", 8),
-        top_k=fields.integer("num_experts_per_tok", 2),
-        expert_ffn_hidden=fields.integer("moe_intermediate_size", 7688),
-        shared_ffn_hidden=fields.integer("n_shared_experts", 1, least=0)
-        * fields.integer("moe_shared_expert_intermediate_size", 7688),
-        latent_hidden=fields.integer("moe_latent_size", 0, least=0),
-        has_router_bias=True,
-        is_router_bias_buffer=True,
-        **groups(fields),
-    )
 
 
 def kimi_linear(fields: Fields) -> Values:
@@ -227,16 +189,8 @@ def kimi_linear(fields: Fields) -> Values:
     )
     mla = LatentMixer(num_heads=heads, latent=latent, has_bias=fields.switch("attention_bias", False))
     values["mixers"] = tuple(mla if layer + 1 in full else delta for layer in range(num_layers))
-    expert_hidden = fields.integer("moe_intermediate_size")
     top_k = "num_experts_per_token" if fields.has("num_experts_per_token") else "num_experts_per_tok"
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_experts"),
-        top_k=fields.integer(top_k),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=fields.integer("num_shared_experts", 1, least=0) * expert_hidden,
-        has_router_bias=True,
-        is_router_bias_buffer=True,
-    )
+    values["moe"] = experts(fields, "kimi_linear", top_k=fields.integer(top_k))
     fields.integer("num_expert_group", 1)
     fields.integer("topk_group", 1)
     values["moe_layers"] = sparse_layers(fields, num_layers, first=1)
@@ -246,7 +200,7 @@ def kimi_linear(fields: Fields) -> Values:
 
 def minimax(fields: Fields) -> Values:
     """MiniMax-Text-01: lightning attention with softmax attention in between, experts everywhere."""
-    values = all_experts(fields, decoder(fields), "num_local_experts", num_experts=8, top_k=2)
+    values = all_experts(fields, decoder(fields), "local_experts")
     num_layers = values["num_layers"]
     linear = LightningAttention(
         num_heads=values["num_heads"], head_dim=values["head_dim"], block=fields.integer("block_size", 256)
@@ -256,11 +210,9 @@ def minimax(fields: Fields) -> Values:
     given = fields.whole_numbers("attn_type_list")
     if given:
         words = ["full_attention" if one == 1 else "linear_attention" for one in given]
-    elif fields.items("layer_types"):
-        words = list(layer_types(fields, num_layers, tuple(kinds)))
-    else:
-        words = ["linear_attention" if (layer + 1) % 2 == 0 else "full_attention" for layer in range(num_layers)]
-    return values | {"mixers": tuple(kinds[word] for word in words)}
+        return values | {"mixers": tuple(kinds[word] for word in words)}
+    usual = ["full_attention" if (layer + 1) % 2 else "linear_attention" for layer in range(num_layers)]
+    return values | {"mixers": mixed(fields, kinds, usual)}
 
 
 def lfm2(fields: Fields) -> Values:
@@ -278,14 +230,7 @@ def lfm2(fields: Fields) -> Values:
 def lfm2_moe(fields: Fields) -> Values:
     values = _lfm2(fields)
     num_layers, dense = values["num_layers"], fields.integer("num_dense_layers", 2, least=0)
-    has_bias = fields.switch("use_expert_bias", True)
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("num_experts", 32),
-        top_k=fields.integer("num_experts_per_tok", 4),
-        expert_ffn_hidden=fields.integer("moe_intermediate_size", 1792),
-        has_router_bias=has_bias,
-        is_router_bias_buffer=True,
-    )
+    values["moe"] = experts(fields, "lfm2_moe")
     return values | {"moe_layers": tuple(layer >= dense for layer in range(num_layers))}
 
 
@@ -294,13 +239,10 @@ def _lfm2(fields: Fields) -> Values:
     num_layers = values["num_layers"]
     if fields.has("tie_embedding"):
         values["is_tied"] = fields.switch("tie_embedding", True)
-    convolution = ShortConvolution(kernel=fields.integer("conv_L_cache", 3), has_bias=fields.switch("conv_bias", False))
+    convolution = ShortConvolution(**sizes(fields, "short_convolution"))
     full = attention(values, qk_norm="head")
     chosen = fields.anything("full_attn_idxs")
     kinds: dict[str, Mixer] = {"full_attention": full, "conv": convolution}
-    if fields.items("layer_types"):
-        mixers: tuple[Mixer, ...] = tuple(kinds[k] for k in layer_types(fields, num_layers, tuple(kinds)))
-    else:
-        every = range(num_layers) if chosen is None else fields.whole_numbers("full_attn_idxs")
-        mixers = tuple(full if layer in every else convolution for layer in range(num_layers))
-    return values | {"mixers": mixers, "has_qk_norm": True}
+    every = range(num_layers) if chosen is None else fields.whole_numbers("full_attn_idxs")
+    usual = ["full_attention" if layer in every else "conv" for layer in range(num_layers)]
+    return values | {"mixers": mixed(fields, kinds, usual), "has_qk_norm": True}

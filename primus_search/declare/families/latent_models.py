@@ -1,9 +1,11 @@
 """Families with latent attention: DeepSeek-V2/V3, Kimi-K2, DeepSeek-V3.2 and GLM-5 with an indexer, DeepSeek-V4."""
 
-from primus_search.declare.families.parts import Values, decoder, groups, latent_sizes, repeated, routed
+from dataclasses import replace
+
+from primus_search.declare.families.parts import Values, decoder, experts, groups, latent_sizes, repeated, routed, sizes
 from primus_search.declare.fields import Fields, Located
 from primus_search.declare.source import plain
-from primus_search.model import CompressedAttention, Indexer, LatentMixer, MixtureOfExperts
+from primus_search.model import CompressedAttention, Indexer, LatentMixer
 
 
 def deepseek(fields: Fields) -> Values:
@@ -49,8 +51,8 @@ def sparse_deepseek(fields: Fields) -> Values:
     values = _latent_decoder(fields)
     values |= routed(fields, values["num_layers"], has_router_bias=True, is_router_bias_buffer=True)
     has_bias = fields.switch("attention_bias", False)
-    heads, dim, top_k = fields.integer("index_n_heads"), fields.integer("index_head_dim"), fields.integer("index_topk")
-    rank = values["latent"].q_lora_rank
+    found = sizes(fields, "indexer")
+    indexer = Indexer(**found, query_rank=values["latent"].q_lora_rank, norm_params=2 * found["head_dim"])
     if any(kind != SPARSE for kind in fields.items("layer_types")):
         fields.problem("layer_types", f"layers other than {SPARSE} are not modelled for this family")
     made = {
@@ -58,9 +60,7 @@ def sparse_deepseek(fields: Fields) -> Values:
             num_heads=values["num_heads"],
             latent=values["latent"],
             has_bias=has_bias,
-            indexer=Indexer(
-                num_heads=heads, head_dim=dim, top_k=top_k, query_rank=rank, norm_params=2 * dim, has_own=has_own
-            ),
+            indexer=replace(indexer, has_own=has_own),
         )
         for has_own in (True, False)
     }
@@ -85,21 +85,12 @@ RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_com
 
 def compressed_deepseek(fields: Fields) -> Values:
     """DeepSeek-V4: a shared key/value head, compressed blocks of earlier tokens, hyper-connections."""
-    expert_hidden = fields.integer("moe_intermediate_size")
     values = decoder(fields, ffn_key="moe_intermediate_size")
     for key in ("num_hash_layers", "scoring_func", "topk_method", "qk_rope_head_dim", "attention_bias", "mlp_bias"):
         fields.anything(key)
     fields.anything("mlp_layer_types")
     values["num_kv_heads"] = values["num_heads"]
-    values["moe"] = MixtureOfExperts(
-        num_experts=fields.integer("n_routed_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=fields.integer("n_shared_experts", 1, least=0) * expert_hidden,
-        has_router_bias=True,
-        is_router_bias_buffer=True,
-        **groups(fields),
-    )
+    values["moe"] = experts(fields, "compressed_deepseek", **groups(fields))
     values["activation_clamp"] = fields.number("swiglu_limit", 10.0)
     values["hyper_streams"] = fields.integer("hc_mult", 4)
     values["num_mtp_layers"] = fields.integer("num_nextn_predict_layers", 1, least=0)
@@ -119,20 +110,10 @@ def compressed_mixers(
     if len(ratios) < num_layers:
         fields.problem("compress_ratios", f"has {len(ratios)} entries; the model has {num_layers} layers")
         ratios = [0] * num_layers
-    sizes = {
-        "num_heads": num_heads,
-        "head_dim": head_dim,
-        "q_lora_rank": fields.integer("q_lora_rank"),
-        "o_groups": fields.integer("o_groups"),
-        "o_lora_rank": fields.integer("o_lora_rank"),
-        "window": fields.integer(window_key, 128),
-    }
-    indexer = {
-        "index_heads": fields.integer("index_n_heads", 64),
-        "index_dim": fields.integer("index_head_dim", 128),
-        "top_k": fields.integer("index_topk", 512),
-    }
-    made = [CompressedAttention(**sizes, ratio=r, **(indexer if r == 4 else {})) for r in ratios[:num_layers]]
+    known = {"num_heads": num_heads, "head_dim": head_dim, "window": fields.integer(window_key, 128)}
+    known |= sizes(fields, "compressed_attention")
+    indexer = sizes(fields, "compressed_indexer")
+    made = [CompressedAttention(**known, ratio=r, **(indexer if r == 4 else {})) for r in ratios[:num_layers]]
     return tuple(one for one in repeated(made) if one is None or isinstance(one, CompressedAttention))
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from primus_search.declare.families.parts import Values
+from primus_search.declare.families.parts import Values, sizes
 from primus_search.declare.fields import Fields
 from primus_search.model import (
     Attention,
@@ -27,19 +27,11 @@ from primus_search.model import (
 PATTERNS = ("hybrid_override_pattern", "hybrid_layer_pattern")
 HYBRID_TYPE = "mamba"
 LETTERS = {"M": "the stack's mixer", "*": "attention", "-": "MLP", "E": "experts"}
-HYBRID_KEYS = (
-    *PATTERNS, "is_hybrid_model", "hybrid_attention_ratio", "hybrid_mlp_ratio", "mamba_num_heads", "mamba_head_dim",
-    "mamba_state_dim", "mamba_num_groups", "mamba_expand", "use_short_conv", "spec",
-)  # fmt: skip
-LINEAR_KEYS = (
-    "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
-    "linear_conv_kernel_dim",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredSizes:
-    """What a file says about all layers: their number, the hidden size, its attention, latent sizes where it has."""
+    """What a file says about all layers: their number, the hidden size, its attention, latent declared where it has."""
 
     num_layers: int
     hidden: int
@@ -61,23 +53,23 @@ def is_hybrid(fields: Fields) -> bool:
     return any(given.values()) or ("model_type" in fields.entries and fields.entries["model_type"].value == HYBRID_TYPE)
 
 
-def hybrid_layers(fields: Fields, sizes: DeclaredSizes) -> Values:
+def hybrid_layers(fields: Fields, declared: DeclaredSizes) -> Values:
     """Mixers, feed-forwards and MoE layers of a hybrid stack; a problem for what is not read."""
     stack, key = _stack(fields), next((key for key in PATTERNS if fields.anything(key)), "")
     if stack is None:
         return {}
-    letters = pattern_letters(fields.word(key, "")) if key else _by_shares(fields, sizes.num_layers, stack)
+    letters = pattern_letters(fields.word(key, "")) if key else _by_shares(fields, declared.num_layers, stack)
     unknown = sorted(set(letters) - set(LETTERS))
     if unknown:
         allowed = ", ".join(f"{letter} {name}" for letter, name in LETTERS.items())
         fields.problem(key, f"{unknown[0]!r} is no layer - allowed: {allowed}")
         return {}
-    if len(letters) != sizes.num_layers:
-        fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {sizes.num_layers}")
+    if len(letters) != declared.num_layers:
+        fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {declared.num_layers}")
         return {}
-    latent = sizes.latent
-    full: Mixer = LatentMixer(num_heads=sizes.attention.num_heads, latent=latent) if latent else sizes.attention
-    mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, sizes.hidden)}
+    latent = declared.latent
+    full: Mixer = LatentMixer(num_heads=declared.attention.num_heads, latent=latent) if latent else declared.attention
+    mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, declared.hidden)}
     return {
         "mixers": tuple(mixers.get(letter, NoMixer()) for letter in letters),
         "feed_forwards": tuple(None if letter in "-E" else NoFeedForward() for letter in letters),
@@ -156,14 +148,9 @@ def _mamba2(expand: int) -> Callable[[Fields, int], Mamba2]:
     """Reader of Megatron's keys; without a number of heads the scan is `expand` times as wide as the model."""
 
     def read(fields: Fields, hidden: int) -> Mamba2:
-        head_dim = fields.integer("mamba_head_dim", 64)
-        heads = fields.integer("mamba_num_heads", 0, least=0)
-        return Mamba2(
-            num_heads=heads or fields.integer("mamba_expand", expand) * hidden // head_dim,
-            head_dim=head_dim,
-            state_dim=fields.integer("mamba_state_dim", 128),
-            num_groups=fields.integer("mamba_num_groups", 8),
-        )
+        found, heads = sizes(fields, "megatron_mamba2"), fields.integer("mamba_num_heads", 0, least=0)
+        heads = heads or fields.integer("mamba_expand", expand) * hidden // found["head_dim"]
+        return Mamba2(**found, num_heads=heads)
 
     return read
 
@@ -172,28 +159,15 @@ def delta_net(fields: Fields, hidden: int) -> GatedDeltaNet:
     """Gated DeltaNet of Megatron's keys; its defaults are those of transformer_config.py."""
     if not fields.switch("use_short_conv", True):
         fields.problem("use_short_conv", "Gated DeltaNet without its short convolution is not modelled")
-    return GatedDeltaNet(
-        num_key_heads=fields.integer("linear_num_key_heads", 16),
-        num_value_heads=fields.integer("linear_num_value_heads", 32),
-        key_dim=fields.integer("linear_key_head_dim", 128),
-        value_dim=fields.integer("linear_value_head_dim", 128),
-        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
-    )
+    return GatedDeltaNet(**sizes(fields, "delta_net"))
 
 
 def _kimi_delta(fields: Fields, hidden: int) -> KimiDeltaAttention:
     """KDA whose low-rank gates are as wide as a value head, the output gate with a bias."""
-    heads, value_dim = fields.integer("linear_num_value_heads", 32), fields.integer("linear_value_head_dim", 128)
-    if fields.integer("linear_num_key_heads", heads) != heads:
+    found = sizes(fields, "megatron_kimi_delta")
+    if fields.integer("linear_num_key_heads", found["num_heads"]) != found["num_heads"]:
         fields.problem("linear_num_key_heads", "key heads of KDA other than linear_num_value_heads are not modelled")
-    return KimiDeltaAttention(
-        num_heads=heads,
-        head_dim=fields.integer("linear_key_head_dim", 128),
-        value_dim=value_dim,
-        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
-        gate_rank=value_dim,
-        has_gate_bias=True,
-    )
+    return KimiDeltaAttention(**found, gate_rank=found["value_dim"], has_gate_bias=True)
 
 
 _PRIMUS = "hybrid_mamba_mla_layer_specs"

@@ -11,15 +11,14 @@ from dataclasses import dataclass, replace
 
 from primus_search.declare.families.latent_models import compressed_mixers
 from primus_search.declare.families.megatron_hybrid import (
-    HYBRID_KEYS,
-    LINEAR_KEYS,
     DeclaredSizes,
     delta_net,
     hybrid_layers,
     is_hybrid,
 )
-from primus_search.declare.families.parts import Values, layer_types
+from primus_search.declare.families.parts import Values, layer_types, sizes
 from primus_search.declare.fields import Fields, layer_pattern
+from primus_search.declare.known_keys import key_table
 from primus_search.model import Attention, Indexer, LatentMixer, Mixer, ShortConvolution
 
 VARIANT_KEY = "experimental_attention_variant"
@@ -27,13 +26,19 @@ COMPRESSED_TYPE = "deepseek_v4"
 DELTA_WORDS = ("gated_delta_net", "gdn")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Variant:
-    """One kind of model: `applies` to a file, reads `keys`, and `layers` gives fields of `Model`."""
+    """One kind of model: `applies` to a file, reads the keys of its name, and `layers` gives fields of `Model`."""
 
     applies: Callable[[Fields], bool]
-    keys: tuple[str, ...]
+    name: str
     layers: Callable[[Fields, DeclaredSizes], Values]
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys that a file of this kind has read."""
+        found: list[str] = key_table("megatron")["variants"][self.name]
+        return found
 
 
 def claim_variant_keys(fields: Fields) -> None:
@@ -43,13 +48,13 @@ def claim_variant_keys(fields: Fields) -> None:
             fields.anything(key)
 
 
-def variant_layers(fields: Fields, sizes: DeclaredSizes) -> Values:
+def variant_layers(fields: Fields, declared: DeclaredSizes) -> Values:
     """Fields of `Model` that the file's variant gives; none for plain layers. A file of two kinds is a problem."""
     given = _given(fields)
     if len(given) > 1:
         what = "layers of two kinds of models in one file are not read"
         fields.problem(next(key for key in given[1].keys if fields.has(key)), what)
-    return given[0].layers(fields, sizes) if given else {}
+    return given[0].layers(fields, declared) if given else {}
 
 
 def _given(fields: Fields) -> list[Variant]:
@@ -61,16 +66,16 @@ def _value(fields: Fields, key: str) -> object:
     return fields.entries[key].value if key in fields.entries else None
 
 
-def _gated_delta(fields: Fields, sizes: DeclaredSizes) -> Values:
+def _gated_delta(fields: Fields, declared: DeclaredSizes) -> Values:
     """Gated DeltaNet with attention in between: N for every N-th layer, or one flag per layer, 1 where it is linear."""
-    linear = delta_net(fields, sizes.hidden)
-    full = replace(_normed(fields, sizes), has_output_gate=fields.switch("attention_output_gate", False))
-    return {"mixers": _interleaved(fields, "linear_attention_freq", sizes.num_layers, linear, full)}
+    linear = delta_net(fields, declared.hidden)
+    full = replace(_normed(fields, declared), has_output_gate=fields.switch("attention_output_gate", False))
+    return {"mixers": _interleaved(fields, "linear_attention_freq", declared.num_layers, linear, full)}
 
 
-def _normed(fields: Fields, sizes: DeclaredSizes) -> Attention:
+def _normed(fields: Fields, declared: DeclaredSizes) -> Attention:
     """The declared attention, with the norms of queries and keys that the file switches on."""
-    return replace(sizes.attention, qk_norm="head" if fields.switch("qk_layernorm", False) else "none")
+    return replace(declared.attention, qk_norm="head" if fields.switch("qk_layernorm", False) else "none")
 
 
 def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full: Mixer) -> tuple[Mixer, ...]:
@@ -88,73 +93,38 @@ def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full:
     return tuple(linear if flag else full for flag in flags)
 
 
-def _sparse_latent(fields: Fields, sizes: DeclaredSizes) -> Values:
+def _sparse_latent(fields: Fields, declared: DeclaredSizes) -> Values:
     """Latent attention over the tokens that an indexer selects, in every layer."""
-    if sizes.latent is None:
+    if declared.latent is None:
         fields.problem(VARIANT_KEY, "dsa needs multi_latent_attention")
         return {}
-    dim = fields.integer("dsa_indexer_head_dim", 128)
-    indexer = Indexer(
-        num_heads=fields.integer("dsa_indexer_n_heads", 64),
-        head_dim=dim,
-        top_k=fields.integer("dsa_indexer_topk", 2048),
-        query_rank=sizes.latent.q_lora_rank,
-        norm_params=2 * dim,
-    )
-    mixer = LatentMixer(num_heads=sizes.attention.num_heads, latent=sizes.latent, indexer=indexer)
-    return {"mixers": (mixer,) * sizes.num_layers}
+    found = sizes(fields, "megatron_indexer")
+    indexer = Indexer(**found, query_rank=declared.latent.q_lora_rank, norm_params=2 * found["head_dim"])
+    mixer = LatentMixer(num_heads=declared.attention.num_heads, latent=declared.latent, indexer=indexer)
+    return {"mixers": (mixer,) * declared.num_layers}
 
 
-def _compressed(fields: Fields, sizes: DeclaredSizes) -> Values:
+def _compressed(fields: Fields, declared: DeclaredSizes) -> Values:
     """DeepSeek-V4 of Primus: compressed attention with a window, hyper-connections."""
-    heads = sizes.attention.num_heads
-    mixers = compressed_mixers(fields, sizes.num_layers, heads, sizes.attention.head_dim, "attn_sliding_window")
+    heads = declared.attention.num_heads
+    mixers = compressed_mixers(fields, declared.num_layers, heads, declared.attention.head_dim, "attn_sliding_window")
     streams = fields.integer("hc_mult", 0, least=0)
     return {"mixers": mixers, "num_kv_heads": heads, "hyper_streams": streams, "windows": (), "moe_layers": ()}
 
 
-def _short_convolutions(fields: Fields, sizes: DeclaredSizes) -> Values:
+def _short_convolutions(fields: Fields, declared: DeclaredSizes) -> Values:
     """LFM2 of Primus: gated short convolutions with attention in between."""
-    convolution = ShortConvolution(kernel=fields.integer("conv_L_cache", 3), has_bias=fields.switch("conv_bias", False))
-    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": _normed(fields, sizes)}
-    words = layer_types(fields, sizes.num_layers, tuple(kinds), "lfm_layer_types")
+    convolution = ShortConvolution(**sizes(fields, "short_convolution"))
+    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": _normed(fields, declared)}
+    words = layer_types(fields, declared.num_layers, tuple(kinds), "lfm_layer_types")
     return {"mixers": tuple(kinds[word] for word in words)}
 
 
 VARIANTS = (
-    Variant(applies=is_hybrid, keys=HYBRID_KEYS + LINEAR_KEYS, layers=hybrid_layers),
-    Variant(
-        applies=lambda fields: _value(fields, VARIANT_KEY) in DELTA_WORDS,
-        keys=(VARIANT_KEY, "linear_attention_freq", "attention_output_gate", *LINEAR_KEYS),
-        layers=_gated_delta,
-    ),
-    Variant(
-        applies=lambda fields: _value(fields, VARIANT_KEY) == "dsa",
-        keys=(VARIANT_KEY, "dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"),
-        layers=_sparse_latent,
-    ),
-    Variant(
-        applies=lambda fields: _value(fields, "model_type") == COMPRESSED_TYPE,
-        keys=(
-            "hc_mult",
-            "compress_ratios",
-            "attn_sliding_window",
-            "attn_sink",
-            "hybrid_attention_enabled",
-            "index_topk",
-            "index_head_dim",
-            "index_n_heads",
-            "o_groups",
-            "o_lora_rank",
-            "q_lora_rank",
-            "num_hash_layers",
-        ),
-        layers=_compressed,
-    ),
-    Variant(
-        applies=lambda fields: bool(_value(fields, "lfm_layer_types")),
-        keys=("lfm_layer_types", "conv_L_cache", "conv_bias"),
-        layers=_short_convolutions,
-    ),
+    Variant(is_hybrid, "hybrid", hybrid_layers),
+    Variant(lambda fields: _value(fields, VARIANT_KEY) in DELTA_WORDS, "gated_delta", _gated_delta),
+    Variant(lambda fields: _value(fields, VARIANT_KEY) == "dsa", "sparse_latent", _sparse_latent),
+    Variant(lambda fields: _value(fields, "model_type") == COMPRESSED_TYPE, "compressed", _compressed),
+    Variant(lambda fields: bool(_value(fields, "lfm_layer_types")), "short_convolutions", _short_convolutions),
 )
 """Kinds of models; at most one applies to a file."""

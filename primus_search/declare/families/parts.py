@@ -1,16 +1,40 @@
 """What readers of several HuggingFace families share: a decoder's sizes, windows, layer types, experts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from primus_search.declare.fields import Fields
-from primus_search.declare.presets import padded
+from primus_search.declare.known_keys import key_table
+from primus_search.declare.presets import vocabulary
 from primus_search.model import Attention, LatentAttention, Mixer, MixtureOfExperts
 
 Values = dict[str, Any]
 """Arguments of `model.Model` that a family gives."""
 
 Family = Callable[[Fields], Values]
+
+
+def sizes(fields: Fields, row: str) -> Values:
+    """Fields of a part of a layer by a row of `sizes` in `spaces/keys/families.yaml`."""
+    return {name: _size(fields, name, given) for name, given in key_table("families")["sizes"][row].items()}
+
+
+def _size(fields: Fields, name: str, given: Any) -> Any:
+    if isinstance(given, bool):
+        return given
+    key, *default = given if isinstance(given, list) else [given]
+    if default and isinstance(default[0], bool):
+        return fields.switch(key, default[0])
+    return fields.integer(key, *default, least=0 if default == [0] or name == "shared_count" else 1)
+
+
+def experts(fields: Fields, row: str, **more: Any) -> MixtureOfExperts:
+    """Experts by a row of `sizes`, and further fields of theirs."""
+    values = sizes(fields, row) | more
+    if "shared_count" in values:
+        size = values.pop("shared_size", values["expert_ffn_hidden"])
+        values["shared_ffn_hidden"] = values.pop("shared_count") * size
+    return MixtureOfExperts(**values)
 
 
 def decoder(fields: Fields, *, tied: bool = False, ffn_key: str = "intermediate_size") -> Values:
@@ -24,8 +48,7 @@ def decoder(fields: Fields, *, tied: bool = False, ffn_key: str = "intermediate_
         "num_heads": heads,
         "num_kv_heads": fields.integer("num_key_value_heads", heads),
         "head_dim": fields.integer("head_dim", max(hidden // heads, 1)),
-        "vocab_size": padded(vocab_size),
-        "vocab_padding": padded(vocab_size) - vocab_size,
+        **vocabulary(vocab_size),
         "is_tied": fields.switch("tie_word_embeddings", tied),
     }
 
@@ -92,15 +115,15 @@ def layer_types(fields: Fields, num_layers: int, known: Sequence[str], key: str 
     return tuple(types)
 
 
-def latent_sizes(fields: Fields, q_lora_rank: int = 0) -> LatentAttention:
-    """Sizes of latent attention; q_lora_rank: where the file leaves it out."""
-    found = LatentAttention(
-        q_lora_rank=fields.integer("q_lora_rank", q_lora_rank, least=0),
-        kv_lora_rank=fields.integer("kv_lora_rank"),
-        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
-        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
-        v_head_dim=fields.integer("v_head_dim"),
-    )
+def mixed(fields: Fields, kinds: Mapping[str, Mixer], usual: Sequence[str]) -> tuple[Mixer, ...]:
+    """The mixer of every layer by the words of `layer_types`, by the usual ones where the file has none."""
+    words = layer_types(fields, len(usual), tuple(kinds)) if fields.items("layer_types") else usual
+    return tuple(kinds[word] for word in words)
+
+
+def latent_sizes(fields: Fields) -> LatentAttention:
+    """Sizes of latent attention."""
+    found = LatentAttention(**sizes(fields, "latent"))
     if fields.integer("qk_head_dim", found.qk_head_dim) != found.qk_head_dim:
         fields.problem("qk_head_dim", f"is not qk_nope_head_dim + qk_rope_head_dim ({found.qk_head_dim})")
     return found
@@ -108,18 +131,11 @@ def latent_sizes(fields: Fields, q_lora_rank: int = 0) -> LatentAttention:
 
 def routed(fields: Fields, num_layers: int, **more: Any) -> Values:
     """DeepSeek's experts, and which layers have them; more: further fields of the experts."""
-    expert_hidden = fields.integer("moe_intermediate_size")
-    fields.word("topk_method", "")
-    fields.word("scoring_func", "")
-    experts = MixtureOfExperts(
-        num_experts=fields.integer("n_routed_experts"),
-        top_k=fields.integer("num_experts_per_tok"),
-        expert_ffn_hidden=expert_hidden,
-        shared_ffn_hidden=fields.integer("n_shared_experts", 0, least=0) * expert_hidden,
-        **groups(fields) | more,
-    )
+    for key in ("topk_method", "scoring_func"):
+        fields.word(key, "")
+    values = {"moe": experts(fields, "routed", **groups(fields) | more)}
     mtp = fields.integer("num_nextn_predict_layers", 0, least=0)
-    return {"moe": experts, "moe_layers": sparse_layers(fields, num_layers), "num_mtp_layers": mtp}
+    return values | {"moe_layers": sparse_layers(fields, num_layers), "num_mtp_layers": mtp}
 
 
 def groups(fields: Fields) -> dict[str, Any]:
@@ -144,14 +160,9 @@ def sparse_layers(fields: Fields, num_layers: int, first: int = 0) -> tuple[bool
     return tuple(i >= dense and i % frequency == 0 for i in range(num_layers))
 
 
-def all_experts(fields: Fields, values: Values, key: str, *, num_experts: int, top_k: int) -> Values:
-    """Every feed-forward layer is one of experts of its size. key: what counts them; counts where none is stated."""
-    experts = MixtureOfExperts(
-        num_experts=fields.integer(key, num_experts),
-        top_k=fields.integer("num_experts_per_tok", top_k),
-        expert_ffn_hidden=values["ffn_hidden"],
-    )
-    return values | {"moe": experts}
+def all_experts(fields: Fields, values: Values, row: str) -> Values:
+    """Every feed-forward layer is one of experts of its size."""
+    return values | {"moe": experts(fields, row, expert_ffn_hidden=values["ffn_hidden"])}
 
 
 def repeated(mixers: Sequence[Mixer | None]) -> tuple[Mixer | None, ...]:

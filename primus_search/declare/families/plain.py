@@ -2,7 +2,7 @@
 
 from primus_search.declare.families.parts import Values, biased, decoder, uniform, windows, with_biases
 from primus_search.declare.fields import Fields
-from primus_search.declare.presets import padded
+from primus_search.declare.presets import vocabulary
 
 
 def llama(fields: Fields) -> Values:
@@ -170,8 +170,7 @@ def nemotron_nas(fields: Fields) -> Values:
         "num_heads": heads,
         "num_kv_heads": first.num_kv_heads if first else heads,
         "head_dim": head_dim,
-        "vocab_size": padded(vocab_size),
-        "vocab_padding": padded(vocab_size) - vocab_size,
+        **vocabulary(vocab_size),
         "is_tied": fields.switch("tie_word_embeddings", False),
         "mixers": mixers,
         "feed_forwards": ffns,
@@ -188,8 +187,7 @@ def gpt2(fields: Fields) -> Values:
         "num_heads": heads,
         "num_kv_heads": heads,
         "head_dim": max(hidden // heads, 1),
-        "vocab_size": padded(vocab_size),
-        "vocab_padding": padded(vocab_size) - vocab_size,
+        **vocabulary(vocab_size),
         "is_tied": fields.switch("tie_word_embeddings", True),
         "is_gated": False,
         "norm": "layernorm",
@@ -214,8 +212,7 @@ def mpt(fields: Fields) -> Values:
         "num_heads": heads,
         "num_kv_heads": kv_heads.get(kinds.word("attn_type", "multihead_attention"), heads),
         "head_dim": max(hidden // heads, 1),
-        "vocab_size": padded(vocab_size),
-        "vocab_padding": padded(vocab_size) - vocab_size,
+        **vocabulary(vocab_size),
         "is_tied": fields.switch("tie_word_embeddings", True),
         "is_gated": False,
         # MPT's norms have no shift without biases: as many parameters as RMSNorm.

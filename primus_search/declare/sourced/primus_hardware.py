@@ -16,72 +16,16 @@ from typing import Any
 
 from primus_search.accelerator import Accelerator
 from primus_search.declare.fields import Fields
+from primus_search.declare.known_keys import key_table
 from primus_search.declare.source import Document, did_you_mean
 from primus_search.errors import InputError
 from primus_search.network import Network
-from primus_search.units import BITS_PER_BYTE, GB
 
-BOTH_DIRECTIONS = 2.0
-US = 1e-6
-TERA = 1e12
 
-NETWORK_KEYS: dict[str, tuple[tuple[str, ...], float]] = {
-    "node_bw": (("link_bytes_per_s",), GB),
-    "pod_bw": (("nic_bytes_per_s",), GB),
-    "cluster_bw": (("pod_bytes_per_s",), GB),
-    "bw_eff": (("ring_efficiency", "all_to_all_efficiency", "nic_efficiency", "nic_all_to_all_efficiency"), 1.0),
-    "p2p_bw_eff": (("p2p_efficiency",), 1.0),
-    "node_lat": (("link_hop_latency_s",), US),
-    "pod_lat": (("nic_hop_latency_s",), US),
-    "cluster_lat": (("pod_latency_s",), US),
-    "intra_node_bandwidth_gbps": (("link_bytes_per_s",), GB / BOTH_DIRECTIONS),
-    "intra_node_latency_us": (("link_hop_latency_s",), US),
-    "inter_node_bandwidth_gbps": (("nic_bytes_per_s", "pod_bytes_per_s"), GB / BITS_PER_BYTE),
-    "inter_node_latency_us": (("nic_hop_latency_s",), US),
-    "intra_node_efficiency": (("ring_efficiency",), 1.0),
-    "inter_node_efficiency": (("nic_efficiency",), 1.0),
-    "alltoall_intra_efficiency": (("all_to_all_efficiency",), 1.0),
-    "alltoall_inter_efficiency": (("nic_all_to_all_efficiency",), 1.0),
-}
-"""Primus key -> fields of `Network` it sets, and the factor to base units."""
-
-COUNT_KEYS: dict[str, tuple[str, ...]] = {
-    "node_size": ("gpus_per_node", "domain_size"),
-    "gpus_per_node": ("gpus_per_node", "domain_size"),
-    "nics_per_node": ("nics_per_node",),
-    "pod_size": ("pod_size",),
-}
-
-ACCELERATOR_KEYS: dict[str, tuple[str, float]] = {
-    "gpu_memory_gb": ("hbm_bytes", GB),
-    "gpu_compute_tflops": ("bf16_peak_flops_per_s", TERA),
-}
-
-UNUSED: dict[str, str] = {
-    "switch_topology": "each device owns its share of the NICs",
-    "hbm_latency": "inside the latency of a collective",
-    "write_latency": "inside the latency of a collective",
-    "write_resp": "inside the latency of a collective",
-    "kernel_launch_latency": "the hardware file's launch section says it",
-    "vector_flops": "reductions run at memory speed",
-    "rccl_overhead_us": "the hardware file's measured link_latency and nic_latency say it",
-    "a2a_peer_lat": "link_hop_latency and nic_hop_latency say it",
-    "a2a_intra_sync_overhead": "link_latency says it",
-    "a2a_intra_node_peer_lat": "link_hop_latency says it",
-    "a2a_mesh_contention": "all_to_all_efficiency says it",
-    "a2a_rccl_overhead_us": "link_latency says it",
-    "a2a_remote_contention": "scale_loss says it",
-    "ar_overlap_factor": "hierarchical all-reduce overlaps its phases by itself",
-    "ar_warmup_chunk_bytes": "half_speed says how rates ramp up with size",
-    "nic_rdma_setup_us": "nic_latency says it",
-    "nic_warmup_bytes": "nic_half_speed says how rates ramp up with size",
-    "hp": "a candidate says its own degrees",
-    "cp": "a candidate says its own degrees",
-    "ep": "a candidate says its own degrees",
-}
-"""Primus keys without a counterpart here, and what takes their place."""
-
-KNOWN = (*NETWORK_KEYS, *COUNT_KEYS, *ACCELERATOR_KEYS, "node_topology", *UNUSED)
+def known_names() -> tuple[str, ...]:
+    """Every key that such a file may have."""
+    table = key_table("primus_hardware")
+    return (*table["numbers"], *table["counts"], "node_topology", *table["unused"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +53,18 @@ def read_overlay(document: Document, path: Path, known_hardware: list[str]) -> O
     if not isinstance(config, dict):
         raise InputError([*top.problems, document.problem(("hardware_config",), "expected a mapping")])
     fields = Fields.of(document, config, ("hardware_config",), into=top)
-    fields.refuse_unknown(KNOWN)
+    fields.refuse_unknown(known_names())
+    table = key_table("primus_hardware")
     network: dict[str, Any] = {}
-    for key, (names, factor) in NETWORK_KEYS.items():
+    accelerator: dict[str, Any] = {}
+    for key, row in table["numbers"].items():
         if fields.has(key):
-            value = _positive(fields, key)
+            names, value = row["fields"], _positive(fields, key)
             if value > 1.0 and names[0].endswith("efficiency"):
                 fields.problem(key, f"is a share of the line rate and cannot exceed 1, got {value:g}")
-            network |= dict.fromkeys(names, value * factor)
-    for key, counted in COUNT_KEYS.items():
+            part = accelerator if names[0] in Accelerator.__dataclass_fields__ else network
+            part |= dict.fromkeys(names, value * row["factor"])
+    for key, counted in table["counts"].items():
         if fields.has(key):
             network |= dict.fromkeys(counted, fields.integer(key))
     if fields.has("node_topology"):
@@ -125,13 +72,11 @@ def read_overlay(document: Document, path: Path, known_hardware: list[str]) -> O
         if topology not in ("switch", "mesh"):
             fields.problem("node_topology", f"{topology!r} is not switch or mesh")
         network["topology"] = topology
-    accelerator = {
-        name: _positive(fields, key) * factor for key, (name, factor) in ACCELERATOR_KEYS.items() if fields.has(key)
-    }
     if top.problems:
         raise InputError(top.problems)
-    unused = [f"{document.name}: {key} is read but not used; {UNUSED[key]}" for key in config if key in UNUSED]
-    notes = [f"{document.name}: laid over the hardware file '{base}'", *unused]
+    unused = table["unused"]
+    passed = [f"{document.name}: {key} is read but not used; {unused[key]}" for key in config if key in unused]
+    notes = [f"{document.name}: laid over the hardware file '{base}'", *passed]
     return Overlay(base=base, network=network, accelerator=accelerator, notes=tuple(notes))
 
 

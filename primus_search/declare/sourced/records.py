@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from primus_search import units
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words
+from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.errors import Problem
 from primus_search.guards.number_ranges import range_problem
 
@@ -50,7 +50,7 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
     `given` fills fields that the mapping must not (a name that stands elsewhere in the file).
     """
     if not isinstance(data, dict):
-        reading.problem(keys, f"expected a mapping with the fields of {cls.__name__}, got {_shown(data)}")
+        reading.problem(keys, f"expected a mapping with the fields of {cls.__name__}, got {quoted(data)}")
         return None
     before = len(reading.problems)
     values = dict(given or {})
@@ -90,7 +90,7 @@ def _check_range(name: str, value: Any, raw: Any, keys: Keys, reading: Reading) 
         wrong = range_problem(name, value)
         if wrong:
             written = raw["value"] if isinstance(raw, dict) else raw
-            reading.problem(keys, f"{wrong}, got {_shown(written)}")
+            reading.problem(keys, f"{wrong}, got {quoted(written)}")
 
 
 def _value(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
@@ -110,7 +110,7 @@ def _value(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> 
 
 def _table(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
     if not isinstance(raw, dict):
-        reading.problem(keys, f"expected a mapping of names, got {_shown(raw)}")
+        reading.problem(keys, f"expected a mapping of names, got {quoted(raw)}")
         return None
     return {name: _value(hint, item, (*keys, name), factor, reading) for name, item in raw.items()}
 
@@ -142,36 +142,26 @@ def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) 
     origin, args = get_origin(hint), get_args(hint)
     if origin is tuple:
         if not isinstance(value, list):
-            reading.problem(keys, f"expected a list, got {_shown(value)}")
+            reading.problem(keys, f"expected a list, got {quoted(value)}")
             return None
         item = args[0]
         return tuple(_scalar(item, v, (*keys, i), factor, reading) for i, v in enumerate(value))
     if origin is Literal:
         if value not in args:
-            reading.problem(keys, f"{_shown(value)} is not one of {join_words(args)}{did_you_mean(str(value), args)}")
+            reading.problem(keys, f"{quoted(value)} is not one of {join_words(args)}{did_you_mean(str(value), args)}")
         return value
     if hint is bool or hint is str:
         if not isinstance(value, hint):
-            reading.problem(keys, f"expected {'true or false' if hint is bool else 'a word'}, got {_shown(value)}")
+            reading.problem(keys, f"expected {'true or false' if hint is bool else 'a word'}, got {quoted(value)}")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        reading.problem(keys, f"expected a number, got {_shown(value)}")
+        reading.problem(keys, f"expected a number, got {quoted(value)}")
         return None
     scaled = value if factor == 1.0 else value * factor
     if hint is int:
         if scaled != int(scaled):
-            reading.problem(keys, f"expected a whole number, got {_shown(value)}")
+            reading.problem(keys, f"expected a whole number, got {quoted(value)}")
         return int(scaled)
     if hint is float:
         return float(scaled)
     raise TypeError(f"{hint!r} is not a type a hardware or stack file can hold")
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    return repr(value)

@@ -4,7 +4,7 @@ shares:
   moe: {value: 0.78, pairs: 25, source: "..."}
 devices:
   B200:
-    moe: [{runs: 5, deepep: true, cuda_graph: partial}]
+    48 layers of 2048, 128 experts: [{runs: 5, fp8: mxfp8, deepep: true, cuda_graph: partial}]
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,9 @@ from primus_search.errors import InputError
 from primus_search.knobs import KNOB
 
 FOLDER = "hardware/switches"
-RUNS = "runs"
+RUNS, FORMAT = "runs", "fp8"
+COLUMNS = (FORMAT, *SWITCHES)
+"""What an entry may say beside how many runs: the number format of products, and switches."""
 
 
 @lru_cache(maxsize=1)
@@ -40,18 +42,18 @@ def load_switches() -> SwitchEvidence:
 
 
 def _sets(document: Document, device: str, raw: Any) -> dict[str, Candidates]:
-    """The combinations of a device, by family."""
+    """The combinations of a device, by shape of the model."""
     found = {}
-    for name, entries in (raw if isinstance(raw, dict) else {}).items():
+    for shape, entries in (raw if isinstance(raw, dict) else {}).items():
         try:
             rows = [{key: value for key, value in entry.items() if key != RUNS} for entry in entries]
-            strange = sorted({key for row in rows for key in row} - set(SWITCHES))
+            strange = sorted({key for row in rows for key in row} - set(COLUMNS))
             if strange or not rows:
-                raise ValueError(f"expected {RUNS} and switches, found {', '.join(strange) or 'nothing'}")
-            columns: dict[str, Any] = {switch: [_value(row, switch) for row in rows] for switch in SWITCHES}
-            found[name] = Candidates.table(**columns)
+                raise ValueError(f"expected {RUNS}, {FORMAT} and switches, found {', '.join(strange) or 'nothing'}")
+            columns: dict[str, Any] = {name: [_value(row, name) for row in rows] for name in COLUMNS}
+            found[shape] = Candidates.table(**columns)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError([document.problem(("devices", device, name), str(error))]) from error
+            raise InputError([document.problem(("devices", device, shape), str(error))]) from error
     return found
 
 

@@ -33,7 +33,7 @@ import primus_search
 from primus_search.cores import available_cores
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
-from primus_search.exploration.engines.ray_reaper import Guardian
+from primus_search.exploration.engines.ray_reaper import Guardian, environment
 from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, WorkerLost, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
@@ -224,17 +224,12 @@ def _on_loopback() -> Iterator[None]:
 
     `ray.init(_node_ip_address="127.0.0.1")` does not do that: it is replaced by an address that others can reach.
     """
-    before, variable = ray_constants.ENABLE_RAY_CLUSTER, ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
-    given = os.environ.get(variable)
-    ray_constants.ENABLE_RAY_CLUSTER, os.environ[variable] = False, "0"
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
-        yield
+        with environment({ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}):
+            yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-        if given is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = given
 
 
 def join(address: str) -> None:

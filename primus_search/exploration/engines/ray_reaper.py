@@ -14,8 +14,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 MARK = "PRIMUS_SEARCH_CLUSTER"
@@ -35,6 +35,20 @@ ORDERLY = b"."
 """What a driver that ends by itself says to its guardian."""
 
 
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """This process and those it starts meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
 class Guardian:
     """Ends whatever was started inside `marking`, at `end` or when this process dies. Linux only; elsewhere idle."""
 
@@ -51,18 +65,9 @@ class Guardian:
                 start_new_session=True,
             )
 
-    @contextmanager
-    def marking(self) -> Iterator[None]:
+    def marking(self) -> AbstractContextManager[None]:
         """Processes started meanwhile carry the mark."""
-        before = {name: os.environ.get(name) for name in (MARK, *KEPT_ENVIRONMENT)}
-        os.environ |= {MARK: self._mark} | KEPT_ENVIRONMENT
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+        return environment({MARK: self._mark} | KEPT_ENVIRONMENT)
 
     def end(self) -> None:
         """Kill what is left, and wait until it is gone."""

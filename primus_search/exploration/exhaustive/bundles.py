@@ -5,7 +5,7 @@ decided once for all of them, and so is a bound on their step. Cells of one clas
 are listed per class; (cell, bundle) stands for a handful of candidates and costs as much as one.
 
     bundles = Bundles(enumerator, MEMORY_READS)
-    cells, bundle = bundles.between(0, 100)          # one entry per bundle of the first hundred cells
+    cells, bundle = bundles.of(np.arange(100))       # one entry per bundle of the first hundred cells
     lines = bundles.lines(cells[:5], bundle[:5])     # the candidates of five of them
 """
 
@@ -58,10 +58,6 @@ class Bundles:
         number = self._enumerator.class_of_cell[cells]
         found: Ints = self._first_of_class[number + 1] - self._first_of_class[number]
         return found
-
-    def between(self, first_cell: int, last_cell: int) -> tuple[Ints, Ints]:
-        """Cell and bundle of every bundle of the cells from `first_cell` up to `last_cell` (exclusive)."""
-        return self.of(np.arange(first_cell, last_cell))
 
     def of(self, cells: Ints) -> tuple[Ints, Ints]:
         """Cell and bundle of every bundle of these cells."""

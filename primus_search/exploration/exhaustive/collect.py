@@ -33,7 +33,6 @@ class Collected:
     is_complete: bool
     notes: tuple[str, ...] = ()
     sampler_check: SamplerCheck | None = None
-    peak_rss_bytes: float = 0.0
     interrupted_by: int = 0
 
     @property

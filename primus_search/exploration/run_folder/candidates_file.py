@@ -42,7 +42,7 @@ def _arrow(table: RankingTable, cluster: int) -> Any:
     for name, column in c.columns().items():
         columns[name] = _dictionary(column, name, c) if name in WORDED else column
     columns |= table.figures
-    columns |= {name: _words(table.__getattribute__(name)) for name in ("time_evidence", "memory_evidence")}
+    columns |= {n: _words(table.__getattribute__(n)) for n in ("time_evidence", "memory_evidence")}
     columns |= {f"step_{f.name}_s": p.step.__getattribute__(f.name) for f in fields(p.step)}
     columns |= {f"memory_{f.name}_bytes": p.memory.__getattribute__(f.name) for f in fields(p.memory)}
     arrays = [_array(column) if isinstance(column, np.ndarray) else column for column in columns.values()]
@@ -59,10 +59,16 @@ def _dictionary(column: Any, name: str, candidates: Any) -> Any:
 
 
 def _words(words: Sequence[str]) -> Any:
-    return _texts(words).dictionary_encode()
+    """A column of words, one copy of each word."""
+    import pyarrow
+
+    code_of = {word: code for code, word in enumerate(dict.fromkeys(words))}
+    codes = np.array([code_of[word] for word in words], dtype=np.int32)
+    return pyarrow.DictionaryArray.from_arrays(_array(codes), _texts(list(code_of)))
 
 
-# Arrow arrays are made of their buffers: `pyarrow.array` loads pandas where it is installed, which takes 0.4 s.
+# Arrow arrays are made of their buffers: `pyarrow.array` loads pandas where it is installed, which takes 0.4 s, and
+# what `pyarrow.compute` is needed for loads that.
 
 
 def _array(column: NDArray[Any]) -> Any:
@@ -141,5 +147,5 @@ def numbers_of(chunks: Sequence[Any]) -> NDArray[Any]:
 
 def of_cluster(table: Any, cluster: int) -> Any:
     """The rows of one cluster."""
-    rows = np.flatnonzero(numbers_of(table["cluster"].chunks) == cluster)
-    return table.take(_array(rows))
+    is_mine = numbers_of(table["cluster"].chunks) == cluster
+    return table if is_mine.all() else table.take(_array(np.flatnonzero(is_mine)))

@@ -14,9 +14,9 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,30 +25,24 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import numpy as np
 
 from primus_search import __version__
-from primus_search.candidates import COLUMN_NAMES
-from primus_search.cost.memory.fit import OUT_OF_MEMORY
 from primus_search.errors import InputError, PrimusSearchError, Problem
-from primus_search.exploration.result import MEASURED, RankingTable, SearchResult, ladder
+from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.guards.csv_cells import guarded
+from primus_search.guards.files import TEMPORARY, replacing
 from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
 
 if TYPE_CHECKING:
     from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 
-RANKED_ROWS = 1000
-"""Best rows of `ranking.csv`, before the best of each layout and precision; `candidates.parquet` holds all kept."""
-
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
 """The texts that the space was loaded from (`declare.snapshot`)."""
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
 KNOWN = (*FILES, INPUTS, "exports", "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
-TEMPORARY = ".tmp"
-"""How the name of a half-written file ends; one that a killed run left behind is deleted by the next."""
 
 
 def default_folder(name: str, root: Path = Path("results/runs")) -> Path:
@@ -154,12 +148,12 @@ class RunFolder:
         try:
             (self.path / "run.json").unlink(missing_ok=True)  # an earlier run's must not vouch for this one's tables
             files = {
-                "ranking.csv": csv_bytes(ranked_rows(result)),
-                "pareto.csv": csv_bytes(_merged(result, "frontier", None)),
+                "ranking.csv": csv_bytes(result.ranked_rows),
+                "pareto.csv": csv_bytes(result.frontier_rows),
                 "candidates.parquet": kept_bytes([found.ranking for found in result.clusters]),
             }
             if len(result.clusters) > 1:
-                files["scaling.csv"] = csv_bytes([_plain(rung) for rung in ladder(result, token_budget)])
+                files["scaling.csv"] = csv_bytes([_scaling_row(rung) for rung in ladder(result, token_budget)])
             for name, content in files.items():
                 self._write(name, content)
             facts = summary(result) | {"files": {name: file_facts(content) for name, content in files.items()}}
@@ -171,15 +165,10 @@ class RunFolder:
 
     def _write(self, name: str, content: bytes) -> None:
         """One file, whole or not at all."""
-        temporary = self.path / f".{name}{TEMPORARY}"
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / name)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(self.path / name) as temporary, temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 IDENTITY_WORDS = {
@@ -212,14 +201,14 @@ def summary(result: SearchResult) -> dict[str, Any]:
         "source": space.source,
         "space_sha256": space.sha256,
         "search_sha256": fingerprint(space),
-        "overrides": [_plain(override) for override in space.overrides],
+        "overrides": [asdict(override) for override in space.overrides],
         "model": space.model.name,
         "hardware": best.choice.cluster.accelerator.name,
         "stack": best.choice.cluster.stack.reference,
         "framework": best.choice.framework.name,
         "nodes": best.choice.cluster.num_nodes,
         "gpus": best.choice.cluster.world,
-        "workload": _plain(space.workload),
+        "workload": asdict(space.workload),
         "engine": result.engine,
         "workers": result.workers,
         "seed": space.search.seed,
@@ -241,7 +230,7 @@ def summary(result: SearchResult) -> dict[str, Any]:
         ],
         "seconds": result.seconds,
         "peak_rss_bytes": result.peak_rss_bytes,
-        "sampler": None if result.sampler_check is None else _plain(result.sampler_check),
+        "sampler": None if result.sampler_check is None else asdict(result.sampler_check),
         "clusters": [
             {
                 "labels": dict(found.choice.labels),
@@ -276,72 +265,25 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def ranked_rows(result: SearchResult) -> list[dict[str, Any]]:
-    """The rows of `ranking.csv`: the best of all clusters, then the best of each parallel layout and precision.
-
-    A rank is the place in this list, from 1. Behind the first `RANKED_ROWS`, other rows of the space lie between two
-    of the list.
-    """
-    head = _merged(result, "ranking", RANKED_ROWS)
-    known = {tuple(row.values())[: _named(result)] for row in head}
-    leaders = _merged(result, "leaders", None)
-    return head + [row for row in leaders if tuple(row.values())[: _named(result)] not in known]
-
-
-def _named(result: SearchResult) -> int:
-    """How many of a row's first columns tell it from every other row: its cluster and its axes."""
-    several = len(result.clusters) > 1
-    return len(COLUMN_NAMES) + (len(dict(result.best.choice.labels) | {"nodes": 0}) if several else 0)
-
-
-def _merged(result: SearchResult, which: str, most: int | None) -> list[dict[str, Any]]:
-    """Rows of one cluster, or of all clusters with what distinguishes them in front, best first."""
-    tables: list[RankingTable] = [found.__getattribute__(which) for found in result.clusters]
-    if len(tables) == 1:
-        return tables[0].rows(slice(most))
-    rows = [
-        dict(one.choice.labels) | {"nodes": one.choice.cluster.num_nodes} | row
-        for one in tables
-        for row in one.rows(slice(most))
-    ]
-    if which != "frontier":
-        # As within a cluster: what was measured first, what a device showed not to fit last.
-        rows.sort(
-            key=lambda row: (
-                row["memory_verdict"] == OUT_OF_MEMORY,
-                row["time_evidence"] != MEASURED,
-                -row[result.space.search.objective]
-                * row["expected_tokens_per_s_per_gpu"]
-                / row["tokens_per_s_per_gpu"],
-            )
-        )
-    return rows[:most]
-
-
 def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Rows as the tables of a run folder are written."""
     text = io.StringIO()
     if rows:
-        names = {name: guarded(name) for name in rows[0]}
-        writer = csv.DictWriter(text, fieldnames=list(names), lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+        names = list(rows[0])
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(map(guarded, names))
+        writer.writerows([_cell(row[name]) for name in names] for row in rows)
     return text.getvalue().encode()
 
 
 def _cell(value: Any) -> Any:
     """Switches as true and false, floats with every digit that matters, words that no spreadsheet evaluates."""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else guarded(value) if isinstance(value, str) else value
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str):
+        return guarded(value)
+    return ("true" if value else "false") if isinstance(value, bool | np.bool_) else value
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses and tuples as what JSON knows."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(value.__getattribute__(f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_plain(item) for item in value]
-    return value.item() if isinstance(value, np.generic) else value
+def _scaling_row(rung: Rung) -> dict[str, Any]:
+    return asdict(rung) | {"labels": [list(label) for label in rung.labels]}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.errors import InputError, Problem
+from primus_search.exploration.result import SearchResult, labels_of
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.framework import Framework
@@ -42,6 +43,13 @@ class SavedRun:
             ranking=_rows(path / "ranking.csv", facts["files"]),
             frontier=_rows(path / "pareto.csv", facts["files"]),
         )
+
+    @classmethod
+    def of(cls, result: SearchResult, path: Path) -> "SavedRun":
+        """The run of a result that has just been written to `path`; its tables are not read back."""
+        run = cls(path=path, facts=read_facts(path), ranking=result.ranked_rows, frontier=result.frontier_rows)
+        run.__dict__["space"] = result.space
+        return run
 
     @cached_property
     def space(self) -> Space:
@@ -110,11 +118,6 @@ class SavedRun:
             if is_on(row, choice):
                 return choice
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
-
-
-def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:
-    """What tells a cluster of a space from the others, as columns of a ranking over several."""
-    return dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
 
 
 def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:

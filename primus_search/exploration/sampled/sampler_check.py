@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from primus_search.candidates import Floats
-from primus_search.exploration.exhaustive.collect import Budget
+from primus_search.exploration.exhaustive.collect import Budget, Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, ShortlistRows
-from primus_search.exploration.findings import Findings
 from primus_search.exploration.result import SamplerCheck
 from primus_search.knobs import KNOBS
 from primus_search.space import Axis, Enumerator, Space
@@ -28,21 +27,15 @@ NADIR_MARGIN = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """What a sampler found: findings per cluster, and the best (cluster, number).
+class Sampled(Collected):
+    """What a sampler found, and the best (cluster, number).
 
-    evaluations  candidates projected, each once     screened  candidates whose memory and bound were computed
-    legal        of the whole space                  notes     why the search ended early (not `is_complete`)
+    evaluations  candidates projected, each once     legal  of the whole space
     """
 
-    findings: tuple[Findings, ...]
     evaluations: int
-    screened: int
     legal: int
     best: tuple[int, int] | None
-    is_complete: bool
-    notes: tuple[str, ...]
-    interrupted_by: int = 0
 
 
 RunSampler = Callable[[Funnel, str, Budget, int], Sampled]

@@ -19,6 +19,7 @@ format): `optuna-dashboard study.log` opens it.
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -69,13 +70,7 @@ def sample(funnel: Funnel, method: str, folder: Path | None, progress: Progress)
     if sampled.best is not None and sampled.is_complete:
         check = check_sampler(funnel, sampled.best, method, settings.seed, run_sampler)
     note = f"sampled: {sampled.evaluations:,} of {sampled.legal:,} legal candidates were projected"
-    return Collected(
-        findings=sampled.findings,
-        is_complete=sampled.is_complete,
-        notes=(note, *sampled.notes),
-        sampler_check=check,
-        interrupted_by=sampled.interrupted_by,
-    )
+    return replace(sampled, notes=(note, *sampled.notes), sampler_check=check)
 
 
 def evaluations_of(funnel: Funnel) -> int:
@@ -112,7 +107,6 @@ def run_sampler(
     return Sampled(
         findings=tuple(looker.findings() for looker in run.lookers),
         evaluations=run.evaluations,
-        screened=run.screened,
         legal=run.legal,
         best=run.best(),
         is_complete=not notes,

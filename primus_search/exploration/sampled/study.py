@@ -4,10 +4,11 @@ Asking a journal directly would write to disk for each parameter of each trial.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -125,27 +126,26 @@ def _kept(folder: Path, directions: list[str]) -> optuna.Study:
 
 def make_sampler(method: str, seed: int) -> optuna.samplers.BaseSampler:
     """The Optuna sampler of a method's name."""
+    sampler, options = SAMPLERS[method]
     with _experiments_accepted():
-        match method:
-            case "tpe":
-                return optuna.samplers.TPESampler(
-                    seed=seed, n_startup_trials=STARTUP, multivariate=True, constant_liar=True
-                )
-            case "nsga2":
-                return optuna.samplers.NSGAIISampler(seed=seed)
-            case "nsga3":
-                return optuna.samplers.NSGAIIISampler(seed=seed)
-            case "gp":
-                return optuna.samplers.GPSampler(
-                    seed=seed, deterministic_objective=True, warn_independent_sampling=False
-                )
-            case "qmc":
-                return optuna.samplers.QMCSampler(
-                    seed=seed, scramble=True, warn_independent_sampling=False, warn_asynchronous_seeding=False
-                )
-            case "random":
-                return optuna.samplers.RandomSampler(seed=seed)
-    raise ValueError(f"no sampler is called {method!r}")
+        return sampler(seed=seed, **options)
+
+
+SAMPLERS: Mapping[str, tuple[Callable[..., optuna.samplers.BaseSampler], Mapping[str, Any]]] = {
+    "tpe": (
+        optuna.samplers.TPESampler,
+        {"n_startup_trials": STARTUP, "multivariate": True, "constant_liar": True},
+    ),
+    "nsga2": (optuna.samplers.NSGAIISampler, {}),
+    "nsga3": (optuna.samplers.NSGAIIISampler, {}),
+    "gp": (optuna.samplers.GPSampler, {"deterministic_objective": True, "warn_independent_sampling": False}),
+    "qmc": (
+        optuna.samplers.QMCSampler,
+        {"scramble": True, "warn_independent_sampling": False, "warn_asynchronous_seeding": False},
+    ),
+    "random": (optuna.samplers.RandomSampler, {}),
+}
+"""Samplers and their options by the name of a method; the schema of a space has no others."""
 
 
 @contextmanager

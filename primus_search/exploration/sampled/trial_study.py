@@ -20,21 +20,12 @@ def keep_trials(
     partial = path.with_name(f".{path.name}.partial")
     for left in (partial, partial.with_name(f"{partial.name}.lock")):  # of a killed run; the folder is ours
         left.unlink(missing_ok=True)
-    _write(partial, values, trials)
-    partial.replace(path)
-
-
-def _write(
-    path: Path, values: Mapping[str, Sequence[str]], trials: Sequence[tuple[Mapping[str, str], float | None, str]]
-) -> None:
-    storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
+    storage = JournalStorage(JournalFileBackend(str(partial), lock_obj=JournalFileOpenLock(str(partial))))
     study = optuna.create_study(study_name=STUDY_NAME, storage=storage, direction="maximize")
     axes = {name: CategoricalDistribution(list(choices)) for name, choices in values.items()}
     for params, rate, verdict in trials:
         state = TrialState.COMPLETE if rate is not None else TrialState.FAIL
-        params = {name: params[name] for name in axes}
-        study.add_trial(
-            create_trial(
-                state=state, value=rate, params=dict(params), distributions=dict(axes), user_attrs={"verdict": verdict}
-            )
-        )
+        chosen = {name: params[name] for name in axes}
+        said = {"verdict": verdict}
+        study.add_trial(create_trial(state=state, value=rate, params=chosen, distributions=dict(axes), user_attrs=said))
+    partial.replace(path)

@@ -18,12 +18,18 @@ MOVED = 0.02
 """A run is projected again when one of its numbers moved by more than this in the fit's coordinates."""
 
 
-def linearised(state: FitState, weights: Floats, groups: Sequence[Hashable]) -> Floats:
-    """log(predicted / measured) of every run with its group left out, to first order."""
+Solved = dict[bytes, Floats]
+"""Solutions of a linearised problem, by the runs left out; groups of several splits are often the same runs."""
+
+
+def linearised(state: FitState, weights: Floats, groups: Sequence[Hashable], solved: Solved) -> Floats:
+    """log(predicted / measured) of every run with its group left out, to first order; new solutions go to `solved`."""
     errors = state.errors.copy()
     for out in _masks(groups):
-        z = solve(state.believed, state.z, state.errors, state.slopes, np.where(out, 0.0, weights))
-        errors[out] += state.slopes[out] @ (z[: state.slopes.shape[1]] - state.x)
+        key = out.tobytes()
+        if key not in solved:
+            solved[key] = solve(state.believed, state.z, state.errors, state.slopes, np.where(out, 0.0, weights))
+        errors[out] += state.slopes[out] @ (solved[key][: state.slopes.shape[1]] - state.x)
     return errors
 
 

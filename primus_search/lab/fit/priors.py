@@ -20,6 +20,7 @@ import numpy as np
 
 from primus_search.bounded import bounded_minimum
 from primus_search.candidates import Floats
+from primus_search.learn.site_numbers import BoundedNumber
 
 RESIDUAL_SCALE = 0.05
 """Residuals beyond this (noise between identical runs) count linearly."""
@@ -34,31 +35,18 @@ _ROUNDS, _SETTLED = 15, 3e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriorParameter:
-    """One number to fit: `stack:NAME:field` or `hardware:NAME:field`; a share is fitted as it is, not its logarithm."""
+class PriorParameter(BoundedNumber):
+    """One number to fit: `stack:NAME:field` or `hardware:NAME:field`."""
 
     owner: str
     name: str
-    field: str
-    low: float
-    high: float
     prior: float
     sigma: float
-    is_share: bool = False
     family: str = ""
 
     @property
     def path(self) -> str:
         return f"{self.owner}:{self.name}:{self.field}"
-
-    def coordinate(self, value: float) -> float:
-        """The value as the fit moves it."""
-        return value if self.is_share else float(np.log(value))
-
-    def value(self, coordinate: float) -> float:
-        """Back again, inside the bounds."""
-        raw = coordinate if self.is_share else float(np.exp(coordinate))
-        return float(np.clip(raw, self.low, self.high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -8,22 +8,19 @@ one weight.
 """
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.candidates import Floats
 from primus_search.cost.project import Projector
+from primus_search.field_paths import with_column
 from primus_search.lab.fit.priors import Beliefs, PriorParameter, beliefs, solve, standard_errors
 from primus_search.lab.fit.training_parameters import TRAINING_RATE, die
 from primus_search.lab.published.machine_of_run import stack_file
 from primus_search.measured_run import MeasuredRun
-from primus_search.stack import GROUP_OF, Stack, number_of
-
-Record = TypeVar("Record")
+from primus_search.stack import GROUP_OF, number_of
 
 STEP = 0.03
 """Relative step of the finite differences, and the absolute one of shares."""
@@ -59,31 +56,13 @@ def _has_own(case: MeasuredRun, field: str) -> bool:
 def with_values(case: MeasuredRun, values: Mapping[str, ArrayLike]) -> MeasuredRun:
     """The case with the values of the parameters that touch it; arrays are one value per row of a table."""
     stack, acc = case.cluster.stack, case.cluster.accelerator
-    changes: dict[str, ArrayLike] = {}
     for path, value in values.items():
         owner, name, field = path.split(":")
         if owner == "stack" and name == stack.name:
-            changes[field] = value
+            stack = with_column(stack, (GROUP_OF[field], field), value)
         elif owner == "hardware" and name == die(acc.name) and not _has_own(case, field):
-            acc = _put(acc, {field: value})
-    return replace(case, cluster=replace(case.cluster, stack=_with_columns(stack, changes), accelerator=acc))
-
-
-def _with_columns(stack: Stack, changes: Mapping[str, ArrayLike]) -> Stack:
-    """A copy with fields of its groups replaced, each by a value or by a column."""
-    for name, value in changes.items():
-        group = GROUP_OF[name]
-        stack = _put(stack, {group: _put(stack.__getattribute__(group), {name: value})})
-    return stack
-
-
-def _put(record: Record, changes: Mapping[str, Any]) -> Record:
-    """A copy with fields replaced; unlike `replace` it lets a field be a column, which validation would refuse."""
-    changed = copy(record)
-    for name, value in changes.items():
-        changed.__getattribute__(name)
-        object.__setattr__(changed, name, value)
-    return changed
+            acc = with_column(acc, (field,), value)
+    return replace(case, cluster=replace(case.cluster, stack=stack, accelerator=acc))
 
 
 def log_rates(case: MeasuredRun, values: Mapping[str, ArrayLike], rows: int) -> Floats:

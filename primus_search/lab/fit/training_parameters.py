@@ -9,16 +9,20 @@ about it and its file does not quote it: a switch that is off by default is no m
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from primus_search.calibrate.provenance import leaves
 from primus_search.candidates import Sharding
 from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.source import read
 from primus_search.lab.fit.priors import PriorParameter
+from primus_search.learn.site_numbers import BoundedNumber
 from primus_search.measured_run import MeasuredRun
 
 MAX_FITTED = 12
@@ -28,22 +32,12 @@ IDENTIFIED = 0.98
 """A parameter counts as fitted when the runs bring its standard error below this share of its sigma."""
 
 
-MOST_FP8 = 1.1
-"""Low-precision products of a stack over what its BF16 products are to their law. They cannot be better than the laws'
-own ratio but for the power they leave: a device that is not held at its limit runs at the clocks of short
-measurements, 1.06 to 1.14 of the sustained ones (`sustained_over_burst`)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(BoundedNumber):
     """One parameter of a stack, and which runs can say something about it."""
 
-    field: str
-    low: float
-    high: float
     prior: float
     sigma: float
-    is_share: bool = False
     speaks: Callable[[MeasuredRun], bool] = lambda case: True
 
 
@@ -67,61 +61,27 @@ def _is_wide(case: MeasuredRun) -> bool:
     return case.cluster.num_nodes > 4
 
 
-OFFERS: tuple[Offer, ...] = (
-    Offer(field="gemm_efficiency", low=0.5, high=1.3, prior=1.0, sigma=0.08),
-    Offer(field="attention_efficiency", low=0.3, high=1.5, prior=1.0, sigma=0.25),
-    Offer(field="memory_efficiency", low=0.2, high=1.5, prior=1.0, sigma=0.3),
-    Offer(field="fp8_efficiency", low=0.5, high=MOST_FP8, prior=1.0, sigma=0.1, speaks=_has("fp8", 0)),
-    Offer(field="grouped_gemm_efficiency", low=0.4, high=1.4, prior=1.0, sigma=0.2, speaks=_is_moe),
-    Offer(field="network_efficiency", low=0.05, high=1.2, prior=1.0, sigma=0.3, speaks=_is_wide),
-    Offer(field="host_launch_s", low=2e-6, high=60e-6, prior=8e-6, sigma=0.5),
-    Offer(field="host_moe_s", low=1e-4, high=2e-2, prior=3e-3, sigma=0.7, speaks=_is_moe),
-    Offer(field="host_sync_s", low=1e-6, high=1e-2, prior=5e-5, sigma=1.0, speaks=_is_moe),
-    Offer(field="pass_s", low=1e-6, high=2e-3, prior=1e-4, sigma=1.0, speaks=_has("pp", 1)),
-    Offer(field="step_s", low=0.0, high=0.3, prior=0.01, sigma=0.03, is_share=True),
-    Offer(field="shard_overlap", low=0.0, high=1.0, prior=0.9, sigma=0.2, is_share=True, speaks=_is_sharded),
-    Offer(field="gradient_overlap", low=0.0, high=1.0, prior=0.9, sigma=0.2, is_share=True, speaks=_replicates),
-    Offer(field="straggler_per_doubling", low=0.0, high=0.05, prior=0.0, sigma=0.01, is_share=True, speaks=_is_wide),
-)
-
-PLAIN_TENSOR = Offer(
-    field="tensor_overlap", low=0.0, high=1.0, prior=0.0, sigma=0.3, is_share=True, speaks=_has("tp", 1)
-)
-SWITCHED_TENSOR = Offer(
-    field="switched_tensor_overlap",
-    low=0.0,
-    high=1.0,
-    prior=0.7,
-    sigma=0.3,
-    is_share=True,
-    speaks=lambda case: bool(case.candidates.tp_overlap[0]),
-)
-BATCH_EXPERT = Offer(
-    field="batch_expert_overlap",
-    low=0.0,
-    high=1.0,
-    prior=0.7,
-    sigma=0.3,
-    is_share=True,
-    speaks=lambda case: bool(case.candidates.exchange_overlap[0]),
-)
-BROADCAST = Offer(field="broadcast_s", low=1e-4, high=1e-2, prior=2.5e-3, sigma=1.0)
-BLOCKING = Offer(
-    field="pipeline_blocking", low=0.0, high=1.0, prior=0.2, sigma=0.3, is_share=True, speaks=_has("pp", 1)
-)
-EXTRA: dict[str, tuple[Offer, ...]] = {
-    "megatron_core_2026": (PLAIN_TENSOR, BATCH_EXPERT, BLOCKING),
-    "nemo_2024": (SWITCHED_TENSOR, BLOCKING),
-    "nemo_mlperf": (SWITCHED_TENSOR, BLOCKING),
-    "torchtitan": (SWITCHED_TENSOR,),
-    "internevo": (PLAIN_TENSOR, BROADCAST),
-    "primus_megatron": (BLOCKING,),
-    "primus_megatron_2025": (BLOCKING,),
-    "megatron_te": (PLAIN_TENSOR,),
-    "megatron_2022": (PLAIN_TENSOR,),
+_SPEAKS: dict[str, Callable[[MeasuredRun], bool]] = {
+    "all": lambda case: True,
+    "moe": _is_moe,
+    "wide": _is_wide,
+    "sharded": _is_sharded,
+    "replicates": _replicates,
 }
-"""What only some stacks have: a switch for tensor-parallel overlap, owners that broadcast, batch-level overlap, hops of
-a pipeline that block."""
+
+
+def _offers(rows: Mapping[str, Any]) -> dict[str, Offer]:
+    return {field: _offer(field, **row) for field, row in rows.items()}
+
+
+def _offer(field: str, where: Any = "all", share: bool = False, **numbers: float) -> Offer:
+    speaks = _has(*next(iter(where.items()))) if isinstance(where, dict) else _SPEAKS[where]
+    return Offer(field=field, is_share=share, speaks=speaks, **numbers)
+
+
+_TABLE = read(Path(__file__).with_name("offers.yaml")).data
+OFFERS, _MORE = _offers(_TABLE["every_stack"]), _offers(_TABLE["some_stacks"])
+EXTRA = {stack: tuple(_MORE[field] for field in names_of) for stack, names_of in _TABLE["stacks"].items()}
 
 TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
 
@@ -139,12 +99,15 @@ def parameters(cases: Sequence[MeasuredRun]) -> list[PriorParameter]:
     found: list[PriorParameter] = []
     for name in dict.fromkeys(case.cluster.stack.name for case in cases):
         own = [case for case in cases if case.cluster.stack.name == name]
-        offers = (*OFFERS, *EXTRA.get(name, ()))
+        offers = (*OFFERS.values(), *EXTRA.get(name, ()))
         told = quoted(name)
         spoken = [o for o in offers if o.field not in told and any(o.speaks(case) for case in own)]
-        found += [_parameter("stack", name, o, family=stack_family(o.field, own)) for o in spoken]
+        found += [
+            PriorParameter(**_prior(o), owner="stack", name=name, family=stack_family(o.field, own)) for o in spoken
+        ]
     vendors = {die(acc.name): acc.vendor for acc in (case.cluster.accelerator for case in cases)}
-    found += [_parameter("hardware", n, TRAINING_RATE, family=rate_family(v)) for n, v in vendors.items()]
+    rate = _prior(TRAINING_RATE)
+    found += [PriorParameter(**rate, owner="hardware", name=n, family=rate_family(v)) for n, v in vendors.items()]
     members = Counter(p.family for p in found)
     return [p if members[p.family] > 1 else replace(p, family="") for p in found]
 
@@ -163,12 +126,7 @@ def quoted(stack: str) -> frozenset[str]:
     path = names(FileKind.STACK).get(stack)
     found = leaves(path.read_text(encoding="utf-8")) if path else []
     keys = {leaf.path.rpartition(".")[2] for leaf in found if not leaf.source.startswith(_NOT_QUOTED)}
-    return frozenset(o.field for o in every_offer() if yaml_key(o.field)[0] in keys)
-
-
-def every_offer() -> tuple[Offer, ...]:
-    """Every parameter that some stack may have fitted."""
-    return (*OFFERS, *(offer for extra in EXTRA.values() for offer in extra))
+    return frozenset(field for field in {**OFFERS, **_MORE} if yaml_key(field)[0] in keys)
 
 
 def yaml_key(field: str) -> tuple[str, float]:
@@ -207,15 +165,5 @@ def rate_family(vendor: str) -> str:
     return f"{TRAINING_RATE.field} of {vendor}"
 
 
-def _parameter(owner: str, name: str, offer: Offer, family: str) -> PriorParameter:
-    return PriorParameter(
-        owner=owner,
-        name=name,
-        field=offer.field,
-        low=offer.low,
-        high=offer.high,
-        prior=offer.prior,
-        sigma=offer.sigma,
-        is_share=offer.is_share,
-        family=family,
-    )
+def _prior(offer: Offer) -> dict[str, Any]:
+    return {f.name: offer.__getattribute__(f.name) for f in fields(offer) if f.name != "speaks"}

@@ -21,7 +21,7 @@ from primus_search.lab.fit.intervals import (
     regime_of,
     write_bands,
 )
-from primus_search.lab.fit.leave_out import linearised, refitted
+from primus_search.lab.fit.leave_out import Solved, linearised, refitted
 from primus_search.lab.fit.priors import PriorParameter, beliefs
 from primus_search.lab.fit.training import FitState, errors_of, improve, start, start_as_shipped
 from primus_search.lab.fit.training_parameters import parameters, teaches
@@ -78,11 +78,17 @@ class TrainingFit:
 
     def left_out(self, group: Callable[[MeasuredRun], Hashable], *, exact: bool = False) -> Floats:
         """log(predicted / measured) of every run without the runs of its group; `exact` refits, else to first order."""
-        groups = [group(case) for case in self.cases]
+        if not exact:
+            return self.left_out_by({"": group})[""]
         with one_blas_thread():
-            if exact:
-                return refitted(self.state, self.cases, self.parameters, self.lessons, groups)
-            return linearised(self.state, self.lessons, groups)
+            return refitted(self.state, self.cases, self.parameters, self.lessons, [group(case) for case in self.cases])
+
+    def left_out_by(self, splits: Mapping[str, Callable[[MeasuredRun], Hashable]]) -> dict[str, Floats]:
+        """log(predicted / measured) of every run without the runs of its group, to first order, for each split."""
+        solved: Solved = {}
+        groups = {name: [group(case) for case in self.cases] for name, group in splits.items()}
+        with one_blas_thread():
+            return {name: linearised(self.state, self.lessons, each, solved) for name, each in groups.items()}
 
 
 SPLITS: dict[str, Callable[[MeasuredRun], Hashable]] = {
@@ -98,6 +104,13 @@ and precision."""
 
 JUDGED = (*HONEST, FAR, NEW_REGIME)
 """What bands are made of."""
+
+
+def split_of(name: str) -> Callable[[MeasuredRun], Hashable]:
+    """What `--leave-out NAME` leaves out together. Raises InputError for a name that is none of `SPLITS`."""
+    if name not in SPLITS:
+        raise InputError([Problem("--leave-out", f"'{name}'; one of {', '.join(SPLITS)}")])
+    return SPLITS[name]
 
 
 def read_cases(tables: Path, vendor: str = "") -> tuple[MeasuredRun, ...]:
@@ -183,7 +196,7 @@ def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
     write_means(found.means, found.values, found.parameters, folder, today)
     if not vendor:
         write_copies(folder, today)
-    left_out = {split: found.left_out(SPLITS[split]) for split in JUDGED}
+    left_out = found.left_out_by({split: SPLITS[split] for split in JUDGED})
     known = error_bands(taught, {split: errors[found.lessons > 0.0] for split, errors in left_out.items()})
     stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known and not vendor)]
     assumed = assumed_bands(found.cases, left_out, stacks)
@@ -209,17 +222,16 @@ def lines(found: TrainingFit) -> list[str]:
     return out
 
 
-def left_out_rates(tables: Path, split: str) -> dict[tuple[str, int], Refitted]:
-    """Tokens/s/GPU of every run with its 90 % interval, by its place, both from the runs of other groups.
+def left_out_rates(cases: Sequence[MeasuredRun], split: str) -> dict[tuple[str, int], Refitted]:
+    """Tokens/s/GPU of every complete run with its 90 % interval, by its place, both from the runs of other groups.
 
     Numbers are fitted again to first order around those in the files; error bands are of the other groups' errors.
     """
-    if split not in SPLITS:
-        raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
-    found = shipped_fit(read_cases(tables))
-    errors = {name: found.left_out(SPLITS[name]) for name in (split, *JUDGED)}
+    group = split_of(split)
+    found = shipped_fit(cases)
+    errors = found.left_out_by({split: group} | {name: SPLITS[name] for name in JUDGED})
     rates = np.exp(errors[split]) * np.array([case.tokens_per_s_per_gpu for case in found.cases])
-    bands = _bands(found, errors, SPLITS[split])
+    bands = _bands(found, errors, group)
     return {
         case.place: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
         for case, rate, (low, high) in zip(found.cases, rates, bands, strict=True)
@@ -244,9 +256,7 @@ def _bands(
 
 def left_out_lines(found: TrainingFit, split: str) -> list[str]:
     """Errors of runs that a whole fit without their group projects: together, and by device, kind and precision."""
-    if split not in SPLITS:
-        raise InputError([Problem("--leave-out", f"'{split}'; one of {', '.join(SPLITS)}")])
-    logs = found.left_out(SPLITS[split], exact=True)
+    logs = found.left_out(split_of(split), exact=True)
     errors = np.exp(logs) - 1.0
     keys: dict[str, Callable[[MeasuredRun], str]] = {
         "all": lambda case: "all",

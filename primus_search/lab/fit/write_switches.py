@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.cost.confidence.switch_evidence import SWITCHES, family
-from primus_search.declare.sourced.switch_files import RUNS
+from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shape_of
+from primus_search.declare.sourced.switch_files import COLUMNS, RUNS
 from primus_search.lab.fit.training_run import left_out_rates
 from primus_search.lab.published import validated
 from primus_search.measured_run import MeasuredRun
@@ -27,7 +27,8 @@ SPLIT = "source and model"
 
 def write_switches(training: Path, path: Path) -> None:
     """Write the file from a table of training runs, or a list of tables; raises InputError for a bad one."""
-    rows = validated(training).with_rates(left_out_rates(training, SPLIT)).rows
+    found = validated(training)
+    rows = found.with_rates(left_out_rates([row.run for row in found.rows], SPLIT)).rows
     pairs = list(_pairs(rows))
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     lines = [
@@ -42,29 +43,31 @@ def write_switches(training: Path, path: Path) -> None:
         source = f"pairs of {training.name}, projected with their source and model left out, {today}"
         lines.append(f'  {name}: {{value: {share:.2f}, pairs: {len(x)}, source: "{source}"}}')
     lines.append("devices:")
-    for device, families in sorted(_combinations(row.run for row in rows).items()):
+    runs = [row.run for row in rows]
+    names = {shape_of(run.model): run.model.name for run in runs}
+    for device, by_shape in sorted(_combinations(runs).items()):
         lines.append(f"  {device}:")
-        for name, counts in sorted(families.items()):
-            lines.append(f"    {name}:")
-            lines += [f"      - {_entry(values, runs)}" for values, runs in counts.most_common()]
+        for shape, counts in sorted(by_shape.items()):
+            lines.append(f"    {shape}:  # {names[shape]}")
+            lines += [f"      - {_entry(values, count)}" for values, count in counts.most_common()]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 Values = tuple[tuple[str, Any], ...]
-"""Switches of a run that are not at their default, with their words."""
+"""Columns of a run that are not at their default, with their words."""
 
 
-def _on(run: MeasuredRun) -> Values:
+def _on(run: MeasuredRun, columns: Sequence[str] = SWITCHES) -> Values:
     defaults = type(run.candidates).table().row(0)
     row = run.candidates.row(0)
-    return tuple((name, row[name]) for name in SWITCHES if row[name] != defaults[name])
+    return tuple((name, row[name]) for name in columns if row[name] != defaults[name])
 
 
 def _combinations(runs: Iterable[MeasuredRun]) -> Mapping[str, Mapping[str, Counter[Values]]]:
     found: dict[str, dict[str, Counter[Values]]] = defaultdict(lambda: defaultdict(Counter))
     for run in runs:
-        found[run.cluster.accelerator.name][family(run.model)][_on(run)] += 1
+        found[run.cluster.accelerator.name][shape_of(run.model)][_on(run, COLUMNS)] += 1
     return found
 
 

@@ -21,12 +21,6 @@ WITHOUT_RUNS: tuple[str, ...] = tuple(vocabulary("stacks")["without_runs"])
 
 
 @lru_cache(maxsize=64)
-def hardware_file(name: str) -> Hardware:
-    """The hardware of that name as its file has it."""
-    return load_hardware(name)
-
-
-@lru_cache(maxsize=64)
 def stack_file(name: str) -> Stack:
     """The stack of that name as its file has it."""
     return load_stack(name)
@@ -58,10 +52,11 @@ def hardware_of(run: PublishedRun) -> str:
     return str(file)
 
 
+@lru_cache(maxsize=64)
 def build_hardware(name: str) -> Hardware:
     """The hardware file of that name. Raises `Skipped` where it cannot be read."""
     try:
-        return hardware_file(name)
+        return load_hardware(name)
     except InputError as error:
         raise Skipped(f"hardware {name}: {error.problems[0].what}") from None
 

@@ -9,8 +9,8 @@ rounds; rounds end when all agree or when the seconds are spent, in the middle o
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +28,7 @@ from primus_search.measure.modules.shard import Shard
 from primus_search.measure.processes.isolate import ProcessOutcome
 from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
 from primus_search.stack import Stack
+from primus_search.workload import Workload
 
 STEPS = 3  # calm ones, per round
 WARMUP = 1  # finds the heap grown by the counted steps, or grows it
@@ -120,14 +121,14 @@ def _notes(rows: Sequence[TruthRow], found: Found, rounds: int) -> list[str]:
 
 def _calibrate(found: Found) -> None:
     """Calibrate the host once before anything else; without it there is nothing to choose by."""
-    _run([(calibration_job(), _Calibrated(found))])
+    _run([(calibration_job(), partial(_calibrated, found))])
     if not found.figures:
         raise CalibrationError(f"this machine could not be measured: {found.notes[-1]}")
 
 
 def train_round(left: Sequence[TruthCase], found: Found, steps: int, until: float) -> None:
     """Calibrate, train every case once more and measure its pieces."""
-    jobs: list[tuple[RankJob, Take]] = [(calibration_job(), _Calibrated(found))]
+    jobs: list[tuple[RankJob, Take]] = [(calibration_job(), partial(_calibrated, found))]
     seen: set[tuple[str, str]] = set()
     yard_s = found.yardstick.calm_s
     for case in left:
@@ -135,7 +136,7 @@ def train_round(left: Sequence[TruthCase], found: Found, steps: int, until: floa
         seen |= {(piece.piece, piece.shape) for piece in pieces}
         counted = 0 if case.name in found.peaks else COUNTED
         job = training_job(case, steps, counted=counted, pieces=pieces, yard_s=yard_s, until=until)
-        jobs.append((job, _Trained(found, case.name)))
+        jobs.append((job, partial(_trained, found, case.name)))
     _run(jobs)
 
 
@@ -166,44 +167,36 @@ def training_job(
     pieces: Sequence[TimedPiece] = (),
     yard_s: float = 0.0,
     until: float,
+    workload: Workload = WORKLOAD,
+    limit_s: float = LIMIT_S,
 ) -> RankJob:
     """Really train one case on all ranks; `counted` steps before the timed ones tell its memory."""
-    shard = shard_of(case)
+    shard = Shard.of(case.row, 0, workload, FLOAT)
     piece = TimedPiece(piece="layer", model=case.model, shard=shard, kind=case.model.kinds[0])
     dp = RANKS if case.mode in ("dp", "fsdp") else 1
     knobs = {"mode": case.mode, "dp": dp, "vpp": int(case.row.vpp[0]), "schedule": case.schedule}
-    microbatches = WORKLOAD.global_batch_size // (shard.micro_batch_size * dp)
+    microbatches = workload.global_batch_size // (shard.micro_batch_size * dp)
     payload = {"piece": piece.to_json(), "knobs": knobs, "microbatches": microbatches}
     payload |= {"steps": steps, "warmup": warmup, "counted": counted, "yard_s": yard_s, "until": until}
     payload |= {"pieces": [one.to_json() for one in pieces], "piece_s": PIECE_S}
-    return RankJob(function="primus_search.lab.truth.training:train", payload=payload, limit_s=LIMIT_S)
+    return RankJob(function="primus_search.lab.truth.training:train", payload=payload, limit_s=limit_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Calibrated:
-    found: Found
-
-    def __call__(self, outcomes: list[ProcessOutcome]) -> None:
-        failure = failure_of(outcomes)
-        if failure is None:
-            self.found.figures.append([outcome.value for outcome in outcomes])
-        else:
-            self.found.notes.append(f"calibration: {failure.verdict.value}: {failure.cause}")
+def _calibrated(found: Found, outcomes: list[ProcessOutcome]) -> None:
+    failure = failure_of(outcomes)
+    if failure is None:
+        found.figures.append([outcome.value for outcome in outcomes])
+    else:
+        found.notes.append(f"calibration: {failure.verdict.value}: {failure.cause}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Trained:
-    found: Found
-    name: str
-
-    def __call__(self, outcomes: list[ProcessOutcome]) -> None:
-        failure = failure_of(outcomes)
-        if failure is not None:
-            self.found.failures[self.name] = f"{failure.verdict.value}: {failure.cause}"
-            if self.name in self.found.visits:
-                self.found.notes.append(f"{self.name} failed in a later round: {self.found.failures[self.name]}")
-            return
-        values = [outcome.value for outcome in outcomes]
-        if any(value["is_late"] for value in values):
-            return
-        self.found.take(self.name, values)
+def _trained(found: Found, name: str, outcomes: list[ProcessOutcome]) -> None:
+    failure = failure_of(outcomes)
+    if failure is not None:
+        found.failures[name] = f"{failure.verdict.value}: {failure.cause}"
+        if name in found.visits:
+            found.notes.append(f"{name} failed in a later round: {found.failures[name]}")
+        return
+    values = [outcome.value for outcome in outcomes]
+    if not any(value["is_late"] for value in values):
+        found.take(name, values)

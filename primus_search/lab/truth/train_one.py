@@ -14,16 +14,15 @@ from typing import Any
 
 from primus_search.candidates import Candidates
 from primus_search.declare.model_files import load_model
-from primus_search.lab.truth.case_space import FLOAT, RANKS, TruthCase
+from primus_search.lab.truth.case_space import RANKS, TruthCase
+from primus_search.lab.truth.rounds import training_job
 from primus_search.learn.logs.small_trainer import FACTS, PEAK, STEP
 from primus_search.measure.host.host_calibration import WARM
-from primus_search.measure.layer_bench import TimedPiece
-from primus_search.measure.modules.shard import Shard
-from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
+from primus_search.measure.processes.rank_group import failure_of, run_jobs
 from primus_search.workload import Workload
 
 STEPS = 8
-WARM_UP, COUNTED = 2, 2
+WARM_UP = 2
 LIMIT_S = 600.0
 
 
@@ -39,7 +38,9 @@ def main() -> int:
     facts = {name: data["candidate"][name] for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch_size")}
     facts |= {"gpus": RANKS, "device": "host", "model": case.model.name} | data["workload"]
     sys.stdout.write(f"{FACTS}{json.dumps(facts)}\n")
-    outcomes = run_jobs([_job(case, workload, given.steps)], ranks=RANKS, threads=1, warm=WARM)[0]
+    until = time.time() + LIMIT_S
+    job = training_job(case, given.steps, warmup=WARM_UP, until=until, workload=workload, limit_s=LIMIT_S)
+    outcomes = run_jobs([job], ranks=RANKS, threads=1, warm=WARM)[0]
     failure = failure_of(outcomes)
     if failure is not None:
         sys.stdout.write(f"small trainer failed: {failure.verdict.value}: {failure.cause}\n")
@@ -49,17 +50,6 @@ def main() -> int:
         sys.stdout.write(f"{STEP}{number}: {max(seconds):.6f} s\n")
     sys.stdout.write(f"{PEAK}{max(value['peak_bytes'] for value in values):.0f}\n")
     return 0
-
-
-def _job(case: TruthCase, workload: Workload, steps: int) -> RankJob:
-    shard = Shard.of(case.row, 0, workload, FLOAT)
-    piece = TimedPiece(piece="layer", model=case.model, shard=shard, kind=case.model.kinds[0])
-    dp = RANKS if case.mode in ("dp", "fsdp") else 1
-    knobs = {"mode": case.mode, "dp": dp, "vpp": int(case.row.vpp[0]), "schedule": case.schedule}
-    microbatches = workload.global_batch_size // (shard.micro_batch_size * dp)
-    payload = {"piece": piece.to_json(), "knobs": knobs, "microbatches": microbatches, "pieces": [], "piece_s": 0.0}
-    payload |= {"steps": steps, "warmup": WARM_UP, "counted": COUNTED, "yard_s": 0.0, "until": time.time() + LIMIT_S}
-    return RankJob(function="primus_search.lab.truth.training:train", payload=payload, limit_s=LIMIT_S)
 
 
 if __name__ == "__main__":

@@ -183,10 +183,20 @@ def _data_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, 
     local = {id(p) for name, p in part.named_parameters() if piece.shard.ep > 1 and _is_expert(name)}
     gradients = _flat_gradients([p for p in part.parameters() if id(p) not in local])
 
-    def step(number: int) -> float:
-        optimizer.zero_grad(set_to_none=False)
+    def loss_of(number: int) -> float:
         loss = _accumulate(part, piece, microbatches, number, rank, replicas)
         dist.all_reduce(gradients)
+        return loss
+
+    return _stepped(optimizer, loss_of)
+
+
+def _stepped(optimizer: torch.optim.Optimizer, loss_of: Callable[[int], float]) -> Callable[[int], float]:
+    """One optimizer step of a number, whose gradients `loss_of` adds to those that were set to 0 in place."""
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_of(number)
         optimizer.step()
         return loss
 
@@ -208,14 +218,7 @@ def _is_expert(name: str) -> bool:
 def _tensor_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
     part = _whole(piece, payload["rank"])
     optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
-
-    def step(number: int) -> float:
-        optimizer.zero_grad(set_to_none=False)
-        loss = _accumulate(part, piece, payload["microbatches"], number, 0)
-        optimizer.step()
-        return loss
-
-    return step
+    return _stepped(optimizer, lambda number: _accumulate(part, piece, payload["microbatches"], number, 0))
 
 
 def _fsdp(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:

@@ -14,6 +14,8 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
+from primus_search.html_templates import rendered
+
 CALM_CASES = 0.9  # share of the cases that need calm steps for the comparison to count; noise only makes steps longer
 NOISE_SHARE = 0.05  # of a step: two cases closer than that may change places when training is repeated
 WANTED_CASES, WANTED_KENDALL, WANTED_PLACE, WANTED_STEP, WANTED_MEMORY = 24, 0.8, 3, 0.15, 0.10
@@ -188,38 +190,8 @@ class Report:
 
     def as_markdown(self, title: str) -> str:
         """The verdicts and every case as a page."""
-        lines = [f"# {title}", ""]
-        if self.complete:
-            lines += ["| claim | wanted | found | |", "|---|---|---|---|"]
-            lines += [f"| {c} | {w} | {f} | {'holds' if h else 'FAILS'} |" for c, w, f, h in self.verdicts()]
-            lines += [
-                "",
-                f"Before re-validation: Kendall {self.kendall('projected_s'):.2f}, step time median error "
-                f"{self.step_error('projected_s'):.1%}. Memory beyond a bare process: median error "
-                f"{self.model_memory_error:.1%}.",
-                "",
-                f"Kendall within one model, mean of the models: {self.kendall_within():.2f}; of the training's odd "
-                f"visits with its even ones: {self.kendall('odd_s', 'even_s'):.2f}. Of {self.told_apart[0]} pairs more "
-                f"than {NOISE_SHARE:.0%} apart {self.told_apart[1]} stand in order (Kendall "
-                f"{self.kendall_told_apart:.2f}).",
-                "",
-            ]
-        lines += [*self.notes, ""] if self.notes else []
-        lines += [
-            "| configuration | trained s | projected | measured | error | peak MB | projected | error | heap | calm |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-        ]
-        for row in sorted(self.rows, key=lambda row: (bool(row.failure), row.trained_s)):
-            if row.failure:
-                lines.append(f"| {row.name} | {row.failure} | | | | | | | | |")
-                continue
-            steps = f"{row.calm_steps} of {row.steps}{'' if row.is_calm else ', busy'}"
-            trained = f"{row.trained_s:.3f} ± {row.half_width:.1%}"
-            time = f"{trained} | {row.projected_s:.3f} | {row.measured_s:.3f} | {row.step_error:.1%}"
-            memory = f"{row.trained_bytes / 1e6:.0f} | {row.projected_bytes / 1e6:.0f} | {row.memory_error:.1%}"
-            heap = f"{row.reserved_bytes / 1e6:.0f}"
-            lines.append(f"| {row.name} | {time} | {memory} | {heap} | {steps} |")
-        return "\n".join([*lines, ""])
+        rows = sorted(self.rows, key=lambda row: (bool(row.failure), row.trained_s))
+        return rendered("truth.md", title=title, report=self, rows=rows, noise=NOISE_SHARE)
 
 
 def _kendall(rows: list[TruthRow], which: str, truth: str) -> float:

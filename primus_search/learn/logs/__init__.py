@@ -1,1 +1,13 @@
-"""One log format per file; see `primus_search.learn.readers` for how a new one is added."""
+"""One log format per module, and tables of what logs print; see `primus_search.learn.readers` for adding a format."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from primus_search.declare.source import read
+
+
+@lru_cache
+def table(name: str) -> Any:
+    """The data of a YAML file of this folder."""
+    return read(Path(__file__).parent / f"{name}.yaml").data

@@ -6,7 +6,6 @@ from datetime import datetime
 from statistics import median
 from typing import Any
 
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import Assumption, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import GIB, Transcript, conclude, observe_dotted, observe_flags
@@ -39,14 +38,11 @@ def observe(seen: Transcript, line: str) -> None:
         return
     if peak:
         seen.peak(MemoryKind.ALLOCATED, float(peak[1]) * GIB)
-    number, stamp = int(step[1] or step[2]), _moment(line)
-    last, last_stamp = seen.scratch.get("last", (None, None))
-    span = number - last if last is not None and number > last else 1
-    if stamp is not None and last_stamp is not None and number - span == last:
-        between = (stamp - last_stamp).total_seconds() / span
+    number = int(step[1] or step[2])
+    span, between = seen.since_last(number, _moment(line))
+    if between is not None:
         seen.scratch.setdefault("batches", []).append(between * float(speed[1]))
     seen.add_step(StepLine(iteration=number, seconds=1.0 / max(float(speed[1]), 1e-9), span=span))
-    seen.scratch["last"] = (number, stamp)
 
 
 def _observe_pipeline(seen: Transcript, line: str) -> None:
@@ -114,15 +110,3 @@ def _batch_from_times(seen: Transcript, micro: int | None, assumed: dict[str, As
         value=batch, because="samples/s times the time between lines, rounded to a multiple of the micro-batch"
     )
     return batch
-
-
-register(
-    LogFormat(
-        name="deepspeed",
-        summary="DeepSpeed without Megatron: its timer's lines, configuration dump and flags",
-        marks=(("SamplesPerSec=", "iter time (s): "),),
-        rank=5,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

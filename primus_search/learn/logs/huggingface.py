@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from primus_search.learn.readers import FileFormat, LogFormat, refuse, register
+from primus_search.learn.readers import refuse
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine, steady
 from primus_search.learn.transcript import (
@@ -126,12 +126,12 @@ def _steady_rate(seen: Transcript) -> float | None:
     return found.rate if spread is not None and spread.noise < STEADY_RATE else None
 
 
-def owns_state(path: Path, head: bytes) -> bool:
+def owns(path: Path, head: bytes) -> bool:
     """Whether a file is the state that a Trainer writes beside its checkpoints."""
     return head.lstrip().startswith(b"{") and path.name.startswith("trainer_state")
 
 
-def read_state(path: Path) -> LogReading:
+def read(path: Path) -> LogReading:
     """A `trainer_state.json`: it keeps no times of steps, only the run's mean at the end (last log record)."""
     try:
         state = json.loads(path.read_text(encoding="utf-8", errors="replace"))
@@ -157,31 +157,3 @@ def _mean_step_s(record: dict[str, Any]) -> float | None:
         return 1.0 / rate
     is_whole_run = abs(runtime * rate - steps) <= RATE_ROUNDING * runtime + 1.0
     return float(runtime) / steps if is_whole_run else 1.0 / rate
-
-
-register(
-    LogFormat(
-        name=NAME,
-        summary="HuggingFace Trainer, ms-swift and LLaMA-Factory: banner, progress bar, JSON lines",
-        marks=(
-            (
-                "'grad_norm': ",
-                "'train_runtime': ",
-                "global_step/max_steps",
-                '"current_steps"',
-                "***** Running training",
-            ),
-        ),
-        rank=3,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)
-register(
-    FileFormat(
-        name="hf-trainer-state",
-        summary="HuggingFace Trainer's trainer_state.json",
-        owns=owns_state,
-        read=read_state,
-    )
-)

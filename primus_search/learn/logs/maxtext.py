@@ -7,7 +7,6 @@ import re
 from datetime import datetime
 from typing import Any
 
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import PARALLEL, Assumption, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import GIB, Transcript, conclude, product
@@ -49,15 +48,13 @@ def _observe_step(seen: Transcript, line: str) -> None:
         return
     number, seconds, rate = int(step[1]), float(step[2]), _RATE.search(step[3])
     stamp = _moment(line)
-    last, last_stamp = seen.scratch.get("last", (None, None))
+    _, since = seen.since_last(number, stamp)
     if stamp is not None:
-        is_next = last_stamp is not None and last is not None and number > last
-        seconds = (stamp - last_stamp).total_seconds() / (number - last) if is_next else 0.0
+        seconds = since or 0.0
     weights = _WEIGHTS.search(step[3])
     if weights and rate and float(rate[1]) * float(step[2]) > 0.0:
         seen.scratch["devices"] = float(weights[1]) / (float(rate[1]) * float(step[2]))
     seen.add_step(StepLine(iteration=number, seconds=seconds, rate=float(rate[1]) if rate else None))
-    seen.scratch["last"] = (number, stamp)
 
 
 def _moment(line: str) -> datetime | None:
@@ -104,15 +101,3 @@ def _model(seen: Transcript) -> dict[str, Any]:
     if seen.text("model_name"):
         facts["model_name"] = seen.text("model_name")
     return facts
-
-
-register(
-    LogFormat(
-        name="maxtext",
-        summary="MaxText on TPU and GPU: completed steps, configuration parameters",
-        marks=(("completed step: ",), ("seconds: ",)),
-        rank=20,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

@@ -3,6 +3,7 @@
 import re
 
 from primus_search.learn.megatron_lines import (
+    LAYOUT_ARGUMENTS,
     MODEL_ARGUMENTS,
     SETTING_ARGUMENTS,
     megatron_facts,
@@ -10,26 +11,10 @@ from primus_search.learn.megatron_lines import (
     observe_layout,
     observe_memory,
 )
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import Assumption, LogReading
 from primus_search.learn.transcript import Transcript, conclude, configuration_pattern, observe_configuration
 
-LAYOUT_NAMES = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "micro_batch_size",
-    "global_batch_size",
-    "seq_length",
-    "encoder_seq_length",
-    "world_size",
-    "data_parallel_size",
-    "log_interval",
-    "gated_linear_unit",
-)
-_NAMES = configuration_pattern((*LAYOUT_NAMES, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS))
+_NAMES = configuration_pattern((*LAYOUT_ARGUMENTS, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS))
 _LOCAL_RANK = re.compile(r"^\s*local_rank: (\d+)\s*$")
 
 
@@ -54,15 +39,3 @@ def conclude_run(seen: Transcript) -> LogReading:
         because = f"{len(seen.ranks)} local ranks print their configuration; the world size is not printed"
         assumed["gpus"] = Assumption(value=len(seen.ranks), because=because)
     return conclude(seen, "megatron-bridge", facts, assumed, settings=SETTING_ARGUMENTS)
-
-
-register(
-    LogFormat(
-        name="megatron-bridge",
-        summary="NVIDIA Megatron-Bridge: configuration as YAML, Megatron's iteration lines",
-        marks=(("elapsed time per iteration (",), ("megatron.bridge", "megatron/bridge", "Megatron-Bridge")),
-        rank=40,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

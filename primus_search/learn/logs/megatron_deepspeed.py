@@ -2,9 +2,10 @@
 
 from primus_search.learn.logs import megatron_lm
 from primus_search.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import LogReading
 from primus_search.learn.transcript import Transcript, conclude
+
+observe = megatron_lm.observe
 
 
 def conclude_run(seen: Transcript) -> LogReading:
@@ -15,15 +16,3 @@ def conclude_run(seen: Transcript) -> LogReading:
     if seen.text("random_ltd") == "True":
         seen.note("random-LTD drops tokens inside the layers")
     return conclude(seen, "megatron-deepspeed", facts, assumed, settings=SETTING_ARGUMENTS)
-
-
-register(
-    LogFormat(
-        name="megatron-deepspeed",
-        summary="Megatron-DeepSpeed: Megatron's lines, DeepSpeed's arguments",
-        marks=(("elapsed time per iteration (",), ("consumed tokens:", "deepspeed ......", "zero_stage .....")),
-        rank=20,
-        observe=megatron_lm.observe,
-        conclude=conclude_run,
-    )
-)

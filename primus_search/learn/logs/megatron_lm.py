@@ -8,7 +8,6 @@ from primus_search.learn.megatron_lines import (
     observe_memory,
     observe_restart,
 )
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import LogReading
 from primus_search.learn.transcript import Transcript, conclude, observe_dotted, observe_flags
 
@@ -28,15 +27,3 @@ def conclude_run(seen: Transcript) -> LogReading:
     """The run of a Megatron-LM log."""
     facts, assumed = megatron_facts(seen)
     return conclude(seen, "megatron-lm", facts, assumed, settings=SETTING_ARGUMENTS)
-
-
-register(
-    LogFormat(
-        name="megatron-lm",
-        summary="Megatron-LM and Megatron-Core: argument dump, iteration lines, memory report",
-        marks=(("elapsed time per iteration (",), ("iteration ",)),
-        rank=10,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

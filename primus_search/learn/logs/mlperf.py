@@ -4,7 +4,6 @@ import json
 import re
 from typing import Any
 
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import PARALLEL, LogReading
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import Transcript, conclude, observe_flags, product
@@ -110,15 +109,3 @@ def conclude_run(seen: Transcript) -> LogReading:
         seen.note("LoRA fine-tuning")
     settings = ("submission_benchmark", "submission_platform", "lowest_numerical_precision_linear", "config_filename")
     return conclude(seen, "mlperf", facts, settings=(*settings, "gradient_accumulation_steps"))
-
-
-register(
-    LogFormat(
-        name="mlperf",
-        summary="MLPerf Training results of language models: step times, or blocks between evaluations",
-        marks=((":::MLLOG",),),
-        rank=50,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

@@ -6,9 +6,13 @@
 import re
 from typing import Any
 
-from primus_search.learn.logs.megatron_bridge import LAYOUT_NAMES
-from primus_search.learn.megatron_lines import MODEL_ARGUMENTS, SETTING_ARGUMENTS, megatron_facts, observe_layout
-from primus_search.learn.readers import LogFormat, register
+from primus_search.learn.megatron_lines import (
+    LAYOUT_ARGUMENTS,
+    MODEL_ARGUMENTS,
+    SETTING_ARGUMENTS,
+    megatron_facts,
+    observe_layout,
+)
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import (
@@ -23,7 +27,7 @@ from primus_search.learn.transcript import (
 )
 
 _NAMES = configuration_pattern(
-    (*LAYOUT_NAMES, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS, "num_nodes", "devices", "activation", "bias")
+    (*LAYOUT_ARGUMENTS, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS, "num_nodes", "devices", "activation", "bias")
 )
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=[\s,|\]]|$)"
 _DLL = re.compile(r"DLL [\d-]+ [\d:.]+ - (\d+) (.*)$")
@@ -118,15 +122,3 @@ def conclude_run(seen: Transcript) -> LogReading:
 def _gpus(seen: Transcript, facts: dict[str, Any]) -> int | None:
     """Lightning's count of processes, else nodes x devices of its trainer, else what else the log prints."""
     return seen.whole("members") or product(seen.whole("num_nodes"), seen.whole("devices")) or facts["gpus"]
-
-
-register(
-    LogFormat(
-        name="nemo",
-        summary="NVIDIA NeMo 1 and 2: step timing of the progress bar, DLLogger or console",
-        marks=(("train_step_timing in s", "train_step_timing=", "reduced_train_loss"),),
-        rank=45,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

@@ -4,7 +4,6 @@ import re
 
 from primus_search.learn.logs import megatron_lm
 from primus_search.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.transcript import GIB, Transcript, conclude
 
@@ -25,15 +24,3 @@ def conclude_run(seen: Transcript) -> LogReading:
     """The run of a Primus log."""
     facts, assumed = megatron_facts(seen)
     return conclude(seen, "primus", facts, assumed, settings=SETTING_ARGUMENTS)
-
-
-register(
-    LogFormat(
-        name="primus",
-        summary="AMD Primus (Megatron backend): iteration lines with current/average, device memory",
-        marks=(("elapsed time per iteration (",), ("][rank-", "[Primus:", "PRIMUS_PATH")),
-        rank=30,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

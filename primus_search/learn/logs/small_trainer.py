@@ -3,7 +3,6 @@
 import json
 import re
 
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import PARALLEL, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import Transcript, conclude
@@ -37,15 +36,3 @@ def conclude_run(seen: Transcript) -> LogReading:
     facts = {name: seen.whole(name) for name in SIZES}
     model = {"model_name": seen.facts["model"]} if "model" in seen.facts else {}
     return conclude(seen, "small-trainer", facts | {"model": model, "device": seen.text("device")})
-
-
-register(
-    LogFormat(
-        name="small-trainer",
-        summary="this package's own small trainer: one line of facts, one line per step",
-        marks=((FACTS.strip(),), (STEP,)),
-        rank=60,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

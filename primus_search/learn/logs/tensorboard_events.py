@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
-from primus_search.learn.readers import FileFormat, refuse, register
+from primus_search.learn.readers import refuse
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import GIB, Transcript, conclude
@@ -87,13 +87,3 @@ def _add_wall_times(seen: Transcript, losses: list[tuple[int, float]]) -> None:
     for (first, begin), (last, end) in pairwise(losses):
         if last > first and end > begin:
             seen.add_step(StepLine(iteration=last, seconds=(end - begin) / (last - first), span=last - first))
-
-
-register(
-    FileFormat(
-        name=NAME,
-        summary="TensorBoard event files of Megatron, NeMo, torchtitan, MaxText and HuggingFace trainers",
-        owns=owns,
-        read=read,
-    )
-)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from primus_search.learn.readers import LogFormat, register
 from primus_search.learn.reading import Assumption, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import GIB, Transcript, conclude, observe_flags, product
@@ -39,14 +38,9 @@ def _observe_step(seen: Transcript, line: str) -> None:
         return
     if peak:
         seen.peak(MemoryKind.RESERVED, float(peak[1]) * GIB)
-    number, stamp = int(step[1]), _moment(line)
-    last, last_stamp = seen.scratch.get("last", (None, None))
-    span = number - last if last is not None and number > last else 1
-    seconds = 0.0
-    if stamp is not None and last_stamp is not None and number - span == last:
-        seconds = (stamp - last_stamp).total_seconds() / span
-    seen.add_step(StepLine(iteration=number, seconds=seconds, span=span, rate=float(rate[1].replace(",", ""))))
-    seen.scratch["last"] = (number, stamp)
+    number = int(step[1])
+    span, seconds = seen.since_last(number, _moment(line))
+    seen.add_step(StepLine(iteration=number, seconds=seconds or 0.0, span=span, rate=float(rate[1].replace(",", ""))))
 
 
 def _moment(line: str) -> datetime | None:
@@ -141,15 +135,3 @@ def _times_from_rates(seen: Transcript, facts: dict[str, Any]) -> None:
         return
     devices = float(facts["gpus"])
     seen.steps = [replace(s, seconds=tokens / (s.rate * devices)) if s.rate else s for s in seen.steps]
-
-
-register(
-    LogFormat(
-        name="torchtitan",
-        summary="pytorch/torchtitan: step lines, device mesh, batch sizes",
-        marks=(("tps:", "wps:"), ("step:",), ("memory:",)),
-        rank=20,
-        observe=observe,
-        conclude=conclude_run,
-    )
-)

@@ -167,15 +167,21 @@ def on(kind: str) -> torch.device:
 
 
 @contextmanager
-def placed(kind: str, dtype: str) -> Iterator[None]:
-    """Tensors made inside have that dtype and lie on that device."""
+def default_dtype(name: str) -> Iterator[None]:
+    """Tensors made inside have that dtype."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(DTYPES[dtype])
+    torch.set_default_dtype(DTYPES[name])
     try:
-        with on(kind):
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def placed(kind: str, dtype: str) -> Iterator[None]:
+    """Tensors made inside have that dtype and lie on that device."""
+    with default_dtype(dtype), on(kind):
+        yield
 
 
 def allocated_bytes(kind: str) -> float:

@@ -16,13 +16,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from primus_search.measure.device.clocks import Watch
 from primus_search.measure.device.device_info import CUDA, clock, describe, on, synchronize
 from primus_search.measure.device.sweeps import FAMILIES, SWEEPS, run_family
 from primus_search.measure.processes.isolate import ProcessVerdict
-from primus_search.measure.processes.rank_group import RankJob, failure_of, join, leave, run_jobs, run_ranks
+from primus_search.measure.processes.rank_group import (
+    RankJob,
+    failure_of,
+    join,
+    leave,
+    run_jobs,
+    run_ranks,
+    there_and_back,
+)
 
 COLUMNS = (
     "kind", "gpu", "dtype", "op", "m", "n", "k", "seq", "head_dim", "heads", "batch", "causal", "message_bytes",
@@ -104,7 +111,7 @@ def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for op, call in calls.items():
             rows.append(common | {"op": op, "message_bytes": elements * 2, "value": link_s(call, kind) * 1e6})
-        send_s = link_s(partial(_there_and_back, whole, payload["rank"]), kind) / 2.0
+        send_s = link_s(partial(there_and_back, whole), kind) / 2.0
         rows.append(common | {"op": "send", "num_gpus": 2, "message_bytes": elements * 2, "value": send_s * 1e6})
     leave()
     return rows
@@ -118,16 +125,6 @@ def link_s(call: Callable[[], object], kind: str) -> float:
         synchronize(kind)
         samples.append(stopwatch(call))
     return median(samples[1:])
-
-
-def _there_and_back(tensor: Tensor, rank: int) -> None:
-    """A message from rank 0 to rank 1 and back; the others wait at the next barrier."""
-    if rank == 0:
-        dist.send(tensor, 1)
-        dist.recv(tensor, 1)
-    elif rank == 1:
-        dist.recv(tensor, 0)
-        dist.send(tensor, 0)
 
 
 def _source(kind: str) -> str:

@@ -5,9 +5,11 @@ Every call is one entry: its columns in the table, the FLOPs its rate is stated 
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -119,70 +121,54 @@ def _random(*sizes: int) -> Tensor:
 
 
 def _gemms(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
-    for m, n, k in sweep.gemms:
-        shape = {"m": m, "n": n, "k": k}
-        flops = 2.0 * m * n * k
+    for sizes in sweep.gemms:
+        shape = dict(zip("mnk", sizes, strict=True))
+        flops = 2.0 * math.prod(sizes)
         plain, eighth = shape | {"dtype": "bf16"}, shape | {"dtype": "fp8_tensorwise"}
-        yield ShapeEntry(columns=plain | {"op": "fwd"}, flops=flops, prepare=_forward(m, n, k))
-        yield ShapeEntry(columns=plain | {"op": "bwd"}, flops=2.0 * flops, prepare=_backward(m, n, k))
-        if device != CPU and not any(size % FP8_MULTIPLE for size in (m, n, k)):
-            yield ShapeEntry(columns=eighth | {"op": "fwd"}, flops=flops, prepare=_forward8(m, n, k))
-            yield ShapeEntry(columns=eighth | {"op": "bwd"}, flops=2.0 * flops, prepare=_backward8(m, n, k))
+        yield ShapeEntry(columns=plain | {"op": "fwd"}, flops=flops, prepare=partial(_forward, *sizes))
+        yield ShapeEntry(columns=plain | {"op": "bwd"}, flops=2.0 * flops, prepare=partial(_backward, *sizes))
+        if device != CPU and not any(size % FP8_MULTIPLE for size in sizes):
+            yield ShapeEntry(columns=eighth | {"op": "fwd"}, flops=flops, prepare=partial(_forward8, *sizes))
+            yield ShapeEntry(columns=eighth | {"op": "bwd"}, flops=2.0 * flops, prepare=partial(_backward8, *sizes))
 
 
-def _forward(m: int, n: int, k: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        x, w = _random(m, k), _random(n, k)
-        return lambda: x @ w.t()
-
-    return prepare
+def _forward(m: int, n: int, k: int) -> Call:
+    x, w = _random(m, k), _random(n, k)
+    return lambda: x @ w.t()
 
 
-def _backward(m: int, n: int, k: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        x, w, g = _random(m, k), _random(n, k), _random(m, n)
-        return lambda: (g @ w, g.t() @ x)
-
-    return prepare
+def _backward(m: int, n: int, k: int) -> Call:
+    x, w, g = _random(m, k), _random(n, k), _random(m, n)
+    return lambda: (g @ w, g.t() @ x)
 
 
-def _forward8(m: int, n: int, k: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        (x8, x_scale), (w8, w_scale) = precise8(_random(m, k)), precise8(_random(n, k))
-        return lambda: scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16)
-
-    return prepare
+def _forward8(m: int, n: int, k: int) -> Call:
+    (x8, x_scale), (w8, w_scale) = precise8(_random(m, k)), precise8(_random(n, k))
+    return lambda: scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16)
 
 
-def _backward8(m: int, n: int, k: int) -> Callable[[], Call]:
+def _backward8(m: int, n: int, k: int) -> Call:
     """Both gradients, their operands turned beforehand: matrix units read FP8 along the inner dimension."""
+    (x8, x_scale), (w8, w_scale) = precise8(_random(m, k)), precise8(_random(n, k))
+    g8, g_scale = wide8(_random(m, n))
+    w_turned, x_turned, g_turned = w8.t().contiguous().t(), x8.t().contiguous().t(), g8.t().contiguous()
 
-    def prepare() -> Call:
-        (x8, x_scale), (w8, w_scale), (g8, g_scale) = (
-            precise8(_random(m, k)),
-            precise8(_random(n, k)),
-            wide8(_random(m, n)),
-        )
-        w_turned, x_turned, g_turned = w8.t().contiguous().t(), x8.t().contiguous().t(), g8.t().contiguous()
+    def run() -> tuple[Tensor, Tensor]:
+        grad_x = scaled_mm(g8, w_turned, g_scale, w_scale, torch.bfloat16)
+        return grad_x, scaled_mm(g_turned, x_turned, g_scale, x_scale, torch.bfloat16)
 
-        def run() -> tuple[Tensor, Tensor]:
-            grad_x = scaled_mm(g8, w_turned, g_scale, w_scale, torch.bfloat16)
-            return grad_x, scaled_mm(g_turned, x_turned, g_scale, x_scale, torch.bfloat16)
-
-        return run
-
-    return prepare
+    return run
 
 
 def _attentions(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
-    for batch, heads, kv_heads, seq, dim, v_dim in sweep.attention:
+    for sizes in sweep.attention:
+        batch, heads, kv_heads, seq, dim, v_dim = sizes
         shape = {"seq": seq, "batch": batch, "causal": "true", "dtype": "bf16"}
         shape |= {"head_dim": dim if dim == v_dim else f"{dim}/{v_dim}"}
         shape |= {"heads": heads if heads == kv_heads else f"{heads}/{kv_heads}"}
         flops = 2.0 * batch * heads * (dim + v_dim) * seq * seq / 2.0
-        sizes = (batch, heads, kv_heads, seq, dim, v_dim)
-        yield ShapeEntry(columns=shape | {"op": "fwd_torch_sdpa"}, flops=flops, prepare=_attend(*sizes))
-        backward = _attend_backward(*sizes)
+        yield ShapeEntry(columns=shape | {"op": "fwd_torch_sdpa"}, flops=flops, prepare=partial(_attend, *sizes))
+        backward = partial(_attend_backward, *sizes)
         yield ShapeEntry(columns=shape | {"op": "bwd_torch_sdpa"}, flops=BACKWARD_ATTENTION * flops, prepare=backward)
 
 
@@ -191,50 +177,39 @@ def _operands(batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: 
     return q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
 
 
-def _attend(batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        q, k, v = _operands(batch, heads, kv_heads, seq, dim, v_dim)
-        return lambda: core_attention(q, k, v, seq_length=seq, window=0)
-
-    return prepare
+def _attend(*sizes: int) -> Call:
+    q, k, v = _operands(*sizes)
+    return lambda: core_attention(q, k, v, seq_length=q.shape[2], window=0)
 
 
-def _attend_backward(batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        inputs = _operands(batch, heads, kv_heads, seq, dim, v_dim)
-        out = core_attention(*inputs, seq_length=seq, window=0)
-        grad = torch.randn_like(out)
-        return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+def _attend_backward(*sizes: int) -> Call:
+    q, k, v = _operands(*sizes)
+    return _gradients(core_attention(q, k, v, seq_length=q.shape[2], window=0), q, k, v)
 
-    return prepare
+
+def _gradients(out: Tensor, *inputs: Tensor) -> Call:
+    grad = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
 
 def _experts(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
-    for groups, rows, n, k in sweep.experts:
+    for sizes in sweep.experts:
+        groups, rows, n, k = sizes
         shape = {"m": rows, "n": n, "k": k, "batch": groups, "dtype": "bf16"}
-        flops = 2.0 * groups * rows * n * k
-        yield ShapeEntry(columns=shape | {"op": "fwd"}, flops=flops, prepare=_grouped(groups, rows, n, k))
-        yield ShapeEntry(
-            columns=shape | {"op": "bwd"}, flops=2.0 * flops, prepare=_grouped_backward(groups, rows, n, k)
-        )
+        flops = 2.0 * math.prod(sizes)
+        yield ShapeEntry(columns=shape | {"op": "fwd"}, flops=flops, prepare=partial(_grouped, *sizes))
+        backward = partial(_grouped_backward, *sizes)
+        yield ShapeEntry(columns=shape | {"op": "bwd"}, flops=2.0 * flops, prepare=backward)
 
 
-def _grouped(groups: int, rows: int, n: int, k: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        x, w = _random(groups, rows, k), _random(groups, k, n)
-        return lambda: grouped_product(x, w)
-
-    return prepare
+def _grouped(groups: int, rows: int, n: int, k: int) -> Call:
+    x, w = _random(groups, rows, k), _random(groups, k, n)
+    return lambda: grouped_product(x, w)
 
 
-def _grouped_backward(groups: int, rows: int, n: int, k: int) -> Callable[[], Call]:
-    def prepare() -> Call:
-        x, w = _random(groups, rows, k).requires_grad_(), _random(groups, k, n).requires_grad_()
-        out = grouped_product(x, w)
-        grad = torch.randn_like(out)
-        return lambda: torch.autograd.grad(out, (x, w), grad, retain_graph=True)
-
-    return prepare
+def _grouped_backward(groups: int, rows: int, n: int, k: int) -> Call:
+    x, w = _random(groups, rows, k).requires_grad_(), _random(groups, k, n).requires_grad_()
+    return _gradients(grouped_product(x, w), x, w)
 
 
 FAMILIES: dict[str, Callable[[ShapeSweep, str], Iterator[ShapeEntry]]] = {

@@ -14,7 +14,7 @@ import datetime
 import hashlib
 import json
 import os
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,10 @@ from primus_search.accelerator import (
 from primus_search.cores import available_cores
 from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
+from primus_search.declare.source import written
 from primus_search.declare.sourced.kernel_tables import tables_of
 from primus_search.errors import PrimusSearchError
+from primus_search.guards.files import cache_folder, replacing
 from primus_search.measure.device.device_info import cpu_name
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.sweeps import TERA
@@ -47,7 +49,6 @@ from primus_search.measure.host.host_rank import (
     MESSAGES,
     STREAMS,
 )
-from primus_search.measure.measurement_cache import default_folder
 from primus_search.measure.modules.streams import COUNTED_BYTES, memory_law, rates
 from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
 from primus_search.network import Network
@@ -73,28 +74,22 @@ def devices_of_host() -> tuple[int, int]:
     return count, cores // count
 
 
-def host_file(folder: Path | None = None, *, again: bool = False) -> Path:
+def host_file(*, again: bool = False) -> Path:
     """The hardware file of this machine; measured when there is none yet for this processor, memory and torch, or
     when it is to be measured again."""
-    folder = folder or default_folder()
     identity = {"cpu": cpu_name(), "memory": _memory_bytes(), "torch": torch.__version__, "calibration": CALIBRATION}
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    path = folder / f"host-{digest}.yaml"
+    path = cache_folder() / f"host-{digest}.yaml"
     if again or not path.exists():
         source = f"measured on {cpu_name()}, torch {torch.__version__}, {_today()}"
         figures, count = measure_host()
         table = path.with_suffix(".csv")
-        _write(table, to_csv(rows_of(figures, count, source)))
-        _write(path, to_yaml(fit(figures, count), source=source, tables=table.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(table) as temporary:
+            temporary.write_text(to_csv(rows_of(figures, count, source)), encoding="utf-8")
+        with replacing(path) as temporary:
+            temporary.write_text(to_yaml(fit(figures, count), source=source, tables=table.name), encoding="utf-8")
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    """The file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def _today() -> str:
@@ -188,24 +183,6 @@ def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
     return _with_grouped(base, f["experts_s"]["forward"])
 
 
-def _gemm_law(efficiency: float, tile: float, depth: float, backward: float, latency_s: float) -> GemmLaw:
-    return GemmLaw(
-        bf16_efficiency=efficiency,
-        fp8_tensor_efficiency=0.0,
-        fp8_block_efficiency=0.0,
-        fp8_row_efficiency=0.0,
-        mxfp8_efficiency=0.0,
-        nvfp4_efficiency=0.0,
-        tile_overhead=tile,
-        depth_overhead=depth,
-        fp8_depth_overhead=depth,
-        occupancy_power=0.0,
-        latency_s=latency_s,
-        backward_factor=backward,
-        fp8_backward_factor=backward,
-    )
-
-
 def _fit_gemm(f: dict[str, Any], peak: float, bandwidth: float, memory: MemoryLaw) -> GemmLaw:
     """Rate of a large product as the median over shapes, backward against forward likewise.
 
@@ -215,7 +192,10 @@ def _fit_gemm(f: dict[str, Any], peak: float, bandwidth: float, memory: MemoryLa
     seconds = np.array([[t["forward"], t["input_grad"], t["weight_grad"]] for t in f["gemm_s"]])
     rates = flops[:, None] / seconds
     forward, backward = float(np.median(rates[:, 0])), float(np.median(rates[:, 1:]))
-    return _gemm_law(forward / peak, 0.0, 0.0, backward / forward, f["small_kernel_s"])
+    found = {"bf16_efficiency": forward / peak, "latency_s": f["small_kernel_s"]}
+    found |= dict.fromkeys(("backward_factor", "fp8_backward_factor"), backward / forward)
+    others = [field.name for field in fields(GemmLaw) if field.default is MISSING]
+    return GemmLaw(**dict.fromkeys(others, 0.0) | found)
 
 
 def _fit_attention(f: dict[str, Any], peak: float) -> AttentionLaw:
@@ -246,9 +226,7 @@ def _with_grouped(base: Accelerator, seconds: float) -> Accelerator:
 def network_of(links: dict[str, list[float]], count: int) -> Network:
     """Rates of the collectives, how they grow with the message, the cost of an empty one, in two-byte elements."""
     if not links:
-        return _network(
-            count, rates={"ring": 1e9, "all_to_all": 1e9, "send": 1e9}, latency_s=1e-6, half_speed_bytes=0.0
-        )
+        return _network(count, dict.fromkeys(("ring", "all_to_all", "send"), 1e9), 1e-6, 0.0)
     wires = {"all_reduce": 2.0 * (count - 1) / count, "all_gather": (count - 1) / count}
     wires |= {"all_to_all": (count - 1) / count, "send": 1.0}
     latency_s = float(np.median([seconds[0] for seconds in links.values()]))
@@ -257,13 +235,9 @@ def network_of(links: dict[str, list[float]], count: int) -> Network:
     bytes_ = {name: wires[name] * sizes for name in wires}
     half_speed = min(RAMPS, key=lambda ramp: sum(_ramp_error(bytes_[n], moving[n], ramp)[1] for n in wires))
     rate = {name: _ramp_error(bytes_[name], moving[name], half_speed)[0] for name in wires}
-    ring = float(np.sqrt(rate["all_reduce"] * rate["all_gather"]))
-    return _network(
-        count,
-        rates={"ring": ring, "all_to_all": rate["all_to_all"], "send": rate["send"]},
-        latency_s=latency_s,
-        half_speed_bytes=half_speed,
-    )
+    rate["ring"] = float(np.sqrt(rate["all_reduce"] * rate["all_gather"]))
+    found = {name: rate[name] for name in ("ring", "all_to_all", "send")}
+    return _network(count, found, latency_s, half_speed)
 
 
 def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: float) -> tuple[float, float]:
@@ -272,7 +246,7 @@ def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: f
     return float(np.exp(logs.mean())), float(((logs - logs.mean()) ** 2).sum())
 
 
-def _network(count: int, *, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
+def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
     line = max(rates.values())
     return Network(
         gpus_per_node=count,
@@ -309,44 +283,36 @@ def _network(count: int, *, rates: dict[str, float], latency_s: float, half_spee
 def to_yaml(parts: tuple[Accelerator, Network], *, source: str, tables: str = "") -> str:
     """A hardware file, every number with its unit in its key and the source; `tables` names the CSV beside it."""
     accelerator, network = parts
-    lines = [
-        f"name: {accelerator.name}",
-        f"vendor: {accelerator.vendor}",
-        "default_stack: host",
-        *([f"tables: {tables}"] if tables else []),
-        "",
-        "accelerator:",
-    ]
-    lines += _section(accelerator, 1, source, skip=("name", "vendor", "tables"))
-    return "\n".join([*lines, "", "network:", *_section(network, 1, source, skip=("tables",)), ""])
+    head = {"name": accelerator.name, "vendor": accelerator.vendor, "default_stack": "host"}
+    head |= {"tables": tables} if tables else {}
+    sections = {"accelerator": _section(accelerator, source), "network": _section(network, source)}
+    return written(head | sections)
 
 
-def _section(record: Any, depth: int, source: str, skip: tuple[str, ...] = ()) -> list[str]:
-    pad, lines = "  " * depth, []
+def _section(record: Any, source: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for field in fields(record):
         value = record.__getattribute__(field.name)
-        if field.name in skip:
-            continue
         if isinstance(value, dict):
-            lines.append(f"{pad}{field.name}:")
-            for name, item in value.items():
-                lines += [f"{pad}  {name}:", *_section(item, depth + 2, source)]
-        elif is_dataclass(value):
-            lines += [f"{pad}{field.name}:", *_section(value, depth + 1, source)]
-        else:
-            key, shown = _leaf(field.name, value)
-            lines.append(f"{pad}{key}: {{value: {shown}, source: {json.dumps(source)}}}")
-    return lines
+            found[field.name] = {name: _section(item, source) for name, item in value.items()}
+        elif field.name not in NOT_NUMBERS and is_dataclass(value):
+            found[field.name] = _section(value, source)
+        elif field.name not in NOT_NUMBERS:
+            key, number = _leaf(field.name, value)
+            found[key] = {"value": number, "source": source}
+    return found
 
 
-def _leaf(name: str, value: Any) -> tuple[str, str]:
-    """Key with unit and value as text: the largest unit in which the value is at least 1."""
+NOT_NUMBERS = ("name", "vendor", "tables")
+"""Fields that stand at the top of a hardware file, or in tables beside it."""
+
+
+def _leaf(name: str, value: Any) -> tuple[str, Any]:
+    """Key with unit, and value with six digits: the largest unit in which the value is at least 1."""
     if isinstance(value, str):
-        return name, json.dumps(value)
+        return name, value
     keys = units.yaml_keys(name)
     scaled = {key: float(value) / units.to_base(key, 1.0)[1] for key in keys}
     readable = [key for key in keys if scaled[key] >= 1.0]
     key = min(readable, key=lambda k: scaled[k]) if readable else keys[0]
-    if isinstance(value, int):
-        return key, repr(value)
-    return key, f"{scaled[key]:.6g}"
+    return key, value if isinstance(value, int) else float(f"{scaled[key]:.6g}")

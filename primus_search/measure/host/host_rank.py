@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from primus_search.measure.device.device_info import resident_bytes
 from primus_search.measure.modules.split_model import exchange
 from primus_search.measure.modules.streams import Sizes, both_passes, stream_seconds
-from primus_search.measure.processes.rank_group import join, leave
+from primus_search.measure.processes.rank_group import join, leave, there_and_back
 
 GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
 ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension
@@ -89,7 +89,7 @@ def _links(ranks: int) -> dict[str, list[float]]:
         whole = torch.zeros(size // 4)
         out["all_reduce"].append(_wall(partial(dist.all_reduce, whole)))
         out["all_to_all"].append(_exchange_s(size, ranks))
-        out["send"].append(_wall(partial(_ring_send, whole)) / 2)
+        out["send"].append(_wall(partial(there_and_back, whole)) / 2)
     sharded = [_sharded_s(size, ranks) for size in MESSAGES]
     return out | {"all_gather": [g for g, _ in sharded], "reduce_scatter": [s for _, s in sharded]}
 
@@ -106,20 +106,9 @@ def _exchange_s(size: int, ranks: int) -> float:
     return _wall(both_ways) / 2
 
 
-class _Stack(nn.Module):
-    """Layers of `PARTS` square weights each."""
-
-    def __init__(self, layers: list[nn.ParameterList]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(_Products(weights) for weights in layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 class _Products(nn.Module):
+    """A layer of `PARTS` square weights."""
+
     def __init__(self, weights: nn.ParameterList) -> None:
         super().__init__()
         self.weights = weights
@@ -142,7 +131,7 @@ def _sharded_s(size: int, ranks: int) -> tuple[float, float]:
     for parameter in plain.parameters():
         parameter.grad = torch.zeros_like(parameter)
     mesh = init_device_mesh("cpu", (ranks,))
-    for layer in sharded.layers:
+    for layer in sharded:
         fully_shard(layer, mesh=mesh)
     fully_shard(sharded, mesh=mesh)
     passes = [(_passes_s(plain), _passes_s(sharded)) for _ in range(SHARDED_REPEATS)][1:]
@@ -152,14 +141,14 @@ def _sharded_s(size: int, ranks: int) -> tuple[float, float]:
     return max(forward_s, LEAST_S), max(backward_s - forward_s, LEAST_S)
 
 
-def _stack(size: int) -> _Stack:
+def _stack(size: int) -> nn.Sequential:
     width = max(1, int((size / 4 / PARTS) ** 0.5))
     scale = width**-0.5
     weights = [[nn.Parameter(torch.randn(width, width) * scale) for _ in range(PARTS)] for _ in range(SHARDED_LAYERS)]
-    return _Stack([nn.ParameterList(same) for same in weights])
+    return nn.Sequential(*(_Products(nn.ParameterList(same)) for same in weights))
 
 
-def _passes_s(stack: _Stack) -> tuple[float, float]:
+def _passes_s(stack: nn.Module) -> tuple[float, float]:
     """Wall seconds of a forward and a backward pass that all ranks begin together."""
     width = next(stack.parameters()).shape[-1]
     x = torch.randn(SHARDED_ROWS, width, requires_grad=True)
@@ -169,17 +158,6 @@ def _passes_s(stack: _Stack) -> tuple[float, float]:
     middle = time.perf_counter()
     torch.autograd.backward(out, torch.ones_like(out))
     return middle - start, time.perf_counter() - middle
-
-
-def _ring_send(tensor: torch.Tensor) -> None:
-    """There and back between ranks 0 and 1."""
-    rank = dist.get_rank()
-    if rank == 0:
-        dist.send(tensor, 1)
-        dist.recv(tensor, 1)
-    elif rank == 1:
-        dist.recv(tensor, 0)
-        dist.send(tensor, 0)
 
 
 def _wall(run: Callable[[], object], repeats: int = 11) -> float:

@@ -6,6 +6,7 @@ keys, values, output and one fp32 log-sum per query and head; Dao 2023, arXiv:23
 exactly, where torch's own counter takes the full square.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
-from primus_search.measure.modules.fused_operations import gather
+from primus_search.measure.modules.fused_operations import applied, gather
+from primus_search.model.mixer import attended_tokens
 
 
 class MissingKernelError(RuntimeError):
@@ -29,8 +31,7 @@ def core_attention(q: Tensor, k: Tensor, v: Tensor, *, seq_length: int, window: 
     average whatever the rank (zigzag split), so one device times it as full attention over S/2 gathered keys.
     """
     if isinstance(q, FakeTensor):
-        traced: Tensor = _TracedAttention.apply(q, k, v, seq_length, window)  # type: ignore[no-untyped-call]
-        return traced
+        return traced_attention(q, k, v, attended_tokens(seq_length, window))
     ranks = seq_length // q.shape[2]
     if 0 < window < seq_length:
         if q.device.type == "cpu" or ranks > 1 or v.shape[-1] != q.shape[-1]:
@@ -77,74 +78,57 @@ def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     return out.view(batch, seq, heads, dim).transpose(1, 2)
 
 
-@torch.library.custom_op("primus_search::attention", mutates_args=())
-def _attention(q: Tensor, k: Tensor, v: Tensor, seq_length: int, window: int) -> tuple[Tensor, Tensor]:
-    raise MissingKernelError("traced attention has no kernel")
+def without_kernel(schema: str, *, fake: Callable[..., Any], flops: Callable[..., int]) -> None:
+    """Define the operation `primus_search::schema`, which only traces run: what it returns there, and its FLOPs.
+
+    `flops` takes the shapes of the tensors among its arguments.
+    """
+    name = schema.partition("(")[0]
+    torch.library.define(f"primus_search::{name}", schema.removeprefix(name))
+    torch.library.register_fake(f"primus_search::{name}", fake)
+    register_flop_formula(torch.ops.primus_search.__getattr__(name))(flops)
 
 
-@_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, seq_length: int, window: int) -> tuple[Tensor, Tensor]:
+def traced_attention(q: Tensor, k: Tensor, v: Tensor, reads: float, *beside: Tensor) -> Tensor:
+    """Attention without a kernel of queries to `reads` keys each, on average; `beside` is kept for backward as well."""
+    return applied(_TracedAttention, q, k, v, reads, *beside)
+
+
+def _empty_attention(q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor]:
     # Kernels write [batch, seq, heads, dim], which the output projection then reads without a copy.
     out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
     return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-@torch.library.custom_op("primus_search::attention_backward", mutates_args=())
-def _attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, seq_length: int, window: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    raise MissingKernelError("traced attention has no kernel")
-
-
-@_attention_backward.register_fake
-def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, seq_length: int, window: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-
-def attended_pairs(seq_length: int, window: int) -> float:
-    """Query-key pairs of one head over one whole causal sequence, diagonal halved: S^2/2, less with a window w < S.
-
-    Formula: S^2/2, or w S - w^2/2 for a window; the convention of `Model.attention_flops`.
-    """
-    if window == 0 or window >= seq_length:
-        return seq_length * seq_length / 2.0
-    return window * seq_length - window * window / 2.0
-
-
-@register_flop_formula(torch.ops.primus_search.attention)
-def _attention_flops(q: list[int], k: list[int], v: list[int], seq_length: int, window: int, **_: Any) -> int:
+def _attention_flops(q: list[int], k: list[int], v: list[int], reads: float, **_: Any) -> int:
     batch, heads, seq, qk_dim = q
-    share = seq / seq_length
-    return round(2.0 * batch * heads * share * attended_pairs(seq_length, window) * (qk_dim + v[-1]))
+    return round(2.0 * batch * heads * seq * reads * (qk_dim + v[-1]))
 
 
-@register_flop_formula(torch.ops.primus_search.attention_backward)
-def _attention_backward_flops(
-    grad: list[int],
-    q: list[int],
-    k: list[int],
-    v: list[int],
-    out: list[int],
-    log_sum: list[int],
-    seq_length: int,
-    window: int,
-    **_: Any,
-) -> int:
-    """Twice the forward: four products of the algorithm; the fifth, which flash kernels redo, is no model FLOP."""
-    return 2 * _attention_flops(q, k, v, seq_length, window)
+without_kernel(
+    "attention(Tensor q, Tensor k, Tensor v, float reads) -> (Tensor, Tensor)",
+    fake=_empty_attention,
+    flops=_attention_flops,
+)
+# FLOPs twice the forward's: four products of the algorithm; the fifth, which flash kernels redo, is no model FLOP.
+without_kernel(
+    "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, float reads) -> (Tensor, Tensor, Tensor)",
+    fake=lambda grad, *inputs: tuple(torch.empty_like(tensor) for tensor in inputs[:3]),
+    flops=lambda grad, *forward, **_: 2 * _attention_flops(*forward),
+)
 
 
 class _TracedAttention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, seq_length: int, window: int) -> Tensor:
-        out, log_sum = torch.ops.primus_search.attention(q, k, v, seq_length, window)
-        ctx.save_for_backward(q, k, v, out, log_sum)
-        ctx.sizes = (seq_length, window)
-        return out  # type: ignore[no-any-return]
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, reads: float, *beside: Tensor) -> Tensor:
+        out, log_sum = torch.ops.primus_search.attention(q, k, v, reads)
+        ctx.save_for_backward(q, k, v, out, log_sum, *beside)
+        ctx.reads = reads
+        result: Tensor = out
+        return result
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        grad_q, grad_k, grad_v = torch.ops.primus_search.attention_backward(grads[0], *ctx.saved_tensors, *ctx.sizes)
-        return grad_q, grad_k, grad_v, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, _, _, *beside = ctx.saved_tensors
+        found = torch.ops.primus_search.attention_backward(grads[0], q, k, v, ctx.reads)
+        return (*found, None, *(torch.empty_like(tensor) for tensor in beside))

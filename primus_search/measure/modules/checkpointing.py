@@ -7,7 +7,7 @@ outputs are all that they hold. It is the mechanism of Megatron-Core's output-di
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,9 @@ class DiscardedOutput:
     norm.discard_until_backward_of(out)     # y's memory is free from here to the backward of `linear`
     """
 
+    _waiting: ClassVar[set[int]] = set()
+    """Storages of outputs between `run` and `discard_until_backward_of`."""
+
     def __init__(self) -> None:
         self._region: Callable[..., Any] | None = None
         self._inputs: tuple[Tensor, ...] = ()
@@ -47,11 +50,18 @@ class DiscardedOutput:
         self._region = region
         outputs = _Discard.apply(self, *inputs)  # type: ignore[no-untyped-call]
         self._outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        self._waiting.update(output.untyped_storage()._cdata for output in self._outputs)
         return outputs
+
+    @classmethod
+    def will_discard(cls, x: Tensor) -> bool:
+        """Whether a tensor is a region's output whose memory is given back once its readers have run."""
+        return x.untyped_storage()._cdata in cls._waiting
 
     def discard_until_backward_of(self, consumer: Tensor) -> None:
         """Free the outputs' memory now; it is refilled when backward reaches `consumer`, after their last reader."""
         for output in self._outputs:
+            self._waiting.discard(output.untyped_storage()._cdata)
             output.untyped_storage().resize_(0)
         if consumer.requires_grad:
             consumer.register_hook(self._refill)  # type: ignore[no-untyped-call]

@@ -72,6 +72,7 @@ class ExpertMlp(nn.Module):
         self.is_looped = shard.expert_kernel == GroupedGemm.LEGACY
         self.discards = bool(shard.recompute & Recompute.MOE_ACTIVATION)
         self.fp8, self.weights_at_combine = shard.fp8, shard.weights_at_combine
+        self.keeps_cast = shard.keeps_fp8_activations
         ffn = max(1, -(-model.moe.expert_ffn_hidden // shard.etp))
         hidden, width = model.expert_hidden, ffn * (2 if model.is_gated else 1)
         self.exchange: Callable[[Tensor], Tensor] | None = None  # real all-to-all, where there are real ranks
@@ -113,18 +114,14 @@ class ExpertMlp(nn.Module):
         return self._balanced_slots(tokens.shape[0] * self.moe.top_k, tokens.device) // self.moe.top_k
 
     def _experts(self, copies: Tensor, weights: Tensor | None) -> Tensor:
-        if self.is_looped:
-            parts = [
-                self._one(
-                    copies[i : i + 1],
-                    self.up[i : i + 1],
-                    self.down[i : i + 1],
-                    None if weights is None else weights[i : i + 1],
-                )
-                for i in range(self.num_local)
-            ]
-            return torch.cat(parts)
-        return self._one(copies, self.up, self.down, weights)
+        if not self.is_looped:
+            return self._one(copies, self.up, self.down, weights)
+        parts = []
+        for expert in range(self.num_local):
+            one = slice(expert, expert + 1)
+            own = None if weights is None else weights[one]
+            parts.append(self._one(copies[one], self.up[one], self.down[one], own))
+        return torch.cat(parts)
 
     def _one(self, copies: Tensor, up: Tensor, down: Tensor, weights: Tensor | None) -> Tensor:
         wide = self._product(copies, up)
@@ -139,7 +136,7 @@ class ExpertMlp(nn.Module):
     def _product(self, rows: Tensor, weights: Tensor) -> Tensor:
         if self.fp8 == Fp8.NONE:
             return grouped_product(rows, weights)
-        return fp8_grouped(rows, weights, self.fp8)
+        return fp8_grouped(rows, weights, self.fp8, keeps_cast=self.keeps_cast)
 
     def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:
         if self.is_gated:

@@ -6,6 +6,7 @@ without kernel stands in for it; its FLOPs are those that torch counts over the 
 products of a causal chunk count their lower triangle (`lower_scores`, `lower_apply`, `unit_lower_inverse`).
 """
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.flop_counter import FlopCounterMode, register_flop_formula
+from torch.utils.flop_counter import FlopCounterMode
+
+from primus_search.measure.modules.attention_modules import without_kernel
+from primus_search.measure.modules.fused_operations import applied
 
 Computation = Callable[..., Tensor]
 Options = tuple[tuple[str, int], ...]
@@ -24,8 +28,7 @@ Options = tuple[tuple[str, int], ...]
 def fused(computation: Computation, *inputs: Tensor, kept_bytes: float = 0.0, **options: int) -> Tensor:
     """computation(*inputs, **options) as one kernel, which keeps its inputs and `kept_bytes` more for backward."""
     words: Options = tuple(sorted(options.items()))
-    y: Tensor = _Fused.apply(computation, words, round(kept_bytes), *inputs)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_Fused, computation, words, round(kept_bytes), *inputs)
 
 
 class _Fused(Function):
@@ -39,7 +42,8 @@ class _Fused(Function):
         else:
             out = computation(*inputs, **dict(options))
         ctx.save_for_backward(*inputs, inputs[0].new_empty(kept_bytes, dtype=torch.uint8))
-        return out  # type: ignore[no-any-return]
+        result: Tensor = out
+        return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -66,35 +70,17 @@ def _traced(
     return tuple(out.shape), out.dtype, counter.get_total_flops()
 
 
-@torch.library.custom_op("primus_search::fused_core", mutates_args=())
-def _fused_core(inputs: list[Tensor], shape: list[int], flops: int) -> Tensor:
-    raise RuntimeError("traced kernels do not run")
-
-
-@_fused_core.register_fake
-def _(inputs: list[Tensor], shape: list[int], flops: int) -> Tensor:
-    return inputs[0].new_empty(shape)
-
-
-@torch.library.custom_op("primus_search::fused_core_backward", mutates_args=())
-def _fused_core_backward(grad: Tensor, inputs: list[Tensor], flops: int) -> list[Tensor]:
-    raise RuntimeError("traced kernels do not run")
-
-
-@_fused_core_backward.register_fake
-def _(grad: Tensor, inputs: list[Tensor], flops: int) -> list[Tensor]:
-    return [torch.empty_like(tensor) for tensor in inputs]
-
-
-@register_flop_formula(torch.ops.primus_search.fused_core)
-def _core_flops(inputs: Any, shape: Any, flops: int, **_: Any) -> int:
-    return flops
-
-
-@register_flop_formula(torch.ops.primus_search.fused_core_backward)
-def _core_backward_flops(grad: Any, inputs: Any, flops: int, **_: Any) -> int:
-    """Twice the forward: two gradients of every product; what kernels compute again is no model FLOP."""
-    return 2 * flops
+without_kernel(
+    "fused_core(Tensor[] inputs, int[] shape, int flops) -> Tensor",
+    fake=lambda inputs, shape, flops: inputs[0].new_empty(shape),
+    flops=lambda inputs, shape, flops, **_: flops,
+)
+# FLOPs twice the forward's: two gradients of every product; what kernels compute again is no model FLOP.
+without_kernel(
+    "fused_core_backward(Tensor grad, Tensor[] inputs, int flops) -> Tensor[]",
+    fake=lambda grad, inputs, flops: [torch.empty_like(tensor) for tensor in inputs],
+    flops=lambda grad, inputs, flops, **_: 2 * flops,
+)
 
 
 # --- products of a causal chunk -----------------------------------------------------------------------------------
@@ -127,56 +113,21 @@ def unit_lower_inverse(strict: Tensor) -> Tensor:
     return found
 
 
-@torch.library.custom_op("primus_search::lower_scores", mutates_args=())
-def _lower_scores(left: Tensor, right: Tensor) -> Tensor:
-    raise RuntimeError("counted on the meta device only")
-
-
-@_lower_scores.register_fake
-def _(left: Tensor, right: Tensor) -> Tensor:
-    return left.new_empty(*left.shape[:-1], right.shape[-2])
-
-
-@torch.library.custom_op("primus_search::lower_apply", mutates_args=())
-def _lower_apply(weights: Tensor, values: Tensor) -> Tensor:
-    raise RuntimeError("counted on the meta device only")
-
-
-@_lower_apply.register_fake
-def _(weights: Tensor, values: Tensor) -> Tensor:
-    return values.new_empty(*weights.shape[:-1], values.shape[-1])
-
-
-@torch.library.custom_op("primus_search::unit_lower_inverse", mutates_args=())
-def _unit_lower_inverse(strict: Tensor) -> Tensor:
-    raise RuntimeError("counted on the meta device only")
-
-
-@_unit_lower_inverse.register_fake
-def _(strict: Tensor) -> Tensor:
-    return torch.empty_like(strict)
-
-
-def _elements(shape: list[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found
-
-
-@register_flop_formula(torch.ops.primus_search.lower_scores)
-def _scores_flops(left: list[int], right: list[int], **_: Any) -> int:
-    """Half of 2 C^2 K."""
-    return _elements(left) * right[-2]
-
-
-@register_flop_formula(torch.ops.primus_search.lower_apply)
-def _apply_flops(weights: list[int], values: list[int], **_: Any) -> int:
-    """Half of 2 C^2 V."""
-    return _elements(weights) * values[-1]
-
-
-@register_flop_formula(torch.ops.primus_search.unit_lower_inverse)
-def _inverse_flops(strict: list[int], **_: Any) -> int:
-    """C^3 / 3: Golub and Van Loan, Matrix Computations, section 3.1, for the inverse of a triangle."""
-    return _elements(strict) * strict[-1] // 3
+# Half of 2 C^2 K.
+without_kernel(
+    "lower_scores(Tensor left, Tensor right) -> Tensor",
+    fake=lambda left, right: left.new_empty(*left.shape[:-1], right.shape[-2]),
+    flops=lambda left, right, **_: math.prod(left) * right[-2],
+)
+# Half of 2 C^2 V.
+without_kernel(
+    "lower_apply(Tensor weights, Tensor values) -> Tensor",
+    fake=lambda weights, values: values.new_empty(*weights.shape[:-1], values.shape[-1]),
+    flops=lambda weights, values, **_: math.prod(weights) * values[-1],
+)
+# C^3 / 3: Golub and Van Loan, Matrix Computations, section 3.1, for the inverse of a triangle.
+without_kernel(
+    "unit_lower_inverse(Tensor strict) -> Tensor",
+    fake=torch.empty_like,
+    flops=lambda strict, **_: math.prod(strict) * strict[-1] // 3,
+)

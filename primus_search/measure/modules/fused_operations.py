@@ -26,6 +26,12 @@ from torch.autograd import Function
 EPSILON = 1e-5
 
 
+def applied(function: type[Function], *inputs: Any) -> Tensor:
+    """The output of an autograd function, whose `apply` has no types."""
+    y: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return y
+
+
 class _RmsNorm(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -49,8 +55,7 @@ class _RmsNorm(Function):
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """RMSNorm over the last dimension; Zhang and Sennrich 2019 (arXiv:1910.07467)."""
-    y: Tensor = _RmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_RmsNorm, x, weight)
 
 
 class _SwiGlu(Function):
@@ -102,8 +107,7 @@ def _swiglu_gradients(gate_up: Tensor, weights: Tensor | None, grad: Tensor) -> 
 
 def swiglu(gate_up: Tensor, weights: Tensor | None = None) -> Tensor:
     """silu(gate) * up of a fused [.., 2F] projection, times one routing weight per row where given."""
-    y: Tensor = _SwiGlu.apply(gate_up, weights)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_SwiGlu, gate_up, weights)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -135,8 +139,7 @@ class _Rotated(Function):
 
 def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """`rotate`, keeping nothing for backward."""
-    y: Tensor = _Rotated.apply(x, cosine, sine)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_Rotated, x, cosine, sine)
 
 
 class _SplitRope(Function):
@@ -198,8 +201,7 @@ class _GatheredLinear(Function):
 
 def gathered_linear(shard: Tensor, weight: Tensor, ranks: int) -> Tensor:
     """x W^T where x is the all-gather of `shard` over `ranks` sequence-parallel ranks, along the sequence."""
-    y: Tensor = _GatheredLinear.apply(shard, weight, ranks)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_GatheredLinear, shard, weight, ranks)
 
 
 class _Scatter(Function):
@@ -223,10 +225,7 @@ def scatter(full: Tensor, ranks: int) -> Tensor:
 
     Its backward is the all-gather of the gradient, as the framework's is.
     """
-    if ranks == 1:
-        return full
-    shard: Tensor = _Scatter.apply(full, ranks)  # type: ignore[no-untyped-call]
-    return shard
+    return full if ranks == 1 else applied(_Scatter, full, ranks)
 
 
 class _Combine(Function):
@@ -243,8 +242,7 @@ class _Combine(Function):
 
 def combine(rows: Tensor, order: Tensor, tokens: int) -> Tensor:
     """Sum of the expert rows of each token; keeps row numbers only (torch's own index_add keeps the rows as well)."""
-    y: Tensor = _Combine.apply(rows, order, tokens)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_Combine, rows, order, tokens)
 
 
 class _FusedLoss(Function):
@@ -274,8 +272,7 @@ _LOSS_BLOCK_ELEMENTS = 1 << 25  # rows go through fp32 in blocks of at most 128 
 
 def fused_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy whose backward needs only the logits' own memory: they are overwritten by their gradient."""
-    loss: Tensor = _FusedLoss.apply(logits, targets)  # type: ignore[no-untyped-call]
-    return loss
+    return applied(_FusedLoss, logits, targets)
 
 
 def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,16 +1,13 @@
 """Sparse attention: an indexer that scores all earlier tokens, and attention to the few that it selects."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import Function
-from torch.utils.flop_counter import register_flop_formula
 
-from primus_search.measure.modules.attention_modules import MissingKernelError
+from primus_search.measure.modules.attention_modules import MissingKernelError, traced_attention
 from primus_search.measure.modules.fused_core import fused, lower_scores
+from primus_search.measure.modules.fused_operations import gather
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.shard import Shard
 from primus_search.model import Indexer
@@ -35,9 +32,7 @@ class IndexedSelection(nn.Module):
     def forward(self, x: Tensor, latent: Tensor) -> Tensor | None:
         if not self.indexer.has_own:
             return None
-        queries, keys = self.queries(latent), self.keys(x)
-        if self.ranks > 1:
-            queries, keys = queries.repeat(1, self.ranks, 1), keys.repeat(1, self.ranks, 1)
+        queries, keys = gather(self.queries(latent), self.ranks), gather(self.keys(x), self.ranks)
         sizes = {"heads": self.indexer.num_heads, "width": self.indexer.head_dim}
         return fused(_selection, queries, keys, blocks=self.blocks, block=self.indexer.block, **sizes)
 
@@ -80,8 +75,7 @@ def selected_attention(
     """
     extra = [tensor for tensor in (selected, *beside) if tensor is not None]
     if isinstance(q, FakeTensor):
-        traced: Tensor = _TracedSelected.apply(q, k, v, reads, *extra)  # type: ignore[no-untyped-call]
-        return traced
+        return traced_attention(q, k, v, reads, *extra)
     if selected is None or beside or q.shape[2] != seq_length:
         raise MissingKernelError("torch has no attention to compressed entries, reused selections or sequence shards")
     chosen = selected.detach().long().repeat_interleave(block, dim=-1) * block
@@ -91,50 +85,3 @@ def selected_attention(
     mask |= torch.eye(seq_length, dtype=torch.bool, device=q.device)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     return out + 0.0 * selected.sum().to(out.dtype)  # so that the indexer runs backward
-
-
-@torch.library.custom_op("primus_search::selected_attention", mutates_args=())
-def _selected(q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor]:
-    raise MissingKernelError("traced attention has no kernel")
-
-
-@_selected.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor]:
-    out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
-    return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
-
-
-@torch.library.custom_op("primus_search::selected_attention_backward", mutates_args=())
-def _selected_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor, Tensor]:
-    raise MissingKernelError("traced attention has no kernel")
-
-
-@_selected_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-
-
-@register_flop_formula(torch.ops.primus_search.selected_attention)
-def _selected_flops(q: list[int], k: list[int], v: list[int], reads: float, **_: Any) -> int:
-    batch, heads, seq, qk_dim = q
-    return round(2.0 * batch * heads * seq * reads * (qk_dim + v[-1]))
-
-
-@register_flop_formula(torch.ops.primus_search.selected_attention_backward)
-def _selected_backward_flops(grad: Any, q: list[int], k: list[int], v: list[int], reads: float, **_: Any) -> int:
-    return 2 * _selected_flops(q, k, v, reads)
-
-
-class _TracedSelected(Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, reads: float, *extra: Tensor) -> Tensor:
-        out, log_sum = torch.ops.primus_search.selected_attention(q, k, v, reads)
-        ctx.save_for_backward(q, k, v, out, log_sum, *extra)
-        ctx.reads = reads
-        return out  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, _, _, *extra = ctx.saved_tensors
-        found = torch.ops.primus_search.selected_attention_backward(grads[0], q, k, v, ctx.reads)
-        return (*found, None, *(torch.empty_like(tensor) for tensor in extra))

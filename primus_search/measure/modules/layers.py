@@ -20,6 +20,7 @@ from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.fused_core import fused
 from primus_search.measure.modules.fused_operations import (
     fused_loss,
+    gather,
     plain_loss,
     rms_norm,
     rotate,
@@ -57,7 +58,7 @@ class GroupedQueryAttention(nn.Module):
 
     def __init__(self, model: Model, shard: Shard, window: int) -> None:
         super().__init__()
-        self.heads, self.kv_heads = shard.local_heads(model), shard.local_kv_heads(model)
+        self.heads, self.kv_heads = shard.share(model.num_heads), shard.share(model.num_kv_heads)
         self.seq_length, self.window = shard.seq_length, window
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
         self.keeps_view = shard.keeps_value_view
@@ -99,7 +100,7 @@ class LatentAttentionModule(nn.Module):
         super().__init__()
         assert model.latent is not None
         m = model.latent
-        self.sizes, self.heads = m, shard.local_heads(model)
+        self.sizes, self.heads = m, shard.share(model.num_heads)
         self.seq_length, self.window, self.ranks = shard.seq_length, window, shard.sequence_ranks
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
         self.keeps_view = shard.keeps_value_view
@@ -145,9 +146,11 @@ class LatentAttentionModule(nn.Module):
         cosine, sine = self.rope.cosine, self.rope.sine
         q = self.q_up(q_latent if self.q_norm is None else self.q_norm(q_latent))
         kv = self.kv_up(self.kv_norm(kv_latent))
-        rope = k_rope if self.ranks == 1 else k_rope.repeat(1, self.ranks, 1)
-        sizes = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads)
-        return _split_latent_heads(q, kv, rope, sizes, (cosine, sine), self.keeps_view)
+        sizes, rope = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads), gather(k_rope, self.ranks)
+        parts: tuple[Tensor, Tensor, Tensor] = _SplitLatentHeads.apply(  # type: ignore[no-untyped-call]
+            q, kv, rope, sizes, (cosine, sine), self.keeps_view
+        )
+        return parts
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
@@ -184,26 +187,12 @@ class _SplitLatentHeads(torch.autograd.Function):
         return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope, None, None, None
 
 
-def _split_latent_heads(
-    q: Tensor,
-    kv: Tensor,
-    k_rope: Tensor,
-    sizes: tuple[int, int, int],
-    tables: tuple[Tensor, Tensor],
-    keeps_view: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    out: tuple[Tensor, Tensor, Tensor] = _SplitLatentHeads.apply(  # type: ignore[no-untyped-call]
-        q, kv, k_rope, sizes, tables, keeps_view
-    )
-    return out
-
-
 class MlpModule(nn.Module):
     """Gate|up, activation, down; or up, GELU, down. Also all shared experts of an MoE layer as one."""
 
     def __init__(self, model: Model, shard: Shard, ffn_hidden: int) -> None:
         super().__init__()
-        local = max(1, -(-ffn_hidden // shard.tp))
+        local = shard.share(ffn_hidden)
         self.is_gated, self.ranks = model.is_gated, shard.sequence_ranks
         bias = model.has_linear_bias
         width = local * (2 if model.is_gated else 1)
@@ -211,7 +200,8 @@ class MlpModule(nn.Module):
         self.down = Linear(local, model.hidden, bias=bias, fp8=shard.fp8)
 
     def expand(self, x: Tensor) -> Tensor:
-        return self.up(x)  # type: ignore[no-any-return]
+        result: Tensor = self.up(x)
+        return result
 
     def contract(self, wide: Tensor) -> Tensor:
         hidden = swiglu(wide) if self.is_gated else F.gelu(wide)
@@ -318,7 +308,8 @@ class Layer(nn.Module):
 
     def _mlp(self, y: Tensor) -> Tensor:
         if self.mlp is not None:
-            return self.mlp(y)  # type: ignore[no-any-return]
+            result: Tensor = self.mlp(y)
+            return result
         assert self.experts is not None
         routed: Tensor = self.experts(y)
         if self.shared is None:
@@ -332,7 +323,7 @@ class Embedding(nn.Module):
 
     def __init__(self, model: Model, shard: Shard) -> None:
         super().__init__()
-        self.rows = max(1, -(-model.vocab_size // shard.tp))
+        self.rows = shard.share(model.vocab_size)
         self.weight = nn.Parameter(torch.randn(self.rows, model.hidden) * model.hidden**-0.5)
         positions = shard.context_seq if model.learned_positions else 0
         self.positions = nn.Parameter(torch.zeros(positions, model.hidden)) if positions else None
@@ -348,7 +339,7 @@ class OutputHead(nn.Module):
 
     def __init__(self, model: Model, shard: Shard) -> None:
         super().__init__()
-        self.rows = max(1, -(-model.vocab_size // shard.tp))
+        self.rows = shard.share(model.vocab_size)
         self.norm = Norm(model.hidden, model.norm)
         self.out = Linear(model.hidden, self.rows, ranks=shard.sequence_ranks)
         self.is_fused = shard.has_fused_loss

@@ -11,7 +11,8 @@ from torch.autograd import Function
 
 from primus_search.candidates import Fp8
 from primus_search.measure.modules.attention_modules import MissingKernelError
-from primus_search.measure.modules.fused_operations import gather, gathered_linear, scatter
+from primus_search.measure.modules.checkpointing import DiscardedOutput
+from primus_search.measure.modules.fused_operations import applied, gather, gathered_linear, scatter
 
 E4M3_MAX, E5M2_MAX = 448.0, 57344.0  # largest finite values, OCP 8-bit floating point specification 1.0
 E4M3_FNUZ_MAX = 240.0  # of AMD's CDNA 3, whose matrix units read the formats without infinities and negative zero
@@ -69,7 +70,9 @@ def quantize(x: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tensor, Ten
 class _Fp8Linear(Function):
     """Per-tensor current scaling: E4M3 forward, E5M2 gradients; all three products on the FP8 units.
 
-    Keeps the quantised input (one byte per element) and quantises the weight again in backward from the parameter.
+    Keeps the quantised input (one byte per element) and quantises the weight again in backward from the parameter. An
+    input that recompute discards is kept itself and quantised again, as Transformer Engine's `save_original_input` does
+    (Megatron-Core transformer/attention.py, set_for_recompute_input_layernorm).
     """
 
     @staticmethod
@@ -77,7 +80,8 @@ class _Fp8Linear(Function):
         x8, x_scale = precise8(x)
         w8, w_scale = precise8(weight)
         full8 = gather(x8, ranks).flatten(0, -2)
-        ctx.save_for_backward(x8, x_scale, weight)
+        ctx.keeps_input = DiscardedOutput.will_discard(x)
+        ctx.save_for_backward(x if ctx.keeps_input else x8, x_scale, weight)
         ctx.ranks = ranks
         y = scaled_mm(full8, w8.t(), x_scale, w_scale, x.dtype)
         return y.view(x.shape[0], x.shape[1] * ranks, -1)
@@ -85,6 +89,7 @@ class _Fp8Linear(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x8, x_scale, weight = ctx.saved_tensors
+        x8 = precise8(x8)[0] if ctx.keeps_input else x8
         grad = grads[0].flatten(0, -2).contiguous()
         g8, g_scale = wide8(grad)
         w8, w_scale = precise8(weight)
@@ -111,30 +116,31 @@ def fp8_linear(x: Tensor, weight: Tensor, ranks: int, recipe: Fp8) -> Tensor:
     """A linear on the FP8 units; only per-tensor recipes have a kernel in torch itself."""
     if recipe not in MEASURABLE_FP8 and not isinstance(x, FakeTensor):
         raise MissingKernelError(f"torch has no linear for the fp8 recipe {recipe.name.lower()}")
-    y: Tensor = _Fp8Linear.apply(x, weight, ranks)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_Fp8Linear, x, weight, ranks)
 
 
 class _Fp8Grouped(Function):
     """`_Fp8Linear` for one weight per group: [groups, rows, K] x [groups, K, N]; one GEMM after another on a device."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weights: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, keeps_cast: bool) -> Tensor:
         rows8, scale = precise8(rows)
-        ctx.save_for_backward(rows8, scale, weights)
+        ctx.keeps_input = DiscardedOutput.will_discard(rows) and not keeps_cast
+        ctx.save_for_backward(rows if ctx.keeps_input else rows8, scale, weights)
         w8, w_scale = precise8(weights)
         return _grouped_mm(rows8, w8, scale, w_scale, rows.dtype)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         rows8, scale, weights = ctx.saved_tensors
+        rows8 = precise8(rows8)[0] if ctx.keeps_input else rows8
         g8, g_scale = wide8(grads[0])
         w8, w_scale = precise8(weights)
         grad_rows = _grouped_mm(g8, w8.transpose(1, 2), g_scale, w_scale, grads[0].dtype)
         grad_weights = None
         if ctx.needs_input_grad[1]:
             grad_weights = _grouped_mm(rows8.transpose(1, 2), g8, scale, g_scale, weights.dtype)
-        return grad_rows, grad_weights
+        return grad_rows, grad_weights, None
 
 
 def _grouped_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
@@ -145,9 +151,11 @@ def _grouped_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: tor
     return torch.stack([scaled_mm(left[i], right[i], a_scale, b_scale, out) for i in range(a.shape[0])])
 
 
-def fp8_grouped(rows: Tensor, weights: Tensor, recipe: Fp8) -> Tensor:
-    """One product per group on the FP8 units; torch has no grouped kernel with one scale per tensor."""
+def fp8_grouped(rows: Tensor, weights: Tensor, recipe: Fp8, *, keeps_cast: bool = False) -> Tensor:
+    """One product per group on the FP8 units; torch has no grouped kernel with one scale per tensor.
+
+    keeps_cast: the quantised rows are kept although recompute discards the rows.
+    """
     if recipe not in MEASURABLE_FP8 and not isinstance(rows, FakeTensor):
         raise MissingKernelError(f"torch has no grouped GEMM for the fp8 recipe {recipe.name.lower()}")
-    y: Tensor = _Fp8Grouped.apply(rows, weights)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_Fp8Grouped, rows, weights, keeps_cast)

@@ -18,7 +18,7 @@ from primus_search.measure.modules import scans
 from primus_search.measure.modules.attention_modules import MissingKernelError, core_attention
 from primus_search.measure.modules.checkpointing import checkpoint
 from primus_search.measure.modules.fused_core import fused, lower_scores
-from primus_search.measure.modules.fused_operations import rms_norm, rotated, scatter
+from primus_search.measure.modules.fused_operations import gather, rms_norm, rotated, scatter
 from primus_search.measure.modules.indexing import IndexedSelection, selected_attention
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.rotary import Rope
@@ -39,17 +39,12 @@ from primus_search.model.mixer import attended_tokens
 BF16_BYTES = 2
 
 
-def _share(whole: int, shard: Shard) -> int:
-    """The part of heads or channels on one tensor-parallel rank, at least one."""
-    return max(1, -(-whole // shard.tp))
-
-
 class Mamba2Module(nn.Module):
     """Joint projection, one kernel for convolution, scan and gate, norm, projection out."""
 
     def __init__(self, mixer: Mamba2, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        self.heads, self.groups = _share(mixer.num_heads, shard), _share(mixer.num_groups, shard)
+        self.heads, self.groups = shard.share(mixer.num_heads), shard.share(mixer.num_groups)
         self.mixer, self.ranks = mixer, shard.sequence_ranks
         self.inner = self.heads * mixer.head_dim
         channels = self.inner + 2 * self.groups * mixer.state_dim
@@ -84,7 +79,7 @@ class GatedDeltaNetModule(nn.Module):
 
     def __init__(self, mixer: GatedDeltaNet, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        self.key_heads, self.heads = _share(mixer.num_key_heads, shard), _share(mixer.num_value_heads, shard)
+        self.key_heads, self.heads = shard.share(mixer.num_key_heads), shard.share(mixer.num_value_heads)
         self.mixer, self.ranks = mixer, shard.sequence_ranks
         self.keys, self.values = self.key_heads * mixer.key_dim, self.heads * mixer.value_dim
         channels = 2 * self.keys + self.values
@@ -127,7 +122,7 @@ class KimiDeltaModule(nn.Module):
 
     def __init__(self, mixer: KimiDeltaAttention, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        self.heads, self.mixer, self.ranks = _share(mixer.num_heads, shard), mixer, shard.sequence_ranks
+        self.heads, self.mixer, self.ranks = shard.share(mixer.num_heads), mixer, shard.sequence_ranks
         value_dim, ranks, fp8 = mixer.value_dim or mixer.head_dim, self.ranks, shard.fp8
         self.keys, self.values = self.heads * mixer.head_dim, self.heads * value_dim
         self.widths = [self.keys, self.keys, self.values, self.heads, 0 if mixer.gate_rank else self.values]
@@ -173,7 +168,7 @@ class LightningModule(nn.Module):
 
     def __init__(self, mixer: LightningAttention, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        self.heads, self.mixer, self.ranks = _share(mixer.num_heads, shard), mixer, shard.sequence_ranks
+        self.heads, self.mixer, self.ranks = shard.share(mixer.num_heads), mixer, shard.sequence_ranks
         self.inner = self.heads * mixer.head_dim
         self.input = Linear(hidden, 4 * self.inner, ranks=self.ranks, fp8=shard.fp8)
         self.output = Linear(self.inner, hidden, fp8=shard.fp8)
@@ -196,7 +191,7 @@ class ShortConvolutionModule(nn.Module):
 
     def __init__(self, mixer: ShortConvolution, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        self.inner, self.ranks = _share(hidden, shard), shard.sequence_ranks
+        self.inner, self.ranks = shard.share(hidden), shard.sequence_ranks
         self.input = Linear(hidden, 3 * self.inner, bias=mixer.has_bias, ranks=self.ranks, fp8=shard.fp8)
         self.output = Linear(self.inner, hidden, bias=mixer.has_bias, fp8=shard.fp8)
         self.convolution = nn.Parameter(torch.randn(self.inner, 1, mixer.kernel) * mixer.kernel**-0.5)
@@ -216,7 +211,7 @@ class GatedAttentionModule(nn.Module):
     def __init__(self, mixer: Attention, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
         self.mixer, self.ranks, self.seq_length = mixer, shard.sequence_ranks, shard.seq_length
-        self.heads, self.kv_heads = _share(mixer.num_heads, shard), _share(mixer.num_kv_heads, shard)
+        self.heads, self.kv_heads = shard.share(mixer.num_heads), shard.share(mixer.num_kv_heads)
         self.window = window or mixer.window or mixer.chunk
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
         queries = self.heads * mixer.head_dim
@@ -283,7 +278,7 @@ class SparseLatentModule(nn.Module):
 
     def __init__(self, mixer: LatentMixer, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        a, self.heads, self.ranks = mixer.latent, _share(mixer.num_heads, shard), shard.sequence_ranks
+        a, self.heads, self.ranks = mixer.latent, shard.share(mixer.num_heads), shard.sequence_ranks
         self.sizes, self.indexer, self.seq_length = a, mixer.indexer, shard.seq_length
         fp8, ranks = shard.fp8, self.ranks
         self.q_down = Linear(hidden, a.q_lora_rank, fp8=fp8) if a.q_lora_rank else None
@@ -306,7 +301,7 @@ class SparseLatentModule(nn.Module):
         nope, rope = torch.split(queries, [a.qk_nope_head_dim, a.qk_rope_head_dim], dim=-1)
         q = torch.cat([nope @ self.key_up, rotated(rope, *tables)], dim=-1)
         keys, k_rope = torch.split(self.kv_down(x), [a.kv_lora_rank, a.qk_rope_head_dim], dim=-1)
-        keys, k_rope = _gathered(rms_norm(keys, self.kv_norm), self.ranks), _gathered(k_rope, self.ranks)
+        keys, k_rope = gather(rms_norm(keys, self.kv_norm), self.ranks), gather(k_rope, self.ranks)
         kv = torch.cat([keys[:, None], rotated(k_rope[:, None], *tables)], dim=-1)
         selected = self.selection(x, latent) if self.selection else None
         assert self.indexer is not None
@@ -319,18 +314,13 @@ class SparseLatentModule(nn.Module):
         return scatter(self.out(mixed), self.ranks)
 
 
-def _gathered(x: Tensor, ranks: int) -> Tensor:
-    """All tokens of a tensor that sequence parallelism divides."""
-    return x if ranks == 1 else x.repeat(1, ranks, 1)
-
-
 class CompressedAttentionModule(nn.Module):
     """Attention of DeepSeek-V4: one key/value head, a window, compressed blocks before it. Traced only."""
 
     def __init__(self, mixer: CompressedAttention, hidden: int, shard: Shard, window: int) -> None:
         super().__init__()
-        self.mixer, self.heads, self.ranks = mixer, _share(mixer.num_heads, shard), shard.sequence_ranks
-        self.seq_length, self.groups = shard.seq_length, _share(mixer.o_groups, shard)
+        self.mixer, self.heads, self.ranks = mixer, shard.share(mixer.num_heads), shard.sequence_ranks
+        self.seq_length, self.groups = shard.seq_length, shard.share(mixer.o_groups)
         fp8, ranks = shard.fp8, self.ranks
         self.q_down = Linear(hidden, mixer.q_lora_rank, fp8=fp8)
         self.q_norm = nn.Parameter(torch.ones(mixer.q_lora_rank))
@@ -350,12 +340,12 @@ class CompressedAttentionModule(nn.Module):
         mixer, tables = self.mixer, (self.rope.cosine, self.rope.sine)
         latent = rms_norm(self.q_down(x), self.q_norm)
         q = rotated(_per_head(self.q_up(latent), self.heads), *tables)
-        kv = rotated(_gathered(rms_norm(self.kv(x), self.kv_norm), self.ranks)[:, None], *tables)
+        kv = rotated(gather(rms_norm(self.kv(x), self.kv_norm), self.ranks)[:, None], *tables)
         reads = attended_tokens(self.seq_length, mixer.window) + mixer.entries(self.seq_length)
         beside = []
         if self.compressor is not None:
             width = mixer.compressor_width
-            entries = fused(_pooled, _gathered(self.compressor(x), self.ranks), ratio=mixer.ratio, width=width)
+            entries = fused(_pooled, gather(self.compressor(x), self.ranks), ratio=mixer.ratio, width=width)
             beside.append(entries[:, None, :, : mixer.head_dim])
         if self.index_keys is not None and self.index_queries is not None:
             beside.append(self._scores(latent, x))
@@ -367,8 +357,8 @@ class CompressedAttentionModule(nn.Module):
         """Scores of the compressed entries, which select what attention reads."""
         assert self.index_keys is not None and self.index_queries is not None
         mixer = self.mixer
-        keys = _gathered(self.index_keys(x), self.ranks)
-        queries = _gathered(self.index_queries(latent), self.ranks)
+        keys = gather(self.index_keys(x), self.ranks)
+        queries = gather(self.index_queries(latent), self.ranks)
         sizes = {"ratio": mixer.ratio, "heads": mixer.index_heads, "width": mixer.index_dim}
         return fused(_compressed_scores, queries, keys, **sizes)
 

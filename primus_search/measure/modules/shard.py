@@ -19,7 +19,8 @@ class Shard:
     residuals and the router see (a tensor-parallel share of it under sequence parallelism).
     Two habits of frameworks change what a layer holds, not what it computes: `keeps_value_view`, values stay a view of
     the joint projection and keep all of it alive; `weights_at_combine`, routing weights multiply the experts' outputs,
-    which are kept for that, instead of their activations.
+    which are kept for that, instead of their activations. `keeps_fp8_activations`: see the stack number of that name.
+    rows_over_mean: rows that experts have room for, over those of balanced routing.
     """
 
     micro_batch_size: int
@@ -36,32 +37,38 @@ class Shard:
     dtype: DtypeName = "bfloat16"
     keeps_value_view: bool = False
     weights_at_combine: bool = False
+    keeps_fp8_activations: bool = False
+    rows_over_mean: float = 1.0
 
     @classmethod
     def of(cls, candidates: Candidates, row: int, workload: Workload, dtype: DtypeName = "bfloat16") -> "Shard":
         """The shard of one row of a table."""
-        c = candidates
+        c = {name: column[row].item() for name, column in candidates.columns().items()}
         return cls(
-            micro_batch_size=int(c.micro_batch_size[row]),
+            **{name: c[name] for name in ("micro_batch_size", "tp", "cp", "ep", "etp", "sequence_parallel")},
             seq_length=workload.seq_length,
-            tp=int(c.tp[row]),
-            cp=int(c.cp[row]),
-            ep=int(c.ep[row]),
-            etp=int(c.etp[row]),
-            sequence_parallel=bool(c.sequence_parallel[row]),
-            fp8=Fp8(int(c.fp8[row])),
-            recompute=Recompute(int(c.recompute[row])),
-            expert_kernel=GroupedGemm(int(c.grouped_gemm[row])),
-            has_fused_loss=bool(c.loss_fusion[row]),
+            fp8=Fp8(c["fp8"]),
+            recompute=Recompute(c["recompute"]),
+            expert_kernel=GroupedGemm(c["grouped_gemm"]),
+            has_fused_loss=c["loss_fusion"],
             dtype=dtype,
         )
 
-    def as_kept_by(self, model: Model, stack: Stack, *, has_fused_dispatch: bool) -> "Shard":
-        """This shard with the habits of a software stack, for traces."""
+    def as_kept_by(
+        self, model: Model, stack: Stack, *, has_fused_dispatch: bool, rows_over_mean: float = 1.0
+    ) -> "Shard":
+        """This shard with the habits of a software stack and the rows of its busiest experts, for traces."""
         copies = stack.memory.deepep_expert_copies if has_fused_dispatch else stack.memory.expert_copies
         keeps_joint = stack.memory.keeps_fused_qkv and model.latent is None and not model.learned_positions
         fp8 = self.fp8 if stack.memory.saves_fp8_inputs else Fp8.NONE
-        return replace(self, keeps_value_view=keeps_joint, weights_at_combine=copies > 0, fp8=fp8)
+        return replace(
+            self,
+            keeps_value_view=keeps_joint,
+            weights_at_combine=copies > 0,
+            fp8=fp8,
+            keeps_fp8_activations=stack.memory.keeps_fp8_activations,
+            rows_over_mean=rows_over_mean,
+        )
 
     @property
     def context_seq(self) -> int:
@@ -83,24 +90,22 @@ class Shard:
         return self.micro_batch_size * self.resident_seq
 
     def rows_per_expert(self, model: Model) -> int:
-        """Tokens one local expert receives under balanced routing, at least one.
+        """Rows one local expert has, at least one.
 
-        Formula: t * K * ep * etp / E, t tokens resident on each of the ep * etp ranks that share the experts.
+        Formula: f * t * K * ep * etp / E, f rows over those of balanced routing, t tokens resident on each of the
+            ep * etp ranks that share the experts.
         """
         assert model.moe is not None
         copies = self.resident_tokens * model.moe.top_k * self.ep * self.etp
-        return max(1, round(copies / model.moe.num_experts))
+        return max(1, round(self.rows_over_mean * copies / model.moe.num_experts))
 
     def local_experts(self, model: Model) -> int:
         assert model.moe is not None
         return _split(model.moe.num_experts, self.ep)
 
-    def local_heads(self, model: Model) -> int:
-        return _split(model.num_heads, self.tp)
-
-    def local_kv_heads(self, model: Model) -> int:
-        """Key/value heads on this rank; replicated where there are fewer than tensor-parallel ranks."""
-        return _split(model.num_kv_heads, self.tp)
+    def share(self, whole: int) -> int:
+        """Heads or channels on one tensor-parallel rank; replicated where there are fewer than ranks."""
+        return _split(whole, self.tp)
 
 
 def _split(whole: int, parts: int) -> int:

@@ -13,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from primus_search.measure.modules.fused_operations import applied
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
 from primus_search.model import Model
@@ -66,18 +67,15 @@ def _all_to_all(x: Tensor) -> Tensor:
 
 
 def copy_to_ranks(x: Tensor) -> Tensor:
-    y: Tensor = _CopyToRanks.apply(x)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_CopyToRanks, x)
 
 
 def sum_over_ranks(x: Tensor) -> Tensor:
-    y: Tensor = _SumOverRanks.apply(x)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_SumOverRanks, x)
 
 
 def exchange(x: Tensor) -> Tensor:
-    y: Tensor = _Exchange.apply(x)  # type: ignore[no-untyped-call]
-    return y
+    return applied(_Exchange, x)
 
 
 class _VocabularyLoss(Function):
@@ -136,8 +134,7 @@ class ModelPart(nn.Module):
             loss: Tensor = self.head(x, targets)
             return loss
         logits = self.head.out(copy_to_ranks(self.head.norm(x)))
-        sharded: Tensor = _VocabularyLoss.apply(logits, targets, self.rank)  # type: ignore[no-untyped-call]
-        return sharded
+        return applied(_VocabularyLoss, logits, targets, self.rank)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         assert self.embedding is not None

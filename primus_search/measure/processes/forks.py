@@ -6,22 +6,20 @@ other ranks in a group of its own, answers through a pipe and is gone, with all 
 threads may live in the forking process: it touches no collective, no GPU, and computes on one thread only.
 """
 
-import ctypes
-import json
+import multiprocessing
 import os
-import select
-import signal
-import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from primus_search.measure.device.device_info import CPU, resident_bytes
-from primus_search.measure.processes.isolate import PR_SET_PDEATHSIG, ProcessVerdict, ending, load, outcome_of
+from primus_search.measure.processes.isolate import ProcessVerdict, die_with_parent, ending, load, outcome_of
 
-_CHUNK = 1 << 16
+_FORK = multiprocessing.get_context("fork")
 
 
 def run_jobs(payload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -48,62 +46,37 @@ def prefer() -> None:
 
     Real time (sched(7)) rather than a nice value: a rank that a collective wakes must not wait for others' time slices.
     """
-    if not hasattr(os, "sched_setscheduler"):
-        return
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
-        return
+    if hasattr(os, "sched_setscheduler"):
+        with suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def _forked(function: str, payload: dict[str, Any], limit_s: float) -> dict[str, Any]:
     started = time.perf_counter()
-    reader, writer = os.pipe()
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _answer(function, payload, writer, parent)
-    os.close(writer)
+    reader, writer = _FORK.Pipe(duplex=False)
+    child = _FORK.Process(target=_answer, args=(function, payload, writer, os.getpid()))
+    child.start()
+    writer.close()
+    outcome = {"verdict": ProcessVerdict.HANG.value, "value": None, "cause": f"no result within {limit_s:.0f} s"}
     try:
-        text = _read(reader, started + limit_s)
+        if reader.poll(limit_s):
+            outcome = reader.recv()
+    except EOFError:
+        child.join()
+        verdict, cause = ending(child.exitcode or 0)
+        outcome |= {"verdict": verdict.value, "cause": cause}
     finally:
-        os.close(reader)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    if text is None:
-        outcome = {"verdict": ProcessVerdict.HANG.value, "value": None, "cause": f"no result within {limit_s:.0f} s"}
-    elif not text:
-        verdict, cause = ending(os.waitstatus_to_exitcode(status))
-        outcome = {"verdict": verdict.value, "value": None, "cause": cause}
-    else:
-        outcome = json.loads(text)
+        reader.close()
+        child.kill()
+        child.join()
     return outcome | {"wall_s": time.perf_counter() - started}
 
 
-def _read(reader: int, deadline: float) -> bytes | None:
-    """All the child says until it closes the pipe; None at the deadline."""
-    parts: list[bytes] = []
-    while (left := deadline - time.perf_counter()) > 0:
-        if not select.select([reader], [], [], left)[0]:
-            continue
-        part = os.read(reader, _CHUNK)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-    return None
-
-
-def _answer(function: str, payload: Mapping[str, Any], writer: int, parent: int) -> None:
+def _answer(function: str, payload: Mapping[str, Any], writer: "Connection[Any, Any]", parent: int) -> None:
     """The child's whole life; it never returns into the parent's code."""
-    code = 1
     try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
-            torch.set_num_threads(payload["threads"])
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(json.dumps(outcome_of(function, payload)).encode())
-            code = 0
+        die_with_parent(parent)
+        torch.set_num_threads(payload["threads"])
+        writer.send(outcome_of(function, payload))
     finally:
-        os._exit(code)
+        os._exit(1)

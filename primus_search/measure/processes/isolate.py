@@ -16,11 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from primus_search.guards.files import replacing
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ERROR_LINES = 3
@@ -46,6 +49,11 @@ class ProcessOutcome:
     verdict: ProcessVerdict
     value: Any = None
     cause: str = ""
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> "ProcessOutcome":
+        """From what `outcome_of` returned."""
+        return cls(verdict=ProcessVerdict(data["verdict"]), value=data["value"], cause=data["cause"])
 
 
 def isolated(
@@ -78,18 +86,14 @@ def isolated(
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
     """Ends the child and everything it started; harmless when all of it is gone."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        child.wait()
+    child.wait()
 
 
 def _outcome(code: int, result: Path, errors: str) -> ProcessOutcome:
     if result.exists():
-        data = json.loads(result.read_text())
-        return ProcessOutcome(verdict=ProcessVerdict(data["verdict"]), value=data["value"], cause=data["cause"])
+        return ProcessOutcome.of_json(json.loads(result.read_text()))
     tail = " | ".join(errors.strip().splitlines()[-_ERROR_LINES:])
     verdict, cause = ending(code)
     return ProcessOutcome(verdict=verdict, cause=f"{cause}; {tail}".rstrip("; "))
@@ -107,7 +111,8 @@ def ending(code: int) -> tuple[ProcessVerdict, str]:
 # --- inside the child ---------------------------------------------------------------------------------------------
 
 
-def _die_with_parent(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
+    """End this process when its parent ends; at once where it has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before we asked
@@ -148,11 +153,10 @@ def outcome_of(function: str, payload: Any) -> dict[str, Any]:
 def main(job_path: str, result_path: str) -> None:
     """Entry of the child: run the job, write its outcome atomically."""
     job = json.loads(Path(job_path).read_text())
-    _die_with_parent(job["parent"])
+    die_with_parent(job["parent"])
     outcome = outcome_of(job["function"], job["payload"])
-    partial = Path(result_path).with_suffix(".partial")
-    partial.write_text(json.dumps(outcome))
-    partial.replace(result_path)
+    with replacing(Path(result_path)) as temporary:
+        temporary.write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":

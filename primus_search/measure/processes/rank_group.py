@@ -4,7 +4,7 @@ to train for real. gloo on CPU, NCCL or RCCL on GPUs."""
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -50,19 +50,16 @@ class RankJob:
     payload: dict[str, Any]
     limit_s: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {"function": self.function, "payload": self.payload, "limit_s": self.limit_s}
-
 
 def run_jobs(jobs: Sequence[RankJob], *, ranks: int, threads: int, warm: str) -> list[list[ProcessOutcome]]:
     """Every job's outcome on every rank. `warm` names a function that each rank calls once, before its forks."""
-    payload = {"jobs": [job.to_json() for job in jobs], "threads": threads, "warm": warm}
+    payload = {"jobs": [asdict(job) for job in jobs], "threads": threads, "warm": warm}
     limit_s = START_S + sum(job.limit_s for job in jobs)
     by_rank = run_ranks("primus_search.measure.processes.forks:run_jobs", payload, ranks=ranks, limit_s=limit_s)
     if any(outcome.verdict is not ProcessVerdict.DONE for outcome in by_rank):
         return [by_rank] * len(jobs)
     return [
-        [ProcessOutcome(verdict=ProcessVerdict(one["verdict"]), value=one["value"], cause=one["cause"]) for one in same]
+        [ProcessOutcome.of_json(one) for one in same]
         for same in zip(*(outcome.value for outcome in by_rank), strict=True)
     ]
 
@@ -84,6 +81,17 @@ def join(payload: dict[str, Any], *, device: str = CPU, limit_s: float = 60.0) -
         world_size=payload["ranks"],
         timeout=timedelta(seconds=limit_s),
     )
+
+
+def there_and_back(tensor: torch.Tensor) -> None:
+    """A message from rank 0 to rank 1 and back; the others go on."""
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.send(tensor, 1)
+        dist.recv(tensor, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        dist.send(tensor, 0)
 
 
 def leave() -> None:

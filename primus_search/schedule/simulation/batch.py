@@ -27,8 +27,8 @@ def run_columns(
 def _laid_out(table: Table, skip_periods: bool) -> tuple[Any, ...]:
     """The order as it is walked; see `batch_kernels.lay_out`."""
     cut, links = find(table) if skip_periods else Periods.none(table), table.links
-    laid_out: tuple[Any, ...] = batch_kernels.lay_out(
+    result: tuple[Any, ...] = batch_kernels.lay_out(
         table.offsets, table.kind, table.stage, table.overlaps_next, links.source, links.hop, links.rank, links.order,
         cut.cut, cut.step, cut.count, cut.lookback, cut.settled, len(table.rank_of_stage),
     )  # fmt: skip
-    return laid_out
+    return result

@@ -112,5 +112,5 @@ def peak_activations(table: Table, activation: NDArray[np.float64] | None = None
     even = np.full(len(table.rank_of_stage), 1.0 / table.virtual_stages)
     weight = (even if activation is None else activation).view()
     weight.setflags(write=False)  # as those of costs: numba compiles a kernel anew for an array of another kind
-    peak: Floats = pass_kernels.count_peaks(table.offsets, table.kind, table.stage, weight)[0]
-    return peak
+    result: Floats = pass_kernels.count_peaks(table.offsets, table.kind, table.stage, weight)[0]
+    return result
