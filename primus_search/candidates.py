@@ -119,7 +119,7 @@ class Candidates:
         if isinstance(rows, slice):
             taken = {name: _read_only(column[rows]) for name, column in self.columns().items()}
         else:
-            at = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+            at: Ints = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows, np.int64)
             taken = {name: _frozen(column.take(at)) for name, column in self.columns().items()}
         return replace(self, **taken)
 

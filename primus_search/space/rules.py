@@ -333,13 +333,12 @@ _holds(
 )
 def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
     graph = c.ints("cuda_graph")
-    if not job.model.is_moe:
-        mask: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
-        return mask
-    backend, is_usual = c.ints("dispatch_backend"), job.cluster.stack.memory.group_buffer_copies > 0
-    is_hybrid = (backend == DispatchBackend.HYBRIDEP) | ((backend == DispatchBackend.STACK) & is_usual)
-    mask = (graph != CudaGraph.FULL) | (c["deepep"].astype(bool) & is_hybrid)
-    return mask
+    is_legal: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
+    if job.model.is_moe:
+        backend, is_usual = c.ints("dispatch_backend"), job.cluster.stack.memory.group_buffer_copies > 0
+        is_hybrid = (backend == DispatchBackend.HYBRIDEP) | ((backend == DispatchBackend.STACK) & is_usual)
+        is_legal = (graph != CudaGraph.FULL) | (c["deepep"].astype(bool) & is_hybrid)
+    return is_legal
 
 
 @_rule(
