@@ -7,6 +7,7 @@ from primus_search.declare.space_schema import json_schema
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.html_templates import rendered
 from primus_search.knobs import KNOB, Kind, Knob
+from primus_search.space.context import DERIVED, FACTS
 from primus_search.space.types import AXES
 
 
@@ -16,7 +17,8 @@ def page() -> str:
     inner = {name: _resolved(schema["properties"][name], schema) for name in ("workload", "search", "benchmark")}
     sections = [("Keys", _lines(schema, schema, ""))]
     sections += [(name, _lines(section, schema, f"{name}.")) for name, section in inner.items()]
-    return rendered("space_reference.md", sections=sections, axes=[_axis(name) for name in AXES])
+    axes = [_axis(name) for name in AXES]
+    return rendered("space_reference.md", sections=sections, axes=axes, derived=list(DERIVED), facts=list(FACTS))
 
 
 def _lines(section: dict[str, Any], schema: dict[str, Any], prefix: str) -> list[str]:
