@@ -13,11 +13,10 @@ from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.console import Plain
 from primus_search.report.labels import evidence_of, factored
 from primus_search.report.plain_tables import print_rows, room_of, shortened, widths_of
-from primus_search.report.scatter_text import scatter
 from primus_search.units import GB
 
 MOST_POINTS = 12
-LEAST_WIDTH, PLOT_HEIGHT = 40, 17
+LEAST_WIDTH, PLOT_HEIGHT = 40, 18
 MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured", "r": "run before"}
 """Points of the plot by what they stand on."""
 CHOSEN = "#"
@@ -49,7 +48,7 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
     if not rows:
         return
     width = shutil.get_terminal_size((80, 24)).columns
-    stream.write(plot(rows, best, max(LEAST_WIDTH, min(width, 100))) + "\n\n")
+    stream.write(plot(rows, best, max(LEAST_WIDTH, min(width, 100))) + "\n")
     _print_points(Plain(stream), rows)
     if len({evidence_of(row) for row in rows}) > 1:
         Plain(stream).print(UNLIKE)
@@ -57,15 +56,22 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
     """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
+    import plotext
+
     marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
     marked |= {CHOSEN: [best] if best else []}
-    points = {
-        mark: [(row["memory_bytes"] / GB, row["tokens_per_s_per_gpu"]) for row in found]
-        for mark, found in marked.items()
-    }
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, PLOT_HEIGHT)
+    for mark, points in marked.items():
+        if points:
+            memory = [row["memory_bytes"] / GB for row in points]
+            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=mark))
     said = "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
-    title = f"frontier: {said}  {CHOSEN} chosen".center(width).rstrip()
-    return "\n".join([title, *scatter(points, "memory per GPU, GB", "tokens/s/GPU", width, PLOT_HEIGHT)])
+    figure.title(f"frontier: {said}  {CHOSEN} chosen")
+    figure.label("memory, GB", axis="x")
+    figure.label("tokens/s/GPU", axis="y")
+    return str(plotext.uncolorize(str(figure.build())))
 
 
 def _mark(row: Mapping[str, Any]) -> str:

@@ -64,6 +64,7 @@ HOMES = {
     "yaml": ("declare/",),
     "pandas": ("validate/record_table", "notebook/"),
     "matplotlib": ("notebook/",),
+    "plotext": ("report/frontier_text",),
     "jinja2": ("html_templates",),
     "numba": ("schedule/", "cost/", "exploration/"),
     "typer": ("cli/",),
