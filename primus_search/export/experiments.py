@@ -324,7 +324,7 @@ def _projected_otherwise(
     others = [key for key in given if key in ours and not same(given[key], ours[key])]
     loose = [key for key in framework.effects if key in given and key in read_keys and key not in ours]
     spelled = frozenset().union(*(spelling.keys for spelling in framework.spellings.values()))
-    others += [key for key in given if key in spelled and key not in ours and given[key] is True]
+    others += [key for key in given if key in spelled.difference(ours, loose) and given[key] is True]
     notes = [f"{key}: {str(given[key])[:60]} (projected as {shortened(ours.get(key))})" for key in others]
     notes += [f"{key}: {str(given[key])[:60]} ({framework.effects[key]})" for key in loose if given[key] not in OFF]
     return notes
