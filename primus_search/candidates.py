@@ -8,7 +8,7 @@ bool. Words (schedule, layout) are stored as codes into a vocabulary that travel
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,18 @@ Bools = NDArray[np.bool_]
 
 FIXED_ROWS_STAGE = 3
 """Sync-free stage from which tensors of experts have a size of their own, whatever routing brings."""
+
+
+class PipelineOrder(NamedTuple):
+    """What decides the order of a pipeline's passes, besides the number of micro-batches.
+
+    group   micro-batches that pass through a chunk together; 0 = the schedule's own
+    """
+
+    schedule: str
+    pp: int
+    vpp: int = 1
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +223,16 @@ class Candidates:
     def shard_ranks(self, replicas: Ints) -> Ints:
         """Ranks that share one sharded copy, of so many replicas."""
         return np.where(self.shard_group > 0, np.minimum(self.shard_group, replicas), replicas)
+
+    def order(self, row: int) -> PipelineOrder:
+        """What decides the order of a row's passes; without a pipeline, every schedule is 1F1B."""
+        pp, vpp, group = int(self.pp[row]), int(self.vpp[row]), int(self.microbatch_group[row])
+        return PipelineOrder(self.schedules[int(self.schedule[row])] if pp > 1 else "1f1b", pp, vpp, group)
+
+    @property
+    def order_counts(self) -> tuple[Ints, Ints, Ints]:
+        """The columns of `order` other than the schedule."""
+        return self.pp, self.vpp, self.microbatch_group
 
     def key_columns(self, names: AbstractSet[str], **canonical: Ints | Bools | None) -> list[Ints | Bools]:
         """Some columns, in declaration order, as the key of a term that reads them.

@@ -104,8 +104,7 @@ def _room(run: SavedRun, rank: int, one: Candidates, microbatches: int) -> tuple
     """
     space = run.space
     job = space.job_on(run.cluster(rank).cluster)
-    row = one.row(0)
-    table = order_for(str(row["schedule"]), row["pp"], microbatches, row["vpp"], row["microbatch_group"])
+    table = order_for(one.order(0), microbatches)
     weight = _activation(stages_of(job, one))
     held = peak_activations(table, np.tile(weight, table.copies))
     memory = memory_by_rank(job, one)

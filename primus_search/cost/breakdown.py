@@ -13,7 +13,7 @@ from primus_search.cost.parts.layer import BF16_BYTES, layer_operations, shapes
 from primus_search.cost.parts.operations import Part, Pass, tally
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
 from primus_search.cost.projection import Projection
-from primus_search.cost.replicas import params_per_rank, tied_gradient_s
+from primus_search.cost.replicas import dealt_of, params_per_rank, tied_gradient_s
 from primus_search.cost.stage import piece_counts, pieces
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm
@@ -26,10 +26,8 @@ from primus_search.cost.traffic.layer_traffic import (
     sharded_traffic,
 )
 from primus_search.job import Job
-from primus_search.layout import dealt_layers
 from primus_search.model import LayerKind
-from primus_search.schedule import Costs, Timeline, algorithm, order_for, simulate
-from primus_search.schedule.table import rank_of_stage
+from primus_search.schedule import Costs, Timeline, order_for, ranks_of, simulate
 
 TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "host_copies")
 """Parts of `Step` whose seconds are the exposed traffic of layers."""
@@ -85,20 +83,15 @@ class Sent:
 
 def stages_of(job: Job, one: Candidates) -> Stages:
     """The virtual stages of a table of one candidate."""
-    row = one.row(0)
-    pp, vpp, schedule = int(row["pp"]), int(row["vpp"]), str(row["schedule"])
-    dealt = dealt_layers(job.model, pp * vpp, one.layouts[int(one.pipeline_layout[0])])
+    order = one.order(0)
+    dealt = dealt_of(job.model, one, 0)
     is_block = one.recompute_method[0] == RecomputeMethod.BLOCK and one.recompute[0] & Recompute.FULL
     counts, recomputed = piece_counts(dealt, int(one.recompute_num_layers[0]) if is_block else 0)
     p = pieces(job, one)
     by_pass = counts @ p.pass_s[:, :, 0]
-    ranks = np.zeros(1, dtype=np.int64)
-    hop_s = np.zeros(pp * vpp - 1)
+    ranks = ranks_of(order)[: order.pp * order.vpp]
     hops = hop_facts(job, one)[0]
-    if pp > 1:
-        ranks = rank_of_stage(algorithm(schedule).placement, pp, vpp)[: pp * vpp].astype(np.int64)
-        crosses = ranks[:-1] != ranks[1:]
-        hop_s = crosses * np.where(far_hops(job.cluster, schedule, pp, vpp), hops[FAR_S], hops[NEAR_S])
+    crosses = ranks[:-1] != ranks[1:]
     return Stages(
         rank=ranks,
         layers=dealt.layers,
@@ -107,19 +100,17 @@ def stages_of(job: Job, one: Candidates) -> Stages:
         weight_grad_s=by_pass[:, Pass.WEIGHT_GRAD],
         recompute_s=recomputed @ p.recompute_s[:, 0],
         counts=counts,
-        hop_s=hop_s,
+        hop_s=crosses * np.where(far_hops(job.cluster, order), hops[FAR_S], hops[NEAR_S]),
         held_share=float(hops[BLOCKING]),
-        pass_s=float(hops[PASS_S]) if pp > 1 else 0.0,
+        pass_s=float(hops[PASS_S]) if order.pp > 1 else 0.0,
     )
 
 
 def timeline(s: Stages, one: Candidates, microbatches: int) -> Timeline | None:
     """When every pass of the step runs, at true stage costs; None without a pipeline."""
-    row = one.row(0)
-    if row["pp"] == 1:
+    if one.pp[0] == 1:
         return None
-    order = order_for(str(row["schedule"]), row["pp"], microbatches, row["vpp"], row["microbatch_group"])
-    return simulate(order, pipeline_costs(s))
+    return simulate(order_for(one.order(0), microbatches), pipeline_costs(s))
 
 
 def pipeline_costs(s: Stages) -> Costs:
@@ -135,27 +126,16 @@ def pipeline_costs(s: Stages) -> Costs:
 
 def busiest_rank(s: Stages, one: Candidates) -> int:
     """The pipeline rank with most work, whose parts `Step` shows."""
-    pp, vpp = int(one.pp[0]), int(one.vpp[0])
-    if pp == 1:
-        return 0
-    held = s.held_share * s.hop_s
+    ranks, held = ranks_of(one.order(0)), s.held_share * s.hop_s
     work = s.work_s + 2.0 * s.pass_s + np.append(held, 0.0) + np.append(0.0, held)
-    return int(np.bincount(_ranks(one), weights=np.tile(work, len(_ranks(one)) // (pp * vpp)), minlength=pp).argmax())
-
-
-def _ranks(one: Candidates) -> Ints:
-    """Pipeline rank of every virtual stage, of both copies where a schedule holds the model twice."""
-    row = one.row(0)
-    if row["pp"] == 1:
-        return np.zeros(1, dtype=np.int64)
-    return rank_of_stage(algorithm(row["schedule"]).placement, row["pp"], row["vpp"]).astype(np.int64)
+    return int(np.bincount(ranks, weights=np.tile(work, len(ranks) // len(work))).argmax())
 
 
 def traffic(job: Job, one: Candidates, s: Stages, projection: Projection) -> list[Sent]:
     """Every kind of traffic of the busiest rank over one step, in the order of `Step`."""
     model = job.model
     m = int(projection.microbatches[0])
-    rank, ranks = busiest_rank(s, one), _ranks(one)
+    rank, ranks = busiest_rank(s, one), ranks_of(one.order(0))
     copies = len(ranks) // len(s.counts)
     mine = np.tile(s.counts, (copies, 1))[ranks == rank].sum(axis=0) / copies
     sent: dict[tuple[str, str], Sent] = {}
@@ -225,7 +205,7 @@ def _add_hops(
     microbatches: int,
 ) -> None:
     """Hops that leave the rank forward, and their gradients backward; what they expose is part of the bubble."""
-    ranks = _ranks(one)[: len(s.counts)]
+    ranks = ranks_of(one.order(0))[: len(s.counts)]
     leaves = (ranks[:-1] == rank) | (ranks[1:] == rank)
     seconds = float(s.hop_s[leaves].sum()) * microbatches
     if seconds:
@@ -246,7 +226,7 @@ def _add_gradients(
     cluster = job.cluster
     d = job.degrees(one)
     dense, expert = params_per_rank(job, one)
-    mine = _ranks(one)[: len(s.counts)] == busiest_rank(s, one)
+    mine = ranks_of(one.order(0))[: len(s.counts)] == busiest_rank(s, one)
     window_b = (s.input_grad_s + s.weight_grad_s + s.recompute_s)[mine].sum()
     found = data_parallel(
         cluster.network,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints
+from primus_search.candidates import Bools, Candidates, Floats, Ints, PipelineOrder
 from primus_search.cluster import Cluster
 from primus_search.cost.laws.collectives import Group, send_s
 from primus_search.cost.memo import Rows, in_order
@@ -19,9 +19,8 @@ from primus_search.cost.parts.layer import BF16_BYTES, shapes
 from primus_search.cost.parts.operations import Part
 from primus_search.errors import ScheduleError
 from primus_search.job import Job
-from primus_search.schedule import algorithm, order_for
+from primus_search.schedule import algorithm, order_for, ranks_of
 from primus_search.schedule.simulation.batch import run_columns
-from primus_search.schedule.table import rank_of_stage
 
 PARTS = len(Part)
 # Columns of a row: the parts, then these.
@@ -47,24 +46,14 @@ class Shape:
     is_far      (stages - 1,) hops whose two ends lie in different fast domains
     """
 
-    schedule: str
-    pp: int
-    vpp: int
-    group: int
+    order: PipelineOrder
     counts: Floats
     recomputed: Floats
     is_far: np.ndarray
 
     @property
-    def ranks(self) -> Ints:
-        """Pipeline rank of every virtual stage, of both copies where the schedule holds the model twice."""
-        if self.pp == 1:
-            return np.zeros(len(self.counts), dtype=np.int64)
-        return rank_of_stage(algorithm(self.schedule).placement, self.pp, self.vpp).astype(np.int64)
-
-    @property
     def splits_weight(self) -> bool:
-        return self.pp > 1 and algorithm(self.schedule).splits_weight
+        return self.order.pp > 1 and algorithm(self.order.schedule).splits_weight
 
 
 class PipelineKeys(NamedTuple):
@@ -128,7 +117,7 @@ class PipelineShapes:
         kind, counts, recomputed, is_far, ranks, facts = [], [], [], [], [], []
         for shape in self._shapes:
             stages, pieces = shape.counts.shape
-            on = shape.ranks
+            on = ranks_of(shape.order)
             distinct, number = np.unique(
                 np.concatenate([shape.counts, shape.recomputed], axis=1), axis=0, return_inverse=True
             )
@@ -137,7 +126,7 @@ class PipelineShapes:
             recomputed.append(distinct[:, pieces:])
             is_far.append(np.append(shape.is_far, False))
             ranks.append(np.stack([on[:stages], on[-stages:]], axis=1))
-            facts.append((max(shape.pp, 1), len(on) // stages, int(shape.splits_weight)))
+            facts.append((max(shape.order.pp, 1), len(on) // stages, int(shape.splits_weight)))
         return ShapeArrays(
             first=np.cumsum([0, *map(len, kind)]),
             kind=np.concatenate(kind),
@@ -229,17 +218,18 @@ def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: 
 
     number, microbatches = int(keys.shape[0]), int(keys.microbatches[0])
     shape = shapes[number]
-    stages = len(shape.ranks)
+    order = shape.order
+    stages = len(ranks_of(order))
     duration, travel = np.empty((4, stages, len(keys.layer))), np.empty((stages, len(keys.layer)))
-    facts = hops if shape.pp > 1 else np.zeros_like(hops)
+    facts = hops if order.pp > 1 else np.zeros_like(hops)
     pipeline_kernels.passes(number, keys.layer, facts, layers, PARTS, shapes.arrays, duration, travel)
-    if shape.pp == 1:
+    if order.pp == 1:
         forward, backward, weight, _ = duration
         return microbatches * in_order(forward + backward + weight)
-    order = order_for(shape.schedule, shape.pp, microbatches, shape.vpp, shape.group)
-    if order.virtual_stages != shape.vpp:
-        raise ScheduleError(f"{shape.schedule}: vpp={shape.vpp}; this schedule is defined for {order.virtual_stages}")
-    return run_columns(order, duration, travel)[0]
+    table = order_for(order, microbatches)
+    if table.virtual_stages != order.vpp:
+        raise ScheduleError(f"{order.schedule}: vpp={order.vpp}; this schedule is defined for {table.virtual_stages}")
+    return run_columns(table, duration, travel)[0]
 
 
 def hop_facts(job: Job, c: Candidates) -> Floats:
@@ -262,14 +252,12 @@ def hop_facts(job: Job, c: Candidates) -> Floats:
     return np.stack([np.broadcast_to(np.asarray(fact, np.float64), (len(c),)) for fact in facts], axis=1)
 
 
-def far_hops(cluster: Cluster, schedule: str, pp: int, vpp: int) -> np.ndarray:
+def far_hops(cluster: Cluster, order: PipelineOrder) -> np.ndarray:
     """(stages - 1,) whether the two ends of a hop lie in different fast domains.
 
     Pipeline ranks are the outermost: ranks r and r + 1 are world / pp devices apart.
     """
-    if pp == 1:
-        return np.zeros(max(pp * vpp - 1, 0), dtype=np.bool_)
-    ranks = rank_of_stage(algorithm(schedule).placement, pp, vpp)[: pp * vpp].astype(np.int64)
-    domain = ranks * (cluster.world // pp) // cluster.network.domain_size
+    ranks = ranks_of(order)[: order.pp * order.vpp]
+    domain = ranks * (cluster.world // order.pp) // cluster.network.domain_size
     result: np.ndarray = domain[:-1] != domain[1:]
     return result

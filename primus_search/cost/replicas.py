@@ -16,6 +16,7 @@ from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOS
 from primus_search.job import Job
 from primus_search.layout import StageLayers, dealt_layers
 from primus_search.model import Model
+from primus_search.schedule import ranks_of
 
 UPDATE, REPLICA_TERMS = 4, 5
 """Columns of `replica_terms`, all in seconds: those of `gradient_traffic`, then the optimizer."""
@@ -51,7 +52,7 @@ def tied_gradient_s(job: Job, c: Candidates) -> Floats:
     network, stack, pp = job.network, job.stack, np.maximum(c.pp, 1)
     if not job.model.is_tied or not np.any(c.pp > 1):
         return np.zeros(len(c))
-    ends = [_ranks(c, i, int(c.pp[i] * c.vpp[i]))[[0, -1]] for i in range(len(c))]
+    ends = [ranks_of(c.order(i))[[0, c.pp[i] * c.vpp[i] - 1]] for i in range(len(c))]
     first, last = np.array(ends).T
     is_apart = (first != last) & (c.sharding < Sharding.FSDP2)
     device = np.maximum(first, last) * (job.cluster.world // pp)
@@ -73,7 +74,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     out = np.zeros((2, len(c)))
     for members in _groups(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
         i = int(members[0])
-        stages, pp = stages_of(model, c, i), int(c.pp[i])
+        stages, pp = dealt_of(model, c, i), int(c.pp[i])
         has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
         ends = stages.has_embedding * model.input_params + has_matrix * model.head_params
         layers = range(len(model.kinds))
@@ -81,7 +82,8 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]
         expert = in_order(stages.counts[:, [k]] * expert_of[k, members] for k in layers)
         expert = expert + stages.mtp[:, None] * mtp_expert[members]
-        on_rank = [np.flatnonzero(_ranks(c, i, len(ends)) == rank) for rank in range(pp)]
+        ranks = ranks_of(c.order(i))[: len(ends)]
+        on_rank = [np.flatnonzero(ranks == rank) for rank in range(pp)]
         dense = np.array([in_order(dense[stage]) for stage in on_rank])
         expert = np.array([in_order(expert[stage]) for stage in on_rank])
         heaviest = (dense + expert).argmax(axis=0)
@@ -90,21 +92,9 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     return out[0], out[1]
 
 
-def stages_of(model: Model, c: Candidates, i: int) -> StageLayers:
+def dealt_of(model: Model, c: Candidates, i: int) -> StageLayers:
     """The layers of every virtual stage of row i."""
     return dealt_layers(model, int(c.pp[i] * c.vpp[i]), c.layouts[int(c.pipeline_layout[i])])
-
-
-def _ranks(c: Candidates, i: int, num_stages: int) -> Ints:
-    """Pipeline rank of every virtual stage of row i."""
-    from primus_search.schedule import algorithm
-    from primus_search.schedule.table import rank_of_stage
-
-    pp, vpp = int(c.pp[i]), int(c.vpp[i])
-    if pp == 1:
-        return np.zeros(num_stages, dtype=np.int64)
-    placement = algorithm(c.schedules[int(c.schedule[i])]).placement
-    return rank_of_stage(placement, pp, vpp)[:num_stages].astype(np.int64)
 
 
 def _groups(keys: Ints) -> Iterator[Ints]:

@@ -22,7 +22,7 @@ from primus_search.cost.pipeline import (
     far_hops,
     hop_facts,
 )
-from primus_search.cost.replicas import REPLICA_TERMS, replica_terms, stages_of
+from primus_search.cost.replicas import REPLICA_TERMS, dealt_of, replica_terms
 from primus_search.cost.stage import layer_width, piece_counts, pieces
 from primus_search.job import Job
 from primus_search.knobs import Enters, Scope, reading
@@ -112,13 +112,9 @@ class Terms:
         return ([self._shape(c, i, layers) for i, layers in enumerate(block_layers)],)
 
     def _shape(self, c: Candidates, i: int, block_layers: int) -> Shape:
-        pp, vpp, schedule = int(c.pp[i]), int(c.vpp[i]), c.schedules[int(c.schedule[i])]
-        counts, recomputed = piece_counts(stages_of(self.job.model, c, i), block_layers)
-        is_far = far_hops(self.job.cluster, schedule, pp, vpp)
-        group = int(c.microbatch_group[i])
-        return Shape(
-            schedule=schedule, pp=pp, vpp=vpp, group=group, counts=counts, recomputed=recomputed, is_far=is_far
-        )
+        order = c.order(i)
+        counts, recomputed = piece_counts(dealt_of(self.job.model, c, i), block_layers)
+        return Shape(order=order, counts=counts, recomputed=recomputed, is_far=far_hops(self.job.cluster, order))
 
 
 def _block_layers(c: Candidates) -> Ints:

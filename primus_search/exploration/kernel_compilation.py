@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from primus_search.candidates import PipelineOrder
 from primus_search.cores import available_cores
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.schedule import order_for
@@ -88,8 +89,8 @@ def _schedules(funnel: Funnel) -> None:
         cells = np.flatnonzero((outer["schedule"] == number) & (outer["pp"] > 1))
         if algorithm.cost_aware and len(cells):
             cell = cells[np.argmin((outer["pp"] * enumerator.microbatches)[cells])]
-            shape = (outer["pp"][cell], enumerator.microbatches[cell], outer["vpp"][cell])
-            order_for(algorithm.name, *map(int, shape))
+            order = PipelineOrder(algorithm.name, int(outer["pp"][cell]), int(outer["vpp"][cell]))
+            order_for(order, int(enumerator.microbatches[cell]))
 
 
 PARTS: tuple[Callable[[Funnel], None], ...] = (_memory, _pipelines, _schedules)

@@ -18,6 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from primus_search.candidates import PipelineOrder
 from primus_search.guards.files import cache_folder
 from primus_search.schedule.table import Placement, Table
 from primus_search.sources import fingerprint_of
@@ -34,13 +35,9 @@ FACTS = ("name", "stages", "microbatches", "virtual_stages")
 COLUMNS = (("offsets", "<i8"), ("kind", "<i1"), ("stage", "<i2"), ("micro_batch", "<i4"), ("overlaps_next", "<i1"))
 
 
-OrderKey = tuple[str, int, int, int, int]
-"""Name, stages, micro-batches, virtual stages and micro-batches of a group of an order."""
-
-
-def kept(key: OrderKey, build: Callable[[], Table]) -> Table:
+def kept(order: PipelineOrder, microbatches: int, build: Callable[[], Table]) -> Table:
     """The order on disk, or the one that `build` makes, which is then written if it took long."""
-    path = _path(key)
+    path = _path(order, microbatches)
     with suppress(OSError, zlib.error, ValueError, KeyError):
         return _read(path.read_bytes())
     started = time.process_time()
@@ -51,13 +48,13 @@ def kept(key: OrderKey, build: Callable[[], Table]) -> Table:
     return table
 
 
-def is_kept(key: OrderKey) -> bool:
+def is_kept(order: PipelineOrder, microbatches: int) -> bool:
     """Whether the order is on disk."""
-    return _path(key).exists()
+    return _path(order, microbatches).exists()
 
 
-def _path(key: OrderKey) -> Path:
-    return folder() / "-".join(map(str, key))
+def _path(order: PipelineOrder, microbatches: int) -> Path:
+    return folder() / "-".join(map(str, (*order, microbatches)))
 
 
 FINGERPRINT = fingerprint_of(Path(__file__).parent, np.__version__, numba.__version__)

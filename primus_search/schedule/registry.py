@@ -18,12 +18,13 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.candidates import PipelineOrder
 from primus_search.errors import ScheduleError
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.order_cache import kept
 from primus_search.schedule.simulation.timeline import peak_activations, simulate
-from primus_search.schedule.table import Bools, Ints, Placement, Table
+from primus_search.schedule.table import Bools, Ints, Placement, Table, rank_of_stage
 
 TOLERANCE = 1e-9
 """Slack when activations are compared with a limit: sums of 1/vpp are not exact in binary."""
@@ -285,27 +286,34 @@ def _best(asked: Asked) -> Table:
 
 
 @lru_cache(maxsize=256)
-def order_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1, group: int = 0) -> Table:
-    """The order at unit costs, kept in memory and on disk; `group` 0: the schedule's own.
-
-    The search asks for the same order again and again.
-    """
+def order_for(order: PipelineOrder, microbatches: int) -> Table:
+    """The order at unit costs, kept in memory and on disk: the search calls for the same one again and again."""
 
     def built() -> Table:
-        return build(name, stages=stages, microbatches=microbatches, virtual_stages=virtual_stages, group=group or None)
+        return build(
+            order.schedule, stages=order.pp, microbatches=microbatches, virtual_stages=order.vpp,
+            group=order.group or None,
+        )  # fmt: skip
 
     _load()
-    chosen = _ALGORITHMS.get(name)
+    chosen = _ALGORITHMS.get(order.schedule)
     is_ours = chosen is not None and chosen.generate.__module__.startswith(algorithms.__name__)
-    return kept((name, stages, microbatches, virtual_stages, group), built) if is_ours else built()
+    return kept(order, microbatches, built) if is_ours else built()
 
 
 @lru_cache(maxsize=65536)
-def peak_activations_for(name: str, stages: int, microbatches: int, virtual_stages: int = 1, group: int = 0) -> Floats:
+def peak_activations_for(order: PipelineOrder, microbatches: int) -> Floats:
     """Highest activations per rank of the order at unit costs, released at W (read-only), kept."""
-    peak = peak_activations(order_for(name, stages, microbatches, virtual_stages, group))
+    peak = peak_activations(order_for(order, microbatches))
     peak.setflags(write=False)
     return peak
+
+
+def ranks_of(order: PipelineOrder) -> NDArray[np.int64]:
+    """Pipeline rank of every virtual stage, of both copies where the schedule holds the model twice."""
+    if order.pp == 1:
+        return np.zeros(order.vpp, dtype=np.int64)
+    return rank_of_stage(algorithm(order.schedule).placement, order.pp, order.vpp).astype(np.int64)
 
 
 def warm_up() -> None:

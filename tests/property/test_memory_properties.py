@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.candidates import Candidates, Fp8, Recompute, Sharding
+from primus_search.candidates import Candidates, Fp8, PipelineOrder, Recompute, Sharding
 from primus_search.cost.memory import MemoryTable, memory_by_rank, project_memory
 from primus_search.cost.memory.live import held, telling_microbatches
 from primus_search.job import Job
@@ -130,9 +130,10 @@ def test_fewer_micro_batches_with_the_same_peaks_are_really_the_same(
 ) -> None:
     name, vpp = schedule
     group = min(groups, rounds) * pp if name == "interleaved" else 0
-    few = telling_microbatches(name, pp, vpp, group, rounds * pp)
+    order = PipelineOrder(name, pp, vpp, group)
+    few = telling_microbatches(order, rounds * pp)
     most = [
         np.maximum.reduceat((moments.live + moments.waiting).sum(axis=1), moments.first[:-1])
-        for moments in (held(name, pp, vpp, group, few), held(name, pp, vpp, group, rounds * pp))
+        for moments in (held(order, few), held(order, rounds * pp))
     ]
     assert most[0].tolist() == most[1].tolist()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from primus_search.candidates import PipelineOrder
 from primus_search.schedule import build, order_cache
 from primus_search.schedule.table import Table
 
@@ -27,8 +28,8 @@ def made(name: str, calls: list[str]):
 @pytest.mark.parametrize("name", ["zbv", "dualpipe", "gpipe"])
 def test_what_is_read_is_what_was_built(folder, name):
     calls: list[str] = []
-    first = order_cache.kept((name, 4, 10, 1, 0), made(name, calls))
-    again = order_cache.kept((name, 4, 10, 1, 0), made(name, calls))
+    first = order_cache.kept(PipelineOrder(name, 4), 10, made(name, calls))
+    again = order_cache.kept(PipelineOrder(name, 4), 10, made(name, calls))
     assert calls == [name]
     for column in COLUMNS:
         assert np.array_equal(getattr(first, column), getattr(again, column))
@@ -40,12 +41,12 @@ def test_what_is_read_is_what_was_built(folder, name):
 @pytest.mark.parametrize("damage", [b"", b"no order", None])
 def test_a_damaged_file_is_built_again_and_mended(folder, damage):
     calls: list[str] = []
-    order_cache.kept(("zbv", 4, 10, 1, 0), made("zbv", calls))
+    order_cache.kept(PipelineOrder("zbv", 4), 10, made("zbv", calls))
     (path,) = folder.iterdir()
     path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
-    table = order_cache.kept(("zbv", 4, 10, 1, 0), made("zbv", calls))
+    table = order_cache.kept(PipelineOrder("zbv", 4), 10, made("zbv", calls))
     assert np.array_equal(table.kind, build("zbv", stages=4, microbatches=10).kind)
-    order_cache.kept(("zbv", 4, 10, 1, 0), made("zbv", calls))
+    order_cache.kept(PipelineOrder("zbv", 4), 10, made("zbv", calls))
     assert len(calls) == 2
 
 
@@ -54,5 +55,5 @@ def test_a_folder_that_cannot_be_made_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     calls: list[str] = []
     for _ in range(2):
-        assert len(order_cache.kept(("zbv", 4, 10, 1, 0), made("zbv", calls)).kind) == 4 * 10 * 6
+        assert len(order_cache.kept(PipelineOrder("zbv", 4), 10, made("zbv", calls)).kind) == 4 * 10 * 6
     assert len(calls) == 2

@@ -4,7 +4,7 @@ At each pass a rank holds, per chunk, `live` micro-batches (forward done, backwa
 gradient done, weight gradient not). Only moments no other moment of the rank exceeds in everything are kept; for 1F1B
 that is one per rank: p - r micro-batches.
 
-    >>> held("1f1b", 4, 1, 0, 8).live[0]
+    >>> held(PipelineOrder("1f1b", pp=4), 8).live[0]
     array([4.])
 """
 
@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from primus_search.candidates import PipelineOrder
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +38,7 @@ class HeldMicrobatches:
 
 
 @lru_cache(maxsize=65536)
-def telling_microbatches(schedule: str, pp: int, vpp: int, group: int, microbatches: int) -> int:
+def telling_microbatches(order: PipelineOrder, microbatches: int) -> int:
     """The fewest micro-batches with the same peaks: what tells pipelines apart in memory.
 
     A fixed pattern repeats itself after a few rounds, unless it holds all micro-batches at once (GPipe). An order that
@@ -44,20 +46,21 @@ def telling_microbatches(schedule: str, pp: int, vpp: int, group: int, microbatc
     """
     from primus_search.schedule import algorithm, peak_activations_for
 
-    few = min(microbatches, STEADY_ROUNDS * max(pp, group))
-    if pp == 1 or few == microbatches or schedule == "1f1b":
-        return 1 if pp == 1 else few
-    if algorithm(schedule).cost_aware or float(peak_activations_for(schedule, pp, few, vpp, group).max()) >= few:
+    few = min(microbatches, STEADY_ROUNDS * max(order.pp, order.group))
+    if order.pp == 1 or few == microbatches or order.schedule == "1f1b":
+        return 1 if order.pp == 1 else few
+    if algorithm(order.schedule).cost_aware or float(peak_activations_for(order, few).max()) >= few:
         return microbatches
     return few
 
 
 @lru_cache(maxsize=1 << 12)
-def held(schedule: str, pp: int, vpp: int, group: int, microbatches: int) -> HeldMicrobatches:
+def held(order: PipelineOrder, microbatches: int) -> HeldMicrobatches:
     """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
     from primus_search.schedule import order_for
 
-    if pp == 1 or (schedule == "1f1b" and vpp == 1):
+    pp = order.pp
+    if pp == 1 or (order.schedule == "1f1b" and order.vpp == 1):
         ranks = np.arange(pp)
         live = np.minimum(pp - ranks, microbatches).astype(np.float64)
         return HeldMicrobatches(
@@ -66,7 +69,7 @@ def held(schedule: str, pp: int, vpp: int, group: int, microbatches: int) -> Hel
         )  # fmt: skip
     from primus_search.cost.memory.memory_kernels import highest_of_ranks
 
-    table = order_for(schedule, pp, microbatches, vpp, group)
+    table = order_for(order, microbatches)
     first, stages, found = highest_of_ranks(table.offsets, table.kind, table.stage, table.rank_of_stage)
     chunks = stages.shape[1]
     return HeldMicrobatches(

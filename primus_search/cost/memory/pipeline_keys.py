@@ -25,17 +25,15 @@ def relief_of(c: Candidates) -> Relief:
 
 def pipeline_of(c: Candidates, row: int, microbatches: int) -> Pipeline:
     """The pipeline of a row; micro-batches beyond what changes a peak are not told apart."""
-    pp, vpp, group = int(c.pp[row]), int(c.vpp[row]), int(c.microbatch_group[row])
-    schedule = c.schedules[int(c.schedule[row])] if pp > 1 else "1f1b"
-    few = telling_microbatches(schedule, pp, vpp, group, microbatches)
-    return Pipeline(schedule, pp, vpp, group, few, c.layouts[int(c.pipeline_layout[row])])
+    order = c.order(row)
+    return Pipeline(order, telling_microbatches(order, microbatches), c.layouts[int(c.pipeline_layout[row])])
 
 
 def moment_key(c: Candidates, microbatches: Ints, words: WordNumbers) -> list[Ints | Bools]:
     """Columns that are equal where two rows hold the same at every moment of their pipelines."""
     is_full = (c.recompute & int(Recompute.FULL)) != 0
     recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
-    return [c.pp, c.vpp, c.microbatch_group, *words.columns(c).values(), microbatches, recompute, c.offload_layers]
+    return [*c.order_counts, *words.columns(c).values(), microbatches, recompute, c.offload_layers]
 
 
 class PipelineMoments:
@@ -68,7 +66,7 @@ class PipelineMoments:
 
     def added(self, c: Candidates, microbatches: Ints) -> Ints:
         """The number of every row's pipeline; moments of new ones are worked out."""
-        same, first = distinct([c.schedule, c.pp, c.vpp, c.microbatch_group, c.pipeline_layout, microbatches])
+        same, first = distinct([c.schedule, *c.order_counts, c.pipeline_layout, microbatches])
         pipelines = [pipeline_of(c, i, int(microbatches[i])) for i in first.tolist()]
         pipeline = np.array([self._pipelines.setdefault(p, len(self._pipelines)) for p in pipelines])[same]
         relief = relief_of(c)

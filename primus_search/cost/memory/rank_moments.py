@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import RecomputeMethod
+from primus_search.candidates import PipelineOrder, RecomputeMethod
 from primus_search.cost.memory import live
 from primus_search.layout import Layout, StageLayers, dealt_layers
 from primus_search.model import LayerKind, Model
@@ -69,12 +69,14 @@ def _memory_key(kind: LayerKind) -> tuple[object, ...]:
 class Pipeline:
     """How layers and micro-batches pass over the ranks: what decides units, but for the layers that are relieved."""
 
-    schedule: str
-    pp: int
-    vpp: int
-    group: int
+    order: PipelineOrder
     microbatches: int
     layout: Layout
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages of one copy of the model."""
+        return self.order.pp * self.order.vpp
 
 
 ALL_LAYERS = 1 << 30
@@ -129,8 +131,8 @@ def rank_moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bo
     """
     from primus_search.cost.memory.memory_kernels import uncovered_of_each
 
-    layers = dealt_layers(model, pipeline.pp * pipeline.vpp, pipeline.layout)
-    held = live.held(pipeline.schedule, pipeline.pp, pipeline.vpp, pipeline.group, pipeline.microbatches)
+    layers = dealt_layers(model, pipeline.num_stages, pipeline.layout)
+    held = live.held(pipeline.order, pipeline.microbatches)
     decoder = layers.layers.astype(np.int64)
     first, rank, units = uncovered_of_each(
         held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
@@ -159,9 +161,8 @@ def _layers_before(model: Model) -> Floats:
 
 def _resident(model: Model, pipeline: Pipeline) -> Floats:
     """(ranks, units) what does not change during a step; recompute and offloading do not matter."""
-    pp, vpp = pipeline.pp, pipeline.vpp
-    columns, layers = Units(len(memory_kinds(model))), dealt_layers(model, pp * vpp, pipeline.layout)
-    held = live.held(pipeline.schedule, pp, vpp, pipeline.group, pipeline.microbatches)
+    columns, layers = Units(len(memory_kinds(model))), dealt_layers(model, pipeline.num_stages, pipeline.layout)
+    held = live.held(pipeline.order, pipeline.microbatches)
     stages = held.stages % len(layers.layers)
     rows = np.zeros((len(stages), columns.width))
     decoder, before = layers.layers.astype(np.int64), _layers_before(model)
@@ -180,7 +181,7 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     rows[:, columns.at("mlp_present")] = every[:, ~moe].sum(axis=1) > 0
     rows[:, columns.at("experts_present")] = every[:, moe].sum(axis=1) > 0
     rows[:, columns.at("head_present")] = has_head > 0
-    rows[:, columns.at("hop")] = float(pp > 1)
+    rows[:, columns.at("hop")] = float(pipeline.order.pp > 1)
     if model.towers:
         rows[:, columns.at("tower_live")] = _most_live(held, layers)
     return rows

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from primus_search.candidates import Ints
+from primus_search.candidates import Ints, PipelineOrder
 from primus_search.cores import available_cores
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.engines.local_engine import Engine, InProcess, Processes
@@ -155,7 +155,9 @@ def _searched_orders(enumerator: Enumerator) -> int:
     )
     shapes = zip(*(column.tolist() for column in columns), strict=True)
     return sum(
-        chosen[which].cost_aware and pp > QUICK_STAGES and not is_kept((chosen[which].name, pp, microbatches, vpp, 0))
+        chosen[which].cost_aware
+        and pp > QUICK_STAGES
+        and not is_kept(PipelineOrder(chosen[which].name, pp, vpp), microbatches)
         for which, pp, microbatches, vpp in shapes
     )
 
