@@ -5,7 +5,7 @@ bool. Words (schedule, layout) are stored as codes into a vocabulary that travel
 10^5 rows stays a few megabytes and equal words compare as integers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
@@ -32,6 +32,36 @@ Bools = NDArray[np.bool_]
 
 FIXED_ROWS_STAGE = 3
 """Sync-free stage from which tensors of experts have a size of their own, whatever routing brings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Base of frozen dataclasses of columns; fields that are no columns stay as they are."""
+
+    def __len__(self) -> int:
+        return len(self.__getattribute__(fields(self)[0].name))
+
+    def take(self, rows: Bools | Ints | slice) -> Self:
+        """The rows that a mask, an index or a slice selects, in their order."""
+        return self._with(lambda name, column: column.take(rows) if isinstance(column, Columns) else column[rows])
+
+    def joined(self, *others: Self) -> Self:
+        """The rows of all, one after the other."""
+        tables = [table for table in (self, *others) if len(table)]
+        if len(tables) < 2:
+            return tables[0] if tables else self
+
+        def all_of(name: str, column: Any) -> Any:
+            parts = [table.__getattribute__(name) for table in tables]
+            return column.joined(*parts[1:]) if isinstance(column, Columns) else np.concatenate(parts)
+
+        return tables[0]._with(all_of)
+
+    def _with(self, change: Callable[[str, Any], Any]) -> Self:
+        """The table with every column changed."""
+        found = {f.name: self.__getattribute__(f.name) for f in fields(self)}
+        changed = {n: change(n, value) for n, value in found.items() if isinstance(value, np.ndarray | Columns)}
+        return replace(self, **changed)
 
 
 class PipelineOrder(NamedTuple):

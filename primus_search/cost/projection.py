@@ -1,12 +1,9 @@
 """What the cost model says of a table of candidates: named parts whose total is a property, so they always sum."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any
 
-import numpy as np
-
-from primus_search.candidates import Bools, Floats, Ints
+from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.cost.memo import in_order
 from primus_search.units import GB
 
@@ -19,7 +16,7 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Columns):
     """Bytes on the worst pipeline rank at the worst moment of the step, per candidate, by what holds them.
 
     weights, gradients, optimizer  as sharded, in the number formats the framework keeps
@@ -69,7 +66,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Columns):
     """Seconds of one optimizer step on the critical path, per candidate, by what takes them.
 
     Compute parts are those of the busiest pipeline rank over all micro-batches; `bubble` is the rest of the exact
@@ -106,12 +103,8 @@ def _sum(parts: Memory | Step) -> Floats:
     return in_order(parts.__getattribute__(f.name) for f in fields(parts))
 
 
-PER_ROW = ("verdict", "headroom_bytes", "microbatches", "dp")
-"""Columns of a projection beside those of memory and step."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
+class Projection(Columns):
     """Memory and step of every candidate, and whether it fits. A row that does not fit is still a row.
 
     microbatches   per pipeline and step           world             devices
@@ -128,24 +121,6 @@ class Projection:
     tokens_per_step: float
     flops_per_token: float
     peak_flops_per_s: float
-
-    def take(self, rows: Ints) -> "Projection":
-        """The projection of these rows, in their order."""
-        memory = {f.name: self.memory.__getattribute__(f.name)[rows] for f in fields(Memory)}
-        step = {f.name: self.step.__getattribute__(f.name)[rows] for f in fields(Step)}
-        columns = {name: self.__getattribute__(name)[rows] for name in PER_ROW}
-        return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
-
-    def plus(self, other: "Projection") -> "Projection":
-        """The rows of both, one after the other; scalars are those of the first."""
-
-        def both(first: object, second: object, name: str) -> Any:
-            return np.concatenate([first.__getattribute__(name), second.__getattribute__(name)])
-
-        memory = {f.name: both(self.memory, other.memory, f.name) for f in fields(Memory)}
-        step = {f.name: both(self.step, other.step, f.name) for f in fields(Step)}
-        columns = {name: both(self, other, name) for name in PER_ROW}
-        return replace(self, memory=Memory(**memory), step=Step(**step), **columns)
 
     @property
     def fits(self) -> Bools:

@@ -168,7 +168,7 @@ class RankingTable:
             self,
             indices=np.concatenate([self.indices, other.indices]),
             candidates=joined([self.candidates, other.candidates]),
-            projection=self.projection.plus(other.projection),
+            projection=self.projection.joined(other.projection),
             time_evidence=self.time_evidence + other.time_evidence,
             memory_evidence=self.memory_evidence + other.memory_evidence,
             expected_shares=np.concatenate([self.expected_shares, other.expected_shares]),

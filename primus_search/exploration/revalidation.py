@@ -139,7 +139,7 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
         table,
         indices=table.indices[order],
         candidates=table.candidates.take(order),
-        projection=found.projection.plus(table.projection.take(tail)),
+        projection=found.projection.joined(table.projection.take(tail)),
         expected_shares=np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order]),
         time_evidence=found.time_evidence + rest,
         memory_evidence=found.memory_evidence + rest,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Bools, Candidates, Ints
+from primus_search.candidates import Bools, Candidates, Columns, Ints
 from primus_search.knobs import KNOBS
 from primus_search.space.context import Cells, Column, GridJob, reads
 from primus_search.space.framework_rules import conditionals_of, rules_of
@@ -37,7 +37,7 @@ CROSS_LIMIT = 20_000_000  # cells one rule between the floors may be tabulated o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridRows:
+class GridRows(Columns):
     """Legal candidates before their columns are built: outer cell, inner row and number of each.
 
     `removed` counts rows that late rules took out of the range.
@@ -47,15 +47,6 @@ class GridRows:
     inner: Ints
     indices: Ints
     removed: dict[str, int]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def take(self, rows: Bools | Ints) -> "GridRows":
-        """The lines a mask or an index selects."""
-        return GridRows(
-            cells=self.cells[rows], inner=self.inner[rows], indices=self.indices[rows], removed=self.removed
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

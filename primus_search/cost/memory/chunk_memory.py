@@ -6,7 +6,6 @@ precision, recompute of modules) the prices of what comes and goes. Each is a me
 codes per pair of outer cell and inner combination and calls `total_of` alone.
 """
 
-from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
@@ -105,8 +104,7 @@ class MemoryTable:
         for key, table in ((keys.state, self._state), (keys.batch, self._batch)):
             split(moment, key, self.pipelines.units, table.part, table.unit, table.entries.data, parts)
         context, expert_buffer = self._context.data[keys.state], self._expert_buffer.data[keys.batch]
-        distinct_rows = self.complete(parts, total, context, expert_buffer)
-        return Memory(**{f.name: distinct_rows.__getattribute__(f.name)[number] for f in fields(Memory)})
+        return self.complete(parts, total, context, expert_buffer).take(number)
 
     def complete(self, parts: Floats, total: Floats, context: Floats, expert_buffer: Floats) -> Memory:
         """Add what belongs to the device rather than to a moment; slack is what the total leaves."""

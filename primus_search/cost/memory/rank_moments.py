@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import PipelineOrder, RecomputeMethod
+from primus_search.candidates import Columns, PipelineOrder, RecomputeMethod
 from primus_search.cost.memory import live
 from primus_search.layout import Layout, StageLayers, dealt_layers
 from primus_search.model import LayerKind, Model
@@ -84,7 +84,7 @@ ALL_LAYERS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Relief:
+class Relief(Columns):
     """Layers that do not keep their activations, one setting per entry; columns of (settings,).
 
     again    layers of every stage that are recomputed as a whole, its first ones; ALL_LAYERS where that is all of them
@@ -106,10 +106,6 @@ class Relief:
         again = np.where(is_uniform | (num_layers == 0), ALL_LAYERS, num_layers)
         group = np.where(is_uniform, np.maximum(num_layers, 1), 1)
         return cls(again=np.where(is_full, again, 0), group=np.where(is_full, group, 0), offload=offload)
-
-    def take(self, rows: NDArray[np.int64]) -> "Relief":
-        """Some of the settings."""
-        return Relief(again=self.again[rows], group=self.group[rows], offload=self.offload[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

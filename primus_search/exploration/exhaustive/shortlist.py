@@ -9,34 +9,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Ints
+from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.knobs import Fp8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortlistRows:
+class ShortlistRows(Columns):
     """Rows by number, with step seconds and memory bytes; in no particular order."""
 
     indices: Ints
     step_s: Floats
     memory_bytes: Floats
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def take(self, rows: Bools | Ints | slice) -> "ShortlistRows":
-        return ShortlistRows(indices=self.indices[rows], step_s=self.step_s[rows], memory_bytes=self.memory_bytes[rows])
-
-    def joined(self, *others: "ShortlistRows") -> "ShortlistRows":
-        """All rows one after the other; meant for rows that have no number in common."""
-        parts = [part for part in (self, *others) if len(part)]
-        if len(parts) < 2:
-            return parts[0] if parts else self
-        return ShortlistRows(
-            indices=np.concatenate([part.indices for part in parts]),
-            step_s=np.concatenate([part.step_s for part in parts]),
-            memory_bytes=np.concatenate([part.memory_bytes for part in parts]),
-        )
 
     def united(self, other: "ShortlistRows") -> "ShortlistRows":
         """Both, each number once, by rising number."""

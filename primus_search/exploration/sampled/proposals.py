@@ -4,12 +4,12 @@ A row of positions is one value per axis. What is proposed need not be legal; it
 that is. Everything is drawn from the generator that is passed in, so that a search repeats itself exactly.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Ints
+from primus_search.candidates import Columns, Ints
 
 SHORT_AXIS = 12
 """Values of an axis that are all tried; of a longer one, those 1, 2, 4, 8, ... positions away."""
@@ -19,14 +19,11 @@ MOST_CHANGED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposals:
+class Proposals(Columns):
     """Rows of positions (one column per axis), and the row of the elite each came from (-1: none)."""
 
     positions: Ints
     parents: Ints
-
-    def __len__(self) -> int:
-        return len(self.positions)
 
 
 class Moves:
@@ -46,7 +43,7 @@ class Moves:
         changed = positions[np.arange(len(positions)), axis] + offset
         inside = (changed >= 0) & (changed < self._sizes[axis])
         positions[np.arange(len(positions)), axis] = changed
-        return Proposals(positions=positions[inside], parents=parents[inside])
+        return Proposals(positions=positions, parents=parents).take(inside)
 
     def several(self, elite: Ints, count: int, rng: np.random.Generator) -> Proposals:
         """Rows of the elite with two or three axes changed at random."""
@@ -60,14 +57,6 @@ class Moves:
         """Rows from the whole grid."""
         drawn = rng.integers(self._sizes, size=(count, len(self._sizes)))
         return Proposals(positions=drawn, parents=np.full(count, -1))
-
-
-def joined(parts: Sequence[Proposals]) -> Proposals:
-    """All proposals, one after the other."""
-    return Proposals(
-        positions=np.concatenate([part.positions for part in parts]),
-        parents=np.concatenate([part.parents for part in parts]),
-    )
 
 
 def _offsets(size: int) -> list[int]:

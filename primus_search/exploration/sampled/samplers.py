@@ -29,7 +29,7 @@ from primus_search.candidates import Floats, Ints
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.leaders import leaders
-from primus_search.exploration.sampled.proposals import Moves, Proposals, joined
+from primus_search.exploration.sampled.proposals import Moves, Proposals
 from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
 from primus_search.exploration.sampled.screening import Looker, Screened
 from primus_search.exploration.sampled.seeds import seeds
@@ -237,7 +237,7 @@ class _Run:
         parts, self._first = [*self._first, self._moves.anywhere(ANYWHERE, self._rng)], []
         if len(elite):
             parts += [self._moves.single(elite), self._moves.several(elite, SEVERAL, self._rng)]
-        proposals = joined(parts)
+        proposals = parts[0].joined(*parts[1:])
         usual = float(np.median(factors)) if len(factors) else 1.0
         return proposals.positions, np.append(factors, usual)[proposals.parents]
 

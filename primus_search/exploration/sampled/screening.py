@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Ints
+from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
 from primus_search.exploration.exhaustive.shortlist import NO_ROWS, Shortlist, ShortlistRows, without_noise
 from primus_search.exploration.findings import NO_MISS, Findings, Miss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
+class Screened(Columns):
     """Candidates by number: memory, the bytes they lack (negative: headroom), and what their step takes at least.
 
     `bound_s` is infinite for what does not fit.
@@ -27,17 +27,6 @@ class Screened:
     memory_bytes: Floats
     missing_bytes: Floats
     bound_s: Floats
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def take(self, rows: Bools | Ints) -> "Screened":
-        return Screened(
-            numbers=self.numbers[rows],
-            memory_bytes=self.memory_bytes[rows],
-            missing_bytes=self.missing_bytes[rows],
-            bound_s=self.bound_s[rows],
-        )
 
 
 @dataclass
