@@ -175,16 +175,14 @@ def observe_configuration(seen: Transcript, line: str, pattern: re.Pattern[str])
             seen.facts[name] = text
 
 
-def observe_progress(
-    seen: Transcript, step: int, elapsed: float | None, shortest_s: float, rate: float | None = None
-) -> None:
+def observe_progress(seen: Transcript, step: int, elapsed: float | None, rate: float | None = None) -> None:
     """A step line from the time since the progress before; evaluation bars restart and are no progress."""
     if elapsed is None:
         return
     last_step, last_elapsed = seen.scratch.get("last", (0, None))
     if step <= last_step:
         return
-    if last_elapsed is not None and elapsed - last_elapsed < shortest_s:
+    if last_elapsed is not None and elapsed - last_elapsed < SHORTEST_BAR_STEP_S:
         return
     span = step - last_step
     seconds = (elapsed - last_elapsed) / span if last_elapsed is not None else 0.0

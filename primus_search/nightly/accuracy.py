@@ -8,6 +8,9 @@ from primus_search.lab.published import validated
 from primus_search.validate import summary
 from primus_search.validate.first_choices import first_choices, sweeps
 
+MOST_MOVED = 5
+"""Runs that are named where errors moved."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
@@ -53,14 +56,14 @@ def accuracy_of(runs: Path) -> Accuracy:
     )
 
 
-def moved_most(before: Accuracy, after: Accuracy, most: int = 5) -> list[str]:
+def moved_most(before: Accuracy, after: Accuracy) -> list[str]:
     """The runs whose projection moved most, in words, largest first."""
     moves = {
         name: after.predicted[name] / rate - 1.0
         for name, rate in before.predicted.items()
         if rate and name in after.predicted and not math.isclose(after.predicted[name], rate, rel_tol=1e-6)
     }
-    ordered = sorted(moves.items(), key=lambda item: (-abs(item[1]), item[0]))[:most]
+    ordered = sorted(moves.items(), key=lambda item: (-abs(item[1]), item[0]))[:MOST_MOVED]
     return [f"{name} {move:+.1%}" for name, move in ordered]
 
 

@@ -18,7 +18,7 @@ TURNS = 3
 REFERENCE_VALUES = 400_000
 
 
-def speed_ratio(check: SpeedCheck, turns: int = TURNS) -> float:
+def speed_ratio(check: SpeedCheck) -> float:
     """Projections per processor second over passes of the reference workload per processor second; median of turns."""
     space = check.space
     enumerator = Enumerator(space, space.clusters[0])
@@ -28,7 +28,7 @@ def speed_ratio(check: SpeedCheck, turns: int = TURNS) -> float:
     values = np.random.default_rng(0).random(REFERENCE_VALUES)
     project, reference = _projection(check, candidates), _reference(values)
     project()  # the first call compiles and fills caches that every later one finds
-    return statistics.median(len(candidates) * _seconds(reference) / _seconds(project) for _ in range(turns))
+    return statistics.median(len(candidates) * _seconds(reference) / _seconds(project) for _ in range(TURNS))
 
 
 def _projection(check: SpeedCheck, candidates: Candidates) -> Callable[[], object]:

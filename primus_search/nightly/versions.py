@@ -16,11 +16,11 @@ NUMERIC = ("cost", "schedule", "space", "exploration", "stack", "declare", "vali
 DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")
 
 
-def code_hashes(package: Path = PACKAGE) -> dict[str, str]:
+def code_hashes() -> dict[str, str]:
     """Hash of every module that can move a figure, by its path in the package (`cost/laws/gemm.py`)."""
     found = {}
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
         if "/" not in name or name.split("/")[0] in NUMERIC:
             found[name] = _sha(path)
     return found
@@ -38,11 +38,11 @@ def dependency_versions() -> dict[str, str]:
     return found | {name: metadata.version(name) for name in DEPENDENCIES}
 
 
-def commit(folder: Path = PACKAGE) -> str:
+def commit() -> str:
     """The commit of the checkout the package runs from, `+` after it where files differ; empty where there is none."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
             capture_output=True, text=True, check=False, timeout=10,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

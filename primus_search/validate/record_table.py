@@ -86,7 +86,7 @@ def read_records(path: Path) -> RunTable:
         columns, rows = _parquet(file) if path.suffix == ".parquet" else _csv(file)
     except (OSError, ValueError) as error:
         raise InputError([Problem(str(path), f"not a table of measured runs: {error}")]) from None
-    return _records(columns, rows, str(path), None)
+    return _records(columns, rows, str(path))
 
 
 def own_runs_of(stack: Stack) -> tuple[MeasuredRun, ...]:
@@ -118,12 +118,7 @@ def _csv(file: io.BytesIO) -> tuple[list[str], list[dict[str, Any]]]:
     return list(frame.columns), frame.to_dict("records")
 
 
-def records_of(frame: Any, name: str = "table", beside: Path | None = None) -> RunTable:
-    """The runs of a DataFrame; `name` stands for it in messages and places."""
-    return _records(list(frame.columns), frame.to_dict("records"), name, beside)
-
-
-def _records(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], name: str, beside: Path | None) -> RunTable:
+def _records(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], name: str) -> RunTable:
     unknown = [column for column in columns if column not in COLUMNS]
     problems = [Problem(name, f"unknown column '{column}'{did_you_mean(column, COLUMNS)}") for column in unknown]
     needed = ("model", "hardware", "seq_length", "global_batch_size")
@@ -135,7 +130,7 @@ def _records(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], name: st
     runs = []
     for line, cells in enumerate(rows, start=2):
         row = _Row(name, line, {key: value for key, value in cells.items() if not _is_empty(value)})
-        run = row.record(beside)
+        run = row.record()
         problems += row.problems
         if run is not None:
             runs.append(run)
@@ -219,9 +214,9 @@ class _Row:
     cells: Mapping[str, Any]
     problems: list[Problem] = field(default_factory=list)
 
-    def record(self, beside: Path | None) -> MeasuredRun | None:
+    def record(self) -> MeasuredRun | None:
         """The record, or None after noting problems."""
-        model = self._model(beside)
+        model = self._model()
         workload = self._tried("seq_length", lambda: Workload(**self._workload()))
         usual = self._cluster()
         cluster = None if usual is None else self._tried("overrides", lambda: overridden(usual, self._overrides()))
@@ -255,12 +250,11 @@ class _Row:
             self.problem(column, f"{error.args[0]!r} is not a value" if isinstance(error, KeyError) else str(error))
         return None
 
-    def _model(self, beside: Path | None) -> Model | None:
+    def _model(self) -> Model | None:
         text = str(self.cells.get("model", ""))
-        where = beside or Path(self.table).parent
         if text.startswith("{"):
             return self._tried("model", lambda: from_plain(Model, json.loads(text)))
-        return self._tried("model", lambda: load_model(text, beside=where))
+        return self._tried("model", lambda: load_model(text, beside=Path(self.table).parent))
 
     def _cluster(self) -> Cluster | None:
         def make() -> Cluster:

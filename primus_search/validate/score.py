@@ -8,6 +8,9 @@ import numpy as np
 
 from primus_search.candidates import Floats
 
+LEAST_IN_GROUP = 4
+"""Rows of a group from which on a rank correlation inside it counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
@@ -57,11 +60,11 @@ def duplicate_weights(keys: Iterable[Hashable]) -> Floats:
     return np.array([1.0 / count[key] for key in listed])
 
 
-def kendall_by_group(groups: Sequence[Hashable], predicted: Floats, measured: Floats, *, at_least: int = 4) -> float:
-    """Mean rank correlation (tau-b) inside groups of at least `at_least` rows; NaN where there is no such group."""
+def kendall_by_group(groups: Sequence[Hashable], predicted: Floats, measured: Floats) -> float:
+    """Mean rank correlation (tau-b) inside groups of at least LEAST_IN_GROUP rows; NaN where there is no such group."""
     taus = []
     for members in by_key(groups, lambda key: key).values():
-        if len(members) >= at_least:
+        if len(members) >= LEAST_IN_GROUP:
             tau = kendall(predicted[members], measured[members])
             if np.isfinite(tau):
                 taus.append(tau)

@@ -37,7 +37,7 @@ from primus_search.report.console import Plain
 from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
 from primus_search.validate import errors_page
-from primus_search.validate.record_table import read_records, records_of, write_records
+from primus_search.validate.record_table import read_records, write_records
 from tests.export.test_launch_files import shipped_space
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run
@@ -243,7 +243,9 @@ def test_launch_files_execute_nothing_of_a_name(count: int, launched: dict[str, 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_tables_of_runs_give_back_hostile_words(ending: str, tmp_path: Path) -> None:
     cells = {"model": "llama3.1_8b", "hardware": "h100", "nodes": 2, "seq_length": 8192, "global_batch_size": 64}
-    (one,) = records_of(pd.DataFrame([cells | {"tokens_per_s_per_gpu": 9000.0}])).runs
+    plain = tmp_path / "plain.csv"
+    pd.DataFrame([cells | {"tokens_per_s_per_gpu": 9000.0}]).to_csv(plain, index=False)
+    (one,) = read_records(plain).runs
     words = ("id", "source", "publisher", "notes", "date")
     groups = [dict(zip(words, NAMES[first :: COUNT // 5], strict=True)) for first in range(COUNT // 5)]
     path = tmp_path / f"runs.{ending}"

@@ -9,7 +9,7 @@ import pytest
 from primus_search.errors import InputError
 from primus_search.lab.published import measured_table, validated
 from primus_search.validate import summary
-from primus_search.validate.record_table import read_records, records_of, write_records
+from primus_search.validate.record_table import read_records, write_records
 
 DATA = Path(__file__).parents[1] / "oracle" / "data"
 FEW = {
@@ -18,8 +18,10 @@ FEW = {
 }  # fmt: skip
 
 
-def table_of(*rows: dict[str, str]) -> pd.DataFrame:
-    return pd.DataFrame(list(rows), dtype=str)
+def table_of(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "mine.csv"
+    pd.DataFrame(list(rows), dtype=str).to_csv(path, index=False)
+    return path
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -41,42 +43,42 @@ def test_records_are_read_back_as_they_were_written(ending: str, tmp_path: Path)
             assert first[key] == second[key]
 
 
-def test_five_columns_and_a_figure_are_enough() -> None:
-    (run,) = records_of(table_of(FEW)).runs
+def test_five_columns_and_a_figure_are_enough(tmp_path: Path) -> None:
+    (run,) = read_records(table_of(tmp_path, FEW)).runs
     assert (run.cluster.world, run.cluster.stack.is_assumed, run.tokens_per_s_per_gpu) == (16, True, 9000.0)
     assert (run.id, run.gpu, run.precision) == ("line 2", "H100", "bf16")
 
 
-def test_columns_are_the_axes_of_a_space_in_its_own_words() -> None:
+def test_columns_are_the_axes_of_a_space_in_its_own_words(tmp_path: Path) -> None:
     knobs = {"tp": "2", "recompute": "selective", "fp8": "hybrid", "sharding": "fsdp2", "loss_fusion": "no"}
-    (run,) = records_of(table_of(FEW | knobs | {"overrides": '{"stack.cuda_graph": "full"}'})).runs
+    (run,) = read_records(table_of(tmp_path, FEW | knobs | {"overrides": '{"stack.cuda_graph": "full"}'})).runs
     row = run.candidates.row(0)
     assert {name: str(row[name]) for name in knobs} == knobs | {"loss_fusion": "False"}
     assert run.cluster.stack.host.cuda_graph == "full" and run.overrides[0].key == "stack.host.cuda_graph"
 
 
-def test_gpus_may_stand_for_nodes_and_figures_have_their_own_units() -> None:
+def test_gpus_may_stand_for_nodes_and_figures_have_their_own_units(tmp_path: Path) -> None:
     cells = {name: cell for name, cell in FEW.items() if name not in ("nodes", "tokens_per_s_per_gpu")}
-    (run,) = records_of(table_of(cells | {"gpus": "4", "step_ms": "2500", "peak_GiB": "40"})).runs
+    (run,) = read_records(table_of(tmp_path, cells | {"gpus": "4", "step_ms": "2500", "peak_GiB": "40"})).runs
     assert (run.cluster.num_nodes, run.cluster.world) == (1, 4)
     assert run.measured.step_s == 2.5 and run.measured.peak_bytes == 40 * 2**30
     assert run.tokens_per_s_per_gpu == pytest.approx(8192 * 64 / 2.5 / 4)
 
 
-def test_every_bad_cell_is_named_with_its_line() -> None:
+def test_every_bad_cell_is_named_with_its_line(tmp_path: Path) -> None:
     rows = [FEW | {"model": "llama9"}, FEW | {"tp": "two"}, FEW | {"overrides": '{"stack.magic": 1}'}]
     rows += [FEW | {"tokens_per_s_per_gpu": ""}, FEW | {"peak_kind": "felt"}, FEW | {"recompute": "most"}]
     with pytest.raises(InputError) as caught:
-        records_of(table_of(*rows), "mine.csv")
+        read_records(table_of(tmp_path, *rows))
     lines = str(caught.value).splitlines()
-    assert [line.split(" @ ")[0] for line in lines] == [f"mine.csv:{n}" for n in range(2, 8)]
+    assert [line.split(" @ ")[0] for line in lines] == [f"{tmp_path / 'mine.csv'}:{n}" for n in range(2, 8)]
     assert "unknown model preset 'llama9'" in lines[0] and "tp 'two' is not a number" in lines[1]
     assert "stack.magic names no number" in lines[2] and "no measured figure" in lines[3]
 
 
-def test_unknown_and_missing_columns_are_named() -> None:
+def test_unknown_and_missing_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        records_of(table_of({"modell": "x", "hardware": "h100"}), "mine.csv")
+        read_records(table_of(tmp_path, {"modell": "x", "hardware": "h100"}))
     text = str(caught.value)
     assert "unknown column 'modell'; did you mean 'model'?" in text
     assert all(f"no column {name}" in text for name in ("model", "seq_length", "global_batch_size", "nodes or gpus"))

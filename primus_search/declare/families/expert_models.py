@@ -104,10 +104,6 @@ def exaone_moe(fields: Fields) -> Values:
     return values | {"moe_layers": sparse_layers(fields, values["num_layers"], first=1)}
 
 
-def olmoe(fields: Fields) -> Values:
-    return all_experts(fields, olmo2(fields), "plain_experts")
-
-
 def llama4(fields: Fields) -> Values:
     """Llama 4's text part: attention in chunks but for every fourth layer."""
     values = decoder(fields)

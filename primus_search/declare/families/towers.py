@@ -47,9 +47,9 @@ def _encoder_sizes(v: Fields, *defaults: int, prefix: str = "") -> _Sizes:
     return hidden, inner, layers
 
 
-def _encoder_layer(hidden: int, inner: int, *, norm: int = 2) -> int:
-    """One encoder layer with biases: queries, keys, values, output, two-matrix MLP, two norms of `norm` H."""
-    return 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 2 * norm * hidden
+def _encoder_layer(hidden: int, inner: int) -> int:
+    """One encoder layer with biases: queries, keys, values, output, two-matrix MLP, two norms of 2 H."""
+    return 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 4 * hidden
 
 
 def _matrices(*shapes: tuple[int, int]) -> int:

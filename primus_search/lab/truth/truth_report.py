@@ -86,11 +86,12 @@ class Report:
         """Rank correlation of step time with real training; of training with itself by `odd_s` and `even_s`."""
         return _kendall(self.complete, which, truth)
 
-    def kendall_within(self, which: str = "measured_s", truth: str = "trained_s") -> float:
-        """As `kendall`, among the cases of one model, mean over the models (the first words of the names)."""
+    def kendall_within(self) -> float:
+        """`kendall` among the cases of one model, mean over the models (the first words of the names)."""
         models = dict.fromkeys(row.name.split()[0] for row in self.complete)
         return fmean(
-            _kendall([row for row in self.complete if row.name.split()[0] == model], which, truth) for model in models
+            _kendall([row for row in self.complete if row.name.split()[0] == model], "measured_s", "trained_s")
+            for model in models
         )
 
     @property

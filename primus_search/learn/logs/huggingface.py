@@ -11,7 +11,6 @@ from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine, steady
 from primus_search.learn.transcript import (
     GIB,
-    SHORTEST_BAR_STEP_S,
     Transcript,
     clock_s,
     conclude,
@@ -58,7 +57,7 @@ def observe(seen: Transcript, line: str) -> None:
     if "/it" in line or "it/s" in line:
         bar = _BAR.search(line)
         if bar and int(bar[2]) > 0:
-            observe_progress(seen, int(bar[1]), clock_s(bar[3]), SHORTEST_BAR_STEP_S)
+            observe_progress(seen, int(bar[1]), clock_s(bar[3]))
 
 
 def _observe_record(seen: Transcript, line: str) -> None:
@@ -79,9 +78,7 @@ def _observe_record(seen: Transcript, line: str) -> None:
     if isinstance(per_gpu, int | float) and isinstance(overall, int | float) and per_gpu > 0:
         seen.scratch.setdefault("gpus", []).append(overall / per_gpu)
     if step.isdigit():
-        observe_progress(
-            seen, int(step), elapsed, SHORTEST_BAR_STEP_S, float(rate) if isinstance(rate, int | float) else None
-        )
+        observe_progress(seen, int(step), elapsed, float(rate) if isinstance(rate, int | float) else None)
 
 
 def conclude_run(seen: Transcript) -> LogReading:

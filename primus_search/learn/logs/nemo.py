@@ -16,7 +16,6 @@ from primus_search.learn.megatron_lines import (
 from primus_search.learn.reading import LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
 from primus_search.learn.transcript import (
-    SHORTEST_BAR_STEP_S,
     Transcript,
     clock_s,
     conclude,
@@ -71,7 +70,7 @@ def _observe_bar(seen: Transcript, line: str) -> None:
     """The progress bar of a release without step timing: its clock counts whole seconds."""
     step, clock = _BAR.search(line), _BAR_CLOCK.search(line)
     if step and clock:
-        observe_progress(seen, round(float(step[1])), clock_s(clock[1]), SHORTEST_BAR_STEP_S)
+        observe_progress(seen, round(float(step[1])), clock_s(clock[1]))
 
 
 def _observe_facts(seen: Transcript, line: str) -> None:
