@@ -262,14 +262,7 @@ class Judge:
 
     def _job(self, axes: tuple[Axis, ...]) -> GridJob:
         """The job of this cluster with some axes."""
-        space, choice = self.space, self.choice
-        return GridJob(
-            model=space.model,
-            cluster=choice.cluster,
-            workload=space.workload,
-            axes=axes,
-            framework=choice.framework,
-        )
+        return GridJob.on(self.choice, self.space, axes)
 
 
 def _changes(base: Values, asked: Iterable[str], values: Values) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import numpy as np
 from primus_search.schedule.activation_bound import RankPasses, reuse_bounds
 from primus_search.schedule.costs import Floats, StageCosts
 from primus_search.schedule.registry import TOLERANCE, Asked, Request, make_request
-from primus_search.schedule.table import Ints, Placement, rank_of_stage
+from primus_search.schedule.table import Ints, Placement
 
 
 def lower_bound(name: str, **asked: Unpack[Asked]) -> float:
@@ -40,8 +40,7 @@ def bound(request: Request, memory_limit: float) -> float:
     copies = 2 if request.placement is Placement.BIDIRECTIONAL else 1
     micro = request.microbatches // copies
     paths = _Paths.of(request.costs, request.stages * request.virtual_stages, copies)
-    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
-    mine = np.argsort(ranks, kind="stable").reshape(request.stages, -1)
+    mine = request.stages_of_rank
     mine = np.take_along_axis(mine, np.argsort(paths.head[mine], axis=1, kind="stable"), axis=1)
     return float(_of_ranks(request.costs, paths, mine, micro, memory_limit, copies == 1).max())
 
@@ -53,7 +52,7 @@ def pace_of_memory(request: Request, memory_limit: float) -> float:
     """
     costs = request.costs
     paths = _Paths.of(costs, request.stages * request.virtual_stages, 1)
-    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
+    ranks = request.ranks
     work = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0))
     held = np.bincount(ranks, weights=costs.activation * (costs.duration[:3].sum(axis=0) + paths.away))
     return float((held / np.where(work > 0.0, memory_limit * work, np.inf)).max())

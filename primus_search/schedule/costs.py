@@ -61,8 +61,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         for name in ("forward", "backward", "weight", "comm", "activation"):
-            given = {"forward": self.forward, "backward": self.backward, "weight": self.weight,
-                     "comm": self.comm, "activation": self.activation}[name]  # fmt: skip
+            given = self.__getattribute__(name)
             if given is None:
                 continue
             values = np.array(given, dtype=np.float64)

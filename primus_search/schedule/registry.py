@@ -67,6 +67,21 @@ class Request:
         shape = f"stages={self.stages}, microbatches={self.microbatches}, virtual_stages={self.virtual_stages}"
         return ScheduleError(f"{self.name} ({shape}): {reason}")
 
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Pipeline rank of every virtual stage; both copies, one after the other, when bidirectional."""
+        return rank_of_stage(self.placement, self.stages, self.virtual_stages).astype(np.int64)
+
+    @property
+    def stages_of_rank(self) -> NDArray[np.int64]:
+        """(ranks, stages) virtual stages of each rank, in the order a micro-batch meets them."""
+        return np.argsort(self.ranks, kind="stable").reshape(self.stages, -1)
+
+    @property
+    def grain(self) -> float:
+        """Times that differ by less are equal: float noise of an order's sums."""
+        return 1e-11 * self.microbatches * float(self.costs.duration[:3].sum()) or 1.0
+
     def table(self, kind: NDArray[Any], stage: NDArray[Any], micro_batch: NDArray[Any]) -> Table:
         """A table of columns laid out rank after rank, every rank with as many passes, none of them overlapped."""
         return Table(

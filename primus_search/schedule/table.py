@@ -162,6 +162,15 @@ class Table:
         """Whether any forward overlaps with a backward."""
         return bool(self.overlaps_next.any())
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the order can finish."""
+        try:
+            self.links  # noqa: B018  (asking for the links is what finds a deadlock)
+        except ScheduleError:
+            return False
+        return True
+
     def rank(self, rank: int) -> RankOrder:
         """The order of one rank."""
         rows = slice(int(self.offsets[rank]), int(self.offsets[rank + 1]))

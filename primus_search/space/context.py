@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from primus_search.job import Job
 from primus_search.layout import EVEN, Layout, StageLayers, layout_string, stage_layers
 from primus_search.model import GatedDeltaNet, Model
 from primus_search.schedule import Algorithm, algorithm
-from primus_search.space.types import AXES, Axis
+from primus_search.space.types import AXES, Axis, ClusterChoice, Space
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
 
@@ -64,6 +64,11 @@ class GridJob(Job):
 
     axes: tuple[Axis, ...]
     framework: Framework = ANY_FRAMEWORK
+
+    @classmethod
+    def on(cls, choice: ClusterChoice, space: Space, axes: tuple[Axis, ...]) -> Self:
+        """The job of a space on one cluster, with some axes."""
+        return cls(space.model, choice.cluster, space.workload, axes=axes, framework=choice.framework)
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:

@@ -69,13 +69,7 @@ class Enumerator:
 
     def __init__(self, space: Space, choice: ClusterChoice | None = None) -> None:
         choice = choice or space.clusters[0]
-        self.job = GridJob(
-            model=space.model,
-            cluster=choice.cluster,
-            workload=space.workload,
-            axes=space.axes,
-            framework=choice.framework,
-        )
+        self.job = GridJob.on(choice, space, space.axes)
         rules = rules_of(choice.framework, space.constraints)
         self._conditionals = conditionals_of(choice.framework)
         self.reasons = {rule.name: rule.reason for rule in rules} | {

@@ -9,7 +9,6 @@ from primus_search.errors import ScheduleError
 from primus_search.schedule import (
     Costs,
     PassKind,
-    Placement,
     algorithm,
     build,
     lower_bound,
@@ -157,20 +156,14 @@ def test_many_rows_at_once_are_the_rows_one_by_one(name: str, data: st.DataObjec
         else (lambda: rng.uniform(0.5, 1.5, (rows, n)))
     )
     columns = CostColumns(forward=column(), backward=column(), weight=column(), comm=rng.uniform(0, 0.2, (rows, n - 1)))
-    pairs = (
-        data.draw(st.sampled_from(["sequential", "atomic"]))
-        if table.placement is Placement.BIDIRECTIONAL
-        else "sequential"
-    )
-    makespan, span = simulate_many(table, columns, pairs=pairs)
-    walked, _ = simulate_many(table, columns, pairs=pairs, skip_periods=False)
+    makespan, span = simulate_many(table, columns)
+    walked, _ = simulate_many(table, columns, skip_periods=False)
     for i in range(rows):
         one = simulate(
             table,
             Costs(
                 forward=columns.forward[i], backward=columns.backward[i], weight=columns.weight[i], comm=columns.comm[i]
             ),
-            pairs=pairs,
         )
         assert makespan[i] == pytest.approx(one.makespan, rel=1e-11)
         assert span[i] == pytest.approx(one.span, rel=1e-11)

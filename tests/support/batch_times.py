@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 from primus_search.errors import ScheduleError
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.simulation.batch import run_columns
-from primus_search.schedule.simulation.timeline import Pairs
 from primus_search.schedule.table import Table, rank_of_stage
 
 
@@ -26,9 +25,7 @@ class CostColumns:
     comm: Floats
 
 
-def simulate_many(
-    table: Table, costs: CostColumns, *, pairs: Pairs = "sequential", skip_periods: bool = True
-) -> tuple[Floats, Floats]:
+def simulate_many(table: Table, costs: CostColumns, *, skip_periods: bool = True) -> tuple[Floats, Floats]:
     """Makespan and span of one order for every row of costs; what `simulate` returns, row by row."""
     num_rows = max(np.shape(column)[0] for column in (costs.forward, costs.backward, costs.weight, costs.comm))
     f, b, w = (
@@ -36,7 +33,7 @@ def simulate_many(
         for name, column in (("forward", costs.forward), ("backward", costs.backward), ("weight", costs.weight))
     )
     hops = _per_hop(table, costs.comm, num_rows)
-    return run_columns(table, np.stack([f, b, w, b + w]), hops, 0.0, pairs == "atomic", skip_periods)
+    return run_columns(table, np.stack([f, b, w, b + w]), hops, skip_periods=skip_periods)
 
 
 def _per_stage(name: str, column: ArrayLike, num_rows: int, stages: int, copies: int) -> Floats:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.schedule.algorithms.interleaved import balanced, in_groups, runs
+from primus_search.schedule.algorithms.interleaved import balanced, in_groups, published_cut
 from primus_search.schedule.optimise.loop_search import fastest_loop
 from primus_search.schedule.optimise.portfolio import own_limit
 from primus_search.schedule.registry import TOLERANCE, Request, register
@@ -52,11 +52,11 @@ def _patterns(request: Request, group: int) -> Iterator[Table]:
     p, m, v = request.stages, request.microbatches, request.virtual_stages
     behind = p - 1 - np.arange(p)
     whole, rest = divmod(m, group)
-    cuts = [(group,) * whole + ((rest,) if rest else ())]
+    cuts = [published_cut(m, group)]
     if rest and v > 1:
         cuts += [(group,) * (whole + 1), balanced(m, max(1, whole))]
     for slope in (1, 2) if v > 1 else (1, 2, 3):
         for sizes in cuts:
             table = in_groups(request, sizes, (v - 1) * sizes[0] + slope * behind)
-            if runs(table):
+            if table.is_finite:
                 yield table

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.errors import ScheduleError
 from primus_search.schedule.patterns import times_of, warm_steady_cool
 from primus_search.schedule.registry import TOLERANCE, Request, register
 from primus_search.schedule.table import Ints, Placement, Table
@@ -55,7 +54,7 @@ def _candidates(request: Request) -> Iterator[Alternation]:
     if v == 1:
         yield Alternation.of(request, (m,), behind)
         return
-    for sizes in _cuts(m, p) if request.group is None else [_published_cut(m, request.group)]:
+    for sizes in _cuts(m, p) if request.group is None else [published_cut(m, request.group)]:
         # The published warm-up counts places of groups that few micro-batches do not fill.
         nominal = request.group or (p if m < p else sizes[0])
         for group in sorted({sizes[0], max(sizes), nominal}):
@@ -70,7 +69,7 @@ def _candidates(request: Request) -> Iterator[Alternation]:
 def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
     """Ways to cut m micro-batches into groups that travel together; the first is the published one."""
     whole, rest = divmod(m, p)
-    cuts = [_published_cut(m, p)]
+    cuts = [published_cut(m, p)]
     if rest:
         cuts += [balanced(m, rounds) for rounds in (max(1, whole), whole + 1)]
         if whole:
@@ -79,7 +78,7 @@ def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(cuts))
 
 
-def _published_cut(m: int, group: int) -> tuple[int, ...]:
+def published_cut(m: int, group: int) -> tuple[int, ...]:
     """Groups of one size, what is left over last."""
     whole, rest = divmod(m, group)
     return (group,) * whole + ((rest,) if rest else ())
@@ -121,12 +120,3 @@ def balanced(m: int, rounds: int) -> tuple[int, ...]:
     """m micro-batches in as many groups as there are rounds, the larger ones first."""
     low, more = divmod(m, rounds)
     return (low + 1,) * more + (low,) * (rounds - more)
-
-
-def runs(table: Table) -> bool:
-    """Whether an order can finish."""
-    try:
-        table.links  # noqa: B018  (asking for the links is what finds a deadlock)
-    except ScheduleError:
-        return False
-    return True

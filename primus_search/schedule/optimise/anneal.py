@@ -9,11 +9,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from primus_search.schedule.optimise.list_scheduling import Dispatched, rows_per_rank
+from primus_search.schedule.optimise.list_scheduling import Dispatched
 from primus_search.schedule.registry import TOLERANCE, Request
-from primus_search.schedule.table import rank_of_stage
-
-F, B, W = 0, 1, 2
+from primus_search.schedule.simulation.pass_kernels import B, F, W
 
 MOST_ROWS = 1200
 """Above this many passes a move costs more time than it gains: the neighbourhood grows with the square."""
@@ -32,10 +30,10 @@ def anneal(request: Request, start: Dispatched, limit: float, target: float, wor
     if n > MOST_ROWS or start.makespan <= target + TOLERANCE:
         return start
     m, costs = request.microbatches, request.costs
-    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages).astype(np.int64)
+    ranks = request.ranks
     num_stages = len(ranks)
     sequence = (start.kind.astype(np.int64) * num_stages + start.stage) * m + start.micro_batch
-    offsets = np.arange(request.stages + 1, dtype=np.int64) * rows_per_rank(request)
+    offsets = np.arange(request.stages + 1, dtype=np.int64) * (n // request.stages)
     unit = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0)).max()
     moves = min(150_000, work // (RESTARTS * n))
     best, order, stale = start.makespan, sequence, 0

@@ -15,7 +15,6 @@ import numpy as np
 
 from primus_search.schedule.algorithms.automatic import v_auto, zb_auto
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.optimise.list_scheduling import stages_of_rank
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import PassKind, Placement, Table
@@ -128,7 +127,7 @@ def _ranks(model: Any, request: Request, start: dict[tuple[int, int, int], Any],
     # Whole activation units, rounded up: an order that fits in them fits.
     unit = 1_000_000
     limit = None if np.isinf(request.memory_limit) else int((request.memory_limit + TOLERANCE) * unit)
-    for stages in stages_of_rank(request):
+    for stages in request.stages_of_rank:
         passes = [
             model.new_fixed_size_interval_var(start[k, s, j], duration[k, s], "")
             for k in range(3) for s in stages for j in range(m)
@@ -149,7 +148,7 @@ def _ranks(model: Any, request: Request, start: dict[tuple[int, int, int], Any],
 def _by_start(request: Request, starts: np.ndarray) -> Table:
     """The order in which passes start, rank by rank; of passes that start at once the shorter one comes first."""
     kinds, stages, micros = [], [], []
-    for mine in stages_of_rank(request):
+    for mine in request.stages_of_rank:
         k, s, j = (a.ravel() for a in np.meshgrid(np.arange(3), mine, np.arange(request.microbatches), indexing="ij"))
         order = np.lexsort((request.costs.duration[k, s], starts[k, s, j]))
         kinds.append(k[order])

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 from numba import njit
 
-from primus_search.errors import ScheduleError
 from primus_search.schedule.table import Table
 
 
@@ -28,7 +27,7 @@ def extended(table: Table, microbatches: int) -> Table | None:
         if cuts[-1] < 0:
             continue
         longer = _longer(table, cuts, shift, shift * per_micro, more // shift, microbatches)
-        if _runs(longer):
+        if longer.is_finite:
             return longer
     return None
 
@@ -36,14 +35,6 @@ def extended(table: Table, microbatches: int) -> Table | None:
 def _shifts(more: int, most: int) -> list[int]:
     """Micro-batches per period that divide what is missing, few first."""
     return [shift for shift in range(1, min(more, most) + 1) if more % shift == 0]
-
-
-def _runs(table: Table) -> bool:
-    try:
-        table.links  # noqa: B018  (asking for the links is what finds a deadlock)
-    except ScheduleError:
-        return False
-    return True
 
 
 def _longer(table: Table, cuts: np.ndarray, shift: int, step: int, times: int, microbatches: int) -> Table:

@@ -11,7 +11,7 @@ Source: squeezing and reordering of arXiv:2405.15362, section 4.2, there on a gr
 import numpy as np
 from numba import njit
 
-F, B, W = 0, 1, 2
+from primus_search.schedule.simulation.pass_kernels import B, F, W
 
 WINDOW = 48
 """How many passes of a rank are looked back at for a gap: without a limit on activations it might be all of them."""

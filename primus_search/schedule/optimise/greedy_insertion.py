@@ -13,7 +13,7 @@ A forward waits until its activations fit from then on, those of the micro-batch
 import numpy as np
 from numba import njit
 
-F, B, W = 0, 1, 2
+from primus_search.schedule.simulation.pass_kernels import B, F, W
 
 TRIES = 10
 """Starts that are tried for every micro-batch, over the time of one period of work."""

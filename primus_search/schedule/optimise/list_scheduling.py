@@ -13,9 +13,7 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.registry import Request
-from primus_search.schedule.table import rank_of_stage
-
-F, B, W = 0, 1, 2
+from primus_search.schedule.simulation.pass_kernels import B, F, W
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +66,13 @@ class Dispatched:
     micro_batch: np.ndarray
 
 
-def rows_per_rank(request: Request) -> int:
-    """Passes each rank runs when B and W are apart."""
-    return 3 * request.virtual_stages * request.microbatches
-
-
-def stages_of_rank(request: Request) -> np.ndarray:
-    """(ranks, vpp) virtual stages of each rank, in the order a micro-batch meets them."""
-    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
-    return np.argsort(ranks, kind="stable").reshape(request.stages, request.virtual_stages)
-
-
 def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | None:
     """The order one policy gives under a limit on activations; None when even one micro-batch does not fit.
 
     `limit` is in micro-batches through one full rank, released at W.
     """
     costs = request.costs
-    of_rank = stages_of_rank(request)
+    of_rank = request.stages_of_rank
     durations = costs.duration[:3]
     unit = float(durations.sum(axis=0)[of_rank].sum(axis=1).max())
     owed = np.zeros(len(costs.activation))
@@ -94,8 +81,8 @@ def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | Non
         owed[stages] = np.cumsum(weights[::-1])[::-1] - weights
     makespan, kind, stage, micro_batch = _dispatch(
         request.microbatches,
-        rank_of_stage(request.placement, request.stages, request.virtual_stages).astype(np.int64),
-        of_rank.astype(np.int64),
+        request.ranks,
+        of_rank,
         durations,
         costs.comm,
         costs.activation,

@@ -76,8 +76,7 @@ def _published(request: Request, limit: float) -> Iterator[Contestant]:
     for habits in HABITS if request.virtual_stages == 1 else ():
         order = heuristic(request, habits, limit, half_at_b=False)
         if order is not None:
-            table = partial(request.table, order.kind, order.stage, order.micro_batch)
-            yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=table)
+            yield order
 
 
 def _policies(request: Request) -> list[Policy]:

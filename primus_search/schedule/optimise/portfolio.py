@@ -8,7 +8,6 @@ search on single passes at the end.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, 
 from primus_search.schedule.optimise.split_backward import patiences, split_backward
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
-from primus_search.schedule.table import Table, rank_of_stage
+from primus_search.schedule.table import Table
 
 CONTEST_ROWS = 150_000
 """Passes that all contestants together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 5 ms."""
@@ -53,10 +52,11 @@ class Contestant:
     table: Callable[[], Table]
     again: "Callable[[Request], Contestant | None] | None" = None
 
-    def score(self, objective: Objective, grain: float) -> tuple[int, int]:
+    def score(self, request: Request) -> tuple[int, int]:
         """What decides, rounded so that float noise does not."""
+        grain = request.grain
         times = (round(self.makespan / grain), round(self.span / grain))
-        return times if objective is Objective.MAKESPAN else times[::-1]
+        return times if request.objective is Objective.MAKESPAN else times[::-1]
 
 
 Contest = Callable[[Request, float], Iterator[Contestant]]
@@ -104,8 +104,7 @@ def fastest(request: Request, limit: float, rules: Rules) -> Table:
 
 def _why_none(request: Request, limit: float) -> str:
     """Why no order fits: the rank that cannot hold one micro-batch, where there is one."""
-    ranks = rank_of_stage(request.placement, request.stages, request.virtual_stages)
-    needs = np.bincount(ranks, weights=request.costs.activation)
+    needs = np.bincount(request.ranks, weights=request.costs.activation)
     worst = int(needs.argmax())
     if needs[worst] > limit + TOLERANCE:
         return (
@@ -128,8 +127,7 @@ def _short_run(request: Request, rules: Rules) -> int:
 
 def by_score(request: Request) -> Callable[[Contestant], tuple[int, int]]:
     """Sorts contestants, best first."""
-    grain = 1e-11 * request.microbatches * float(request.costs.duration[:3].sum()) or 1.0
-    return lambda contestant: contestant.score(request.objective, grain)
+    return lambda contestant: contestant.score(request)
 
 
 def _best(request: Request, limit: float, rules: Rules) -> list[Contestant]:
@@ -152,9 +150,7 @@ def _best(request: Request, limit: float, rules: Rules) -> list[Contestant]:
 def _least_span(request: Request) -> float:
     """A span no order can beat: the work of the busiest rank."""
     work = request.costs.duration[:3].sum(axis=0)
-    of_rank = [work[rank_of_stage(request.placement, request.stages, request.virtual_stages) == r].sum()
-               for r in range(request.stages)]  # fmt: skip
-    return request.microbatches * float(max(of_rank))
+    return request.microbatches * float(max(work[stages].sum() for stages in request.stages_of_rank))
 
 
 def woven(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator[Contestant]:
@@ -179,11 +175,7 @@ def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> It
 def as_run(request: Request, table: Table, cost: int) -> Contestant:
     """An order as it is."""
     timeline = run(table, request.costs)
-    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=cost, table=partial(_same, table))
-
-
-def _same(table: Table) -> Table:
-    return table
+    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=cost, table=lambda: table)
 
 
 def _polished(request: Request, winner: Contestant, limit: float, work: int) -> Table:

@@ -7,17 +7,17 @@ Valid: one stage per rank. Table 5 of the paper follows to four decimals.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.optimise.list_scheduling import Dispatched
-from primus_search.schedule.registry import TOLERANCE, Objective, Request
+from primus_search.schedule.optimise.portfolio import Contestant
+from primus_search.schedule.registry import TOLERANCE, Request
+from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Table
-
-F, B, W = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +37,18 @@ class Habits:
 HABITS = tuple(Habits(eager=e, yields=y, spares=s) for e, y, s in product((False, True), repeat=3))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered(Dispatched):
-    """An order with its span."""
-
-    span: float
-
-
-def heuristic(request: Request, habits: Habits, limit: float, half_at_b: bool) -> Ordered | None:
+def heuristic(request: Request, habits: Habits, limit: float, half_at_b: bool) -> Contestant | None:
     """The order of one choice of habits within `limit` activations per rank; None where it does not fit."""
     costs = request.costs
     released = 0.5 if half_at_b else 0.0
-    makespan, span, kind, stage, micro_batch = _rounds(
+    makespan, span, *columns = _rounds(
         request.stages, request.microbatches, costs.duration[:3], costs.comm, costs.activation,
         np.array([1.0, -released, released - 1.0]), min(limit, 1e18) + TOLERANCE,
         habits.eager, habits.yields, habits.spares,
     )  # fmt: skip
     if not np.isfinite(makespan):
         return None
-    return Ordered(makespan=makespan, span=span, kind=kind, stage=stage, micro_batch=micro_batch)
+    return Contestant(makespan=makespan, span=span, cost=1, table=partial(request.table, *columns))
 
 
 def best_of_the_grid(request: Request, limit: float, half_at_b: bool) -> Table:
@@ -67,17 +60,8 @@ def best_of_the_grid(request: Request, limit: float, half_at_b: bool) -> Table:
     fitting = [order for order in found if order is not None]
     if not fitting:
         raise request.refuse(f"one micro-batch does not fit a memory limit of {limit:g} micro-batches of activations")
-    # Times are rounded to this, so that orders that differ by float noise are equals.
-    grain = 1e-11 * request.microbatches * float(request.costs.duration[:3].sum()) or 1.0
-    tables = [request.table(order.kind, order.stage, order.micro_batch) for order in fitting]
-    scores = [_score(order, table, request.objective, grain) for order, table in zip(fitting, tables, strict=True)]
-    return tables[scores.index(min(scores))]
-
-
-def _score(order: Ordered, table: Table, objective: Objective, grain: float) -> tuple[int, int, float]:
-    makespan, span = round(order.makespan / grain), round(order.span / grain)
-    first, second = (makespan, span) if objective is Objective.MAKESPAN else (span, makespan)
-    return first, second, float(peak_activations(table).max())
+    tables = [(order.score(request), order.table()) for order in fitting]
+    return min(tables, key=lambda found: (found[0], float(peak_activations(found[1]).max())))[1]
 
 
 @njit(cache=True)

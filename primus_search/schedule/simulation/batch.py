@@ -9,17 +9,14 @@ from primus_search.schedule.simulation.periods import Periods, find
 from primus_search.schedule.table import Table
 
 
-def run_columns(
-    table: Table, duration: Floats, hops: Floats, overlap: float = 0.0, atomic: bool = False, skip_periods: bool = True
-) -> tuple[Floats, Floats]:
+def run_columns(table: Table, duration: Floats, hops: Floats, *, skip_periods: bool = True) -> tuple[Floats, Floats]:
     """Makespan and span of one order for rows of costs: `duration[kind, stage of both copies, row]`, `hops` likewise.
 
-    `skip_periods=False` walks every pass. A hop is 0 behind the last stage of a copy and between stages of one rank.
+    Overlapped pairs run one after the other. `skip_periods=False` walks every pass. A hop is 0 behind the last stage of
+    a copy and between stages of one rank.
     """
     cut = find(table) if skip_periods else Periods.none(table)
-    makespan, span, _ = batch_kernels.run_rows(
-        *_laid_out(table, skip_periods), cut.count, duration, hops, overlap, atomic or overlap > 0.0
-    )
+    makespan, span, _ = batch_kernels.run_rows(*_laid_out(table, skip_periods), cut.count, duration, hops)
     return makespan, span
 
 
@@ -28,7 +25,7 @@ def _laid_out(table: Table, skip_periods: bool) -> tuple[Any, ...]:
     """The order as it is walked; see `batch_kernels.lay_out`."""
     cut, links = find(table) if skip_periods else Periods.none(table), table.links
     result: tuple[Any, ...] = batch_kernels.lay_out(
-        table.offsets, table.kind, table.stage, table.overlaps_next, links.source, links.hop, links.rank, links.order,
+        table.offsets, table.kind, table.stage, links.source, links.hop, links.rank, links.order,
         cut.cut, cut.step, cut.count, cut.lookback, cut.settled, len(table.rank_of_stage),
     )  # fmt: skip
     return result

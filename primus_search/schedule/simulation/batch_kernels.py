@@ -27,14 +27,13 @@ ALIKE = 1e-12
 
 
 @njit(cache=True)
-def lay_out(offsets, kind, stage, pair, source, hop, rank, order, cut, step, count, lookback, settled, num_stages):
+def lay_out(offsets, kind, stage, source, hop, rank, order, cut, step, count, lookback, settled, num_stages):
     """An order as blocks of passes: what comes before its periods, some periods, what comes after them.
 
     Returns per pass (rows, 5) the places of its own end, of the end of the pass before it on its rank, of that of its
-    input, the number of the hop in between and of its own time, then whether it runs as one with the next; where each
-    block begins; the number of the first period that stands for later ones, and how many do; the first place of the
-    ring and the passes of a period; places of the first and the last pass of every rank; which ends of periods are
-    `_live`; how many places there are.
+    input, the number of the hop in between and of its own time; where each block begins; the number of the first period
+    that stands for later ones, and how many do; the first place of the ring and the passes of a period; places of the
+    first and the last pass of every rank; which ends of periods are `_live`; how many places there are.
     Place 0 is the beginning of time; a pass without input gets it over hop `num_stages`, which takes no time.
     """
     p, n = len(offsets) - 1, len(kind)
@@ -62,7 +61,7 @@ def lay_out(offsets, kind, stage, pair, source, hop, rank, order, cut, step, cou
             begin[block + 1] += 1
     begin = np.cumsum(begin)
     following = begin[:-1].copy()
-    rows, as_one = np.empty((begin[-1], 5), np.uint32), np.empty(begin[-1], np.bool_)
+    rows = np.empty((begin[-1], 5), np.uint32)
     for i in order:
         block = part[i] + 1 if part[i] < count else periods + 1
         if block > periods and part[i] < count:
@@ -75,15 +74,13 @@ def lay_out(offsets, kind, stage, pair, source, hop, rank, order, cut, step, cou
         rows[to, 2] = place[source[i]] * LANES if has_input else 0
         rows[to, 3] = (hop[i] if has_input else num_stages) * LANES
         rows[to, 4] = (kind[i] * num_stages + stage[i]) * LANES
-        as_one[to] = pair[i]
     live = _live(offsets, source, rank, part, cut, step, within, length, count, lead, lookback)
-    first, last = np.zeros((p, 3), np.int64), np.zeros(p, np.int64)
+    first, last = np.zeros((p, 2), np.int64), np.zeros(p, np.int64)
     for r in range(p):
         i = offsets[r]
         first[r, 0], last[r] = place[i] * LANES, place[offsets[r + 1] - 1] * LANES
         first[r, 1] = (kind[i] * num_stages + stage[i]) * LANES
-        first[r, 2] = (kind[i + 1] * num_stages + stage[i + 1]) * LANES if pair[i] else -1
-    return rows, as_one, begin, lead, ring, stock, length, first, last, live, stock + ring * length
+    return rows, begin, lead, ring, stock, length, first, last, live, stock + ring * length
 
 
 @njit(cache=True)
@@ -168,31 +165,11 @@ def _advance(n, rows, end, time, wire):
         end[np.uint64(to + b)] = (ready if ready > free else free) + time[np.uint64(at + b)]
 
 
-@njit(cache=True, inline="always")
-def _advance_pair(n, rows, end, time, wire, hidden):
-    """Run passes n and n + 1 of all lanes as one; the first has run already, as if alone."""
-    for b in range(LANES):
-        first_s, second_s = time[rows[n, 4] + b], time[rows[n + 1, 4] + b]
-        start = max(end[rows[n, 0] + b] - first_s, end[rows[n + 1, 2] + b] + wire[rows[n + 1, 3] + b])
-        both = first_s + second_s - hidden * min(first_s, second_s)
-        end[rows[n, 0] + b] = start + both
-        end[rows[n + 1, 0] + b] = start + both
-
-
 @njit(cache=True)
-def _walk(begin, stop, rows, as_one, end, time, wire, hidden, atomic):
+def _walk(begin, stop, rows, end, time, wire):
     """Run a block of passes."""
-    if not atomic:
-        for n in range(begin, stop):
-            _advance(n, rows, end, time, wire)
-        return
-    n = begin
-    while n < stop:
+    for n in range(begin, stop):
         _advance(n, rows, end, time, wire)
-        if as_one[n]:
-            _advance_pair(n, rows, end, time, wire, hidden)
-            n += 1
-        n += 1
 
 
 @njit(cache=True)
@@ -231,14 +208,11 @@ def _load(rows_of_lanes, duration, hops, time, wire):
 
 
 @njit(cache=True)
-def _begin(first, end, time, atomic, begun):
+def _begin(first, end, time, begun):
     """When every rank's first pass began, by lane."""
     for r in range(len(first)):
         for b in range(LANES):
             begun[r, b] = end[first[r, 0] + b] - time[first[r, 1] + b]
-            if atomic and first[r, 2] >= 0:
-                both = time[first[r, 1] + b] + time[first[r, 2] + b]
-                begun[r, b] = end[first[r, 0] + b] - both
 
 
 @njit(cache=True)
@@ -286,8 +260,7 @@ def _find_period(k, at, then, end, taken, witness, cycle, pace, same, was, found
 
 
 @njit(cache=True)
-def _periods(begin, lead, ring, stock, length, first, live, places, count, rows, as_one, end, time, wire, hidden,
-             atomic, begun):  # fmt: skip
+def _periods(begin, lead, ring, stock, length, first, live, places, count, rows, end, time, wire, begun):
     """Simulate periods until every lane repeats itself or all are over, and write the last ones down; their number.
 
     A lane is over when it repeats itself and as many periods are left as a multiple of its cycle: its last periods are
@@ -303,10 +276,10 @@ def _periods(begin, lead, ring, stock, length, first, live, places, count, rows,
     k, left, next_search, next_snapshot, newest = 0, LANES, lead + 1, lead, -1
     while k < count and left > 0:
         block = 1 + (k if k < lead else lead + (k - lead) % ring)
-        _walk(begin[block], begin[block + 1], rows, as_one, end, time, wire, hidden, atomic)
+        _walk(begin[block], begin[block + 1], rows, end, time, wire)
         k += 1
         if k == 1:
-            _begin(first, end, time, atomic, begun)
+            _begin(first, end, time, begun)
         if k < lead:
             continue
         _stand(k, ring, stock, length, live, at)
@@ -337,8 +310,7 @@ def _periods(begin, lead, ring, stock, length, first, live, places, count, rows,
 
 
 @njit(cache=True)
-def run_rows(rows, as_one, begin, lead, ring, stock, length, first, last, live, places, count,
-             duration, hops, hidden, atomic):  # fmt: skip
+def run_rows(rows, begin, lead, ring, stock, length, first, last, live, places, count, duration, hops):
     """Makespan and span of one order for many rows of costs: `duration[kind, stage, row]`, `hops[stage, row]`.
 
     Also returns how many periods were walked, summed over blocks of lanes.
@@ -353,15 +325,14 @@ def run_rows(rows, as_one, begin, lead, ring, stock, length, first, last, live, 
     for low in range(0, num_rows, LANES):
         block = order[low : low + LANES]
         _load(block, duration, hops, time, wire)
-        _walk(begin[0], begin[1], rows, as_one, end, time, wire, hidden, atomic)
+        _walk(begin[0], begin[1], rows, end, time, wire)
         if count > 0:
             walked += _periods(
-                begin, lead, ring, stock, length, first, live, places, count, rows, as_one, end, time, wire, hidden,
-                atomic, begun,
-            )  # fmt: skip
+                begin, lead, ring, stock, length, first, live, places, count, rows, end, time, wire, begun
+            )
         else:
-            _begin(first, end, time, atomic, begun)
-        _walk(begin[blocks - 1], begin[blocks], rows, as_one, end, time, wire, hidden, atomic)
+            _begin(first, end, time, begun)
+        _walk(begin[blocks - 1], begin[blocks], rows, end, time, wire)
         for b, row in enumerate(block):
             for r in range(ranks):
                 over = end[last[r] + b]

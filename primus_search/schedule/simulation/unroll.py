@@ -8,7 +8,7 @@ that does not fit.
 import numpy as np
 from numba import njit
 
-F, B, W = 0, 1, 2
+from primus_search.schedule.simulation.pass_kernels import B, F, W
 
 FULL = -1
 """Instead of a leg: only a forward is left that does not fit, and no weight gradient that would make room."""
