@@ -109,9 +109,9 @@ def llama4(fields: Fields) -> Values:
     values = decoder(fields)
     fields.switch("use_qk_norm", True)
     num_layers, expert_hidden = values["num_layers"], values["ffn_hidden"]
-    step, chunk = fields.integer("interleave_moe_layer_step", 1), fields.integer("attention_chunk_size", 8192)
+    step, chunk = fields.integer("interleave_moe_layer_step", 1), fields.integer("attention_chunk_size")
     has_bias = fields.switch("attention_bias", False)
-    values["ffn_hidden"] = fields.integer("intermediate_size_mlp", 16384)
+    values["ffn_hidden"] = fields.integer("intermediate_size_mlp")
     values["moe"] = experts(fields, "local_experts", expert_ffn_hidden=expert_hidden, shared_ffn_hidden=expert_hidden)
     given = fields.items("moe_layers") if fields.has("moe_layers") else range(step - 1, num_layers, step)
     values["moe_layers"] = tuple(layer in given for layer in range(num_layers))
@@ -122,7 +122,7 @@ def llama4(fields: Fields) -> Values:
 
 def _chunked(fields: Fields, num_layers: int) -> list[bool]:
     """Which layers attend in chunks: by `layer_types`, else those with rotary embeddings (`no_rope_layers` has 1)."""
-    interval, given = fields.integer("no_rope_layer_interval", 4), fields.items("no_rope_layers")
+    interval, given = fields.integer("no_rope_layer_interval"), fields.items("no_rope_layers")
     if fields.items("layer_types"):
         words = ("chunked_attention", "full_attention")
         return [kind == words[0] for kind in layer_types(fields, num_layers, words)]
@@ -135,14 +135,14 @@ def _chunked(fields: Fields, num_layers: int) -> list[bool]:
 
 def gpt_oss(fields: Fields) -> Values:
     values = decoder(fields)
-    alternating = (fields.integer("sliding_window", 128), 0)
+    alternating = (fields.integer("sliding_window"), 0)
     found = windows(fields, values["num_layers"], every=False)
     values["windows"] = found or tuple(alternating[i % 2] for i in range(values["num_layers"]))
     fields.switch("attention_bias", True)
     top_k = "num_experts_per_tok" if fields.has("num_experts_per_tok") else "experts_per_token"
-    fields.integer("experts_per_token", 4)
+    fields.anything("experts_per_token")
     values["moe"] = experts(fields, "gpt_oss", top_k=fields.integer(top_k), expert_ffn_hidden=values["ffn_hidden"])
-    values["activation_clamp"] = fields.number("swiglu_limit", 7.0)
+    values["activation_clamp"] = fields.number("swiglu_limit")
     return values | {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
 
 
