@@ -223,17 +223,13 @@ def _add_gradients(
     projection: Projection,
 ) -> None:
     """Gradients and gathered weights; their exposed seconds share out what `Step.gradient_comm` says."""
-    cluster = job.cluster
-    d = job.degrees(one)
     dense, expert = params_per_rank(job, one)
     mine = ranks_of(one.order(0))[: len(s.counts)] == busiest_rank(s, one)
     window_b = (s.input_grad_s + s.weight_grad_s + s.recompute_s)[mine].sum()
     found = data_parallel(
-        cluster.network,
-        cluster.stack,
+        job,
         one,
-        dp=d.dp,
-        edp=d.edp,
+        job.degrees(one),
         dense_params=dense,
         expert_params=expert,
         backward_s=np.array([window_b]),

@@ -24,9 +24,9 @@ UPDATE, REPLICA_TERMS = 4, 5
 
 def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> Floats:
     """(rows, 5) seconds per step: gradient and weight traffic at most and at least, and the optimizer."""
-    cluster, workload = job.cluster, job.workload
+    cluster = job.cluster
     dense, expert = params_per_rank(job, c)
-    traffic_s = gradient_traffic(cluster, workload, c, dense, expert)
+    traffic_s = gradient_traffic(job, c, dense, expert)
     traffic_s[[REDUCE_MOST, REDUCE_LEAST]] += tied_gradient_s(job, c)
     d = job.degrees(c)
     replicas = d.dp * c.cp

@@ -56,19 +56,15 @@ def job(stack: Stack, *, model: Model = MODEL, network: Network = H100, workload
 
 
 def tensor(c: Candidates, kind: LayerKind = DENSE, stack: Stack = PLAIN, network: Network = H100, compute: float = 0.0):
-    return tensor_parallel(
-        job(stack, network=network), kind, c, forward_s=compute, input_grad_s=compute, weight_grad_s=compute
-    )
+    return tensor_parallel(job(stack, network=network), kind, c, compute)
 
 
 def gradients(c: Candidates, *, stack: Stack = PLAIN, world: int = 256, compute: float = 0.0) -> DataParallel:
     d = degrees(c, world=world, global_batch_size=WORKLOAD.global_batch_size)
     return data_parallel(
-        H100,
-        stack,
+        job(stack),
         c,
-        dp=d.dp,
-        edp=d.edp,
+        d,
         dense_params=np.full(len(c), 1e9),
         expert_params=np.full(len(c), 2e9),
         backward_s=compute,
@@ -79,11 +75,9 @@ def gradients(c: Candidates, *, stack: Stack = PLAIN, world: int = 256, compute:
 def sharded(c: Candidates, *, world: int = 256, forward_s: float = 0.0, backward_s: float = 0.0) -> LayerTraffic:
     d = degrees(c, world=world, global_batch_size=WORKLOAD.global_batch_size)
     return sharded_layer(
-        H100,
-        PLAIN,
+        job(PLAIN),
         c,
-        dp=d.dp,
-        edp=d.edp,
+        d,
         dense_params=np.full(len(c), 4e8),
         expert_params=np.full(len(c), 8e8),
         forward_s=forward_s,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.candidates import Candidates, CpComm, Sharding
+from primus_search.candidates import Candidates, CpComm, Degrees, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.context_parallel import context_parallel
@@ -59,9 +59,7 @@ def tensor(network: Network, c: Candidates) -> list[Comm]:
         job(network),
         LayerKind(True, 0),
         c,
-        forward_s=COMPUTE_S,
-        input_grad_s=COMPUTE_S,
-        weight_grad_s=COMPUTE_S,
+        COMPUTE_S,
     )
     return [got.forward, got.backward]
 
@@ -94,14 +92,17 @@ def experts(network: Network, c: Candidates) -> list[Comm]:
     return [got.forward, got.backward]
 
 
+def as_many_replicas(c: Candidates) -> Degrees:
+    """Replicas of every row, of any number: as many as samples of a micro-batch."""
+    return replace(job(NETWORKS[0]).degrees(c), dp=c.micro_batch_size, edp=c.micro_batch_size)
+
+
 def gradients(network: Network, c: Candidates) -> list[Comm]:
     params = 1e9 / c.tp
     got = data_parallel(
-        network,
-        STACK,
+        job(network),
         c,
-        dp=c.micro_batch_size,
-        edp=c.micro_batch_size,
+        as_many_replicas(c),
         dense_params=params,
         expert_params=params,
         backward_s=COMPUTE_S,
@@ -113,11 +114,9 @@ def gradients(network: Network, c: Candidates) -> list[Comm]:
 def shards(network: Network, c: Candidates) -> list[Comm]:
     params = 1e8 / c.tp
     got = sharded_layer(
-        network,
-        STACK,
+        job(network),
         c,
-        dp=c.micro_batch_size,
-        edp=c.micro_batch_size,
+        as_many_replicas(c),
         dense_params=params,
         expert_params=params,
         forward_s=COMPUTE_S,

@@ -90,15 +90,9 @@ def _ring(
     steps = ranks - 1.0
     one = send_s(network, kv, ring) / stack.efficiencies.network_efficiency
     two = send_s(network, 2.0 * kv, ring) / stack.efficiencies.network_efficiency
-    forward_left = exposed_s(
-        one,
-        np.asarray(forward_s) / ranks,
-        overlap=stack.communication.context_overlap,
-    )
-    backward_left = exposed_s(
-        two,
-        np.asarray(backward_s) / ranks,
-        overlap=stack.communication.context_overlap,
+    forward_left, backward_left = (
+        exposed_s(sent_s, np.asarray(core_s) / ranks, overlap=stack.communication.context_overlap)
+        for sent_s, core_s in ((one, forward_s), (two, backward_s))
     )
     return LayerTraffic(
         forward=comm("context-parallel ring forward", kv, steps, steps * one, steps * forward_left),

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding
+from primus_search.candidates import Bools, Candidates, Degrees, Floats, Fp8, Sharding
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.job import Job
 from primus_search.network import Network
-from primus_search.stack import Stack
 
 BF16_BYTES, FP8_BYTES = 2.0, 1.0
 
@@ -46,12 +46,10 @@ class DataParallel:
 
 
 def data_parallel(
-    network: Network,
-    stack: Stack,
+    job: Job,
     c: Candidates,
+    d: Degrees,
     *,
-    dp: Ints,
-    edp: Ints,
     dense_params: Floats,
     expert_params: Floats,
     backward_s: Floats | float,
@@ -68,19 +66,20 @@ def data_parallel(
     Formula: exposed = max(total - overlap * min(total, compute), one bucket) where the candidate overlaps, else the
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
     """
+    stack = job.stack
     is_sharded = (c.sharding == Sharding.DISTRIBUTED_OPTIMIZER) | (c.sharding == Sharding.ZERO2)
     replicates = is_sharded | (c.sharding == Sharding.NONE)
     weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
-    dense, experts = Group(dp * c.cp, c.tp), Group(edp, c.etp * c.ep)
-    shard = c.shard_ranks(dp * c.cp)
-    scatters = is_sharded & (shard == dp * c.cp)
+    dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)
+    shard = c.shard_ranks(d.dp * c.cp)
+    scatters = is_sharded & (shard == d.dp * c.cp)
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
     reduced = [
-        _reduce(network, stack, group, params * replicates, scatters, sent_bytes)
+        _reduce(job, group, params * replicates, scatters, sent_bytes)
         for group, params in ((dense, dense_params), (experts, expert_params))
     ]
     gathered = [
-        _buckets(network, stack, all_gather_s, group, params * is_sharded, weight_bytes)
+        _buckets(job, all_gather_s, group, params * is_sharded, weight_bytes)
         for group, params in ((Group(shard, c.tp), dense_params), (experts, expert_params))
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
@@ -88,10 +87,10 @@ def data_parallel(
     backward_left = np.maximum(backward_s - overlap * reduced[0].seconds, 0.0)
     forward_left = np.maximum(forward_s - gather_overlap * gathered[0].seconds, 0.0)
     return DataParallel(
-        dense_gradients=_row("dense gradients", stack, reduced[0], backward_s, overlap),
-        expert_gradients=_row("expert gradients", stack, reduced[1], backward_left, overlap),
-        dense_weights=_row("dense weights", stack, gathered[0], forward_s, gather_overlap),
-        expert_weights=_row("expert weights", stack, gathered[1], forward_left, gather_overlap),
+        dense_gradients=_row("dense gradients", reduced[0], backward_s, overlap),
+        expert_gradients=_row("expert gradients", reduced[1], backward_left, overlap),
+        dense_weights=_row("dense weights", gathered[0], forward_s, gather_overlap),
+        expert_weights=_row("expert weights", gathered[1], forward_left, gather_overlap),
     )
 
 
@@ -102,27 +101,25 @@ class _Buckets:
     seconds: Floats
 
 
-def _buckets(
-    network: Network, stack: Stack, collective: Collective, group: Group, params: Floats, element_bytes: Floats | float
-) -> _Buckets:
+def _buckets(job: Job, collective: Collective, group: Group, params: Floats, element_bytes: Floats | float) -> _Buckets:
     """All parameters in equal buckets of at most the stack's bucket size, one collective each."""
-    count = np.maximum(np.ceil(params / stack.sharding.gradient_bucket_params), 1.0)
+    count = np.maximum(np.ceil(params / job.stack.sharding.gradient_bucket_params), 1.0)
     message = params / count * element_bytes
-    seconds = (message > 0) * count * collective(network, message, group) / stack.efficiencies.network_efficiency
+    seconds = (
+        (message > 0) * count * collective(job.network, message, group) / job.stack.efficiencies.network_efficiency
+    )
     return _Buckets(message_bytes=message, count=count * (seconds > 0), seconds=seconds)
 
 
-def _reduce(
-    network: Network, stack: Stack, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats
-) -> _Buckets:
+def _reduce(job: Job, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats) -> _Buckets:
     def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
         scattered = reduce_scatter_s(network, message_bytes, members)
         return np.where(is_sharded, scattered, all_reduce_s(network, message_bytes, members))
 
-    return _buckets(network, stack, reduce_s, group, params, sent_bytes)
+    return _buckets(job, reduce_s, group, params, sent_bytes)
 
 
-def _row(operation: str, stack: Stack, sent: _Buckets, compute_s: Floats | float, overlap: Floats) -> Comm:
+def _row(operation: str, sent: _Buckets, compute_s: Floats | float, overlap: Floats) -> Comm:
     left = exposed_s(sent.seconds, compute_s, overlap=overlap)
     last = sent.seconds / np.maximum(sent.count, 1.0)
     return comm(operation, sent.message_bytes, sent.count, sent.seconds, np.maximum(left, last))

@@ -6,10 +6,10 @@ on few columns and are computed once per distinct key; the compute window is eac
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, degrees
+from primus_search.candidates import Bools, Candidates, Floats
 from primus_search.cluster import Cluster
 from primus_search.cost.traffic.data_parallel import data_parallel
-from primus_search.workload import Workload
+from primus_search.job import Job
 
 ENDLESS_S = 1e9
 """A window no traffic fills."""
@@ -19,18 +19,13 @@ REDUCE_MOST, REDUCE_LEAST, GATHER_MOST, GATHER_LEAST = range(4)
 """Rows of `gradient_traffic`: gradients and weights, with nothing to hide behind (most) and endless compute (least)."""
 
 
-def gradient_traffic(
-    cluster: Cluster, workload: Workload, c: Candidates, dense_params: Floats, expert_params: Floats
-) -> Floats:
+def gradient_traffic(job: Job, c: Candidates, dense_params: Floats, expert_params: Floats) -> Floats:
     """(4, rows) seconds per step, of the parameters one rank holds after tensor, expert and pipeline parallelism."""
-    d = degrees(c, world=cluster.world, global_batch_size=workload.global_batch_size)
     window = np.stack([np.zeros(len(c)), np.full(len(c), ENDLESS_S)])
     found = data_parallel(
-        cluster.network,
-        cluster.stack,
+        job,
         c,
-        dp=d.dp,
-        edp=d.edp,
+        job.degrees(c),
         dense_params=dense_params,
         expert_params=expert_params,
         backward_s=window,

@@ -31,7 +31,7 @@ def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[
     module_s = work.forward_module_s
     if np.any(c.tp > 1):
         gemms_s = module_s[Module.LINEAR] + module_s[Module.MLP]
-        tensor = tensor_parallel(job, kind, c, forward_s=gemms_s, input_grad_s=gemms_s, weight_grad_s=gemms_s)
+        tensor = tensor_parallel(job, kind, c, gemms_s)
         found.append((Part.TENSOR_COMM, tensor))
     if np.any(c.cp > 1):
         core_s = module_s[Module.CORE]
@@ -76,13 +76,10 @@ def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> tup
     if not np.any(c.sharding >= Sharding.FSDP2):
         return ()
     s = share(model, workload, cluster.stack, c, cluster.world)
-    d = job.degrees(c)
     layer = sharded_layer(
-        cluster.network,
-        cluster.stack,
+        job,
         c,
-        dp=d.dp,
-        edp=d.edp,
+        job.degrees(c),
         dense_params=layer_dense_params(model, kind, s),
         expert_params=layer_expert_params(model, s) if kind.is_moe else 0.0,
         forward_s=work.pass_s(Pass.FORWARD),
@@ -97,14 +94,10 @@ def sharded_ends(job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
     FSDP2's root module holds both: gathered before the first layer and kept until its gradients are scattered, with
     nothing to hide behind (torch/distributed/fsdp/_fully_shard: the root does not reshard after forward).
     """
-    model, cluster = job.model, job.cluster
-    if not cluster.stack.sharding.gathers_ends or not np.any(c.sharding >= Sharding.FSDP2):
+    model = job.model
+    if not job.stack.sharding.gathers_ends or not np.any(c.sharding >= Sharding.FSDP2):
         return ()
-    d = job.degrees(c)
-    return tuple(
-        kept_shard(cluster.network, cluster.stack, c, dp=d.dp, params=params / c.tp)
-        for params in (model.input_params, model.head_params)
-    )
+    return tuple(kept_shard(job, c, params / c.tp) for params in (model.input_params, model.head_params))
 
 
 def end_traffic_s(job: Job, c: Candidates) -> Floats:

@@ -15,23 +15,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Fp8, Ints, Sharding
+from primus_search.candidates import Candidates, Degrees, Floats, Fp8, Ints, Sharding
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
-from primus_search.network import Network
-from primus_search.stack import Stack
+from primus_search.job import Job
 
 BF16_BYTES, FP8_BYTES = 2.0, 1.0
 
 
 def sharded_layer(
-    network: Network,
-    stack: Stack,
+    job: Job,
     c: Candidates,
+    d: Degrees,
     *,
-    dp: Ints,
-    edp: Ints,
     dense_params: Floats | float,
     expert_params: Floats | float,
     forward_s: Floats | float,
@@ -47,12 +44,12 @@ def sharded_layer(
     Formula: forward exposed = AG - overlap * min(AG, forward); backward AG + RS (+ AR) against backward. Zero for rows
     that do not shard weights.
     """
-    is_sharded = c.sharding >= Sharding.FSDP2
+    stack, is_sharded = job.stack, c.sharding >= Sharding.FSDP2
     weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
-    is_one_group = (dp * c.cp == edp) & (c.tp == c.etp * c.ep)
+    is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
     joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
-    dense = _exchange(network, stack, c, (dense_params + joined) * is_sharded, weight_bytes, dp * c.cp, c.tp)
-    experts = _exchange(network, stack, c, apart * is_sharded, weight_bytes, edp, c.etp * c.ep)
+    dense = _exchange(job, c, (dense_params + joined) * is_sharded, weight_bytes, d.dp * c.cp, c.tp)
+    experts = _exchange(job, c, apart * is_sharded, weight_bytes, d.edp, c.etp * c.ep)
     gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
     both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
     message = dense.gathered_bytes + experts.gathered_bytes
@@ -66,15 +63,12 @@ def sharded_layer(
     )
 
 
-def kept_shard(network: Network, stack: Stack, c: Candidates, *, dp: Ints, params: Floats) -> LayerTraffic:
+def kept_shard(job: Job, c: Candidates, params: Floats) -> LayerTraffic:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
     is_sharded = c.sharding >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
-    one = _exchange(network, stack, c, params * is_sharded, weight_bytes, dp * c.cp, c.tp)
-    gather, scatter = (
-        one.gather_s / stack.efficiencies.network_efficiency,
-        one.reduce_s / stack.efficiencies.network_efficiency,
-    )
+    one = _exchange(job, c, params * is_sharded, weight_bytes, job.degrees(c).dp * c.cp, c.tp)
+    gather, scatter = (seconds / job.stack.efficiencies.network_efficiency for seconds in (one.gather_s, one.reduce_s))
     count = (one.gather_s > 0) * 1.0
     return LayerTraffic(
         forward=comm("sharded ends forward", one.gathered_bytes, count, gather, gather),
@@ -89,19 +83,11 @@ class _Exchange:
     reduce_s: Floats
 
 
-def _exchange(
-    network: Network,
-    stack: Stack,
-    c: Candidates,
-    params: Floats,
-    weight_bytes: Floats,
-    replicas: Ints,
-    stride: Ints,
-) -> _Exchange:
+def _exchange(job: Job, c: Candidates, params: Floats, weight_bytes: Floats, replicas: Ints, stride: Ints) -> _Exchange:
     """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them."""
-    shard = np.where(c.sharding == Sharding.HSDP, c.shard_ranks(replicas), replicas)
+    network, shard = job.network, np.where(c.sharding == Sharding.HSDP, c.shard_ranks(replicas), replicas)
     inside, across = Group(shard, stride), Group(replicas // shard, stride * shard)
-    gradient = params * state_bytes(stack, "gradient_comm_bytes", c.state_format)
+    gradient = params * state_bytes(job.stack, "gradient_comm_bytes", c.state_format)
     is_there = params > 0
     return _Exchange(
         gathered_bytes=params * weight_bytes,

@@ -35,16 +35,8 @@ def num_split_blocks(model: Model, kind: LayerKind) -> int:
     return has_mixer + (not kind.is_moe or model.beside_experts_hidden > 0)
 
 
-def tensor_parallel(
-    job: Job,
-    kind: LayerKind,
-    c: Candidates,
-    *,
-    forward_s: ArrayLike,
-    input_grad_s: ArrayLike,
-    weight_grad_s: ArrayLike,
-) -> LayerTraffic:
-    """Tensor-parallel traffic of one layer per micro-batch, given the seconds of GEMMs it may hide behind.
+def tensor_parallel(job: Job, kind: LayerKind, c: Candidates, gemms_s: ArrayLike) -> LayerTraffic:
+    """Tensor-parallel traffic of one layer per micro-batch, given the seconds of GEMMs it may hide behind, per pass.
 
     Formula, per block of `num_split_blocks`, x = tokens * H * 2 bytes, AG x halved where activations travel as FP8:
         sequence parallel   forward AG + RS;  backward AG + RS + AG, of which RS + AG run beside a GEMM
@@ -72,20 +64,14 @@ def tensor_parallel(
             full,
             np.where(sp, 2 * blocks, blocks) * (c.tp > 1),
             blocking,
-            exposed_s(
-                blocking,
-                forward_s,
-                overlap=overlap,
-            ),
+            exposed_s(blocking, gemms_s, overlap=overlap),
         ),
         backward=comm(
             "tensor-parallel backward",
             full,
             np.where(sp, 3 * blocks, blocks) * (c.tp > 1),
             beside_weight_grad + beside_input_grad + scale * np.where(sp, gather, 0.0),
-            _backward_exposed_s(
-                stack, overlap, sp, scale * gather, beside_weight_grad, beside_input_grad, input_grad_s, weight_grad_s
-            ),
+            _backward_exposed_s(stack, overlap, sp, scale * gather, beside_weight_grad, beside_input_grad, gemms_s),
         ),
     )
 
@@ -97,13 +83,12 @@ def _backward_exposed_s(
     gather_s: Floats,
     beside_weight_grad_s: Floats,
     beside_input_grad_s: Floats,
-    input_grad_s: ArrayLike,
-    weight_grad_s: ArrayLike,
+    gemms_s: ArrayLike,
 ) -> Floats:
     """Seconds of backward traffic on the critical path; each GEMM hides one stream of traffic only."""
     async_overlap = stack.communication.tensor_async_overlap
-    first = exposed_s(beside_input_grad_s, input_grad_s, overlap=async_overlap)
-    second = exposed_s(beside_weight_grad_s, weight_grad_s, overlap=async_overlap)
-    left = np.maximum(np.asarray(input_grad_s) - async_overlap * beside_input_grad_s, 0.0)
+    first = exposed_s(beside_input_grad_s, gemms_s, overlap=async_overlap)
+    second = exposed_s(beside_weight_grad_s, gemms_s, overlap=async_overlap)
+    left = np.maximum(np.asarray(gemms_s) - async_overlap * beside_input_grad_s, 0.0)
     blocking = np.where(sp, gather_s, 0.0)
     return first + second + exposed_s(blocking, left, overlap=overlap)
