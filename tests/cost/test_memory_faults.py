@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from primus_search.candidates import Candidates, Recompute, RecomputeMethod, Sharding
-from primus_search.cost.memory import memory_by_rank, project_memory, saved_tensors, share
+from primus_search.cost.memory import MemoryTable, memory_by_rank, saved_tensors, share
 from primus_search.cost.projection import Memory
 from primus_search.job import Job
 from primus_search.layout import BALANCED
@@ -24,7 +24,7 @@ WORK = Workload(seq_length=4096, global_batch_size=256)
 
 
 def project(model: Model = LLAMA_70B, *, nodes: int = 8, work: Workload = WORK, stack=FLASH, **columns) -> Memory:
-    return project_memory(Job(model, cluster(nodes, stack), work), Candidates.table(layouts=(BALANCED,), **columns))
+    return MemoryTable(Job(model, cluster(nodes, stack), work)).memory(Candidates.table(layouts=(BALANCED,), **columns))
 
 
 def test_w3_tensor_parallelism_shards_weights_gradients_and_optimizer() -> None:
@@ -137,10 +137,9 @@ def test_w9_memory_knows_the_schedule() -> None:
     names = ("v-min", "v-half", "1f1b", "interleaved")
     vpp = [2, 2, 1, 2]
     work = Workload(seq_length=4096, global_batch_size=64)
-    m = project_memory(
-        Job(LLAMA_70B, cluster(), work),
-        Candidates.table(pp=8, vpp=vpp, schedule=np.arange(4), schedules=names, layouts=(BALANCED,)),
-    )  # fmt: skip
+    m = MemoryTable(Job(LLAMA_70B, cluster(), work)).memory(
+        Candidates.table(pp=8, vpp=vpp, schedule=np.arange(4), schedules=names, layouts=(BALANCED,))
+    )
     assert (np.diff(m.activations) > 0).all()
     assert m.activations[2] / m.activations[1] == pytest.approx(8 / 5, rel=0.05)
 
@@ -169,7 +168,7 @@ def test_the_verdict_is_of_the_worst_rank_not_of_rank_0() -> None:
     c = Candidates.table(pp=8, recompute=int(Recompute.FULL), micro_batch_size=8, loss_fusion=False)
     ranks = memory_by_rank(Job(LLAMA_70B, cluster(), work), c)
     assert ranks.total.argmax() == 7
-    assert project_memory(Job(LLAMA_70B, cluster(), work), c).total[0] == pytest.approx(ranks.total[7], rel=1e-12)
+    assert MemoryTable(Job(LLAMA_70B, cluster(), work)).memory(c).total[0] == pytest.approx(ranks.total[7], rel=1e-12)
 
 
 def test_a_fused_loss_does_not_keep_the_logits_it_does_not_need() -> None:
@@ -197,6 +196,6 @@ def test_a_shape_no_schedule_serves_fits_nowhere_and_is_finite() -> None:
     # DualPipeV needs at least two micro-batches per stage; 61 layers do not split evenly over 8 stages.
     work = Workload(seq_length=4096, global_batch_size=15)
     c = Candidates.table(pp=8, tp=8, vpp=[2, 1], schedule=[0, 1], schedules=("dualpipev", "1f1b"), layouts=(BALANCED,))
-    m = project_memory(Job(LLAMA_70B, cluster(), work), c)
+    m = MemoryTable(Job(LLAMA_70B, cluster(), work)).memory(c)
     assert np.isfinite(m.total).all() and np.isfinite(m.allocator_slack).all()
     assert m.total[0] > 1e3 * HARDWARE.accelerator.hbm_bytes > 1e3 * m.total[1]

@@ -7,7 +7,7 @@ import pytest
 
 from primus_search.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
 from primus_search.cluster import Cluster
-from primus_search.cost.memory import fit_probability, memory_by_rank, project_memory, saved_tensors, share
+from primus_search.cost.memory import MemoryTable, fit_probability, memory_by_rank, saved_tensors, share
 from primus_search.cost.memory.activations import kept_by_operation
 from primus_search.cost.memory.live import held
 from primus_search.declare.hardware_files import load_hardware
@@ -177,15 +177,14 @@ def test_zero_stages_of_a_7_5b_model_on_64_devices(sharding: Sharding, gigabytes
     assert model.total_params == pytest.approx(7.5e9, rel=1e-6)
     stack = with_numbers(FLASH, {"gradient_bytes": 2.0, "sharded_gradient_bytes": 2.0})
     c = Candidates.table(sharding=int(sharding))
-    m = project_memory(Job(model, cluster(8, stack), Workload(seq_length=1, global_batch_size=64)), c)
+    m = MemoryTable(Job(model, cluster(8, stack), Workload(seq_length=1, global_batch_size=64))).memory(c)
     assert float((m.weights + m.gradients + m.optimizer)[0]) / GB == pytest.approx(gigabytes, rel=0.005)
 
 
 def test_megatron_distributed_optimizer_needs_6_plus_12_over_d_bytes() -> None:
     # Megatron-Core dist_optimizer.md: BF16 weights, FP32 gradients, 12 bytes of state over d replicas.
-    m = project_memory(
-        Job(LLAMA_70B, cluster(), Workload(seq_length=64, global_batch_size=8)),
-        Candidates.table(tp=2, sequence_parallel=True),
+    m = MemoryTable(Job(LLAMA_70B, cluster(), Workload(seq_length=64, global_batch_size=8))).memory(
+        Candidates.table(tp=2, sequence_parallel=True)
     )
     per_param = float((m.weights + m.gradients + m.optimizer)[0]) / (LLAMA_70B.total_params / 2)
     assert per_param == pytest.approx(6 + 12 / 4, rel=1e-3)
@@ -216,7 +215,7 @@ def test_the_first_rank_holds_what_its_schedule_says(schedule: str, vpp: int, pe
 def test_full_recompute_keeps_one_input_per_layer_and_one_layer_at_work() -> None:
     work = Workload(seq_length=8192, global_batch_size=8)
     full = Candidates.table(recompute=int(Recompute.FULL), recompute_method=int(RecomputeMethod.UNIFORM))
-    m = project_memory(Job(LLAMA_70B, cluster(), work), full)
+    m = MemoryTable(Job(LLAMA_70B, cluster(), work)).memory(full)
     layer = layer_bytes(LLAMA_70B, FLASH, 8192)
     inputs = 80 * 8192 * 8192 * 2
     assert float(m.activations[0]) == pytest.approx(inputs + 2 * 2 * 8192 * 8192, rel=1e-12)
@@ -230,15 +229,16 @@ def test_block_recompute_of_some_layers_keeps_the_others() -> None:
     some = Candidates.table(
         recompute=int(Recompute.FULL), recompute_method=int(RecomputeMethod.BLOCK), recompute_num_layers=[20, 60]
     )
-    m = project_memory(Job(LLAMA_70B, cluster(), work), some)
+    m = MemoryTable(Job(LLAMA_70B, cluster(), work)).memory(some)
     layer, unit = layer_bytes(LLAMA_70B, FLASH, 8192), 8192 * 8192 * 2
     assert np.diff(m.activations)[0] == pytest.approx(-40 * (layer - unit), rel=1e-12)
 
 
 def test_views_differ_by_slack_and_context() -> None:
     stack = replace(FLASH, memory=replace(FLASH.memory, activation_share=0.25))
-    m = project_memory(Job(LLAMA_70B, cluster(4, stack), Workload(seq_length=2048, global_batch_size=32)),
-                       Candidates.table(tp=8, sequence_parallel=True))  # fmt: skip
+    m = MemoryTable(Job(LLAMA_70B, cluster(4, stack), Workload(seq_length=2048, global_batch_size=32))).memory(
+        Candidates.table(tp=8, sequence_parallel=True)
+    )
     moving = m.activations + m.recompute_workspace + m.logits + m.workspace + m.collective_buffers
     assert (m.reserved - m.allocated)[0] == pytest.approx(0.25 * moving[0])
     assert (m.driver - m.reserved)[0] == pytest.approx(m.context[0])
@@ -248,7 +248,7 @@ def test_views_differ_by_slack_and_context() -> None:
 def test_what_only_the_driver_shows_is_in_no_view_of_torch() -> None:
     work, c = Workload(seq_length=2048, global_batch_size=32), Candidates.table(tp=8, sequence_parallel=True)
     stack = replace(FLASH, memory=replace(FLASH.memory, driver_bytes=7.0 * GB))
-    plain, more = (project_memory(Job(LLAMA_70B, cluster(4, s), work), c) for s in (FLASH, stack))
+    plain, more = (MemoryTable(Job(LLAMA_70B, cluster(4, s), work)).memory(c) for s in (FLASH, stack))
     assert more.driver - plain.driver == pytest.approx(7.0 * GB)
     assert more.reserved == pytest.approx(plain.reserved)
 
@@ -257,7 +257,7 @@ def test_slack_gives_way_before_the_device_overflows() -> None:
     # PyTorch releases cached blocks and retries before it reports out of memory.
     tight = replace(FLASH, memory=replace(FLASH.memory, activation_share=50.0, tight_slack=0.0))
     work, c = Workload(seq_length=4096, global_batch_size=32), Candidates.table(tp=8, sequence_parallel=True)
-    m = project_memory(Job(LLAMA_70B, cluster(4, tight), work), c)
+    m = MemoryTable(Job(LLAMA_70B, cluster(4, tight), work)).memory(c)
     assert m.total[0] == pytest.approx(HARDWARE.accelerator.hbm_bytes)
     assert m.allocated[0] < 0.8 * HARDWARE.accelerator.hbm_bytes
 
@@ -267,7 +267,7 @@ def test_probability_of_fitting_is_half_at_the_limit_and_falls_with_need() -> No
         Workload(seq_length=4096, global_batch_size=64),
         Candidates.table(tp=8, micro_batch_size=[1, 2, 4, 8, 16, 32]),
     )
-    m = project_memory(Job(LLAMA_70B, cluster(2), work), c)
+    m = MemoryTable(Job(LLAMA_70B, cluster(2), work)).memory(c)
     p = fit_probability(m, HARDWARE.accelerator)
     assert (np.diff(p) <= 0).all() and p[0] > 0.99 and p[-1] < 0.01
     exact = replace(HARDWARE.accelerator, hbm_bytes=float((m.allocated + m.context)[0]))

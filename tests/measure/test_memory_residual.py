@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from primus_search.candidates import Candidates, Sharding
-from primus_search.cost.memory import project_memory
+from primus_search.cost.memory import MemoryTable
 from primus_search.declare.hardware_files import load_stack
 from primus_search.job import Job
 from primus_search.layout import BALANCED
@@ -57,7 +57,7 @@ FOUND = Residual(live_share=0.05, running_bytes=2e8, slack_share=0.1, context_by
 
 def test_the_point_estimate_grows_with_the_candidate_s_activations_and_once_per_device() -> None:
     here = cluster(1)
-    before = project_memory(Job(LLAMA_70B, here, WORK), Candidates.table(tp=[8, 4], layouts=(BALANCED,)))
+    before = MemoryTable(Job(LLAMA_70B, here, WORK)).memory(Candidates.table(tp=[8, 4], layouts=(BALANCED,)))
     after = with_residual(before, 1, FOUND, here, ROOM)
     own = here.accelerator.footprint.context_bytes
     assert after.total[0] == before.total[0]
@@ -81,7 +81,7 @@ def test_nine_of_ten_fit_where_the_bound_does_and_half_where_the_point_does(
 
 def test_the_upper_bound_keeps_cached_blocks_and_errs_on_what_was_not_measured() -> None:
     here = cluster(1)
-    memory = with_residual(project_memory(Job(LLAMA_70B, here, WORK), Candidates.table(tp=8)), 0, FOUND, here, ROOM)
+    memory = with_residual(MemoryTable(Job(LLAMA_70B, here, WORK)).memory(Candidates.table(tp=8)), 0, FOUND, here, ROOM)
     point = float(memory.allocated[0] + memory.context[0])
     comes = float((memory.allocated - memory.weights - memory.gradients - memory.optimizer)[0])
     exact = replace(

@@ -14,7 +14,7 @@ import pytest
 
 from primus_search.candidates import Candidates
 from primus_search.cluster import Cluster
-from primus_search.cost.memory import fit_probability, project_memory
+from primus_search.cost.memory import MemoryTable, fit_probability
 from primus_search.cost.projection import Memory
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.job import Job
@@ -45,7 +45,7 @@ def measured() -> tuple[tuple[MeasuredRun, Memory, float], ...]:
     table = measured_table(DATA)
     assert not table.skipped
     for case in table.runs:
-        memory = project_memory(case.job, case.candidates)
+        memory = MemoryTable(case.job).memory(case.candidates)
         views = {"allocated": memory.allocated, "reserved": memory.reserved, "driver": memory.driver}
         predicted = views[case.measured.peak_kind]
         rows.append((case, memory, float(predicted[0]) / case.measured.peak_bytes - 1.0))
@@ -133,7 +133,7 @@ def test_schedules_of_qwen3_235b_need_what_they_were_seen_to_need_and_one_runs_o
         schedules=names,
         layouts=(BALANCED,),
     )
-    m = project_memory(Job(model, cluster, Workload(seq_length=4096, global_batch_size=256)), c)
+    m = MemoryTable(Job(model, cluster, Workload(seq_length=4096, global_batch_size=256))).memory(c)
     gib = m.driver / 2**30
     assert gib[:7] == pytest.approx(list(seen.values()), rel=0.085)
     assert gib[[0, 5, 6]] == pytest.approx([261.58, 287.13, 278.82], rel=0.02)

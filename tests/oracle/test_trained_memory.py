@@ -11,7 +11,7 @@ from pathlib import Path
 
 from primus_search.accelerator import Footprint
 from primus_search.cluster import Cluster
-from primus_search.cost.memory import project_memory
+from primus_search.cost.memory import MemoryTable
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.job import Job
 from primus_search.lab.truth.case_space import WORKLOAD, legal
@@ -30,7 +30,7 @@ def errors() -> dict[str, float]:
             continue
         row = trained[case.name]
         host = replace(hardware.accelerator, hbm_bytes=1e12, footprint=Footprint(context_bytes=row["baseline_bytes"]))
-        memory = project_memory(Job(case.model, replace(cluster, accelerator=host), WORKLOAD), case.row)
+        memory = MemoryTable(Job(case.model, replace(cluster, accelerator=host), WORKLOAD)).memory(case.row)
         found[case.name] = float(memory.total[0]) / row["trained_bytes"] - 1.0
     assert len(found) == len(trained)
     return found

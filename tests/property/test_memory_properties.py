@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_search.candidates import Candidates, Fp8, PipelineOrder, Recompute, Sharding
-from primus_search.cost.memory import MemoryTable, memory_by_rank, project_memory
+from primus_search.cost.memory import MemoryTable, memory_by_rank
 from primus_search.cost.memory.live import held, telling_microbatches
 from primus_search.job import Job
 from primus_search.layout import BALANCED
@@ -46,7 +46,7 @@ def candidates(draw: st.DrawFn) -> dict[str, object]:
 
 
 def total(model_name: str, row: dict[str, object], **changed: object) -> np.ndarray:
-    return project_memory(Job(MODELS[model_name], CLUSTER, WORK), Candidates.table(**{**row, **changed})).total
+    return MemoryTable(Job(MODELS[model_name], CLUSTER, WORK)).memory(Candidates.table(**{**row, **changed})).total
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -54,7 +54,7 @@ def total(model_name: str, row: dict[str, object], **changed: object) -> np.ndar
 @given(row=candidates())
 def test_each_stage_of_zero_needs_no_more_state(model: str, row: dict[str, object]) -> None:
     stages = [int(Sharding.NONE), int(Sharding.DISTRIBUTED_OPTIMIZER), int(Sharding.ZERO2), int(Sharding.FSDP2)]
-    m = project_memory(Job(MODELS[model], CLUSTER, WORK), Candidates.table(**{**row, "sharding": stages}))
+    m = MemoryTable(Job(MODELS[model], CLUSTER, WORK)).memory(Candidates.table(**{**row, "sharding": stages}))
     assert (np.diff(m.weights + m.gradients + m.optimizer) <= 1e-3).all()
     assert (np.diff(m.total[:3]) <= 1e-3).all()
 
@@ -90,7 +90,7 @@ def test_a_larger_micro_batch_or_an_unfused_loss_never_needs_less(model: str, ro
 @given(row=candidates())
 def test_parts_add_up_and_the_worst_rank_is_the_worst_rank(model: str, row: dict[str, object]) -> None:
     c = Candidates.table(**row)
-    m = project_memory(Job(MODELS[model], CLUSTER, WORK), c)
+    m = MemoryTable(Job(MODELS[model], CLUSTER, WORK)).memory(c)
     parts = [m.__getattribute__(f.name) for f in fields(m)]
     assert all((part >= 0).all() for part in parts)
     assert np.sum(parts) == pytest.approx(m.total[0], rel=1e-12)

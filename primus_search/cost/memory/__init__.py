@@ -4,14 +4,14 @@ share        what one device sees of model and micro-batch       parameters   we
 activations  what waits for backward, tensor by tensor           logits       head and loss
 buffers      collectives and weight gradients in flight          runtime      context, communicators, slack
 live, ranks  micro-batches and layers each pipeline rank holds   price        bytes of each
-table        all of it over chunks of candidates                 project      the same as plain functions
+table        all of it over chunks of candidates                 rank_memory  of one candidate, rank by rank
 fit          does it fit, and how surely
 """
 
 from primus_search.cost.memory.activations import LayerActivations, layer_activations, saved_tensors
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.fit import fit_probability, fit_verdict
-from primus_search.cost.memory.rank_memory import memories_by_rank, memory_by_rank, project_memory
+from primus_search.cost.memory.rank_memory import memories_by_rank, memory_by_rank
 from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import Share, share
 
@@ -25,7 +25,6 @@ __all__ = [
     "layer_activations",
     "memories_by_rank",
     "memory_by_rank",
-    "project_memory",
     "saved_tensors",
     "share",
 ]

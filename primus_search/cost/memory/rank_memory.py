@@ -12,17 +12,9 @@ from primus_search.cost.projection import Memory
 from primus_search.job import Job
 
 
-def project_memory(job: Job, c: Candidates) -> Memory:
-    """Bytes on the worst pipeline rank of every candidate, by part; `.total` is what the driver would show.
-
-    A search that comes back with chunk after chunk keeps a `MemoryTable` instead.
-    """
-    return MemoryTable(job).memory(c)
-
-
-def memory_by_rank(job: Job, c: Candidates, row: int = 0) -> Memory:
-    """Memory of one candidate on every pipeline rank: columns of length pp, each rank at its own worst moment."""
-    return memories_by_rank(job, c.take(slice(row, row + 1)))[0]
+def memory_by_rank(job: Job, c: Candidates) -> Memory:
+    """Memory of the first candidate on every pipeline rank: columns of length pp, each at its rank's worst moment."""
+    return memories_by_rank(job, c.take(slice(1)))[0]
 
 
 def memories_by_rank(job: Job, c: Candidates) -> list[Memory]:
