@@ -9,7 +9,7 @@ from primus_search.lazy import loader
 
 if TYPE_CHECKING:
     from primus_search.exploration.funnel import Options, run_search
-    from primus_search.exploration.result import ClusterResult, RankingTable, SearchResult, ladder
+    from primus_search.exploration.result import ClusterResult, RankingTable, SearchResult
     from primus_search.exploration.run_folder.folder import RunFolder, StoreError, default_folder, summary
 
 __all__ = [
@@ -20,13 +20,12 @@ __all__ = [
     "SearchResult",
     "StoreError",
     "default_folder",
-    "ladder",
     "run_search",
     "summary",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("ClusterResult", "RankingTable", "SearchResult", "ladder"), "result"),
+    **dict.fromkeys(("ClusterResult", "RankingTable", "SearchResult"), "result"),
     **dict.fromkeys(("Options", "run_search"), "funnel"),
     **dict.fromkeys(("RunFolder", "StoreError", "default_folder", "summary"), "run_folder.folder"),
 }

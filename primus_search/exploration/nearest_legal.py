@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of
+from primus_search.exploration.trials import Broken, Figures, Judge, Values
 from primus_search.knobs import KNOB
 from primus_search.space import AXES, AxisValue
 from primus_search.space.auto import auto_values
@@ -40,15 +38,11 @@ def nearest_legal(judge: Judge, values: Values, broken: tuple[Broken, ...]) -> N
         if size * len(choices) > MOST_TRIED:
             continue
         axes[name], size = choices, size * len(choices)
-    candidates, rows = judge.legal(axes)
-    if not rows:
+    found = judge.nearest(axes, values)
+    if found is None:
         return None
-    distance = np.array([sum(row[name] != values[name] for name in AXES) for row in rows])
-    near = np.flatnonzero(distance == distance.min())
-    projection = judge.projector.project(candidates.take(near))
-    best = int(np.lexsort((projection.step.total, projection.headroom_bytes < 0))[0])
-    changes = {name: value for name, value in rows[int(near[best])].items() if value != values[name]}
-    return NearestLegal(changes=changes, figures=figures_of(projection, best))
+    changes = {name: value for name, value in found[0].items() if value != values[name]}
+    return NearestLegal(changes=changes, figures=found[1])
 
 
 def _choices(judge: Judge, name: str, values: Values) -> tuple[AxisValue, ...]:

@@ -229,22 +229,26 @@ class Judge:
             if size * len(values) > MOST_FOLLOWING:
                 break
             axes[axis], size = values, size * len(values)
-        candidates, rows = self.legal(axes)
-        if not rows:
-            return None
-        distance = np.array([len(_changes(base, asked, row)) for row in rows])
-        near = np.flatnonzero(distance <= distance.min() + 1)
-        projection = self.projector.project(candidates.take(near))
-        misses = projection.headroom_bytes < 0
-        best = int(np.lexsort((projection.step.total, distance[near], misses))[0])
-        return rows[int(near[best])], figures_of(projection, best)
+        return self.nearest(axes, base, further=1)
 
-    def legal(self, axes: Mapping[str, tuple[AxisValue, ...]]) -> tuple[Candidates, list[Values]]:
-        """Every legal row of a grid on this cluster, as a table and as values."""
+    def nearest(
+        self, axes: Mapping[str, tuple[AxisValue, ...]], base: Values, *, further: int = 0
+    ) -> tuple[Values, Figures] | None:
+        """Of the legal rows of a grid on this cluster one that fits, then that of fewest changes, then the fastest.
+
+        Rows with more changes than the least and `further` are not looked at.
+        """
         grid = tuple(Axis(name=name, values=values) for name, values in axes.items())
         enumerator = Enumerator(replace(self.space, axes=grid, clusters=(self.choice,)))
         candidates = enumerator.chunk(0, enumerator.size).candidates
-        return candidates, [values_of(candidates, i) for i in range(len(candidates))]
+        if not len(candidates):
+            return None
+        rows = [values_of(candidates, i) for i in range(len(candidates))]
+        distance = np.array([sum(row[name] != base[name] for name in AXES) for row in rows])
+        near = np.flatnonzero(distance <= distance.min() + further)
+        projection = self.projector.project(candidates.take(near))
+        best = int(np.lexsort((projection.step.total, distance[near], projection.headroom_bytes < 0))[0])
+        return rows[int(near[best])], figures_of(projection, best)
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""

@@ -18,7 +18,7 @@ from primus_search.model.kimi_delta_attention import KimiDeltaAttention
 from primus_search.model.latent_attention import LatentAttention, LatentMixer
 from primus_search.model.lightning_attention import LightningAttention
 from primus_search.model.mamba2 import Mamba2
-from primus_search.model.mixer import Mixer, NoMixer, Split, WeightMatrix
+from primus_search.model.mixer import Mixer, NoMixer, Split
 from primus_search.model.short_convolution import ShortConvolution
 from primus_search.model.tower import Tower
 
@@ -43,6 +43,5 @@ __all__ = [
     "ShortConvolution",
     "Split",
     "Tower",
-    "WeightMatrix",
     "encoder_model",
 ]

@@ -5,20 +5,15 @@ simulate(table, costs).makespan
 """
 
 from primus_search.schedule.bounds import lower_bound
-from primus_search.schedule.costs import Costs, StageCosts
+from primus_search.schedule.costs import Costs
 from primus_search.schedule.registry import (
-    ALIASES,
-    UNIT_COSTS,
     Algorithm,
-    Objective,
-    Request,
     algorithm,
     build,
     names,
     order_for,
     peak_activations_for,
     ranks_of,
-    register,
     registered,
     warm_up,
 )
@@ -26,16 +21,11 @@ from primus_search.schedule.simulation.timeline import Timeline, peak_activation
 from primus_search.schedule.table import PassKind, Placement, RankOrder, Table
 
 __all__ = [
-    "ALIASES",
-    "UNIT_COSTS",
     "Algorithm",
     "Costs",
-    "Objective",
     "PassKind",
     "Placement",
     "RankOrder",
-    "Request",
-    "StageCosts",
     "Table",
     "Timeline",
     "algorithm",
@@ -46,7 +36,6 @@ __all__ = [
     "peak_activations",
     "peak_activations_for",
     "ranks_of",
-    "register",
     "registered",
     "simulate",
     "warm_up",

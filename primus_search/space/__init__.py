@@ -2,7 +2,7 @@
 
 from primus_search.space.auto import auto_values, word_values
 from primus_search.space.constraints import ConstraintError, parse
-from primus_search.space.enumerate import Chunk, Enumerator
+from primus_search.space.enumerate import Enumerator
 from primus_search.space.types import (
     AXES,
     Axis,
@@ -20,7 +20,6 @@ __all__ = [
     "Axis",
     "AxisValue",
     "BenchmarkSettings",
-    "Chunk",
     "ClusterChoice",
     "Constraint",
     "ConstraintError",

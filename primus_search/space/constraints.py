@@ -81,7 +81,7 @@ class _Value:
 def parse(text: str) -> Predicate:
     """The predicate of a constraint. Raises ConstraintError with the position and, for a name, the nearest known."""
     reader = _Reader(text)
-    condition = reader.condition(_tree(text), 0)
+    condition = reader.of_sort("switch", _tree(text), 0)
     return Predicate(text=text, names=tuple(dict.fromkeys(reader.names)), evaluate=condition.evaluate)
 
 
@@ -132,16 +132,20 @@ class _Reader:
         match node:
             case ast.BoolOp():
                 operation = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-                parts = [self.condition(one, depth + 1) for one in node.values]
+                parts = [self.of_sort("switch", one, depth + 1) for one in node.values]
                 return reduce(lambda left, right: _both(operation, left, right, "switch"), parts)
             case ast.UnaryOp(op=ast.Not()):
-                return _not(self.condition(node.operand, depth + 1), node.col_offset)
+                return _not(self.of_sort("switch", node.operand, depth + 1), node.col_offset)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd()):
-                sign, number = -1.0 if isinstance(node.op, ast.USub) else 1.0, self.number(node.operand, depth + 1)
+                sign = -1.0 if isinstance(node.op, ast.USub) else 1.0
+                number = self.of_sort("number", node.operand, depth + 1)
                 evaluate = number.evaluate
                 return _Value("number", lambda job, c: sign * evaluate(job, c), node.col_offset, number.end)
             case ast.BinOp() if type(node.op) in _ARITHMETIC:
-                left, right = self.number(node.left, depth + 1), self.number(node.right, depth + 1)
+                left, right = (
+                    self.of_sort("number", node.left, depth + 1),
+                    self.of_sort("number", node.right, depth + 1),
+                )
                 return _both(_ARITHMETIC[type(node.op)], left, right, "number")
             case ast.Compare():
                 return self.comparison(node, depth)
@@ -155,18 +159,11 @@ class _Reader:
             node.col_offset,
         )
 
-    def condition(self, node: ast.expr, depth: int) -> _Value:
-        """A value that is true or false."""
+    def of_sort(self, sort: Sort, node: ast.expr, depth: int) -> _Value:
+        """A condition (`switch`), or a number to calculate with."""
         value = self.value(node, depth)
-        if value.sort != "switch":
-            raise ConstraintError("a condition compares something: write for example `tp <= 8`", value.start)
-        return value
-
-    def number(self, node: ast.expr, depth: int) -> _Value:
-        """A value to calculate with."""
-        value = self.value(node, depth)
-        if value.sort != "number":
-            raise ConstraintError("arithmetic needs numbers on both sides", value.start)
+        if value.sort != sort:
+            raise ConstraintError(_OTHER_SORT[sort], value.start)
         return value
 
     def comparison(self, node: ast.Compare, depth: int) -> _Value:
@@ -229,6 +226,10 @@ class _Reader:
         return _Value("number", lambda job, c: c[name].astype(np.float64), start, end)
 
 
+_OTHER_SORT: dict[Sort, str] = {
+    "switch": "a condition compares something: write for example `tp <= 8`",
+    "number": "arithmetic needs numbers on both sides",
+}
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: np.less,
     ast.LtE: np.less_equal,

@@ -9,29 +9,13 @@ its source or the date of its fit. Shares lie in 0..1: 0 hides nothing, 1 hides 
 One module per group; each field is documented where it stands.
 """
 
-from primus_search.stack.communication import Communication
-from primus_search.stack.efficiencies import Efficiencies
 from primus_search.stack.error_bands import ErrorBand
-from primus_search.stack.expert_layers import ExpertLayers
-from primus_search.stack.host_overheads import HostOverheads
-from primus_search.stack.kept_memory import KeptMemory
-from primus_search.stack.kernels import Kernels
-from primus_search.stack.precision import Precision
 from primus_search.stack.record import GROUP_OF, GROUPS, Stack, number_of, with_numbers
-from primus_search.stack.replica_traffic import ReplicaTraffic
 
 __all__ = [
     "GROUPS",
     "GROUP_OF",
-    "Communication",
-    "Efficiencies",
     "ErrorBand",
-    "ExpertLayers",
-    "HostOverheads",
-    "KeptMemory",
-    "Kernels",
-    "Precision",
-    "ReplicaTraffic",
     "Stack",
     "number_of",
     "with_numbers",

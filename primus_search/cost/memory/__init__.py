@@ -8,18 +8,14 @@ table        all of it over chunks of candidates                 rank_memory  of
 fit          does it fit, and how surely
 """
 
-from primus_search.cost.memory.activations import LayerActivations, layer_activations, saved_tensors
+from primus_search.cost.memory.activations import layer_activations, saved_tensors
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.fit import fit_probability, fit_verdict
 from primus_search.cost.memory.rank_memory import memories_by_rank, memory_by_rank
-from primus_search.cost.memory.saved import Saved
-from primus_search.cost.memory.share import Share, share
+from primus_search.cost.memory.share import share
 
 __all__ = [
-    "LayerActivations",
     "MemoryTable",
-    "Saved",
-    "Share",
     "fit_probability",
     "fit_verdict",
     "layer_activations",
