@@ -230,8 +230,7 @@ class Candidates:
         Source: AMD-AGI/Primus core/extensions/primus_turbo.py, PrimusTurboDeepEPTokenDispatcher: beyond stage 2,
         permute_max_token_num = tokens x ranks of the group x top_k.
         """
-        fixed: Bools = self.sync_free_stage >= FIXED_ROWS_STAGE
-        return fixed
+        return self.sync_free_stage >= FIXED_ROWS_STAGE
 
     def has_group_buffers(self, *, usual: bool) -> Bools:
         """Whether fused dispatch is HybridEP, under software whose own is (`usual`) unless told."""

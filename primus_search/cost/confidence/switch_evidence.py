@@ -90,8 +90,7 @@ def _nearest(rows: Ints, known: Ints) -> Ints:
     lacking = is_on[:, None, :] & (rows[:, None, :] != known[None, :, :])
     distance = lacking.sum(axis=2) + (lacking & (known == _DEFAULTS)[None, :, :]).sum(axis=2)
     best = known[distance.argmin(axis=1)]
-    found: Ints = np.where(is_on & (rows != best), best, rows)
-    return found
+    return np.where(is_on & (rows != best), best, rows)
 
 
 def _codes(table: Candidates) -> Ints:

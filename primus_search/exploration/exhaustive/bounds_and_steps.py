@@ -138,5 +138,4 @@ class Pipelines:
         return self._projector.step_of(rows, *after).total
 
     def _numbers(self, chosen: Bools) -> Ints:
-        numbers: Ints = np.flatnonzero(np.bincount(self._number[chosen], minlength=len(self._rows)))
-        return numbers
+        return np.flatnonzero(np.bincount(self._number[chosen], minlength=len(self._rows)))

@@ -56,8 +56,7 @@ class Bundles:
     def count(self, cells: Ints) -> Ints:
         """Bundles of each of these cells."""
         number = self._enumerator.class_of_cell[cells]
-        found: Ints = self._first_of_class[number + 1] - self._first_of_class[number]
-        return found
+        return self._first_of_class[number + 1] - self._first_of_class[number]
 
     def of(self, cells: Ints) -> tuple[Ints, Ints]:
         """Cell and bundle of every bundle of these cells."""
@@ -66,8 +65,7 @@ class Bundles:
 
     def first_number(self, cells: Ints, bundle: Ints) -> Ints:
         """The smallest candidate number in each bundle."""
-        numbers: Ints = self._enumerator.starts[cells] + self.place[self.first[bundle]]
-        return numbers
+        return self._enumerator.starts[cells] + self.place[self.first[bundle]]
 
     def lines(self, cells: Ints, bundle: Ints) -> Spread:
         """All candidates of some bundles."""

@@ -28,5 +28,4 @@ class Groups:
 
     def of(self, cells: Ints, inner: Ints) -> Ints:
         """Group of each pair of an outer cell and an inner combination, below 0 for none."""
-        numbers: Ints = self._first[cells] + self._precision[inner]
-        return numbers
+        return self._first[cells] + self._precision[inner]

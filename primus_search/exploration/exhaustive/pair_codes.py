@@ -54,8 +54,7 @@ class PairCodes:
     def rows(self, cells: Ints, inner: Ints) -> Floats:
         """The row of every pair, of a term that is one array."""
         codes = self.at(cells, inner)
-        found: Floats = self.memo.data[codes]
-        return found
+        return self.memo.data[codes]
 
 
 Reduce = Callable[[Ints, Ints, Ints], Sequence[Floats]]

@@ -39,8 +39,7 @@ def without_noise(figures: Floats) -> Floats:
     """
     bits = np.ascontiguousarray(figures, dtype=np.float64).view(np.int64)
     half, mask = np.int64(1 << (NOISE_BITS - 1)), np.int64(-(1 << NOISE_BITS))
-    rounded: Floats = ((bits + half) & mask).view(np.float64)
-    return rounded
+    return ((bits + half) & mask).view(np.float64)
 
 
 NO_ROWS = ShortlistRows(indices=np.zeros(0, dtype=np.int64), step_s=np.zeros(0), memory_bytes=np.zeros(0))
@@ -171,8 +170,7 @@ class GroupLimits:
         limits = np.full(last + max(-int(group.min()), 0), -np.inf)  # negative numbers read its end
         limits[:last] = np.resize(self.precision_s, last)
         limits[: len(self.full_s)] = np.minimum(limits[: len(self.full_s)], self.full_s)
-        admitted: Bools = bound_s <= limits[group]
-        return admitted
+        return bound_s <= limits[group]
 
     def tighter(self, other: "GroupLimits") -> "GroupLimits":
         """The smaller of both, where both are known."""
@@ -196,8 +194,7 @@ def starts_of(sorted_group: Ints) -> Ints:
 
 def lengths_of(sorted_group: Ints) -> Ints:
     """How long each run of equal numbers is."""
-    lengths: Ints = np.diff(starts_of(sorted_group), append=len(sorted_group))
-    return lengths
+    return np.diff(starts_of(sorted_group), append=len(sorted_group))
 
 
 NO_GROUPED = GroupedRows(rows=NO_ROWS, group=np.zeros(0, dtype=np.int64))
@@ -218,8 +215,7 @@ class Cut:
 
     def admits(self, bound_s: Floats, memory_bytes: Floats) -> Bools:
         """Whether a row whose step is at least `bound_s` and whose memory is exact can enter the list or frontier."""
-        admitted: Bools = (bound_s <= self.step_s) | self.may_reach_frontier(bound_s, memory_bytes)
-        return admitted
+        return (bound_s <= self.step_s) | self.may_reach_frontier(bound_s, memory_bytes)
 
     def may_reach_frontier(self, bound_s: Floats, memory_bytes: Floats) -> Bools:
         """Whether no frontier row with at most this memory is strictly faster than the bound."""
@@ -227,8 +223,7 @@ class Cut:
             return np.ones(len(bound_s), dtype=np.bool_)
         place = np.searchsorted(self.frontier.memory_bytes, memory_bytes, side="right") - 1
         best = np.where(place >= 0, self.frontier.step_s[np.maximum(place, 0)], np.inf)
-        reachable: Bools = bound_s <= best
-        return reachable
+        return bound_s <= best
 
     def tighter(self, other: "Cut") -> "Cut":
         """What a row must reach that neither cut excludes."""

@@ -68,8 +68,7 @@ class TaskOrder:
     def numbers(self, places: Ints) -> Ints:
         """The numbers of the candidates that stand at these places of the order."""
         at = np.searchsorted(self.starts, places, side="right") - 1
-        numbers: Ints = self.first[at] + places - self.starts[at]
-        return numbers
+        return self.first[at] + places - self.starts[at]
 
     def group_of(self, start: int) -> int:
         """The stretch between two of the most wanted marks in which a task begins; inside one, orders are the same."""
@@ -83,5 +82,4 @@ class TaskOrder:
             after = np.searchsorted(marks, cuts).clip(1, len(marks) - 1)
             near = np.where(cuts - marks[after - 1] < marks[after] - cuts, marks[after - 1], marks[after])
             cuts = np.where(np.abs(near - cuts) <= rows // 4, near, cuts)
-        found: Ints = np.unique(np.concatenate([[0], cuts, [size]]))
-        return found
+        return np.unique(np.concatenate([[0], cuts, [size]]))

@@ -139,8 +139,7 @@ def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: in
         return np.zeros(0, dtype=np.int64)
     lines = lines.take(fits)
     best = np.argsort(costs.pipelines(lines).bound_s(), kind="stable")[:most]
-    found: Ints = places[place_of[np.searchsorted(numbers, lines.indices[best])]]
-    return found
+    return places[place_of[np.searchsorted(numbers, lines.indices[best])]]
 
 
 def _searched_orders(enumerator: Enumerator) -> int:
