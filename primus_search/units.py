@@ -15,6 +15,12 @@ KIB, MIB, GIB = 1024.0, 1024.0**2, 1024.0**3
 
 BITS_PER_BYTE = 8.0
 
+BF16_BYTES, FP32_BYTES, FP8_BYTES = 2.0, 4.0, 1.0
+"""Of one element."""
+
+SECONDS_PER_MINUTE, SECONDS_PER_HOUR, SECONDS_PER_DAY = 60.0, 3600.0, 86_400.0
+HOURS_PER_DAY = 24.0
+
 # YAML suffix -> (suffix of the field, factor to the base unit)
 SUFFIXES: dict[str, tuple[str, float]] = {
     "B": ("bytes", 1.0),

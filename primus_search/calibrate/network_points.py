@@ -21,9 +21,9 @@ from primus_search.cost.laws.collectives import (
     all_to_all_s,
     reduce_scatter_s,
 )
-from primus_search.cost.traffic.expert_parallel import BF16_BYTES, FP8_BYTES, distinct_destinations
+from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.network import Network
-from primus_search.units import GB
+from primus_search.units import BF16_BYTES, FP8_BYTES, GB
 
 # The DeepEP and MORI benchmarks: experts and experts per token of the model they stand for (DeepSeek-V3).
 BENCHMARK_EXPERTS, BENCHMARK_TOP_K = 256, 8

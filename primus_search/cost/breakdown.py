@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
-from primus_search.cost.parts.layer import BF16_BYTES, layer_operations, shapes
+from primus_search.cost.parts.layer import layer_operations, shapes
 from primus_search.cost.parts.operations import Part, Pass, tally
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
 from primus_search.cost.projection import Projection
@@ -28,6 +28,7 @@ from primus_search.cost.traffic.layer_traffic import (
 from primus_search.job import Job
 from primus_search.model import LayerKind
 from primus_search.schedule import Costs, Timeline, order_for, ranks_of, simulate
+from primus_search.units import BF16_BYTES
 
 TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "host_copies")
 """Parts of `Step` whose seconds are the exposed traffic of layers."""

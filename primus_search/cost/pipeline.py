@@ -15,12 +15,13 @@ from primus_search.candidates import Bools, Candidates, Floats, Ints, PipelineOr
 from primus_search.cluster import Cluster
 from primus_search.cost.laws.collectives import Group, send_s
 from primus_search.cost.memo import Rows, in_order
-from primus_search.cost.parts.layer import BF16_BYTES, shapes
+from primus_search.cost.parts.layer import shapes
 from primus_search.cost.parts.operations import Part
 from primus_search.errors import ScheduleError
 from primus_search.job import Job
 from primus_search.schedule import algorithm, order_for, ranks_of
 from primus_search.schedule.simulation.batch import run_columns
+from primus_search.units import BF16_BYTES
 
 PARTS = len(Part)
 # Columns of a row: the parts, then these.

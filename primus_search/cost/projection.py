@@ -5,7 +5,6 @@ from enum import IntEnum
 
 from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.cost.memo import in_order
-from primus_search.units import GB
 
 
 class Verdict(IntEnum):
@@ -146,7 +145,3 @@ class Projection(Columns):
         after = self.step.optimizer + self.step.gradient_comm + self.step.overhead + self.step.stragglers
         pipeline = self.step.total - after
         return self.step.bubble / pipeline
-
-    @property
-    def memory_GB(self) -> Floats:  # noqa: N802 - GB is the unit
-        return self.memory.total / GB

@@ -21,8 +21,8 @@ from primus_search.candidates import Candidates
 from primus_search.cost.state_formats import state_bytes
 from primus_search.job import Job
 from primus_search.network import Reliability
+from primus_search.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 
-SECONDS_PER_HOUR, SECONDS_PER_MINUTE = 3600.0, 60.0
 COVERED = 0.99
 """Share of the time in which a failed node finds a spare."""
 
@@ -31,11 +31,10 @@ COVERED = 0.99
 class Goodput:
     """Share of the time that trains, and what takes the rest.
 
-    checkpoint_bytes   of one checkpoint        interval_s   seconds of training between two; infinite without failures
+    interval_s   seconds of training between two checkpoints; infinite without failures
     writing, redone, restarting   shares of the time          spare_nodes   held beside the job's nodes
     """
 
-    checkpoint_bytes: float
     interval_s: float
     writing: float
     redone: float
@@ -54,10 +53,9 @@ def goodput(reliability: Reliability, nodes: int, checkpoint_bytes: float) -> Go
     writing_s = checkpoint_bytes / rate if rate > 0.0 else 0.0
     mtbf_s = reliability.node_mtbf_hours * SECONDS_PER_HOUR / nodes
     if mtbf_s <= 0.0:
-        return Goodput(checkpoint_bytes=checkpoint_bytes, interval_s=math.inf, writing=0.0, redone=0.0, restarting=0.0)
+        return Goodput(interval_s=math.inf, writing=0.0, redone=0.0, restarting=0.0)
     interval_s = math.sqrt(2.0 * writing_s * mtbf_s)
     return Goodput(
-        checkpoint_bytes=checkpoint_bytes,
         interval_s=interval_s,
         writing=writing_s / interval_s if interval_s else 0.0,
         redone=interval_s / 2.0 / mtbf_s,

@@ -23,6 +23,7 @@ from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.exploration.trials import OwnConfiguration
 from primus_search.job import Job
 from primus_search.space import ClusterChoice, Space
+from primus_search.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""
@@ -433,9 +434,6 @@ class Rung:
     days: float
     gpu_hours: float
     cost_USD: float  # noqa: N815 - USD is the unit
-
-
-SECONDS_PER_HOUR, HOURS_PER_DAY = 3600.0, 24.0
 
 
 def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:

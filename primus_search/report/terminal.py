@@ -15,7 +15,6 @@ from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS, SURELY
 from primus_search.declare.framework_files import framework_names, load_framework
-from primus_search.exploration.goodput import SECONDS_PER_MINUTE
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
 from primus_search.exploration.trials import Judge, values_of
 from primus_search.knobs import NUMERIC
@@ -24,7 +23,7 @@ from primus_search.report.frontier_text import EVIDENCE, print_frontier
 from primus_search.report.labels import counted, fits, if_it_fitted, rests, short
 from primus_search.report.plain_tables import table
 from primus_search.report.ranking_text import TIED, print_choices, print_ranked
-from primus_search.units import GB
+from primus_search.units import GB, SECONDS_PER_MINUTE
 
 MOST_RULES = 3
 """Rules that the evidence names; `--verbose` names all."""

@@ -22,14 +22,13 @@ from primus_search.candidates import PipelineOrder
 from primus_search.guards.files import cache_folder
 from primus_search.schedule.table import Placement, Table
 from primus_search.sources import fingerprint_of
+from primus_search.units import SECONDS_PER_DAY
 
 WORTH_S = 0.001
 """Processor seconds that an order must have taken to be kept; reading one takes less."""
 
 STALE_DAYS = 30
 """Orders of other versions of the code are deleted when their folder was not written to for so long."""
-
-SECONDS_PER_DAY = 86_400.0
 
 FACTS = ("name", "stages", "microbatches", "virtual_stages")
 COLUMNS = (("offsets", "<i8"), ("kind", "<i1"), ("stage", "<i2"), ("micro_batch", "<i4"), ("overlaps_next", "<i1"))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from primus_search.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints
 from primus_search.framework import ANY_FRAMEWORK, Framework
 from primus_search.job import Job
-from primus_search.layout import EVEN, Layout, StageLayers, layout_string, stage_layers
+from primus_search.layout import EVEN, Layout, layout_string, stage_layers
 from primus_search.model import GatedDeltaNet, Model
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis, ClusterChoice, Space
@@ -105,18 +105,7 @@ class GridJob(Job):
     def _values(self, axis: str) -> tuple[Any, ...]:
         return next(a for a in self.axes if a.name == axis).values
 
-    # --- tables over the number of virtual stages --------------------------------------------------------------
-
-    @cached_property
-    def _stage_tables(self) -> dict[tuple[int, int], StageLayers | None]:
-        return {}
-
-    def stage_layers(self, stages: int, layout: int) -> StageLayers | None:
-        """Layers per virtual stage of the layout with that code; None where it does not suit."""
-        key = (stages, layout)
-        if key not in self._stage_tables:
-            self._stage_tables[key] = stage_layers(self.model, stages, self.layouts[layout])
-        return self._stage_tables[key]
+    # --- facts of a number of virtual stages -----------------------------------------------------------------------
 
     def most_layers(self, stages: Ints, layout: Ints) -> Ints:
         """Layers of the fullest virtual stage per row; 0 where the layout does not suit."""
@@ -127,7 +116,7 @@ class GridJob(Job):
         return self._per_pair(stages, layout, self._is_first).astype(bool)
 
     def _most_layers(self, stages: int, layout: int) -> int:
-        found = self.stage_layers(stages, layout)
+        found = stage_layers(self.model, stages, self.layouts[layout])
         return 0 if found is None else int(found.layers.max())
 
     def _is_first(self, stages: int, layout: int) -> int:

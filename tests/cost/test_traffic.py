@@ -317,7 +317,9 @@ def test_the_last_bucket_of_gradients_is_never_hidden() -> None:
 
 def test_sharded_rows_leave_gradients_to_the_layers() -> None:
     c = Candidates.table(sharding=[int(Sharding.FSDP2), int(Sharding.HSDP)], shard_group=[0, 8])
-    assert gradients(c).exposed_s.tolist() == [0.0, 0.0]
+    found = gradients(c)
+    for sent in (found.dense_gradients, found.expert_gradients, found.dense_weights, found.expert_weights):
+        assert sent.exposed_s.tolist() == [0.0, 0.0]
 
 
 # --- sharded weights ------------------------------------------------------------------------------------------------

@@ -15,10 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from primus_search.accelerator import Accelerator
 from primus_search.candidates import Floats, Fp8, GroupedGemm
-from primus_search.cost.laws.gemm import BF16_BYTES, GemmPass, gemm_s, operand_bytes, tiled_s
+from primus_search.cost.laws.gemm import GemmPass, gemm_s, operand_bytes, tiled_s
 from primus_search.cost.laws.measured_correction import corrected
 from primus_search.kernel_table import GROUPED
 from primus_search.stack import Stack
+from primus_search.units import BF16_BYTES
 
 LINE_BYTES = 128.0
 """Cache line of these devices: rows of one-byte operands that do not fill whole lines are read in pieces."""

@@ -23,6 +23,7 @@ from primus_search.accelerator import Accelerator
 from primus_search.candidates import Bools, Floats, Fp8
 from primus_search.cost.laws.measured_correction import corrected
 from primus_search.cost.laws.memory_bound import Stream, stream_s
+from primus_search.units import BF16_BYTES
 
 
 class GemmPass(IntEnum):
@@ -39,8 +40,6 @@ TILE_COLUMNS: Floats = np.array([256.0, 128.0, 256.0, 128.0, 64.0, 128.0, 64.0])
 # Powers of two, so that multiplying is exact division.
 _PER_TILE_ROW, _PER_TILE_COLUMN = 1.0 / TILE_ROWS, 1.0 / TILE_COLUMNS
 _TILE_AREA, _TILE_EDGES = TILE_ROWS * TILE_COLUMNS, TILE_ROWS + TILE_COLUMNS
-
-BF16_BYTES = 2.0
 
 
 def gemm_s(

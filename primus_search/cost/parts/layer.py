@@ -41,9 +41,8 @@ from primus_search.cost.traffic.tensor_parallel import num_split_blocks
 from primus_search.job import Job
 from primus_search.model import LayerKind, Model, NoFeedForward
 from primus_search.stack import Stack
+from primus_search.units import BF16_BYTES
 from primus_search.workload import Workload
-
-BF16_BYTES, FP32_BYTES = 2.0, 4.0
 
 # Reads and writes of one element per kernel, forward and backward. A fused norm reads and writes once, and backward
 # reads input and gradient and writes one; eager code runs one kernel per arithmetic step, in FP32 where the norm is.

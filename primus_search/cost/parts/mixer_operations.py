@@ -30,11 +30,10 @@ from primus_search.model import (
 )
 from primus_search.model.mixer import attended_tokens
 from primus_search.stack import Stack
+from primus_search.units import BF16_BYTES, FP32_BYTES
 
 if TYPE_CHECKING:
     from primus_search.cost.parts.layer import Shapes
-
-BF16_BYTES, FP32_BYTES = 2.0, 4.0
 
 CHUNKED_BACKWARD = 3.0
 """Backward over forward of a chunked scan: two gradients of every product, and the states made again."""

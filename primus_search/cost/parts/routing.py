@@ -24,9 +24,8 @@ from primus_search.cost.parts.operations import Call, LinearOp, Module, Operatio
 from primus_search.cost.traffic.expert_parallel import destinations_of
 from primus_search.model import MixtureOfExperts, Model
 from primus_search.stack import Stack
+from primus_search.units import BF16_BYTES
 from primus_search.workload import Workload
-
-BF16_BYTES = 2.0
 
 # Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, counts,
 # splits, sorts, reshapes; fused or one by one.

@@ -17,7 +17,6 @@ from primus_search.candidates import Candidates, Floats, Fp8
 from primus_search.cost.laws.attention import UNFUSED, attention_s
 from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.parts.layer import (
-    BF16_BYTES,
     Shapes,
     mlp_operations,
     norm_operations,
@@ -27,6 +26,7 @@ from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tally
 from primus_search.job import Job
 from primus_search.model import Tower, encoder_model
+from primus_search.units import BF16_BYTES
 
 
 def flops_per_token(job: Job) -> float:

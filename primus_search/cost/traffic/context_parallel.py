@@ -22,9 +22,8 @@ from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
 from primus_search.job import Job
 from primus_search.model import Model
+from primus_search.units import BF16_BYTES
 from primus_search.workload import Workload
-
-BF16_BYTES = 2.0
 
 
 def context_parallel(

@@ -23,8 +23,7 @@ from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
 from primus_search.job import Job
 from primus_search.network import Network
-
-BF16_BYTES, FP8_BYTES = 2.0, 1.0
+from primus_search.units import BF16_BYTES, FP8_BYTES
 
 Collective = Callable[[Network, Floats, Group], Floats]
 
@@ -37,12 +36,6 @@ class DataParallel:
     expert_gradients: Comm
     dense_weights: Comm
     expert_weights: Comm
-
-    @property
-    def exposed_s(self) -> Floats:
-        """Seconds of the step's critical path."""
-        gradients = self.dense_gradients.exposed_s + self.expert_gradients.exposed_s
-        return gradients + self.dense_weights.exposed_s + self.expert_weights.exposed_s
 
 
 def data_parallel(

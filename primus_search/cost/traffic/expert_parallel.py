@@ -27,8 +27,7 @@ from primus_search.job import Job
 from primus_search.model import MixtureOfExperts
 from primus_search.network import Network
 from primus_search.stack import Stack
-
-BF16_BYTES, FP8_BYTES = 2.0, 1.0
+from primus_search.units import BF16_BYTES, FP8_BYTES
 
 
 def expert_parallel(

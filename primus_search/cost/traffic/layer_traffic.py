@@ -12,7 +12,7 @@ from primus_search.candidates import Candidates, Floats, Sharding
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
-from primus_search.cost.parts.layer import BF16_BYTES, shapes
+from primus_search.cost.parts.layer import shapes
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.parts.recomputed_work import recompute_s
 from primus_search.cost.traffic.comm_table import LayerTraffic
@@ -23,6 +23,7 @@ from primus_search.cost.traffic.state_passing import mixer_context
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.job import Job
 from primus_search.model import LayerKind
+from primus_search.units import BF16_BYTES
 
 
 def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, LayerTraffic]]:

@@ -20,8 +20,7 @@ from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.job import Job
-
-BF16_BYTES, FP8_BYTES = 2.0, 1.0
+from primus_search.units import BF16_BYTES, FP8_BYTES
 
 
 def sharded_layer(

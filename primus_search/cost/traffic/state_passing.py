@@ -5,11 +5,11 @@ from numpy.typing import ArrayLike
 
 from primus_search.candidates import Candidates
 from primus_search.cost.laws.collectives import Group, send_s
-from primus_search.cost.parts.mixer_operations import FP32_BYTES
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm
 from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.job import Job
 from primus_search.model import Attention, CompressedAttention, LatentMixer, LayerKind
+from primus_search.units import FP32_BYTES
 
 
 def mixer_context(

@@ -23,8 +23,7 @@ from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.job import Job
 from primus_search.model import LayerKind, Model, NoFeedForward, NoMixer
 from primus_search.stack import Stack
-
-BF16_BYTES = 2.0
+from primus_search.units import BF16_BYTES
 
 
 def num_split_blocks(model: Model, kind: LayerKind) -> int:

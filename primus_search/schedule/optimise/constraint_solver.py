@@ -37,11 +37,6 @@ class Solved:
     makespan: float
     bound: float
 
-    @property
-    def gap(self) -> float:
-        """How far above the proven bound the order is, as a fraction; 0 is proven optimal."""
-        return max(0.0, self.makespan / self.bound - 1.0) if self.bound > 0 else 0.0
-
 
 def solve(request: Request, *, effort: float = EFFORT) -> Solved:
     """Least makespan within the request's memory limit. Raises `ScheduleError` without OR-Tools or when too large."""
