@@ -4,7 +4,9 @@ The same pieces that `Projector` sums for tables are laid out here for a single 
 step is made of. Exposed seconds of the traffic table add up to the communication parts of `Step`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -76,6 +78,20 @@ class Sent:
     seconds: float
     exposed_s: float
 
+    @classmethod
+    def of(cls, part: str, comm: Comm, times: float) -> Self:
+        """So many times the traffic of a table of one candidate."""
+        return cls(
+            operation=comm.operation, part=part, message_bytes=float(comm.message_bytes[0]),
+            count=float(comm.count[0]) * times, seconds=float(comm.seconds[0]) * times,
+            exposed_s=float(comm.exposed_s[0]) * times,
+        )  # fmt: skip
+
+    def plus(self, other: "Sent") -> "Sent":
+        """Both, of one kind; messages are as large as those of the other."""
+        count, seconds = self.count + other.count, self.seconds + other.seconds
+        return replace(other, count=count, seconds=seconds, exposed_s=self.exposed_s + other.exposed_s)
+
     @property
     def hidden_s(self) -> float:
         """Seconds that compute hides."""
@@ -133,31 +149,35 @@ def busiest_rank(s: Stages, one: Candidates) -> int:
 
 
 def traffic(job: Job, one: Candidates, s: Stages, projection: Projection) -> list[Sent]:
-    """Every kind of traffic of the busiest rank over one step, in the order of `Step`."""
-    model = job.model
-    m = int(projection.microbatches[0])
-    rank, ranks = busiest_rank(s, one), ranks_of(one.order(0))
+    """Every kind of traffic of the busiest rank over one step, in the order of `Step`; kinds of layers share a row."""
+    m, rank = int(projection.microbatches[0]), busiest_rank(s, one)
+    merged: dict[tuple[str, str], Sent] = {}
+    for sent in (*_pieces(job, one, s, rank, m), *_hops(job, one, s, rank, m), *_gradients(job, one, s, projection)):
+        key = sent.operation, sent.part
+        merged[key] = merged[key].plus(sent) if key in merged else sent
+    return list(merged.values())
+
+
+def _pieces(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) -> Iterator[Sent]:
+    """Traffic of the layers and ends of a rank."""
+    model, ranks = job.model, ranks_of(one.order(0))
     copies = len(ranks) // len(s.counts)
     mine = np.tile(s.counts, (copies, 1))[ranks == rank].sum(axis=0) / copies
-    sent: dict[tuple[str, str], Sent] = {}
     for kind, layers in zip(model.kinds, mine, strict=False):
         if layers:
-            for part, comm in _layer(kind, job, one):
-                _add(sent, part, comm, layers * m)
-    ends_s = float(end_traffic_s(job, one)[0]) * 2.0
+            yield from (Sent.of(part, comm, layers * microbatches) for part, comm in _layer(kind, job, one))
     num_ends = float(mine[len(model.kinds) :].sum())
-    if ends_s and num_ends:
-        tokens = float(shapes(job, one).tokens[0])
-        _put(
-            sent, "embedding and head", "tensor_comm", tokens * model.hidden * BF16_BYTES, 2 * num_ends * m,
-            ends_s * num_ends * m, ends_s * num_ends * m,
+    seconds = float(end_traffic_s(job, one)[0]) * 2.0 * num_ends * microbatches
+    message = float(shapes(job, one).tokens[0]) * model.hidden * BF16_BYTES
+    if seconds:
+        yield Sent(
+            operation="embedding and head", part="tensor_comm", message_bytes=message,
+            count=2 * num_ends * microbatches, seconds=seconds, exposed_s=seconds,
         )  # fmt: skip
     for end, number in zip(sharded_ends(job, one), mine[len(model.kinds) :], strict=False):
-        for _, comm in end.passes:
-            _add(sent, Part.SHARD_COMM.name.lower(), comm, float(number) * m)
-    _add_hops(sent, job, one, s, rank, m)
-    _add_gradients(sent, job, one, s, projection)
-    return list(sent.values())
+        part = Part.SHARD_COMM.name.lower()
+        sent = (comm for _, comm in end.passes if comm.seconds[0] > 0)
+        yield from (Sent.of(part, comm, float(number) * microbatches) for comm in sent)
 
 
 def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]:
@@ -168,61 +188,25 @@ def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]
     for part, traffic in found:
         add_exposed(work, part, traffic)
     found += [(Part.SHARD_COMM, traffic) for traffic in sharded_traffic(work, kind, job, one)]
-    return [(part.name.lower(), comm) for part, traffic in found for _, comm in traffic.passes]
+    both = [(part.name.lower(), comm) for part, traffic in found for _, comm in traffic.passes]
+    return [(part, comm) for part, comm in both if comm.seconds[0] > 0]
 
 
-def _add(sent: dict[tuple[str, str], Sent], part: str, comm: Comm, times: float) -> None:
-    if comm.seconds[0] > 0:
-        _put(
-            sent, comm.operation, part, float(comm.message_bytes[0]), float(comm.count[0]) * times,
-            float(comm.seconds[0]) * times, float(comm.exposed_s[0]) * times,
-        )  # fmt: skip
-
-
-def _put(
-    sent: dict[tuple[str, str], Sent],
-    operation: str,
-    part: str,
-    message_bytes: float,
-    count: float,
-    seconds: float,
-    exposed_s: float,
-) -> None:
-    """One more row, or more of a row that is there; kinds of layers that send alike share one."""
-    known = sent.get((operation, part))
-    if known is not None:
-        count, seconds, exposed_s = known.count + count, known.seconds + seconds, known.exposed_s + exposed_s
-    sent[operation, part] = Sent(
-        operation=operation, part=part, message_bytes=message_bytes, count=count, seconds=seconds, exposed_s=exposed_s
-    )
-
-
-def _add_hops(
-    sent: dict[tuple[str, str], Sent],
-    job: Job,
-    one: Candidates,
-    s: Stages,
-    rank: int,
-    microbatches: int,
-) -> None:
+def _hops(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) -> Iterator[Sent]:
     """Hops that leave the rank forward, and their gradients backward; what they expose is part of the bubble."""
     ranks = ranks_of(one.order(0))[: len(s.counts)]
     leaves = (ranks[:-1] == rank) | (ranks[1:] == rank)
     seconds = float(s.hop_s[leaves].sum()) * microbatches
+    message = float(shapes(job, one).split_tokens[0]) * job.model.hidden * BF16_BYTES
+    count = float(np.count_nonzero(s.hop_s[leaves])) * microbatches
     if seconds:
-        tokens = float(shapes(job, one).split_tokens[0])
-        count = float(np.count_nonzero(s.hop_s[leaves])) * microbatches
-        message = tokens * job.model.hidden * BF16_BYTES
-        _put(sent, "pipeline hops", "bubble", message, count, seconds, s.held_share * seconds)
+        yield Sent(
+            operation="pipeline hops", part="bubble", message_bytes=message, count=count, seconds=seconds,
+            exposed_s=s.held_share * seconds,
+        )  # fmt: skip
 
 
-def _add_gradients(
-    sent: dict[tuple[str, str], Sent],
-    job: Job,
-    one: Candidates,
-    s: Stages,
-    projection: Projection,
-) -> None:
+def _gradients(job: Job, one: Candidates, s: Stages, projection: Projection) -> Iterator[Sent]:
     """Gradients and gathered weights; their exposed seconds share out what `Step.gradient_comm` says."""
     dense, expert = params_per_rank(job, one)
     mine = ranks_of(one.order(0))[: len(s.counts)] == busiest_rank(s, one)
@@ -239,14 +223,12 @@ def _add_gradients(
     rows = [found.dense_gradients, found.expert_gradients, found.dense_weights, found.expert_weights]
     total, tied = sum(float(row.exposed_s[0]) for row in rows), float(tied_gradient_s(job, one)[0])
     scale = (float(projection.step.gradient_comm[0]) - tied) / total if total > 0 else 0.0
+    element_bytes = float(state_bytes(job.stack, "gradient_bytes", one.state_format)[0])
+    message = job.model.head_params / int(one.tp[0]) * element_bytes
     if tied:
-        element_bytes = float(state_bytes(job.stack, "gradient_bytes", one.state_format)[0])
-        message = job.model.head_params / int(one.tp[0]) * element_bytes
-        _put(sent, "all-reduce of the tied embedding", "gradient_comm", message, 1.0, tied, tied)
-    for row in rows:
-        if row.seconds[0] > 0:
-            exposed = float(row.exposed_s[0]) * scale
-            _put(
-                sent, row.operation, "gradient_comm", float(row.message_bytes[0]), float(row.count[0]),
-                float(row.seconds[0]), exposed,
-            )  # fmt: skip
+        yield Sent(
+            operation="all-reduce of the tied embedding", part="gradient_comm", message_bytes=message, count=1.0,
+            seconds=tied, exposed_s=tied,
+        )  # fmt: skip
+    for sent in (Sent.of("gradient_comm", row, 1.0) for row in rows if row.seconds[0] > 0):
+        yield replace(sent, exposed_s=sent.exposed_s * scale)

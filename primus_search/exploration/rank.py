@@ -1,5 +1,6 @@
 """From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 
@@ -39,9 +40,8 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
     enumerator, least, shortlist = funnel.enumerators[cluster], funnel.space.search.min_fit, found.shortlist
     parts = (shortlist.top, shortlist.frontier, shortlist.grouped.rows)
     every = _projected(funnel, cluster, reduce(np.union1d, (part.indices for part in parts)))
-    removed = dict(enumerator.removed)
-    for name, count in found.removed.items():
-        removed[name] = removed.get(name, 0) + count
+    removed = Counter(enumerator.removed)
+    removed.update(found.removed)
     order = list(enumerator.reasons)
     return ClusterResult(
         choice=funnel.space.clusters[cluster],

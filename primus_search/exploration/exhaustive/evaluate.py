@@ -7,7 +7,8 @@ of its group and from the frontier, so that the order in which rows are looked a
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -188,7 +189,7 @@ def _evaluate_lines(costs: GridCosts, lines: GridRows, collector: Collector, tal
         memory_bytes = costs.memory_bytes(lines.cells, lines.inner)
         missing_bytes = costs.missing_bytes(memory_bytes)
         fits = missing_bytes <= 0.0
-    tally.removed_by(lines.removed)
+    tally.removed.update(lines.removed)
     tally.note(missing_bytes, lambda at: lines.indices[at])
     with tally.stage("bound", int(np.count_nonzero(fits))):
         alive = lines.take(fits)
@@ -271,7 +272,7 @@ class _Tally:
     def __init__(self) -> None:
         self.rows = dict.fromkeys(("enumerate", "memory", "bound", "pipeline", "project"), 0)
         self.seconds = dict.fromkeys(self.rows, 0.0)
-        self.removed: dict[str, int] = {}
+        self.removed = Counter[str]()
         self.miss = NO_MISS
 
     @contextmanager
@@ -280,11 +281,6 @@ class _Tally:
         yield
         self.rows[name] += rows
         self.seconds[name] += time.process_time() - started
-
-    def removed_by(self, removed: Mapping[str, int]) -> None:
-        """Rows that late rules took out."""
-        for name, count in removed.items():
-            self.removed[name] = self.removed.get(name, 0) + count
 
     def note(self, missing_bytes: Floats, numbers: Callable[[Ints], Ints]) -> None:
         """Remember the row that misses by least; `numbers` gives the first number at some positions."""
