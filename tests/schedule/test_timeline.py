@@ -62,14 +62,6 @@ def test_communication_is_free_inside_a_rank() -> None:
     assert simulate(v, Costs(comm=0.25)).makespan == 6.0 + 4 * 0.25
 
 
-def test_blocking_transfers_keep_the_sender_waiting() -> None:
-    two = table([(F, 0, 0), (F, 0, 1), (BW, 0, 0), (BW, 0, 1)], [(F, 1, 0), (BW, 1, 0), (F, 1, 1), (BW, 1, 1)], m=2)
-    costs = Costs(comm=0.5)
-    assert simulate(two, costs).start[1] == 1.0
-    assert simulate(two, costs, blocking=True).start[1] == 1.5
-    assert simulate(two, costs, blocking=True).makespan > simulate(two, costs).makespan
-
-
 def test_an_overlapped_pair_runs_as_one_and_can_be_credited() -> None:
     dual = build("dualpipev", stages=2, microbatches=8)
     apart = simulate(dual, Costs())

@@ -114,11 +114,11 @@ def _sequence(offsets, pair, source, order):
 
 
 @njit(cache=True)
-def run_once(kind, stage, pair, source, hop, rank, order, p, duration, hops, sends, hidden, atomic, blocking):
-    """Start and end of every row, from `duration[kind, stage]`, `hops[stage]` and `sends[kind, stage]`.
+def run_once(kind, stage, pair, source, hop, rank, order, p, duration, hops, hidden, atomic):
+    """Start and end of every row, from `duration[kind, stage]` and `hops[stage]`.
 
     `atomic`: an overlapped pair starts when both inputs are there, and both outputs leave at its end; it takes the
-    sum less `hidden` times the shorter of the two. `blocking`: a rank waits until what it sends has arrived.
+    sum less `hidden` times the shorter of the two.
     """
     n = len(kind)
     start, end = np.empty(n), np.empty(n)
@@ -142,14 +142,10 @@ def run_once(kind, stage, pair, source, hop, rank, order, p, duration, hops, sen
             end[i] = t + d + d2 - hidden * min(d, d2)
             end[i + 1] = end[i]
             free[r] = end[i]
-            if blocking:
-                free[r] += max(sends[kind[i], stage[i]], sends[kind[i + 1], stage[i + 1]])
             skip = True
             continue
         end[i] = t + d
         free[r] = end[i]
-        if blocking:
-            free[r] += sends[kind[i], stage[i]]
     return start, end
 
 

@@ -2,7 +2,7 @@
 
 Semantics: every rank runs its list in order, one pass at a time, as soon as it is free and the inputs are there.
 F(s, i) needs F(s-1, i) + comm; B(s, i) needs B(s+1, i) + comm, on the last stage its own F; W needs its B. A fused BW
-takes B + W and its input gradient leaves at its end. Communication blocks nobody unless asked.
+takes B + W and its input gradient leaves at its end. Communication blocks nobody.
 """
 
 from dataclasses import dataclass
@@ -47,17 +47,16 @@ class Timeline:
         return float(1.0 - self.busy.sum() / (self.table.stages * self.makespan)) if self.makespan > 0 else 0.0
 
 
-def simulate(table: Table, costs: Costs, *, blocking: bool = False, pairs: Pairs = "sequential") -> Timeline:
+def simulate(table: Table, costs: Costs, *, pairs: Pairs = "sequential") -> Timeline:
     """Run an order. Raises `ScheduleError` when it is incomplete or can never finish.
 
-    `blocking`: a rank that sends to another one starts its next pass only when the transfer is over.
     `pairs`: how an overlapped F&B pair (DualPipe) runs: one after the other, or as one pass that waits for both
     inputs and ends both at once. `costs.overlap` > 0 credits the overlap and always means the latter.
     """
-    return run(table, costs.per_stage(table.placement, table.stages, table.virtual_stages), blocking, pairs)
+    return run(table, costs.per_stage(table.placement, table.stages, table.virtual_stages), pairs)
 
 
-def run(table: Table, costs: StageCosts, blocking: bool = False, pairs: Pairs = "sequential") -> Timeline:
+def run(table: Table, costs: StageCosts, pairs: Pairs = "sequential") -> Timeline:
     """`simulate` for costs that are already expanded per virtual stage."""
     links, ranks = table.links, table.rank_of_stage
     if len(costs.forward) != len(ranks):
@@ -65,8 +64,7 @@ def run(table: Table, costs: StageCosts, blocking: bool = False, pairs: Pairs = 
     duration = costs.duration
     start, end = pass_kernels.run_once(
         table.kind, table.stage, table.overlaps_next, links.source, links.hop, links.rank, links.order,
-        table.stages, duration, costs.comm, sent_time(costs, table.model_stages), costs.overlap,
-        pairs == "atomic" or costs.overlap > 0.0, blocking,
+        table.stages, duration, costs.comm, costs.overlap, pairs == "atomic" or costs.overlap > 0.0,
     )  # fmt: skip
     peak, peak_half = pass_kernels.count_peaks(table.offsets, table.kind, table.stage, costs.activation)
     for values in (start, end, peak, peak_half):
@@ -91,17 +89,6 @@ def busy_per_rank(table: Table, duration: Floats, overlap: float) -> Floats:
         hidden = overlap * np.minimum(time[first], time[first + 1])
         busy = busy - np.bincount(table.links.rank[first], weights=hidden, minlength=table.stages)
     return busy
-
-
-def sent_time(costs: StageCosts, model_stages: int) -> Floats:
-    """Time a sender waits in blocking mode, by [kind, stage]."""
-    sends = np.zeros((4, len(costs.forward)))
-    sends[PassKind.F] = costs.comm
-    downstream = np.concatenate([[0.0], costs.comm[:-1]])
-    downstream[::model_stages] = 0.0
-    sends[PassKind.B] = downstream
-    sends[PassKind.BW] = downstream
-    return sends
 
 
 def peak_activations(table: Table, activation: NDArray[np.float64] | None = None) -> Floats:
