@@ -1,9 +1,15 @@
 """What a part of the space contributed: rows worth keeping, counts per funnel stage, the nearest miss. It merges."""
 
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
+
+from primus_search.candidates import Floats, Ints
 from primus_search.exploration.exhaustive.shortlist import Shortlist
 
 STAGES: tuple[str, ...] = ("enumerate", "memory", "bound", "project", "pipeline", "measure")
@@ -90,3 +96,41 @@ N = TypeVar("N", int, float)
 
 def _summed(left: Mapping[str, N], right: Mapping[str, N]) -> dict[str, N]:
     return {name: left.get(name, 0) + right.get(name, 0) for name in [*left, *(n for n in right if n not in left)]}
+
+
+class Tally:
+    """Processor seconds and rows per stage, rows that late rules removed, and the nearest miss, of some candidates."""
+
+    def __init__(self, *stages: str) -> None:
+        self.rows = dict.fromkeys(stages, 0)
+        self.seconds = dict.fromkeys(self.rows, 0.0)
+        self.removed = Counter[str]()
+        self.miss = NO_MISS
+
+    @contextmanager
+    def stage(self, name: str, rows: int) -> Iterator[None]:
+        """Count what a stage does, of so many rows."""
+        started = time.process_time()
+        yield
+        self.rows[name] += rows
+        self.seconds[name] += time.process_time() - started
+
+    def note(self, missing_bytes: Floats, numbers: Callable[[Ints], Ints]) -> None:
+        """Remember the row that misses by least; `numbers` gives the first number at some positions."""
+        lacking = np.flatnonzero(missing_bytes > 0.0)
+        if len(lacking):
+            least = float(missing_bytes[lacking].min())
+            nearest = numbers(lacking[missing_bytes[lacking] == least])
+            self.miss = self.miss.plus(Miss(index=int(nearest.min()), missing_bytes=least))
+
+    def findings(self, shortlist: Shortlist) -> Findings:
+        """The candidates that were kept, and all of this."""
+        return Findings(
+            shortlist=shortlist,
+            legal=self.rows["memory"],
+            feasible=self.rows["bound"],
+            removed=self.removed,
+            rows=self.rows,
+            seconds=self.seconds,
+            miss=self.miss,
+        )

@@ -6,10 +6,7 @@ bound, then the exact step. A row is dropped only when rows already found exclud
 of its group and from the frontier, so that the order in which rows are looked at never changes the answer.
 """
 
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -33,7 +30,7 @@ from primus_search.exploration.exhaustive.shortlist import (
     without_noise,
 )
 from primus_search.exploration.exhaustive.task_order import TaskOrder
-from primus_search.exploration.findings import NO_MISS, Findings, Miss
+from primus_search.exploration.findings import Findings, Tally
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import GridRows
 
@@ -42,6 +39,10 @@ CHUNK_ROWS = 65536
 
 BOUND_SLACK = 1e-9
 """The bound adds the same terms in another order; this covers the rounding, so that pruning stays provable."""
+
+
+TALLIED = ("enumerate", "memory", "bound", "pipeline", "project")
+"""Stages of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class Funnel:
 
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""
-        tally, collector = _Tally(), Collector(self.keep, cut)
+        tally, collector = Tally(*TALLIED), Collector(self.keep, cut)
         costs, order = self.grid_costs[task.cluster], self.task_orders[task.cluster]
         costs.projector.refresh()
         first, last = np.searchsorted(order.starts, [task.start, task.stop], side="left")
@@ -101,17 +102,18 @@ class Funnel:
             _take_up(costs, _Bundles.joined(alive), collector, tally)
             self._rows(costs, order, task.start, int(order.starts[first]), collector, tally)
             self._rows(costs, order, int(order.starts[last]), task.stop, collector, tally)
-        return tally.findings(collector)
+        return tally.findings(collector.shortlist)
 
     def best_of_cells(self, cluster: int, cells: Ints) -> Shortlist:
         """The best candidates of some outer cells, of a cluster without late rules."""
-        costs, tally, collector = self.grid_costs[cluster], _Tally(), Collector(self.keep, OPEN)
+        costs, collector = self.grid_costs[cluster], Collector(self.keep, OPEN)
+        tally = Tally(*TALLIED)
         alive = [_sift(costs, some, collector.cut, tally) for some in _chunks(costs, cells)]
         _take_up(costs, _Bundles.joined(alive), collector, tally)
         return collector.shortlist
 
     def _rows(
-        self, costs: GridCosts, order: TaskOrder, start: int, stop: int, collector: Collector, tally: "_Tally"
+        self, costs: GridCosts, order: TaskOrder, start: int, stop: int, collector: Collector, tally: Tally
     ) -> None:
         """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
         for begin in range(start, stop, CHUNK_ROWS):
@@ -148,7 +150,7 @@ def _chunks(costs: GridCosts, cells: Ints) -> Iterator[Ints]:
     return (cells[begin:end] for begin, end in _portions(costs.bundles.count(cells), CHUNK_ROWS))
 
 
-def _sift(costs: GridCosts, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
+def _sift(costs: GridCosts, outer: Ints, cut: Cut, tally: Tally) -> _Bundles:
     """The bundles of some outer cells that fit and that the cut admits."""
     bundles, starts = costs.bundles, costs.enumerator.starts
     rows = int((starts[outer + 1] - starts[outer]).sum())
@@ -170,7 +172,7 @@ def _sift(costs: GridCosts, outer: Ints, cut: Cut, tally: "_Tally") -> _Bundles:
         return every.take(every.admitted(cut))
 
 
-def _take_up(costs: GridCosts, alive: _Bundles, collector: Collector, tally: "_Tally") -> None:
+def _take_up(costs: GridCosts, alive: _Bundles, collector: Collector, tally: Tally) -> None:
     """Project the members of bundles, the most promising first, in two waves: what leads its group, then the rest."""
     size, alive = costs.bundles.size, alive.take(np.argsort(alive.bound_s, kind="stable"))
     leads = _leads_group(alive.group, size[alive.bundle])
@@ -183,7 +185,7 @@ def _take_up(costs: GridCosts, alive: _Bundles, collector: Collector, tally: "_T
             _project(costs, spread.lines, some.memory_bytes[spread.owner], collector, tally)
 
 
-def _evaluate_lines(costs: GridCosts, lines: GridRows, collector: Collector, tally: "_Tally") -> None:
+def _evaluate_lines(costs: GridCosts, lines: GridRows, collector: Collector, tally: Tally) -> None:
     """Lines one by one: those that fit are projected."""
     with tally.stage("memory", len(lines)):
         memory_bytes = costs.memory_bytes(lines.cells, lines.inner)
@@ -196,7 +198,7 @@ def _evaluate_lines(costs: GridCosts, lines: GridRows, collector: Collector, tal
     _project(costs, alive, without_noise(memory_bytes[fits]), collector, tally)
 
 
-def _project(costs: GridCosts, lines: GridRows, memory_bytes: Floats, collector: Collector, tally: "_Tally") -> None:
+def _project(costs: GridCosts, lines: GridRows, memory_bytes: Floats, collector: Collector, tally: Tally) -> None:
     """The exact steps of those lines that the collector's cut admits, handed to it.
 
     In two waves: what leads its group by its bound tells how many of the others may.
@@ -229,7 +231,7 @@ class _Lines:
     memory_bytes: Floats
     group: Ints
 
-    def settle(self, admitted: Bools, collector: Collector, tally: "_Tally") -> None:
+    def settle(self, admitted: Bools, collector: Collector, tally: Tally) -> None:
         """Simulate the pipelines of some candidates and hand their steps to the collector."""
         if not admitted.any():
             return
@@ -264,39 +266,3 @@ def _portions(sizes: Ints, most: int) -> Iterator[tuple[int, int]]:
         end = max(int(np.searchsorted(ends, before + most, side="right")), begin + 1)
         yield begin, end
         begin = end
-
-
-class _Tally:
-    """Processor seconds and rows per stage, rows that late rules removed, and the nearest miss, of one task."""
-
-    def __init__(self) -> None:
-        self.rows = dict.fromkeys(("enumerate", "memory", "bound", "pipeline", "project"), 0)
-        self.seconds = dict.fromkeys(self.rows, 0.0)
-        self.removed = Counter[str]()
-        self.miss = NO_MISS
-
-    @contextmanager
-    def stage(self, name: str, rows: int) -> Iterator[None]:
-        started = time.process_time()
-        yield
-        self.rows[name] += rows
-        self.seconds[name] += time.process_time() - started
-
-    def note(self, missing_bytes: Floats, numbers: Callable[[Ints], Ints]) -> None:
-        """Remember the row that misses by least; `numbers` gives the first number at some positions."""
-        lacking = np.flatnonzero(missing_bytes > 0.0)
-        if len(lacking):
-            least = float(missing_bytes[lacking].min())
-            nearest = numbers(lacking[missing_bytes[lacking] == least])
-            self.miss = self.miss.plus(Miss(index=int(nearest.min()), missing_bytes=least))
-
-    def findings(self, collector: Collector) -> Findings:
-        return Findings(
-            shortlist=collector.shortlist,
-            legal=self.rows["memory"],
-            feasible=self.rows["bound"],
-            removed=self.removed,
-            rows=self.rows,
-            seconds=self.seconds,
-            miss=self.miss,
-        )

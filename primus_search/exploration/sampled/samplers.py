@@ -145,7 +145,7 @@ class _Run:
     @property
     def screened(self) -> int:
         """Candidates whose memory and bound were computed."""
-        return sum(looker.screened for looker in self.lookers)
+        return sum(looker.tally.rows["memory"] for looker in self.lookers)
 
     @property
     def notes(self) -> tuple[str, ...]:

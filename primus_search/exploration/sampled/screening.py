@@ -5,7 +5,6 @@ best rows or the frontier, whatever its pipeline does, is never projected. It is
 a few thousand rows at a time.
 """
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
 from primus_search.exploration.exhaustive.shortlist import NO_ROWS, Shortlist, ShortlistRows, without_noise
-from primus_search.exploration.findings import NO_MISS, Findings, Miss
+from primus_search.exploration.findings import Findings, Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,7 @@ class Looker:
     """One cluster of a space: what was screened and projected on it so far.
 
     step_s     step seconds by number of everything projected      bound_s  its bound
-    elite      the best rows and the frontier so far                screened  candidates screened
-    miss       the nearest of what did not fit
+    elite      the best rows and the frontier so far                tally     what was screened
     """
 
     funnel: Funnel
@@ -43,32 +41,23 @@ class Looker:
     most: int
     step_s: dict[int, float] = field(default_factory=dict)
     bound_s: dict[int, float] = field(default_factory=dict)
-    screened: int = 0
-    miss: Miss = NO_MISS
 
     def __post_init__(self) -> None:
-        self.elite = Shortlist.empty(self.most)
-        self._rows, self._seconds = [NO_ROWS], {"memory": 0.0, "bound": 0.0, "project": 0.0}
-        self._counts = dict.fromkeys(self._seconds, 0)
+        self.elite, self._rows = Shortlist.empty(self.most), [NO_ROWS]
+        self.tally = Tally("memory", "bound", "project")
 
     def screen(self, numbers: Ints) -> Screened:
         """Memory and bound of these candidates, less those a late rule takes out."""
         enumerator, projector = self.funnel.enumerators[self.cluster], self.funnel.projectors[self.cluster]
         lines = enumerator.lines_at(numbers)
-        self.screened += len(lines)
-        started = time.process_time()
-        memory = projector.memory_bytes(enumerator.table(lines)) if len(lines) else np.zeros(0)
-        self._spent("memory", len(lines), started)
+        with self.tally.stage("memory", len(lines)):
+            memory = projector.memory_bytes(enumerator.table(lines)) if len(lines) else np.zeros(0)
         missing = memory - projector.job.room_bytes(projector.memory_margin)
         bound, fits = np.full(len(lines), np.inf), missing <= 0.0
-        started = time.process_time()
-        if fits.any():
-            bound[fits] = projector.bound(enumerator.table(lines.take(fits))) * (1.0 - BOUND_SLACK)
-        self._spent("bound", int(np.count_nonzero(fits)), started)
-        if not fits.all():
-            lacks = np.where(fits, np.inf, missing)
-            nearest = int(np.argmin(lacks))
-            self.miss = self.miss.plus(Miss(index=int(lines.indices[nearest]), missing_bytes=float(lacks[nearest])))
+        with self.tally.stage("bound", int(np.count_nonzero(fits))):
+            if fits.any():
+                bound[fits] = projector.bound(enumerator.table(lines.take(fits))) * (1.0 - BOUND_SLACK)
+        self.tally.note(missing, lambda at: lines.indices[at])
         return Screened(numbers=lines.indices, memory_bytes=without_noise(memory), missing_bytes=missing, bound_s=bound)
 
     def project(self, screened: Screened) -> None:
@@ -76,9 +65,8 @@ class Looker:
         if not len(screened):
             return
         enumerator, projector = self.funnel.enumerators[self.cluster], self.funnel.projectors[self.cluster]
-        started = time.process_time()
-        step_s = without_noise(projector.step(enumerator.rows(screened.numbers)).total)
-        self._spent("project", len(screened), started)
+        with self.tally.stage("project", len(screened)):
+            step_s = without_noise(projector.step(enumerator.rows(screened.numbers)).total)
         rows = ShortlistRows(indices=screened.numbers, step_s=step_s, memory_bytes=screened.memory_bytes)
         self.step_s.update(zip(screened.numbers.tolist(), step_s.tolist(), strict=True))
         self.bound_s.update(zip(screened.numbers.tolist(), screened.bound_s.tolist(), strict=True))
@@ -98,16 +86,4 @@ class Looker:
         rows = self._rows[0].joined(*self._rows[1:])
         lines = self.funnel.enumerators[self.cluster].lines_at(rows.indices)
         group = self.funnel.grid_costs[self.cluster].groups.of(lines.cells, lines.inner)
-        return Findings(
-            shortlist=Shortlist.empty(self.funnel.keep).with_rows(rows, group),
-            legal=self.screened,
-            feasible=self._counts["bound"],
-            removed={},
-            rows=self._counts,
-            seconds=self._seconds,
-            miss=self.miss,
-        )
-
-    def _spent(self, stage: str, rows: int, started: float) -> None:
-        self._counts[stage] += rows
-        self._seconds[stage] += time.process_time() - started
+        return self.tally.findings(Shortlist.empty(self.funnel.keep).with_rows(rows, group))
