@@ -100,6 +100,14 @@ def frontier(rows: ShortlistRows) -> ShortlistRows:
     return ordered.take(ordered.step_s < best_before)
 
 
+def rival_s(frontier: ShortlistRows, memory_bytes: Floats) -> Floats:
+    """The least step of a frontier's rows with at most so much memory; infinite where it has none."""
+    if not len(frontier):
+        return np.full(len(memory_bytes), np.inf)
+    place = np.searchsorted(frontier.memory_bytes, memory_bytes, side="right") - 1
+    return np.where(place >= 0, frontier.step_s[np.maximum(place, 0)], np.inf)
+
+
 PER_GROUP = 20
 """Rows kept of each group of candidates, beside the top list."""
 SLOWEST = 1.5
@@ -219,11 +227,7 @@ class Cut:
 
     def may_reach_frontier(self, bound_s: Floats, memory_bytes: Floats) -> Bools:
         """Whether no frontier row with at most this memory is strictly faster than the bound."""
-        if not len(self.frontier):
-            return np.ones(len(bound_s), dtype=np.bool_)
-        place = np.searchsorted(self.frontier.memory_bytes, memory_bytes, side="right") - 1
-        best = np.where(place >= 0, self.frontier.step_s[np.maximum(place, 0)], np.inf)
-        return bound_s <= best
+        return bound_s <= rival_s(self.frontier, memory_bytes)
 
     def tighter(self, other: "Cut") -> "Cut":
         """What a row must reach that neither cut excludes."""

@@ -29,6 +29,7 @@ from primus_search.candidates import Floats, Ints
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.leaders import leaders
+from primus_search.exploration.exhaustive.shortlist import rival_s
 from primus_search.exploration.sampled.proposals import Moves, Proposals
 from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
 from primus_search.exploration.sampled.screening import Looker, Screened
@@ -295,10 +296,7 @@ def _most_promising(looker: Looker, screened: Screened, off: Floats, most: int) 
     The step is foretold by the bound times the factor by which the bound of the row they came from was off.
     """
     foretold_s = screened.bound_s * off
-    frontier = looker.elite.frontier
-    place = np.searchsorted(frontier.memory_bytes, screened.memory_bytes, side="right") - 1
-    rival_s = np.where(place >= 0, frontier.step_s[np.maximum(place, 0)], np.inf) if len(frontier) else np.inf
     fast = np.argsort(foretold_s, kind="stable")
-    gains = np.argsort(foretold_s / rival_s, kind="stable")
+    gains = np.argsort(foretold_s / rival_s(looker.elite.frontier, screened.memory_bytes), kind="stable")
     both = np.stack([fast, gains], axis=1).reshape(-1)
     return np.sort(both[np.sort(np.unique(both, return_index=True)[1])][:most])
