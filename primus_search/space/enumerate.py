@@ -10,7 +10,7 @@ costs what its legal rows cost. The order depends on the space alone, hence so d
         chunk = enumerator.chunk(start, start + 65536)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from primus_search.candidates import Bools, Candidates, Columns, Ints
 from primus_search.knobs import KNOBS
-from primus_search.space.context import Cells, Column, GridJob, reads
+from primus_search.space.context import Cells, GridJob, reads
 from primus_search.space.framework_rules import conditionals_of, rules_of
 from primus_search.space.grid import Block, densified, idle_name, legal_block
 from primus_search.space.rules import Rule
@@ -47,6 +47,12 @@ class GridRows(Columns):
     inner: Ints
     indices: Ints
     removed: dict[str, int]
+
+
+def columns_of(lines: GridRows, outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Columns of some lines, from those of the outer cells and of the inner combinations."""
+    found = {name: column.take(lines.cells) for name, column in outer.items()}
+    return found | {name: column.take(lines.inner) for name, column in inner.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +187,7 @@ class Enumerator:
 
     def table(self, lines: GridRows) -> Candidates:
         """The columns of some lines."""
-        columns: dict[str, Column] = {name: self._outer.values[name].take(lines.cells) for name in OUTER}
-        columns |= {name: self._inner.values[name].take(lines.inner) for name in INNER}
+        columns = columns_of(lines, self._outer.values, self._inner.values)
         for column in columns.values():
             column.setflags(write=False)
         frozen: dict[str, Any] = dict(columns)
@@ -230,10 +235,8 @@ class Enumerator:
         return GridRows(cells=lines.cells, inner=lines.inner, indices=lines.indices, removed=removed)
 
     def _row_cells(self, lines: GridRows) -> Cells:
-        values = {name: self._outer.values[name][lines.cells] for name in OUTER}
-        values |= {name: self._inner.values[name][lines.inner] for name in INNER}
-        codes = {name: self._outer.codes[name][lines.cells] for name in OUTER}
-        codes |= {name: self._inner.codes[name][lines.inner] for name in INNER}
+        outer, inner = self.blocks
+        values, codes = columns_of(lines, outer.values, inner.values), columns_of(lines, outer.codes, inner.codes)
         return Cells(self.job, values, codes, len(lines))
 
     def _located(self, indices: Ints) -> GridRows:

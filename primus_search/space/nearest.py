@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from primus_search.candidates import Ints
-from primus_search.space.enumerate import INNER, OUTER, Enumerator
+from primus_search.space.enumerate import INNER, OUTER, Enumerator, columns_of
 from primus_search.space.grid import Block
 from primus_search.space.types import AXES
 
@@ -50,8 +50,7 @@ class Nearest:
         """The position of each candidate's value on every axis."""
         lines = self.enumerator.lines_at(numbers)
         outer, inner = self.enumerator.blocks
-        found = {name: outer.codes[name][lines.cells].astype(np.int64) for name in OUTER}
-        return found | {name: inner.codes[name][lines.inner].astype(np.int64) for name in INNER}
+        return {n: codes.astype(np.int64) for n, codes in columns_of(lines, outer.codes, inner.codes).items()}
 
     def _inner_of(self, kind: int) -> "_Ordered":
         if kind not in self._inner:
