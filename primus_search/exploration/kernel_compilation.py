@@ -65,8 +65,7 @@ def _quietly(part: Callable[[Funnel], None], funnel: Funnel) -> None:
 def _plain(enumerator: Enumerator) -> GridRows:
     """Candidates from all over the space whose order needs no search."""
     lines = enumerator.lines_at(np.linspace(0, enumerator.size - 1, SAMPLE).astype(np.int64))
-    is_plain = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms])
-    return lines.take(np.flatnonzero(is_plain[enumerator.blocks[0].values["schedule"][lines.cells]]))
+    return lines.take(enumerator.is_quick[lines.cells])
 
 
 def _memory(funnel: Funnel) -> None:

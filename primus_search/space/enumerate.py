@@ -220,6 +220,12 @@ class Enumerator:
         """Micro-batches per pipeline and step of every outer cell."""
         return self._outer.cells(self.job).degrees.microbatches
 
+    @cached_property
+    def is_quick(self) -> Bools:
+        """Outer cells whose pipeline order needs no search."""
+        is_quick = np.array([not algorithm.cost_aware for algorithm in self.job.algorithms], dtype=np.bool_)
+        return is_quick[self._outer.values["schedule"]]
+
     def pairs(self, cells: Ints, inner: Ints) -> Candidates:
         """The columns of outer cells with inner combinations, legal together or not."""
         return self.table(GridRows(cells=cells, inner=inner, indices=cells, removed={}))

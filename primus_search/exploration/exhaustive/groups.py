@@ -21,10 +21,8 @@ class Groups:
 
     def __init__(self, enumerator: Enumerator) -> None:
         layout, _ = enumerator.outer_numbers(LAYOUT)
-        outer, inner = enumerator.blocks
-        is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms], dtype=np.bool_)
-        self._first = np.where(is_quick[outer.values["schedule"]], layout * PRECISIONS, UNGROUPED - PRECISIONS)
-        self._precision = inner.values[PRECISION].astype(np.int64)
+        self._first = np.where(enumerator.is_quick, layout * PRECISIONS, UNGROUPED - PRECISIONS)
+        self._precision = enumerator.blocks[1].values[PRECISION].astype(np.int64)
 
     def of(self, cells: Ints, inner: Ints) -> Ints:
         """Group of each pair of an outer cell and an inner combination, below 0 for none."""

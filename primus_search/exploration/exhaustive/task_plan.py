@@ -132,8 +132,7 @@ def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: in
     places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
     numbers, place_of = np.unique(order.numbers(places), return_index=True)
     lines = enumerator.lines_at(numbers)
-    is_quick = np.array([not algorithm.cost_aware for algorithm in enumerator.job.algorithms])
-    lines = lines.take(np.flatnonzero(is_quick[enumerator.blocks[0].values["schedule"][lines.cells]]))
+    lines = lines.take(enumerator.is_quick[lines.cells])
     fits = np.flatnonzero(costs.missing_bytes(costs.memory_bytes(lines.cells, lines.inner)) <= 0.0)
     if not len(fits):
         return np.zeros(0, dtype=np.int64)
