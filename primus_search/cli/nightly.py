@@ -1,5 +1,6 @@
 """`primus-search nightly`: run a sweep, compare with its baseline, exit 1 on a regression."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,20 +28,15 @@ def nightly(
         raise InputError([Problem("--update-baseline" if update_baseline else "--reason", what)])
     loaded = nights.load_sweep(sweep)
     if update_baseline:
-        nights.update_baseline(loaded, reason.strip(), _say)
+        nights.update_baseline(loaded, reason.strip(), partial(typer.echo, err=True))
         typer.echo(f"baseline: {loaded.baseline}", err=True)
         return
-    night = nights.run_nightly(loaded, _say)
+    night = nights.run_nightly(loaded, partial(typer.echo, err=True))
     folder = out or nights.default_folder(loaded.name)
     nights.write_night(folder, night)
     _print(night, folder, as_json=json)
     if not night.passed:
         raise typer.Exit(1)
-
-
-def _say(line: str) -> None:
-    """Progress, where a pipe of the results is not disturbed."""
-    typer.echo(line, err=True)
 
 
 def _print(night: "Night", folder: Path, *, as_json: bool) -> None:

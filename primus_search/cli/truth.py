@@ -1,5 +1,6 @@
 """`primus-search truth`: train small models for real on this machine and compare with the projection."""
 
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +32,7 @@ def truth(
     must_be_folder(out, "--out")
     (out / MEASUREMENTS).unlink(missing_ok=True)
 
-    def say(text: str) -> None:
-        typer.echo(text, err=True)
-
+    say = partial(typer.echo, err=True)
     report = prove(load_stack("host"), folder=out, only=wanted, count=count, seconds=seconds, steps=steps, say=say)
     text = dumps(report.as_json(), indent=2)
     page = report.as_markdown("Real training on this machine against the projection")

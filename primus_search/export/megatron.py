@@ -6,7 +6,7 @@ from typing import Any
 
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import GROUP, TRAINING, candidate_settings
+from primus_search.export.megatron_arguments import GROUP, argument_table, candidate_settings
 from primus_search.export.megatron_models import edits, model_settings
 
 SCRIPT = "megatron.sh"
@@ -34,7 +34,8 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
     return {
         "MODEL_ARGS": sizes,
         "CANDIDATE_ARGS": {"bf16": True} | {FLAGS.get(k, k): v for k, v in candidate_settings(job).items()},
-        "TRAINING_ARGS": {"use_mcore_models": True, "transformer_impl": "transformer_engine"} | dict(TRAINING),
+        "TRAINING_ARGS": {"use_mcore_models": True, "transformer_impl": "transformer_engine"}
+        | argument_table("training"),
         # The null tokenizer adds one word for the end of a document; the padded vocabulary is that of the model.
         "TOKENIZER_ARGS": {"tokenizer_type": "NullTokenizer", "vocab_size": model.vocab_size - 1},
     }

@@ -5,9 +5,12 @@ written in `megatron_models`; the pattern of a hybrid stack among them says its 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from primus_search.declare.families.megatron_hybrid import PATTERNS
+from primus_search.declare.source import read
 from primus_search.export.job import LaunchJob, sharded
 from primus_search.export.settings import (
     modules_of,
@@ -222,16 +225,8 @@ def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
     return next((plain for plain in (EVEN, BALANCED, ends) if layout_string(model, stages, plain) == text), layout)
 
 
-TRAINING: Mapping[str, Any] = {
-    "train_iters": 50,
-    "eval_iters": 0,
-    "lr": 1.0e-4,
-    "min_lr": 1.0e-5,
-    "lr_decay_style": "cosine",
-    "lr_warmup_iters": 2,
-    "weight_decay": 0.1,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.95,
-    "clip_grad": 1.0,
-}
-"""A short run with an ordinary optimizer: what a projection does not depend on, for whoever starts it to change."""
+@lru_cache
+def argument_table(name: str) -> dict[str, Any]:
+    """A part of `arguments.yaml`: settings of launch files that no knob decides."""
+    found: dict[str, Any] = read(Path(__file__).with_name("arguments.yaml")).data[name]
+    return found

@@ -10,7 +10,7 @@ from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import TRAINING, candidate_settings
+from primus_search.export.megatron_arguments import argument_table, candidate_settings
 from primus_search.export.megatron_models import edits, model_settings
 
 EXPERIMENT, SCRIPT = "primus.yaml", "primus.sh"
@@ -47,7 +47,7 @@ def experiment(job: LaunchJob) -> str:
     own = registered_model(job.framework, job.model)
     sizes = {} if own else _sizes(job)
     training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
-    training |= dict(TRAINING) | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
+    training |= argument_table("training") | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
     module = {
         "framework": "megatron",
         "config": "pre_trainer.yaml",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.candidates import DEFAULTS
+from primus_search.exploration.trials import spoken
 from primus_search.framework import Framework, Settings, Spelling
 from primus_search.guards.number_ranges import LARGEST_WHOLE
 from primus_search.knobs import KNOB, WORDED, Kind, Scope
@@ -34,7 +35,7 @@ def settings_of(framework: Framework, row: Mapping[str, Any], *, has_experts: bo
         if knob is None or axis == "schedule" or axis in DERIVED or (axis in OF_EXPERTS and not has_experts):
             continue
         if knob.values:
-            said |= setting(knob, _spelled(row[axis]))
+            said |= setting(knob, spoken(row[axis]))
         elif row[axis] or KNOB[axis].least:
             said[knob.key] = row[axis]
     return said | dict(schedule.beside)
@@ -167,7 +168,3 @@ def schedule_of(framework: Framework, found: Settings, vpp: int) -> str | None:
         if _has(found, framework.defaults, keys):
             return name
     return None
-
-
-def _spelled(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
