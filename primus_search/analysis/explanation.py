@@ -25,6 +25,7 @@ from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
 from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
+from primus_search.exploration.result import is_row_lost
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.job import Job
@@ -63,7 +64,7 @@ class Explained:
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge(self.space, self.choice)
+        return Judge(self.space, self.choice, self.run.lacking(self.choice))
 
     @cached_property
     def job(self) -> Job:
@@ -100,6 +101,11 @@ class Explained:
     @cached_property
     def figures(self) -> Figures:
         return figures_of(self.projection, 0)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether re-validation showed that it does not fit."""
+        return is_row_lost(self.row)
 
     @cached_property
     def stages(self) -> Stages:
@@ -168,7 +174,11 @@ def as_data(e: Explained) -> dict[str, Any]:
         "tokens_per_s_per_gpu_high": float(e.confidence.high[0]),
         "interval_runs": int(e.confidence.runs[0]),
         "ties_with_best": e.row["ties_with_best"],
-        "fit_probability": float(e.confidence.fits[0]),
+        "fit_probability": e.row["fit_probability"],
+        "memory_verdict": e.row["memory_verdict"],
+        "is_lost": e.is_lost,
+        "ranked_memory_bytes": e.row["memory_bytes"],
+        "ranked_headroom_bytes": e.row["headroom_bytes"],
         "coverage": [plain(part) for part in e.coverage],
         "measured_kernels": e.measured_kernels,
         "unmeasured_gain": e.unmeasured_gain and plain(e.unmeasured_gain),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import COLUMN_NAMES, Bools
+from primus_search.exploration.result import RUN
 from primus_search.exploration.run_folder.candidates_file import numbers_of, of_cluster, read_kept
 from primus_search.knobs import WORDED
 
@@ -60,9 +61,16 @@ class Kept:
         """tokens/s/GPU of the slowest row kept; 0 without rows."""
         return float(self.speed.min()) if len(self) else 0.0
 
+    @cached_property
+    def may_run(self) -> Bools:
+        """Rows that fit, or that were run; the others were shown not to fit by re-validation."""
+        codes, words = self.codes("time_evidence")
+        was_run = np.array([word == RUN for word in words], dtype=np.bool_)[codes]
+        return np.asarray(self.column("headroom_bytes") >= 0.0, dtype=np.bool_) | was_run
+
     def best(self, mask: Callable[["Kept"], Bools]) -> Mapping[str, Any] | None:
-        """The fastest row of those that `mask` selects, None where there is none."""
-        rows = np.flatnonzero(mask(self)) if len(self) else np.zeros(0, dtype=np.int64)
+        """The fastest row that fits of those that `mask` selects, None where there is none."""
+        rows = np.flatnonzero(mask(self) & self.may_run) if len(self) else np.zeros(0, dtype=np.int64)
         return None if not len(rows) else self.row(int(rows[self.speed[rows].argmax()]))
 
     def row(self, index: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.errors import InputError, Problem
 from primus_search.exploration.remedies import single_changes
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, spoken, values_of
+from primus_search.exploration.trials import Figures, Judge, Trial, Values, spoken, values_of
 from primus_search.export.experiments import read_experiment
 from primus_search.export.megatron_arguments import canonical
 from primus_search.layout import Layout
@@ -142,9 +142,12 @@ def _chance(judge: Judge, narrowed: Space) -> Chance:
             rows = rows[judge.projector.bound(candidates.take(rows)) <= figures.step_s]
         if not len(rows):
             continue
-        projection = judge.projector.project(candidates.take(rows))
-        top = int(projection.step.total.argmin())
-        found = figures_of(projection, top)
+        steps = judge.projector.project(candidates.take(rows)).step.total
+        every = ((int(at), judge.figures(candidates.take(rows[at : at + 1]))[0]) for at in np.argsort(steps))
+        # Few were shown not to fit; the fastest of the others is the first or close to it.
+        top, found = next(((at, one) for at, one in every if one.fits or not fits.any()), (0, None))
+        if found is None:
+            continue
         if figures is None or _rank(found) < _rank(figures):
             best, figures = values_of(candidates, int(rows[top])), found
     removed = sorted(enumerator.removed.items(), key=lambda item: -item[1])

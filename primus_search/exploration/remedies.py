@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, said
+from primus_search.exploration.trials import Figures, Judge, Trial, Values, said, table_of
 from primus_search.knobs import KNOBS, Kind
 from primus_search.space import AxisValue
 from primus_search.units import GB
@@ -39,7 +39,7 @@ def closest_change(judge: Judge, values: Values) -> str:
 
 def cheapest_saving(judge: Judge, values: Values, least_bytes: float) -> tuple[Trial, Figures] | None:
     """The fastest legal single change that takes so many bytes less, with its figures; None where none does."""
-    needed = judge.project([values])[0].memory_bytes
+    needed = float(judge.projector.memory_bytes(table_of([values]))[0])  # projected, as that of the changes is
     saving = [pair for pair in _tried(judge, values, frozenset()) if needed - pair[1].memory_bytes >= least_bytes]
     return min(saving, key=lambda pair: pair[1].step_s, default=None)
 

@@ -218,6 +218,12 @@ class RankingTable:
         ]
 
 
+def is_row_lost(row: Mapping[str, Any]) -> bool:
+    """`RankingTable.is_lost` of one row of ranking.csv."""
+    was_checked = row["memory_evidence"] != PROJECTED and row["time_evidence"] != RUN
+    return bool(was_checked and row["headroom_bytes"] < 0.0)
+
+
 def _picked(words: tuple[str, ...], rows: Ints) -> tuple[str, ...]:
     """The words of some rows; most tables of 100,000 hold one word."""
     return words[:1] * len(rows) if len(set(words)) == 1 else tuple(words[row] for row in rows.tolist())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Recompute
+from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Recompute
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.knobs import KNOB
@@ -155,10 +155,15 @@ class OwnConfiguration:
 
 @dataclass(frozen=True)
 class Judge:
-    """Tries configurations on one cluster of a space."""
+    """Tries configurations on one cluster of a space.
+
+    lacking  configurations that a run's re-validation showed not to fit, by their words: bytes to spare, negative.
+             They stand in place of the projection's, so that none of them is said to fit
+    """
 
     space: Space
     choice: ClusterChoice
+    lacking: Mapping[tuple[Any, ...], float] = field(default_factory=dict)
 
     @cached_property
     def projector(self) -> Projector:
@@ -168,8 +173,19 @@ class Judge:
 
     def project(self, rows: Sequence[Values]) -> list[Figures]:
         """Figures of legal configurations."""
-        projection = self.projector.project(table_of(rows))
-        return [figures_of(projection, i) for i in range(len(rows))]
+        return self.figures(table_of(rows))
+
+    def figures(self, c: Candidates) -> list[Figures]:
+        """Figures of every row of a table, its traced memory where re-validation showed that it does not fit."""
+        projection, shown = self.projector.project(c), self.shown_not_to_fit(c)
+        found = [figures_of(projection, i) for i in range(len(c))]
+        return [one if lack is None else _lacking(one, lack) for one, lack in zip(found, shown, strict=True)]
+
+    def shown_not_to_fit(self, c: Candidates) -> list[float | None]:
+        """Bytes to spare, negative, of rows that re-validation showed not to fit; None of the others."""
+        if not self.lacking:
+            return [None] * len(c)
+        return [self.lacking.get(tuple(row[name] for name in COLUMN_NAMES)) for row in c.rows()]
 
     def broken(self, values: Values) -> tuple[Broken, ...]:
         """Every rule and constraint this configuration breaks, whatever the axes of the space offer."""
@@ -246,9 +262,11 @@ class Judge:
         rows = [values_of(candidates, i) for i in range(len(candidates))]
         distance = np.array([sum(row[name] != base[name] for name in AXES) for row in rows])
         near = np.flatnonzero(distance <= distance.min() + further)
-        projection = self.projector.project(candidates.take(near))
-        best = int(np.lexsort((projection.step.total, distance[near], projection.headroom_bytes < 0))[0])
-        return rows[int(near[best])], figures_of(projection, best)
+        table = candidates.take(near)
+        projection = self.projector.project(table)
+        misses = (projection.headroom_bytes < 0) | np.array([one is not None for one in self.shown_not_to_fit(table)])
+        best = np.lexsort((projection.step.total, distance[near], misses))[:1]
+        return rows[int(near[best[0]])], self.figures(table.take(best))[0]
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""
@@ -267,6 +285,12 @@ class Judge:
     def _job(self, axes: tuple[Axis, ...]) -> GridJob:
         """The job of this cluster with some axes."""
         return GridJob.on(self.choice, self.space, axes)
+
+
+def _lacking(figures: Figures, headroom_bytes: float) -> Figures:
+    """Figures with other bytes to spare; its parts stay those of the projection."""
+    more = figures.headroom_bytes - headroom_bytes
+    return replace(figures, memory_bytes=figures.memory_bytes + more, headroom_bytes=headroom_bytes)
 
 
 def _changes(base: Values, asked: Iterable[str], values: Values) -> dict[str, Any]:

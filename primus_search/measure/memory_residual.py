@@ -29,9 +29,11 @@ import numpy as np
 from primus_search.candidates import Candidates, Fp8, Recompute, Sharding
 from primus_search.cluster import Cluster
 from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory.activations import exchanges_heads
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.pipeline_keys import relief_of
 from primus_search.cost.projection import Memory
 from primus_search.job import Job
 from primus_search.measure.device.timing import PieceMeasurement
@@ -40,10 +42,12 @@ from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.measure.modules.streams import COUNTED_BYTES
 from primus_search.measure.trace import TracedLayer, trace_layer
 from primus_search.measure.trace_sharded import Sharded, trace_sharded
-from primus_search.model import LayerKind
+from primus_search.model import LayerKind, Model
+from primus_search.stack import Stack
 from primus_search.units import GB
 
 FP32_BYTES = 4.0
+FLASH = "flash2"  # any attention kernel that keeps no scores
 FEW_RANKS, FEW_EXPERT_RANKS = 8, 4  # buffers hardly depend on how many ranks share a weight
 NINE_OF_TEN = 1.2816  # deviations below which nine of ten normal errors lie, the surety of FITS
 
@@ -73,27 +77,75 @@ def dtype_of(cluster: Cluster) -> DtypeName:
 
 
 def activation_ratio(job: Job, c: Candidates, row: int) -> float:
-    """Traced over projected activation bytes per layer of one candidate, kinds weighted by their number of layers."""
+    """Traced activation bytes of one candidate over projected ones, per layer, kinds weighted by their number.
+
+    What a stack or a candidate does and the modules do not (`as_traced`) stays as projected: the trace is compared with
+    the projection of what the modules do, and the difference is added to the projection of the candidate. Layers that
+    are recomputed as a whole are weighted by their number.
+    """
     model, cluster, workload = job.model, job.cluster, job.workload
     one = c.take(np.array([row]))
     s = share(model, workload, cluster.stack, one, cluster.world)
+    plain = replace(s, offload=np.zeros_like(s.offload))
     scale = cluster.stack.memory.element_bytes / COUNTED_BYTES
-    shard = Shard.of(c, row, workload, dtype_of(cluster))
-    shard = shard.as_kept_by(
+    shard = Shard.of(c, row, workload, dtype_of(cluster)).as_kept_by(
         model,
         cluster.stack,
         has_fused_dispatch=bool(c.has_fused_dispatch[row]),
+        exchanges_heads=bool(exchanges_heads(s)[0]),
         rows_over_mean=float(s.routed_rows[0] / (s.sent_rows[0] * s.etp[0])) if model.moe else 1.0,
     )
-    traced, modelled = 0.0, 0.0
+    whole = share_recomputed(model, one)
+    modelled, difference = 0.0, 0.0
     for kind in model.kinds:
         layers = model.layers.count(kind)
-        m = layer_activations(model, cluster.stack, kind, s, workload.seq_length)
-        is_full = bool(shard.recompute & Recompute.FULL)
-        kept = s.split_tokens * model.hidden * COUNTED_BYTES if is_full else m.kept
-        modelled += layers * float(kept[0]) * scale
-        traced += layers * trace_layer(model, shard, kind).activation_bytes
-    return traced / modelled
+        inputs = float(s.split_tokens[0]) * model.hidden * COUNTED_BYTES * scale
+        kept, alike = (
+            scale * float(layer_activations(model, stack, kind, of, workload.seq_length).kept[0])
+            for stack, of in ((cluster.stack, s), (as_traced(cluster.stack), plain))
+        )
+        modelled += layers * (whole * inputs + (1.0 - whole) * kept)
+        if whole > 0.0:
+            of_whole = replace(shard, recompute=shard.recompute | Recompute.FULL)
+            difference += layers * whole * (trace_layer(model, of_whole, kind).activation_bytes - inputs)
+        if whole < 1.0:
+            of_kept = replace(shard, recompute=shard.recompute & ~Recompute.FULL)
+            difference += layers * (1.0 - whole) * (trace_layer(model, of_kept, kind).activation_bytes - alike)
+    return 1.0 + difference / modelled
+
+
+def share_recomputed(model: Model, one: Candidates) -> float:
+    """Share of a candidate's layers that are recomputed as a whole."""
+    if not int(one.recompute[0]) & Recompute.FULL:
+        return 0.0
+    relief = relief_of(one)
+    chunks = int(one.pp[0] * one.vpp[0])
+    return min(float(relief.again[0]) * chunks / len(model.layers), 1.0)
+
+
+def as_traced(stack: Stack) -> Stack:
+    """The stack as the traced modules behave, where they have not its habit: fused norms and activations, flash
+    attention, no dropout, values of latent attention of their own size, one permuted copy where a dispatcher keeps
+    several (`Shard.as_kept_by` has the habits that modules do take over).
+    """
+    memory = stack.memory
+    return replace(
+        stack,
+        kernels=replace(
+            stack.kernels,
+            attention_kernel=FLASH,
+            has_fused_norm=True,
+            has_fused_activation=True,
+            has_dropout=False,
+        ),
+        memory=replace(
+            memory,
+            recomputes_norms=False,
+            latent_kv_padding=False,
+            expert_copies=min(memory.expert_copies, 1.0),
+            deepep_expert_copies=min(memory.deepep_expert_copies, 1.0),
+        ),
+    )
 
 
 def traced_buffers(job: Job, c: Candidates, row: int, projected_bytes: float) -> float:

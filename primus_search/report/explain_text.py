@@ -64,6 +64,17 @@ def _configuration(e: Explained) -> Text:
         lines.append(
             f"The run ranked it with {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
         )
+    held, room = e.row["memory_bytes"], e.row["headroom_bytes"]
+    if e.is_lost:
+        lines.append(
+            f"It does not fit: {e.row['memory_evidence']} memory is {held / GB:.1f} GB, {-room / GB:.1f} GB too much. "
+            "Do not run it as it is; parts are projected."
+        )
+    elif abs(held / f.memory_bytes - 1.0) > 1e-6:
+        lines.append(
+            f"The run ranked it with {held / GB:.1f} GB, {room / GB:.1f} GB to spare ({e.row['memory_evidence']}); "
+            "parts are projected."
+        )
     return Text.assemble((e.space.name, "bold"), "\n".join(lines))
 
 
@@ -71,10 +82,7 @@ def _confidence(e: Explained) -> str:
     """Interval, probability of fitting, and whether it can be told from the first."""
     sure, row = e.confidence, e.row
     tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
-    return (
-        f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} (from {rests(sure)}); memory: "
-        f"{fits({'fit_probability': sure.fits[0], 'headroom_bytes': e.figures.headroom_bytes})}{tie}"
-    )
+    return f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} (from {rests(sure)}); memory: {fits(row)}{tie}"
 
 
 def _coverage(e: Explained) -> Group:

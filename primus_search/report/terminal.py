@@ -16,6 +16,7 @@ from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS, SURELY
 from primus_search.declare.framework_files import framework_names, load_framework
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
+from primus_search.exploration.run_folder.saved_run import lacking
 from primus_search.exploration.trials import Judge, values_of
 from primus_search.knobs import NUMERIC
 from primus_search.report.console import Plain
@@ -105,7 +106,7 @@ def _print_recommendation(
     gain = best.ranking.unmeasured_gain
     if gain is not None:
         console.print(f"Expected {row['expected_tokens_per_s_per_gpu']:,.0f} tok/s/GPU: {gain}.")
-    faster = held_back(rows, Judge(space, best.choice))
+    faster = held_back(rows, Judge(space, best.choice, lacking(rows, best.choice)))
     if faster is not None:
         console.print(if_it_fitted(faster))
     console.print(_launch(result, chosen[0], view))

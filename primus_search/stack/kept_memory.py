@@ -54,6 +54,10 @@ class KeptMemory:
     """Under FP8, experts keep the cast of an activation whose recompute drops the BF16 one: their GEMM saves what it
     reads. Otherwise it saves its BF16 input, which is dropped (`save_original_input` of Transformer Engine)."""
 
+    shares_attention_output: bool
+    """Under an FP8 recipe other than delayed scaling, the projection behind attention saves the BF16 output that the
+    kernel keeps anyway (`save_original_input` of Transformer Engine), in place of its cast."""
+
     latent_kv_padding: bool
     """Values are padded to the query/key head size for MLA attention."""
 

@@ -31,6 +31,7 @@ OFFLOADED_BY: dict[str, Offload] = {
     "values": Offload.CORE_ATTN,
     "keys and values": Offload.CORE_ATTN,
     "attention output": Offload.ATTN_PROJ,
+    "attention output of the kernel": Offload.CORE_ATTN,
     "attention residual": Offload.MLP_NORM,
     "expert input": Offload.EXPERT_FC1,
     "expert inner": Offload.MOE_ACT,
@@ -145,14 +146,20 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     one keeps no output where backward makes it again (`recomputes_norms`).
 
     The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8
-    every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents). The router reads the
+    every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents), of which the queries'
+    is the norm's output itself where they are projected again (`MLA_UP_PROJ`) without a latent. The router reads the
     second norm's output in BF16, shared experts in their precision, routed experts have their copies in `experts`.
     """
     mlp_norm = Recompute.LAYERNORM if kind.is_moe else Recompute.LAYERNORM | Recompute.MLP
     stream = s.split_tokens * model.hidden
     out = linear_input_bytes(stack, s) * stream
     is_cast = linear_input_bytes(stack, s) < BF16_BYTES
-    attention_out = out + np.where(is_cast & (model.latent is not None), out, 0.0)
+    attention_out = out
+    if model.latent is not None:
+        attention_out = out + np.where(is_cast, out, 0.0)
+        if not model.latent.q_lora_rank:
+            goes_again = is_cast & np.not_equal(s.recompute & int(Recompute.MLA_UP_PROJ), 0)
+            attention_out = np.where(goes_again, out + BF16_BYTES * stream, attention_out)
     mlp_out = out
     if kind.is_moe:
         has_shared = model.beside_experts_hidden > 0
@@ -195,19 +202,24 @@ def grouped_query_attention(model: Model, stack: Stack, s: Share) -> list[Saved]
 def latent_attention(model: Model, stack: Stack, s: Share) -> list[Saved]:
     """MLA: the latents before and after their norms, queries and keys assembled per head, values.
 
-    Down-projections and latents are not split by tp. Values are a tensor of their own: cut out of the up-projection,
-    padded to the query/key size where the attention kernel wants equal sizes.
-    Source: DeepSeek-V2 (arXiv:2405.04434) equations 9-19 for the shapes.
+    Down-projections are not split by tp: they run on the tokens that the residual stream has, whose latents the
+    up-projections gather. The norms of latents are part of the up-projections, and recomputed with them. Values are a
+    tensor of their own: cut out of the up-projection, padded to the query/key size where the attention kernel wants
+    equal sizes.
+    Source: DeepSeek-V2 (arXiv:2405.04434) equations 9-19 for the shapes; Megatron-Core
+    transformer/multi_latent_attention.py get_query_key_value_tensors (latents of s / TP tokens) and
+    models/gpt/gpt_layer_specs.py (column_parallel_layer_norm_linear).
     """
     a = model.latent
     assert a is not None
     heads = model.num_heads / s.tp
     queries = s.tokens * heads * a.qk_head_dim
     values = s.tokens * heads * (a.qk_head_dim if stack.memory.latent_kv_padding else a.v_head_dim)
-    latents = s.tokens * (a.q_lora_rank + a.kv_lora_rank)
+    latents = s.split_tokens * (a.q_lora_rank + a.kv_lora_rank)
+    up = linear_input_bytes(stack, s) * latents
     return [
-        Saved(name="latents before their norm", bytes=BF16_BYTES * (latents + s.tokens * a.qk_rope_head_dim)),
-        Saved(name="latents", bytes=linear_input_bytes(stack, s) * latents, weight_input=True),
+        Saved(name="latents before their norm", bytes=BF16_BYTES * (latents + s.split_tokens * a.qk_rope_head_dim)),
+        Saved(name="latents", bytes=up, dropped_by=Recompute.MLA_UP_PROJ, weight_input=True),
         Saved(name="queries", bytes=BF16_BYTES * queries, dropped_by=Recompute.MLA_UP_PROJ),
         Saved(name="keys", bytes=BF16_BYTES * queries, dropped_by=Recompute.MLA_UP_PROJ),
         Saved(name="values", bytes=BF16_BYTES * values, dropped_by=Recompute.MLA_UP_PROJ),
@@ -219,18 +231,22 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
 
     A flash kernel keeps one FP32 log-sum-exp per query and head; without one, softmax output, dropout mask and
     dropout output are 2, 1 and 2 bytes per query, key and head (Korthikanti 2022: 5 a s^2 b), softmax in FP32 and its
-    cast 6 where a stack says so. All-to-all context
-    parallelism keeps the output on both sides of its exchange: by heads for the kernel, by tokens for the projection.
+    cast 6 where a stack says so. The kernel keeps its output in BF16. The projection saves the same tensor, or one of
+    its own: the cast in FP8 (unless the stack shares the output), and behind the exchange of all-to-all context
+    parallelism the output by tokens where the kernel's is by heads. Recompute of the core drops what the kernel keeps,
+    not what the projection does.
+    Source: Transformer Engine 2.8 to 2.14, attention/dot_product_attention/context_parallel.py (`out_part`), and
+    Primus-Turbo ops/attention/flash_attn_usp_interface.py; Megatron-Core transformer/attention.py
+    `_checkpointed_attention_forward`, which ends before the projection.
     """
     heads = model.num_heads / s.tp
     out = s.tokens * heads * model.v_head_dim
-    copy = np.where(linear_input_bytes(stack, s) < BF16_BYTES, FP8_BYTES, 0.0) * out
-    deals_heads = (s.cp_comm == CpComm.A2A) | (INNER_RANKS[s.cp_comm] > 0)
-    exchanged = np.where((s.cp > 1) & deals_heads, BF16_BYTES * out, 0.0)
+    is_shared = stack.memory.shares_attention_output & ~s.is_delayed
+    read = np.where(is_shared, BF16_BYTES, linear_input_bytes(stack, s))
+    of_kernel = np.where((read < BF16_BYTES) | exchanges_heads(s), BF16_BYTES * out, 0.0)
     tensors = [
-        Saved(name="attention output", bytes=BF16_BYTES * out, weight_input=True),
-        Saved(name="attention output in FP8", bytes=copy),
-        Saved(name="attention output before its all-to-all", bytes=exchanged),
+        Saved(name="attention output", bytes=read * out, weight_input=True),
+        Saved(name="attention output of the kernel", bytes=of_kernel, dropped_by=Recompute.CORE_ATTENTION),
     ]
     if stack.kernels.attention_kernel == UNFUSED:
         per_score = stack.memory.score_bytes + ((MASK_BYTES + BF16_BYTES) if stack.kernels.has_dropout else 0.0)
@@ -240,6 +256,12 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
         *tensors,
         Saved(name="log-sum-exp", bytes=FP32_BYTES * s.tokens * heads, dropped_by=Recompute.CORE_ATTENTION),
     ]
+
+
+def exchanges_heads(s: Share) -> Bools:
+    """Whether context parallelism exchanges tokens for heads around the kernel, among all its ranks or some."""
+    mask: Bools = (s.cp > 1) & ((s.cp_comm == CpComm.A2A) | (INNER_RANKS[s.cp_comm] > 0))
+    return mask
 
 
 def mlp(model: Model, stack: Stack, s: Share, inner: float, name: str, dropped_by: Recompute) -> list[Saved]:

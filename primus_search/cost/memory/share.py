@@ -25,6 +25,7 @@ class Share:
                     the whole group (times ep) where shapes are fixed ahead
     sent_rows       token copies a device permutes for sending
     offload         `Offload` flags
+    is_delayed      FP8 with delayed scaling
     state_format    `StateFormat` codes; cp_comm  `CpComm` codes, none of them STACK
     kv_heads        key/value heads on one device, at least one
     shards          devices that share what is sharded of a dense parameter; expert_shards of an expert's
@@ -48,6 +49,7 @@ class Share:
     recompute: Ints
     offload: Ints
     is_fp8: Bools
+    is_delayed: Bools
     has_fused_dispatch: Bools
     has_group_buffers: Bools
     has_fused_loss: Bools
@@ -86,6 +88,7 @@ def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: 
         recompute=c.recompute,
         offload=c.offload_modules,
         is_fp8=c.fp8 != Fp8.NONE,
+        is_delayed=c.fp8 == Fp8.DELAYED,
         has_fused_dispatch=c.has_fused_dispatch,
         has_group_buffers=c.has_group_buffers(usual=stack.memory.group_buffer_copies > 0),
         has_fused_loss=c.loss_fusion,

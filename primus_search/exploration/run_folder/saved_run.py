@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.errors import InputError, Problem
-from primus_search.exploration.result import SearchResult, labels_of
+from primus_search.exploration.result import SearchResult, is_row_lost, labels_of
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.framework import Framework
@@ -98,6 +98,10 @@ class SavedRun:
         )
         return other
 
+    def lacking(self, choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
+        """Rows of one cluster that re-validation showed not to fit, by their words: bytes to spare, negative."""
+        return lacking(self.ranking, choice)
+
     def row(self, rank: int) -> Mapping[str, Any]:
         """One row of the ranking; `rank` counts from 1. Raises `InputError` beyond the ends."""
         if not 1 <= rank <= len(self.ranking):
@@ -118,6 +122,15 @@ class SavedRun:
             if is_on(row, choice):
                 return choice
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
+
+
+def lacking(rows: Sequence[Mapping[str, Any]], choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
+    """Of rows of a ranking, those of one cluster that re-validation showed not to fit (`Judge.lacking`)."""
+    return {
+        tuple(row[name] for name in COLUMN_NAMES): row["headroom_bytes"]
+        for row in rows
+        if is_row_lost(row) and is_on(row, choice)
+    }
 
 
 def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:

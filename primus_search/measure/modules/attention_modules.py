@@ -78,6 +78,11 @@ def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     return out.view(batch, seq, heads, dim).transpose(1, 2)
 
 
+def exchanged(out: Tensor) -> Tensor:
+    """What an all-to-all of heads for tokens returns, on one device: a copy, for the kernel keeps what it wrote."""
+    return out.transpose(1, 2).clone().transpose(1, 2)
+
+
 def without_kernel(schema: str, *, fake: Callable[..., Any], flops: Callable[..., int]) -> None:
     """Define the operation `primus_search::schema`, which only traces run: what it returns there, and its FLOPs.
 

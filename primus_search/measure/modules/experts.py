@@ -61,7 +61,10 @@ class ExpertMlp(nn.Module):
 
     Each rank of an expert-parallel group receives as many token copies as it sends when routing is balanced, so one
     rank alone can stand for the group: it feeds its own t*K permuted copies (once per expert-tensor-parallel rank) to
-    its own experts. Rows that do not divide by the experts are dropped or repeated, as a capacity would.
+    its own experts. Rows that do not divide by the experts are dropped or repeated, as a capacity would. The ranks of
+    an expert's tensor-parallel group add up their outputs and each keeps the rows it sent (reduce-scatter), so that
+    only those meet the routing weights and the tokens: Megatron-Core transformer/moe/token_dispatcher.py,
+    combine_preprocess.
     """
 
     def __init__(self, model: Model, shard: Shard) -> None:
@@ -69,6 +72,7 @@ class ExpertMlp(nn.Module):
         assert model.moe is not None
         self.moe, self.is_gated, self.etp = model.moe, model.is_gated, shard.etp
         self.num_local, self.rows = shard.local_experts(model), shard.rows_per_expert(model)
+        self.returned = min(self.rows, shard.returned_per_expert(model))
         self.is_looped = shard.expert_kernel == GroupedGemm.LEGACY
         self.discards = bool(shard.recompute & Recompute.MOE_ACTIVATION)
         self.fp8, self.weights_at_combine = shard.fp8, shard.weights_at_combine
@@ -85,20 +89,25 @@ class ExpertMlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
         weights, _ = self._route(tokens)
-        order = self._balanced_order(tokens)
         if self.into is not None:
             tokens = self.into(tokens)
-        copies = tokens.index_select(0, order).view(self.num_local, self.rows, -1)
-        row_weights = weights.flatten().index_select(0, self._balanced_slots(weights.numel(), x.device))
-        row_weights = row_weights.view(self.num_local, self.rows, 1)
+        slots = self._balanced_slots(weights.numel(), self.rows, x.device)
+        copies = tokens.index_select(0, slots // self.moe.top_k).view(self.num_local, self.rows, -1)
+        back = slots if self.returned == self.rows else self._balanced_slots(weights.numel(), self.returned, x.device)
+        row_weights = weights.flatten().index_select(0, back if self.weights_at_combine else slots)
+        row_weights = row_weights.view(self.num_local, -1, 1)
         if self.weights_at_combine:
-            out = self._experts(copies, None) * row_weights.to(copies.dtype)
+            out = self._own(self._experts(copies, None)) * row_weights.to(copies.dtype)
         elif self.exchange is None:
-            out = self._experts(copies, row_weights)
+            out = self._own(self._experts(copies, row_weights))
         else:
             out = self.exchange(self._experts(self.exchange(copies), self.exchange(row_weights)))
-        joined = combine(out.flatten(0, 1), order, tokens.shape[0])
+        joined = combine(out.flatten(0, 1), back // self.moe.top_k, tokens.shape[0])
         return (joined if self.back is None else self.back(joined)).view(x.shape)
+
+    def _own(self, out: Tensor) -> Tensor:
+        """Of the rows of a tensor-parallel group, and of those that experts have room for, the ones sent from here."""
+        return out if self.returned == self.rows else out[:, : self.returned].clone()
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Routing weights (fp32, [tokens, K]) and the experts chosen."""
@@ -106,12 +115,9 @@ class ExpertMlp(nn.Module):
         chosen, experts = scores.topk(self.moe.top_k, dim=-1)
         return chosen / chosen.sum(-1, keepdim=True), experts
 
-    def _balanced_slots(self, slots: int, device: torch.device) -> Tensor:
+    def _balanced_slots(self, slots: int, rows: int, device: torch.device) -> Tensor:
         """Which of the tokens x K routing slots each expert row takes: round robin, as many for every expert."""
-        return torch.arange(self.num_local * self.rows, device=device) % slots
-
-    def _balanced_order(self, tokens: Tensor) -> Tensor:
-        return self._balanced_slots(tokens.shape[0] * self.moe.top_k, tokens.device) // self.moe.top_k
+        return torch.arange(self.num_local * rows, device=device) % slots
 
     def _experts(self, copies: Tensor, weights: Tensor | None) -> Tensor:
         if not self.is_looped:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from primus_search.candidates import Recompute
 from primus_search.cost.parts.mixer_operations import is_plain_attention
-from primus_search.measure.modules.attention_modules import core_attention
+from primus_search.measure.modules.attention_modules import core_attention, exchanged
 from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
 from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.fused_core import fused
@@ -61,12 +61,15 @@ class GroupedQueryAttention(nn.Module):
         self.heads, self.kv_heads = shard.share(model.num_heads), shard.share(model.num_kv_heads)
         self.seq_length, self.window = shard.seq_length, window
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
-        self.keeps_view = shard.keeps_value_view
+        self.keeps_view, self.exchanges_heads = shard.keeps_value_view, shard.exchanges_heads
         width, bias = model.head_dim, model.has_linear_bias or model.has_qkv_bias
         ranks = shard.sequence_ranks
         self.ranks = ranks
         self.qkv = Linear(model.hidden, (self.heads + 2 * self.kv_heads) * width, bias=bias, ranks=ranks, fp8=shard.fp8)
-        self.out = Linear(self.heads * width, model.hidden, bias=model.has_linear_bias, fp8=shard.fp8)
+        keeps = shard.shares_attention_output
+        self.out = Linear(
+            self.heads * width, model.hidden, bias=model.has_linear_bias, fp8=shard.fp8, keeps_input=keeps
+        )
         self.q_norm = Norm(width) if model.has_qk_norm else None
         self.k_norm = Norm(width) if model.has_qk_norm else None
         self.rope = Rope(shard.context_seq, width)
@@ -87,7 +90,8 @@ class GroupedQueryAttention(nn.Module):
         return split_rope(joined, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
+        out = core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
+        return exchanged(out) if self.exchanges_heads else out
 
 
 class LatentAttentionModule(nn.Module):
@@ -103,7 +107,7 @@ class LatentAttentionModule(nn.Module):
         self.sizes, self.heads = m, shard.share(model.num_heads)
         self.seq_length, self.window, self.ranks = shard.seq_length, window, shard.sequence_ranks
         self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
-        self.keeps_view = shard.keeps_value_view
+        self.keeps_view, self.exchanges_heads = shard.keeps_value_view, shard.exchanges_heads
         self.discards = bool(shard.recompute & Recompute.MLA_UP_PROJ)
         q_width, fp8, ranks = self.heads * m.qk_head_dim, shard.fp8, self.ranks
         if m.q_lora_rank:
@@ -117,7 +121,8 @@ class LatentAttentionModule(nn.Module):
         self.kv_norm = Norm(m.kv_lora_rank)
         self.kv_up = Linear(m.kv_lora_rank, self.heads * (m.qk_nope_head_dim + m.v_head_dim), ranks=ranks, fp8=fp8)
         self.gate = Linear(model.hidden, self.heads * m.v_head_dim, ranks=ranks, fp8=fp8) if has_gate else None
-        self.out = Linear(self.heads * m.v_head_dim, model.hidden, fp8=fp8)
+        keeps = shard.shares_attention_output
+        self.out = Linear(self.heads * m.v_head_dim, model.hidden, fp8=fp8, keeps_input=keeps)
         self.rope = Rope(shard.context_seq, m.qk_rope_head_dim)
 
     def _down(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,7 +158,8 @@ class LatentAttentionModule(nn.Module):
         return parts
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
+        out = core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
+        return exchanged(out) if self.exchanges_heads else out
 
 
 class _SplitLatentHeads(torch.autograd.Function):

@@ -21,17 +21,29 @@ MEASURABLE_FP8 = (Fp8.HYBRID, Fp8.DELAYED)
 
 
 class Linear(nn.Module):
-    """y = x W^T (+ bias); `ranks` > 1 says that x is a sequence shard and is gathered over that many ranks first."""
+    """y = x W^T (+ bias); `ranks` > 1 says that x is a sequence shard and is gathered over that many ranks first.
 
-    def __init__(self, inputs: int, outputs: int, *, bias: bool = False, ranks: int = 1, fp8: Fp8 = Fp8.NONE) -> None:
+    keeps_input: in FP8 the input itself is saved, not its cast.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        bias: bool = False,
+        ranks: int = 1,
+        fp8: Fp8 = Fp8.NONE,
+        keeps_input: bool = False,
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(outputs, inputs) * inputs**-0.5)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-        self.ranks, self.fp8 = ranks, fp8
+        self.ranks, self.fp8, self.keeps_input = ranks, fp8, keeps_input
 
     def forward(self, x: Tensor) -> Tensor:
         if self.fp8 != Fp8.NONE:
-            y = fp8_linear(x, self.weight, self.ranks, self.fp8)
+            y = fp8_linear(x, self.weight, self.ranks, self.fp8, keeps_input=self.keeps_input)
         elif self.ranks > 1:
             y = gathered_linear(x, self.weight, self.ranks)
         else:
@@ -71,23 +83,23 @@ class _Fp8Linear(Function):
     """Per-tensor current scaling: E4M3 forward, E5M2 gradients; all three products on the FP8 units.
 
     Keeps the quantised input (one byte per element) and quantises the weight again in backward from the parameter. An
-    input that recompute discards is kept itself and quantised again, as Transformer Engine's `save_original_input` does
-    (Megatron-Core transformer/attention.py, set_for_recompute_input_layernorm).
+    input that recompute discards, or that another operation keeps as well, is kept itself and quantised again, as
+    Transformer Engine's `save_original_input` does (Megatron-Core transformer/attention.py).
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, ranks: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, ranks: int, keeps_input: bool) -> Tensor:
         x8, x_scale = precise8(x)
         w8, w_scale = precise8(weight)
         full8 = gather(x8, ranks).flatten(0, -2)
-        ctx.keeps_input = DiscardedOutput.will_discard(x)
+        ctx.keeps_input = keeps_input or DiscardedOutput.will_discard(x)
         ctx.save_for_backward(x if ctx.keeps_input else x8, x_scale, weight)
         ctx.ranks = ranks
         y = scaled_mm(full8, w8.t(), x_scale, w_scale, x.dtype)
         return y.view(x.shape[0], x.shape[1] * ranks, -1)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         x8, x_scale, weight = ctx.saved_tensors
         x8 = precise8(x8)[0] if ctx.keeps_input else x8
         grad = grads[0].flatten(0, -2).contiguous()
@@ -99,7 +111,7 @@ class _Fp8Linear(Function):
         if ctx.needs_input_grad[1]:
             full8 = gather(x8, ctx.ranks).flatten(0, -2)
             grad_weight = scaled_mm(g8.t().contiguous(), full8.t().contiguous().t(), g_scale, x_scale, weight.dtype)
-        return scatter(grad_x.view(x8.shape[0], -1, weight.shape[1]), ctx.ranks), grad_weight, None
+        return scatter(grad_x.view(x8.shape[0], -1, weight.shape[1]), ctx.ranks), grad_weight, None, None
 
 
 def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
@@ -112,11 +124,11 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch
         raise MissingKernelError(f"torch._scaled_mm on {a.device.type}: {error}") from error
 
 
-def fp8_linear(x: Tensor, weight: Tensor, ranks: int, recipe: Fp8) -> Tensor:
+def fp8_linear(x: Tensor, weight: Tensor, ranks: int, recipe: Fp8, *, keeps_input: bool = False) -> Tensor:
     """A linear on the FP8 units; only per-tensor recipes have a kernel in torch itself."""
     if recipe not in MEASURABLE_FP8 and not isinstance(x, FakeTensor):
         raise MissingKernelError(f"torch has no linear for the fp8 recipe {recipe.name.lower()}")
-    return applied(_Fp8Linear, x, weight, ranks)
+    return applied(_Fp8Linear, x, weight, ranks, keeps_input)
 
 
 class _Fp8Grouped(Function):

@@ -20,6 +20,8 @@ class Shard:
     Two habits of frameworks change what a layer holds, not what it computes: `keeps_value_view`, values stay a view of
     the joint projection and keep all of it alive; `weights_at_combine`, routing weights multiply the experts' outputs,
     which are kept for that, instead of their activations. `keeps_fp8_activations`: see the stack number of that name.
+    shares_attention_output: likewise, unless FP8 has delayed scaling.
+    exchanges_heads: context parallelism exchanges tokens for heads before attention and back behind it.
     rows_over_mean: rows that experts have room for, over those of balanced routing.
     """
 
@@ -38,6 +40,8 @@ class Shard:
     keeps_value_view: bool = False
     weights_at_combine: bool = False
     keeps_fp8_activations: bool = False
+    shares_attention_output: bool = False
+    exchanges_heads: bool = False
     rows_over_mean: float = 1.0
 
     @classmethod
@@ -55,7 +59,13 @@ class Shard:
         )
 
     def as_kept_by(
-        self, model: Model, stack: Stack, *, has_fused_dispatch: bool, rows_over_mean: float = 1.0
+        self,
+        model: Model,
+        stack: Stack,
+        *,
+        has_fused_dispatch: bool,
+        exchanges_heads: bool = False,
+        rows_over_mean: float = 1.0,
     ) -> "Shard":
         """This shard with the habits of a software stack and the rows of its busiest experts, for traces."""
         copies = stack.memory.deepep_expert_copies if has_fused_dispatch else stack.memory.expert_copies
@@ -67,6 +77,8 @@ class Shard:
             weights_at_combine=copies > 0,
             fp8=fp8,
             keeps_fp8_activations=stack.memory.keeps_fp8_activations,
+            shares_attention_output=stack.memory.shares_attention_output and fp8 != Fp8.DELAYED,
+            exchanges_heads=exchanges_heads,
             rows_over_mean=rows_over_mean,
         )
 
@@ -90,14 +102,29 @@ class Shard:
         return self.micro_batch_size * self.resident_seq
 
     def rows_per_expert(self, model: Model) -> int:
-        """Rows one local expert has, at least one.
+        """Rows one local expert has, at least one: those of every rank of its tensor-parallel group.
 
         Formula: f * t * K * ep * etp / E, f rows over those of balanced routing, t tokens resident on each of the
             ep * etp ranks that share the experts.
         """
+        return max(1, round(self.rows_over_mean * self._copies(model) * self.etp))
+
+    def returned_per_expert(self, model: Model) -> int:
+        """Rows of one local expert's output that come back to this rank's tokens, at least one: balanced, summed over
+        the ranks of its tensor-parallel group, which has each of them whole.
+
+        Formula: t * K * ep / E.
+        """
+        return max(1, round(self._copies(model)))
+
+    def _copies(self, model: Model) -> float:
+        """Token copies that one rank of an expert's tensor-parallel group has for one local expert, on average.
+
+        Experts work on tokens that are split over tensor parallelism whether or not residuals are.
+        """
         assert model.moe is not None
-        copies = self.resident_tokens * model.moe.top_k * self.ep * self.etp
-        return max(1, round(self.rows_over_mean * copies / model.moe.num_experts))
+        tokens = self.micro_batch_size * _split(self.context_seq, self.tp)
+        return tokens * model.moe.top_k * self.ep / model.moe.num_experts
 
     def local_experts(self, model: Model) -> int:
         assert model.moe is not None
