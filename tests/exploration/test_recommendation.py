@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.explanation import as_data, explain
 from primus_search.analysis.held_back import held_back
+from primus_search.analysis.why_not import why_not
 from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cli import app
 from primus_search.complete_search import search
@@ -22,11 +24,12 @@ from primus_search.cost.projection import Projection
 from primus_search.declare import load_space
 from primus_search.exploration.result import MEASURED, PROJECTED, RANKED_ROWS, RUN, TRACED, RankingTable, SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.exploration.trials import Judge
+from primus_search.exploration.trials import Judge, values_of
 from primus_search.job import Job
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
 from primus_search.notebook.runs import load_run
+from primus_search.report.explain_text import print_explained
 from primus_search.report.html import write_report
 from primus_search.report.terminal import print_result
 from primus_search.space import Space
@@ -167,6 +170,28 @@ def test_a_faster_row_that_does_not_fit_is_named_with_what_saves_the_memory(
     assert "may run out of memory" not in said
     assert "do not fit: they stand last" in said
     assert f"GB less: row {faster.rank} needs" in write_report(run).read_text()
+
+
+def test_explain_takes_no_row_that_was_shown_not_to_fit(both: tuple[RankingTable, SearchResult, Path]) -> None:
+    before, result, folder = both
+    run = SavedRun.open(folder)
+    first_lost = min(len(result.ranking), RANKED_ROWS) - NUM_LOST + 1
+    lost = [{name: before.candidates.row(row)[name] for name in COLUMN_NAMES} for row in range(NUM_LOST)]
+    e = explain(run, 1)
+    tuned = [one.tuned for one in e.ablations if one.tuned is not None]
+    assert tuned and not any({name: row[name] for name in COLUMN_NAMES} in lost for row in tuned)
+    for row in range(NUM_LOST):
+        values = values_of(before.candidates, row)
+        differing = {name: value for name, value in values.items() if value != e.base[name]}
+        answer = why_not(e.judge, e.base, differing)
+        assert answer.alone.is_legal and not answer.alone.fits
+        assert answer.chance.best is None or answer.chance.best != values or not answer.chance.figures.fits
+    shown = explain(run, first_lost)
+    assert shown.is_lost and not e.is_lost
+    assert as_data(shown)["memory_verdict"] == "OOM" and as_data(shown)["ranked_headroom_bytes"] < 0.0
+    text = io.StringIO()
+    print_explained(shown, text)
+    assert "It does not fit: traced memory is" in " ".join(text.getvalue().split())
 
 
 def test_another_cluster_is_looked_at_where_the_best_does_not_fit(
