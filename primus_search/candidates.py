@@ -23,7 +23,6 @@ from primus_search.knobs import Offload as Offload
 from primus_search.knobs import Recompute as Recompute
 from primus_search.knobs import RecomputeMethod as RecomputeMethod
 from primus_search.knobs import Sharding as Sharding
-from primus_search.knobs import StateFormat as StateFormat
 from primus_search.layout import EVEN, Layout
 
 Ints = NDArray[np.int64]

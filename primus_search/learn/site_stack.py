@@ -53,7 +53,6 @@ class SiteStack:
     stack: Stack
     chosen: Hypothesis
     posterior: Posterior
-    mixture: Mixture
     runs: tuple[MeasuredRun, ...]
 
     @property
@@ -113,7 +112,7 @@ def learn_stack(
         MEMORY: _band(peaks, own_peaks, is_moe | ~is_moe, len(posterior.peak_errors[nearest])),
     }
     stack = replace(stack, name=name, errors=bands, is_assumed=False)
-    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, mixture=rates, runs=tuple(runs))
+    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs))
 
 
 def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int) -> ErrorBand:

@@ -202,6 +202,13 @@ def clock_s(text: str) -> float | None:
     return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
 
 
+def gpus_of_batch(batch: int | None, micro: int | None, accumulation: int | None) -> int | None:
+    """Data-parallel GPUs as the global batch over micro-batch and accumulation; None where they do not divide it."""
+    if batch and micro and accumulation and batch % (micro * accumulation) == 0:
+        return batch // (micro * accumulation)
+    return None
+
+
 def product(*numbers: int | None) -> int | None:
     """The product of counts, None where one of them is not known."""
     total = 1

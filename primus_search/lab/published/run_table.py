@@ -125,12 +125,7 @@ def tables(path: Path) -> dict[Path, str]:
     """
     if path.suffix != LIST:
         return {path: ""}
-    try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise InputError([Problem(str(path), error.strerror or str(error))]) from None
-    except UnicodeDecodeError as error:
-        raise InputError([Problem(str(path), f"not a list of tables: {error}")]) from None
+    lines = [line.partition("#")[0].strip() for line in read_text(path, most=MAX_TABLE_BYTES).splitlines()]
     found = {}
     for line in filter(None, lines):
         name, _, vendor = line.rpartition(" ")

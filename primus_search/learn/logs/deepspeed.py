@@ -8,7 +8,7 @@ from typing import Any
 
 from primus_search.learn.reading import Assumption, LogReading, MemoryKind
 from primus_search.learn.steady import StepLine
-from primus_search.learn.transcript import GIB, Transcript, conclude, observe_dotted, observe_flags
+from primus_search.learn.transcript import GIB, Transcript, conclude, gpus_of_batch, observe_dotted, observe_flags
 
 _STEP = re.compile(r"global_step=(\d+)|\[timer\.py:\d+:stop\] \d+/(\d+),")
 _SPEED = re.compile(r"(?:Curr|, )SamplesPerSec=(\d+(?:\.\d+)?)(?=,|\s|$)")
@@ -75,8 +75,8 @@ def conclude_run(seen: Transcript) -> LogReading:
     assumed = {name: Assumption(value=1, because="plain DeepSpeed prints none") for name in ("tp", "pp", "cp", "ep")}
     batch = seen.whole("train_batch_size") or _batch_from_times(seen, micro, assumed)
     gpus = seen.whole("world_size")
-    if gpus is None and batch and micro and accumulation and batch % (micro * accumulation) == 0:
-        gpus = batch // (micro * accumulation)
+    if gpus is None:
+        gpus = gpus_of_batch(batch, micro, accumulation)
     facts: dict[str, Any] = {
         "gpus": gpus,
         "micro_batch_size": micro,

@@ -14,6 +14,7 @@ from primus_search.learn.transcript import (
     Transcript,
     clock_s,
     conclude,
+    gpus_of_batch,
     observe_flags,
     observe_progress,
 )
@@ -86,9 +87,7 @@ def conclude_run(seen: Transcript) -> LogReading:
     micro = seen.whole("Instantaneous batch size per device", "flag:per_device_train_batch_size")
     batch = seen.whole("Total train batch size")
     accumulation = seen.whole("Gradient Accumulation steps", "flag:gradient_accumulation_steps")
-    gpus = None
-    if batch and micro and accumulation and batch % (micro * accumulation) == 0:
-        gpus = batch // (micro * accumulation)
+    gpus = gpus_of_batch(batch, micro, accumulation)
     facts: dict[str, Any] = {
         "gpus": gpus or _gpus_from_rates(seen) or seen.whole("world size", "env_world_size"),
         "micro_batch_size": micro,
