@@ -105,7 +105,7 @@ def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_len
         kept = BF16_BYTES * s.split_tokens * (2.0 * model.hidden + 3.0 * model.per_layer_embedding)
         tensors.append(Saved(name="per-layer embedding", bytes=kept))
     if own is not None:
-        tensors += mixer_tensors(own, model.hidden, s, linear_input_bytes(stack, s))
+        tensors += mixer_tensors(own, model.hidden, s, linear_input_bytes(stack, s), attention_output_bytes(stack, s))
     else:
         tensors += latent_attention(model, stack, s) if model.latent else grouped_query_attention(model, stack, s)
         tensors += core_attention(model, stack, kind, s, seq_length)
@@ -241,8 +241,7 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
     """
     heads = model.num_heads / s.tp
     out = s.tokens * heads * model.v_head_dim
-    is_shared = stack.memory.shares_attention_output & ~s.is_delayed
-    read = np.where(is_shared, BF16_BYTES, linear_input_bytes(stack, s))
+    read = attention_output_bytes(stack, s)
     of_kernel = np.where((read < BF16_BYTES) | exchanges_heads(s), BF16_BYTES * out, 0.0)
     tensors = [
         Saved(name="attention output", bytes=read * out, weight_input=True),
@@ -256,6 +255,12 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
         *tensors,
         Saved(name="log-sum-exp", bytes=FP32_BYTES * s.tokens * heads, dropped_by=Recompute.CORE_ATTENTION),
     ]
+
+
+def attention_output_bytes(stack: Stack, s: Share) -> Floats:
+    """Bytes per element of attention's output as the projection behind it saves it."""
+    is_shared = stack.memory.shares_attention_output & ~s.is_delayed
+    return np.where(is_shared, BF16_BYTES, linear_input_bytes(stack, s))
 
 
 def exchanges_heads(s: Share) -> Bools:

@@ -33,13 +33,14 @@ def mixer_outputs(mixer: Mixer, hidden: int, s: Share) -> Floats:
     return count
 
 
-def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats) -> list[Saved]:
+def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats, attention_bytes: Floats) -> list[Saved]:
     """What one mixer saves between its norm and the residual stream.
 
     Outputs of its projections (inputs of convolution, scan or attention; kept whole, because convolutions, norms and
     gates read views of them), inputs of the core that are copies, latents that further projections read, the input of
     the output projection, the same before a norm or gate, what the kernel keeps per row, and selected keys.
-    low_bytes: bytes of an element of a saved linear input.
+    low_bytes: bytes of an element of a saved linear input; attention_bytes: of attention's output as its projection
+    saves it, beside which the kernel keeps its own in BF16 where a gate or the projection has another.
     """
     core, rank = mixer.core(hidden), s.tokens / s.tp
     outputs = mixer_outputs(mixer, hidden, s) - rank * core.passing
@@ -47,7 +48,11 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats) -> lis
     kept = [Saved(name="inputs of the mixer", bytes=BF16_BYTES * outputs)]
     for p in mixer.projections(hidden):
         if p.split is Split.ROW:
-            name, size = "mixer output", low_bytes * s.tokens * p.k / s.tp
+            saved = attention_bytes if isinstance(mixer, Attention) else low_bytes
+            name, size = "mixer output", saved * s.tokens * p.k / s.tp
+            if isinstance(mixer, Attention) and not mixer.has_output_gate:
+                of_kernel = np.where(saved < BF16_BYTES, BF16_BYTES, 0.0) * s.tokens * p.k / s.tp
+                kept.append(Saved(name="output of the kernel", bytes=of_kernel, dropped_by=Recompute.CORE_ATTENTION))
         elif p.k != hidden:
             name, size = f"input of {p.group}", low_bytes * _rows(p.split, s) * p.copies * p.k / _copies(p.copies, s)
         else:

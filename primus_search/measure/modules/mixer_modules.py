@@ -219,7 +219,8 @@ class GatedAttentionModule(nn.Module):
         values = 0 if mixer.reuses_kv or mixer.has_shared_kv else self.kv_heads * mixer.value_dim
         self.widths = [queries, queries if mixer.has_output_gate else 0, keys, values]
         self.qkv = Linear(hidden, sum(self.widths), bias=mixer.has_qkv_bias, ranks=self.ranks, fp8=shard.fp8)
-        self.out = Linear(self.heads * mixer.value_dim, hidden, bias=mixer.has_output_bias, fp8=shard.fp8)
+        width, keeps = self.heads * mixer.value_dim, shard.shares_attention_output
+        self.out = Linear(width, hidden, bias=mixer.has_output_bias, fp8=shard.fp8, keeps_input=keeps)
         has_norm = mixer.qk_norm != "none"
         self.q_norm = nn.Parameter(torch.ones(mixer.head_dim)) if has_norm else None
         self.k_norm = nn.Parameter(torch.ones(mixer.head_dim)) if has_norm and not mixer.reuses_kv else None
