@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.candidates import COLUMN_NAMES, Bools
-from primus_search.exploration.result import RUN
+from primus_search.exploration.result import FIGURES, RUN
 from primus_search.exploration.run_folder.candidates_file import numbers_of, of_cluster, read_kept
 from primus_search.knobs import WORDED
-
-FIGURES = ("dp", "microbatches", "tokens_per_s", "tokens_per_s_per_gpu",
-           "expected_tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high", "ties_with_best",
-           "step_s", "memory_bytes", "headroom_bytes", "fit_probability", "bubble_ratio", "mfu")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a search returns: ranked rows and the frontier per cluster, counts per funnel stage, and how sure it is."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -179,23 +179,7 @@ class RankingTable:
     @cached_property
     def figures(self) -> dict[str, Ints | Floats | Bools]:
         """Degrees and figures of every row, by column of `ranking.csv`."""
-        p, sure = self.projection, self.confidence
-        return {
-            "dp": p.dp,
-            "microbatches": p.microbatches,
-            "tokens_per_s": p.tokens_per_s,
-            "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
-            "expected_tokens_per_s_per_gpu": self.expected_rate,
-            "tokens_per_s_per_gpu_low": sure.low,
-            "tokens_per_s_per_gpu_high": sure.high,
-            "ties_with_best": sure.ties_with_best,
-            "step_s": p.step.total,
-            "memory_bytes": p.memory.total,
-            "headroom_bytes": p.headroom_bytes,
-            "fit_probability": sure.fits,
-            "bubble_ratio": p.bubble_ratio,
-            "mfu": p.mfu,
-        }
+        return {name: figure_of(self) for name, figure_of in FIGURES.items()}
 
     def row(self, rank: int) -> dict[str, Any]:
         """One row as the columns of `ranking.csv`: axes by name, then degrees and figures. `rank` counts from 0."""
@@ -222,6 +206,25 @@ def is_row_lost(row: Mapping[str, Any]) -> bool:
     """`RankingTable.is_lost` of one row of ranking.csv."""
     was_checked = row["memory_evidence"] != PROJECTED and row["time_evidence"] != RUN
     return bool(was_checked and row["headroom_bytes"] < 0.0)
+
+
+FIGURES: Mapping[str, Callable[[RankingTable], Ints | Floats | Bools]] = {
+    "dp": lambda table: table.projection.dp,
+    "microbatches": lambda table: table.projection.microbatches,
+    "tokens_per_s": lambda table: table.projection.tokens_per_s,
+    "tokens_per_s_per_gpu": lambda table: table.projection.tokens_per_s_per_gpu,
+    "expected_tokens_per_s_per_gpu": lambda table: table.expected_rate,
+    "tokens_per_s_per_gpu_low": lambda table: table.confidence.low,
+    "tokens_per_s_per_gpu_high": lambda table: table.confidence.high,
+    "ties_with_best": lambda table: table.confidence.ties_with_best,
+    "step_s": lambda table: table.projection.step.total,
+    "memory_bytes": lambda table: table.projection.memory.total,
+    "headroom_bytes": lambda table: table.projection.headroom_bytes,
+    "fit_probability": lambda table: table.confidence.fits,
+    "bubble_ratio": lambda table: table.projection.bubble_ratio,
+    "mfu": lambda table: table.projection.mfu,
+}
+"""Columns of figures of every table of a run, in their order."""
 
 
 def _picked(words: tuple[str, ...], rows: Ints) -> tuple[str, ...]:

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from primus_search.analysis.kept_rows import FIGURES
 from primus_search.candidates import COLUMN_NAMES
+from primus_search.exploration.result import FIGURES
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report import html, html_columns
 from primus_search.report.html_data import content
