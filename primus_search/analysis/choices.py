@@ -29,6 +29,7 @@ REPEATS = 4
 """One row of so many may repeat a layout and precision that is shown, with another schedule family."""
 
 LAYOUT = tuple(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
+BEST_FIT = "best that FITS"
 BEST_BF16 = "best in BF16"
 
 
@@ -133,7 +134,7 @@ def _roles(rows: Sequence[Row], mine: Sequence[int]) -> dict[int, list[str]]:
     best = first[RATE]
     near = [place for place in mine if rows[place][RATE] >= best * (1.0 - CLOSE)]
     wanted = {
-        "best that FITS": [place for place in mine if rows[place]["memory_verdict"] == FITS],
+        BEST_FIT: [place for place in mine if rows[place]["memory_verdict"] == FITS],
         BEST_BF16: [place for place in mine if rows[place]["fp8"] == "none"],
         "simplest": sorted(near, key=lambda place: (complexity(rows[place]), place)),
         "fewer nodes": [place for place, row in enumerate(rows) if row.get("nodes", 0) < first.get("nodes", 0)],

@@ -10,7 +10,7 @@ import numpy as np
 
 from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.cost.confidence.coverage import Covered, coverage
-from primus_search.cost.confidence.uncertainty import Confidence, confidence, ties_with_best
+from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.memory.fit import DEVIATIONS_TO_END, OUT_OF_MEMORY, SURELY
 from primus_search.cost.project import Projector
@@ -77,24 +77,32 @@ class RankingTable:
         return without_noise(self.projection.step.total / self.expected_shares)
 
     @cached_property
-    def confidence(self) -> Confidence:
-        """Interval, probability of fitting and ties of every row."""
-        sure = confidence(self.job.model, self.job.cluster, self.candidates.fp8, self.projection)
-        rate, was_run = self.projection.tokens_per_s_per_gpu, self._is_timed_by(RUN)
-        low, high = (rate * np.exp(sign * DEVIATIONS_TO_END * RUN_NOISE) for sign in (-1.0, 1.0))
-        fits = sure.fits.copy()
+    def _projected_confidence(self) -> Confidence:
+        return confidence(self.job.model, self.job.cluster, self.candidates.fp8, self.projection)
+
+    @cached_property
+    def fits(self) -> Floats:
+        """Probability of every row that it runs in device memory, by its strongest evidence."""
+        fits = self._projected_confidence.fits.copy()
         fits[list(self.sureties)] = list(self.sureties.values())
-        fits[was_run] = 1.0
+        fits[self._is_timed_by(RUN)] = 1.0
+        return fits
+
+    @cached_property
+    def confidence(self) -> Confidence:
+        """Interval, probability of fitting and ties with the recommendation of every row."""
+        sure, rate, was_run = self._projected_confidence, self.projection.tokens_per_s_per_gpu, self._is_timed_by(RUN)
+        low, high = (rate * np.exp(sign * DEVIATIONS_TO_END * RUN_NOISE) for sign in (-1.0, 1.0))
         may_run = np.ones(len(self), np.bool_) if self.is_lost.all() else ~self.is_lost
         was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
         comparable = was_timed if was_timed.any() else may_run  # projected times do not compare with measured ones
-        first = comparable & (fits >= SURELY) & ((self.projection.headroom_bytes >= 0.0) | was_run)
+        first = np.isin(np.arange(len(self)), self.order[:1])
         return replace(
             sure,
             low=np.where(was_run, low, sure.low),
             high=np.where(was_run, high, sure.high),
-            fits=fits,
-            ties_with_best=comparable & ties_with_best(self.expected_rate, first if first.any() else comparable),
+            fits=self.fits,
+            ties_with_best=comparable & ties_with_best(self.expected_rate, first),
         )
 
     @cached_property
@@ -119,7 +127,7 @@ class RankingTable:
     def is_sure(self) -> Bools:
         """Rows that FIT, each by its strongest evidence: it was run, or its memory was measured, traced, projected."""
         has_room = (self.projection.headroom_bytes >= 0.0) | self._is_timed_by(RUN)
-        return has_room & (self.confidence.fits >= SURELY)
+        return has_room & (self.fits >= SURELY)
 
     @property
     def is_looked_at(self) -> Bools:
@@ -135,8 +143,9 @@ class RankingTable:
         """Places of the rows as a ranking lists them: the recommendation first.
 
         By expected step, rows timed on a device before those that were not: their times do not compare. Of the first
-        `RANKED_ROWS` those shown not to fit stand last. The recommendation is the first row of this order that FITS;
-        it goes to the front, where a faster one is AT RISK. Without any that FITS the order stays.
+        `RANKED_ROWS` those shown not to fit stand last. The recommendation goes to the front: the first row of this
+        order that FITS, or one before it whose gain is worth a start that may fail (`_worth_a_try`). Without any that
+        FITS the order stays.
         """
         is_timed = self._is_timed_by(MEASURED)
         is_behind = ~(is_timed | self._is_timed_by(RUN)) if is_timed.any() else np.zeros(len(self), np.bool_)
@@ -146,7 +155,25 @@ class RankingTable:
         if self.take(order[:1]).is_sure.all():
             return order
         sure = np.flatnonzero(self.is_sure[order])[:1]
-        return np.concatenate([order[sure], np.delete(order, sure)])
+        if not sure.size:
+            return order
+        before = np.flatnonzero(is_behind[order[: sure[0]]] == is_behind[order[sure[0]]])
+        first = self._worth_a_try(order, before, sure[0])
+        return np.concatenate([order[[first]], np.delete(order, first)])
+
+    def _worth_a_try(self, order: Ints, at_risk: Ints, sure: int) -> int:
+        """The place to recommend: `sure`, of the fastest row that FITS, or one of those AT RISK that are faster.
+
+        A run that is out of memory ends in its first steps, and the row that FITS is started in its place. So a row
+        AT RISK is worth its gain over that row times its probability of fitting. The largest such expected gain is
+        taken where it is more than identical runs differ by (`TIE`).
+        """
+        if not at_risk.size:
+            return sure
+        step, rows = self.expected_step_s, order[at_risk]
+        gain = self.fits[rows] * (step[order[sure]] / step[rows] - 1.0)
+        best = int(np.argmax(gain))
+        return int(at_risk[best]) if gain[best] > TIE else sure
 
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
@@ -398,7 +425,7 @@ class SearchResult:
         per_gpu = float(first.expected_rate[0])
         is_total = self.space.search.objective == "tokens_per_s"
         return (
-            bool(first.is_sure[0]),
+            bool(found.ranking.is_sure.any()),
             not first.is_lost[0],
             first.time_evidence[0] == MEASURED,
             per_gpu * (found.choice.cluster.world if is_total else 1),

@@ -17,13 +17,14 @@ from typing import Any
 
 from primus_search.analysis.choices import BEST_BF16, words_of
 from primus_search.cost.confidence.uncertainty import TIE
+from primus_search.cost.memory.fit import FITS
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.guards.files import replacing
 from primus_search.guards.json_numbers import finite
 from primus_search.html_templates import rendered
 from primus_search.knobs import NUMERIC
-from primus_search.report.labels import between, chance, counted, fits, if_it_fitted, short
+from primus_search.report.labels import between, chance, counted, fits, if_it_fitted, if_it_runs_out, short
 from primus_search.report.ranking_text import layout_of
 from primus_search.units import GB
 
@@ -137,6 +138,8 @@ def _sentences(run: SavedRun, data: Mapping[str, Any]) -> list[str]:
         found.append(f"{data['ties']:,} ranked candidates are within {TIE:.0%} of it, the noise between two runs.")
     if data["held_back"] is not None:
         found.append(if_it_fitted(data["held_back"]))
+    if best["memory_verdict"] != FITS:
+        found.append(if_it_runs_out(chosen))
     changed = [knob.told(best) for knob in NUMERIC if best[knob.name] != knob.word(knob.off)]
     if changed:
         plain = [f" Best in BF16: row {one.rank}, {one.change:+.0%}." for one in chosen if BEST_BF16 in one.roles]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from primus_search.analysis.choices import BEST_FIT, ChoiceRow
 from primus_search.analysis.held_back import HeldBack
 from primus_search.candidates import COLUMN_NAMES
 from primus_search.cost.confidence.uncertainty import Confidence
@@ -61,6 +62,12 @@ def if_it_fitted(faster: HeldBack) -> str:
         f"{faster.gain:+.1%} with {faster.saving_bytes / GB:.0f} GB less: row {faster.rank} needs "
         f"{faster.row['memory_bytes'] / GB:.0f} GB ({fits(faster.row)}); {remedy}."
     )
+
+
+def if_it_runs_out(chosen: Sequence[ChoiceRow]) -> str:
+    """What to start where the first row, AT RISK, runs out of memory, in one sentence."""
+    sure = [f"row {one.rank}, {one.change:+.0%}, FITS" for one in chosen if BEST_FIT in one.roles]
+    return f"Row 1 may run out of memory in its first steps: {sure[0] if sure else 'no row surely fits'}."
 
 
 def rests(sure: Confidence) -> str:

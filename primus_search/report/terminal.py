@@ -21,7 +21,7 @@ from primus_search.exploration.trials import Judge, values_of
 from primus_search.knobs import NUMERIC
 from primus_search.report.console import Plain
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
-from primus_search.report.labels import counted, fits, if_it_fitted, rests, short
+from primus_search.report.labels import counted, fits, if_it_fitted, if_it_runs_out, rests, short
 from primus_search.report.plain_tables import table
 from primus_search.report.ranking_text import TIED, print_choices, print_ranked
 from primus_search.units import GB, SECONDS_PER_MINUTE
@@ -109,6 +109,8 @@ def _print_recommendation(
     faster = held_back(rows, Judge(space, best.choice, lacking(rows, best.choice)))
     if faster is not None:
         console.print(if_it_fitted(faster))
+    if row["memory_verdict"] != FITS:
+        console.print(if_it_runs_out(chosen))
     console.print(_launch(result, chosen[0], view))
     changed = [knob.told(row) for knob in NUMERIC if row[knob.name] != knob.word(knob.off)]
     if changed:
@@ -140,8 +142,7 @@ def _to_measure(chosen: Sequence[ChoiceRow], view: View) -> str:
     """The runs that would tell most: the first row, and the choice next to it if the two cannot be told apart."""
     tied = [choice.rank for choice in chosen[1:] if choice.row["ties_with_best"]]
     rows = f"rows 1 and {tied[0]}, within the noise of one run ({TIE:.0%})" if tied else "row 1"
-    risk = "" if chosen[0].row["memory_verdict"] == FITS else " Row 1 may run out of memory; no row surely fits."
-    return f"Measure next: {rows}; primus-search next {view.folder or 'RUN'} plans the runs.{risk}"
+    return f"Measure next: {rows}; primus-search next {view.folder or 'RUN'} plans the runs."
 
 
 def _unstarted(result: SearchResult) -> list[str]:

@@ -17,7 +17,7 @@ from primus_search.analysis.why_not import why_not
 from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cli import app
 from primus_search.complete_search import search
-from primus_search.cost.confidence.uncertainty import memory_error
+from primus_search.cost.confidence.uncertainty import TIE, memory_error
 from primus_search.cost.memory.fit import SURELY, fit_probability, room_for_surety_bytes
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
@@ -47,15 +47,15 @@ def _traced(folder: Path) -> Any:
     return load_space(folder.parent / "space.yaml", overrides=["benchmark.device=trace"], environ={}).benchmark
 
 
-def table(space: Space, *, share_of_device: list[float], **evidence: Any) -> RankingTable:
-    """Rows, the fastest first, that need these shares of the device."""
+def table(space: Space, *, share_of_device: list[float], slower: float = 0.01, **evidence: Any) -> RankingTable:
+    """Rows, the fastest first, each `slower` than the one before it, that need these shares of the device."""
     choice = space.clusters[0]
     job = space.job_on(choice.cluster)
     c = Candidates.table(micro_batch_size=[1] * len(share_of_device))
     p = Projector(job).project(c)
     room = job.room_bytes(0.0)
     memory = replace(p.memory, activations=p.memory.activations + np.array(share_of_device) * room - p.memory.total)
-    step = replace(p.step, mlp=p.step.mlp + p.step.total * 0.01 * np.arange(len(c)))
+    step = replace(p.step, mlp=p.step.mlp + p.step.total * slower * np.arange(len(c)))
     projection = replace(p, step=step, memory=memory, headroom_bytes=room - memory.total)
     numbers = np.arange(len(c))
     return RankingTable(job=job, choice=choice, indices=numbers, candidates=c, projection=projection, **evidence)
@@ -82,6 +82,29 @@ def test_the_first_row_is_the_fastest_that_fits_and_rows_shown_not_to_fit_are_la
     ranked = rows.take(rows.order)
     assert ranked.order.tolist() == list(range(len(rows)))
     assert not (ranked.confidence.ties_with_best & ranked.is_lost).any()
+
+
+@pytest.mark.parametrize(
+    ("shares", "slower", "order"),
+    [
+        ([0.99, 0.6], 0.2, [0, 1]),  # a gain of 20 % is worth a start that may fail
+        ([0.99, 0.6], 0.04, [1, 0]),  # 4 % times the probability of fitting is not
+        ([0.99, 0.97, 0.6], 0.01, [2, 0, 1]),
+        ([1.0, 0.93, 0.5], 0.08, [0, 1, 2]),
+        ([1.0, 0.9, 0.5, 0.5], 0.05, [1, 0, 2, 3]),  # it FITS, and what is faster gains too little
+        ([1.0, 0.96, 0.5, 0.5], 0.001, [2, 0, 1, 3]),
+    ],
+)
+def test_a_row_at_risk_is_recommended_where_its_gain_times_its_probability_exceeds_the_noise(
+    space: Space, shares: list[float], slower: float, order: list[int]
+) -> None:
+    rows = table(space, share_of_device=shares, slower=slower)
+    sure = int(np.flatnonzero(rows.is_sure)[0])
+    worth = rows.fits[:sure] * (rows.expected_step_s[sure] / rows.expected_step_s[:sure] - 1.0)
+    assert rows.order.tolist() == order
+    assert order[0] == (int(np.argmax(worth)) if worth.max() > TIE else sure)
+    assert rows.confidence.ties_with_best[order[0]]
+    assert rows.take(rows.order).order.tolist() == list(range(len(rows)))
 
 
 def test_a_row_that_was_run_fits_whatever_is_projected(space: Space) -> None:
