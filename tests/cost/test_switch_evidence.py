@@ -39,6 +39,16 @@ def test_what_the_nearest_run_lacks_takes_its_value() -> None:
     assert part_of(cuda_graph="full")["cuda_graph"] == "partial", "another value is nearer than none"
 
 
+def test_a_part_of_a_combination_was_not_measured() -> None:
+    known = SwitchEvidence(
+        sets={"B200": {"moe": Candidates.from_words({"deepep": True, "exchange_overlap": True})}}, shares={"moe": 0.5}
+    )
+    part = known.measured_part("B200", MOE, Candidates.from_words({"deepep": True})).row(0)
+    assert (part["deepep"], part["exchange_overlap"]) == (True, True)
+    plain = Candidates.from_words({})
+    assert not unmeasured(plain, known.measured_part("B200", MOE, plain)).any(), "nothing is claimed of a switch"
+
+
 def test_a_device_without_runs_has_measured_no_switch() -> None:
     assert part_of("MI250X", deepep=True, tp=8)["deepep"] is False
 

@@ -1,6 +1,7 @@
 """Which switches (`Knob.is_switch`) measured runs had on together, per device, model and number format of products.
 
-A projected gain of switches that no such run had together is a claim that nobody checked. Of such gains, measured
+A projected gain over the nearest combination that was measured is a claim that nobody checked, whether a switch is on
+or off that was not in the run (DeepEP without an overlap that every run with DeepEP had). Of such gains, measured
 pairs of runs show on average the share `shares[family]` of what was projected of them with their source and model left
 out of the fit: the expected gain.
 """
@@ -40,10 +41,10 @@ class SwitchEvidence:
         return replace(self, sets=merged)
 
     def measured_part(self, device: str, model: Model, table: Candidates) -> Candidates:
-        """The table with every switch that no run of the model on the device had beside the others at a measured value.
+        """The table with switches as in the nearest combination that a run of the model on the device had together.
 
-        Each row is held against the nearest combination in its number format, and what that one lacks is set to its
-        value: a switch that is off there is twice as far as one at another value. Where there are no runs, all are off.
+        Compared in the row's number format; a switch that is off in the combination and on in the row is twice as far
+        as any other difference. A row with every switch off stays; where there are no runs, all are off.
         """
         by_model = self.sets.get(device, {})
         known = [by_model[name] for name in (shape_of(model), family(model)) if name in by_model]
@@ -85,12 +86,12 @@ def unmeasured(table: Candidates, measured_part: Candidates) -> Bools:
 
 
 def _nearest(rows: Ints, known: Ints) -> Ints:
-    """Rows of switches with those that the nearest known combination lacks at its value."""
-    is_on = rows != _DEFAULTS
-    lacking = is_on[:, None, :] & (rows[:, None, :] != known[None, :, :])
-    distance = lacking.sum(axis=2) + (lacking & (known == _DEFAULTS)[None, :, :]).sum(axis=2)
-    best = known[distance.argmin(axis=1)]
-    return np.where(is_on & (rows != best), best, rows)
+    """The nearest known combination of every row, of equally near ones the first; a row with every switch off stays."""
+    differs = rows[:, None, :] != known[None, :, :]
+    is_off = (known == _DEFAULTS)[None, :, :]
+    distance = differs.sum(axis=2) + (differs & is_off).sum(axis=2)
+    is_plain = (rows == _DEFAULTS).all(axis=1)
+    return np.where(is_plain[:, None], rows, known[distance.argmin(axis=1)])
 
 
 def _codes(table: Candidates) -> Ints:
