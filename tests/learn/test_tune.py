@@ -1,5 +1,6 @@
 """The loop of `tune`: verdicts, what is run next, going on after a kill. Trials are a script that prints a log."""
 
+import contextlib
 import json
 import os
 import random
@@ -104,8 +105,12 @@ looped(Path(sys.argv[1]), Path(sys.argv[2]), "slowly", trials=6, parallel=int(sy
 
 
 def started(folder: Path) -> set[tuple[str, int]]:
-    """The trials that were launched, and when."""
-    return {(str(path), path.stat().st_mtime_ns) for path in folder.glob(f"{TRIALS}/*/{PROCESS}")}
+    """The trials that were launched, and when; the loop removes and rewrites these files meanwhile."""
+    found = set()
+    for path in folder.glob(f"{TRIALS}/*/{PROCESS}"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((str(path), path.stat().st_mtime_ns))
+    return found
 
 
 @pytest.mark.slow
