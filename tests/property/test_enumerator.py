@@ -17,9 +17,9 @@ from primus_search.candidates import (
     Recompute,
     RecomputeMethod,
     Sharding,
-    StateFormat,
 )
 from primus_search.declare import make_space
+from primus_search.knobs import StateFormat
 from primus_search.layout import BALANCED, EVEN, Layout, layout_string
 from primus_search.space import AXES, Axis, Constraint, Enumerator, Space
 
