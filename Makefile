@@ -17,6 +17,9 @@ SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 # Bytecode of the tests and of what changed since the set-up is kept: the suite starts hundreds of processes.
 test test-full check: export PYTHONDONTWRITEBYTECODE =
 
+# Benchmarks import models and devices that the tests share.
+bench bench-gpu: export PYTHONPATH = .
+
 .PHONY: run test test-full check bench bench-gpu clean help
 
 help:
@@ -59,7 +62,7 @@ bench: $(READY)
 	for each in search project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done
 
 bench-gpu: $(READY)
-	PYTHONPATH=. $(BIN)/python tests/bench/bench_gpu.py
+	$(BIN)/python tests/bench/bench_gpu.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

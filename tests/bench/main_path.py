@@ -1,5 +1,5 @@
-"""Length of the main path: `main_path.py` prints the functions from `cli.run` to the GEMM law, and the returns of one
-measured row from `validate` to its error.
+"""Length of the main path: `PYTHONPATH=. python tests/bench/main_path.py` prints the functions from `cli.run` to the
+GEMM law, and the returns of one measured row from `validate` to its error.
 
 path     named functions of the package on the stack when `gemm_s` is first called in a `primus-search run` of one
          worker, both ends included; lambdas and comprehensions are not counted
