@@ -50,7 +50,7 @@ def test_published_configurations_count_what_transformers_builds() -> None:
     assert all("model_type" in why for _, why in refused)
 
 
-DRAWS: dict[str, dict[str, list[Any]]] = {
+DRAWS: dict[str, dict[str, list[Any] | None]] = {
     "hidden_size": {"*": [256, 512, 768]},
     "num_attention_heads": {"*": [4, 8]},
     "num_key_value_heads": {"*": [2, 4]},
@@ -58,7 +58,7 @@ DRAWS: dict[str, dict[str, list[Any]]] = {
     "vocab_size": {"*": [1000, 1024, 1111]},
     "num_hidden_layers": {"*": [2, 4, 6]},
     "tie_word_embeddings": {"*": [True, False]},
-    "head_dim": {"*": [32, 64]},
+    "head_dim": {"*": [32, 64], "mistral4": None},  # the sum of its two parts there
     "attention_bias": {"llama": [True, False], "qwen3": [True, False], "glm4_moe": [True, False], "deepseek_v3":
                        [True, False], "smollm3": [True, False], "olmo2": [True, False], "qwen3_5_text": [True, False]},
     "moe_intermediate_size": {"*": [64, 128]},
