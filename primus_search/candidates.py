@@ -29,9 +29,6 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-FIXED_ROWS_STAGE = 3
-"""Sync-free stage from which tensors of experts have a size of their own, whatever routing brings."""
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -229,7 +226,7 @@ class Candidates:
         Source: AMD-AGI/Primus core/extensions/primus_turbo.py, PrimusTurboDeepEPTokenDispatcher: beyond stage 2,
         permute_max_token_num = tokens x ranks of the group x top_k.
         """
-        return self.sync_free_stage >= FIXED_ROWS_STAGE
+        return self.sync_free_stage >= KNOB["sync_free_stage"].memory_from
 
     def has_group_buffers(self, *, usual: bool) -> Bools:
         """Whether fused dispatch is HybridEP, under software whose own is (`usual`) unless told."""

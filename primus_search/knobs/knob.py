@@ -87,6 +87,7 @@ class Knob:
     default        value where a table does not give it; also its value where it has no effect
     off            value that stands for not using it, where that is not the default
     auto           what `auto` lists; None where that depends on the job (`space.auto`)
+    memory_from    value from which on memory differs, the same for all below and for all above; 0: any two may differ
     scope          pieces whose kernels and traffic it changes; EXPERTS alone: `auto` is the default in a dense model
     is_outer       decides where layers and ranks go (`space.enumerate`); others are switches of the same layout
     detail_of      the knob without which this one has no effect
@@ -116,6 +117,7 @@ class Knob:
     default: KnobValue
     off: KnobValue = None  # type: ignore[assignment]  # in a row: as the default
     auto: tuple[KnobValue, ...] | None = None
+    memory_from: int = 0
     scope: Scope = Scope.ALL
     is_outer: bool = False
     detail_of: str = ""

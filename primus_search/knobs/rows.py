@@ -428,6 +428,7 @@ KNOBS: tuple[Knob, ...] = (
         most=3,
         summary="How far MoE layers run without waiting for token counts on the host (AMD Primus stages).",
         enters=Enters.TRAFFIC | Enters.BATCH,
+        memory_from=3,
         scope=Scope.EXPERTS,
         default=0,
         auto=(0, 1, 2, 3),

@@ -211,9 +211,15 @@ class Enumerator:
             keys.append((number.reshape(-1), len(distinct)))
         return densified(keys, self._outer.length)
 
-    def inner_numbers(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
-        """Number of every inner combination by some of its columns, and one combination per number."""
-        return densified(self._keys(self._inner, columns), self._inner.length)
+    def inner_numbers(self, columns: frozenset[str], told_from: Mapping[str, int] | None = None) -> tuple[Ints, Ints]:
+        """Number of every inner combination by some of its columns, and one combination per number.
+
+        told_from: columns of which all that counts is whether the value is at least this.
+        """
+        edges = told_from or {}
+        sides = [(self._inner.values[name] >= least).astype(np.int64) for name, least in edges.items()]
+        keys = [*self._keys(self._inner, columns.difference(edges)), *((side, 2) for side in sides)]
+        return densified(keys, self._inner.length)
 
     @cached_property
     def microbatches(self) -> Ints:

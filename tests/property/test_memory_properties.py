@@ -11,6 +11,7 @@ from primus_search.candidates import Candidates, Fp8, PipelineOrder, Recompute, 
 from primus_search.cost.memory import MemoryTable, memory_by_rank
 from primus_search.cost.memory.live import held, telling_microbatches
 from primus_search.job import Job
+from primus_search.knobs import KNOBS, Knob
 from primus_search.layout import BALANCED
 from primus_search.workload import Workload
 from tests.cost.test_memory_formulas import FLASH, LITE, LLAMA_70B, cluster
@@ -114,6 +115,17 @@ def test_a_row_needs_the_same_alone_as_in_a_table(model: str, rows: list[dict[st
     alone = [MemoryTable(Job(MODELS[model], CLUSTER, WORK)).total(Candidates.table(**row))[0] for row in rows]
     assert together.tolist() == again.tolist() == alone
     assert parts == pytest.approx(together, rel=1e-12)
+
+
+@pytest.mark.parametrize("knob", [knob for knob in KNOBS if knob.memory_from], ids=lambda knob: knob.name)
+@settings(max_examples=25, deadline=None)
+@given(row=candidates())
+def test_memory_is_the_same_on_one_side_of_a_knobs_edge(knob: Knob, row: dict[str, object]) -> None:
+    assert knob.most is not None
+    values = np.arange(knob.least, knob.most + 1)
+    needed = total("lite", row, **{knob.name: values})
+    for side in (needed[values < knob.memory_from], needed[values >= knob.memory_from]):
+        assert (side == side[0]).all()
 
 
 @settings(max_examples=40, deadline=None)

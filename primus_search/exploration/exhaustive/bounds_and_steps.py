@@ -17,13 +17,15 @@ from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.exploration.exhaustive.groups import Groups
 from primus_search.exploration.exhaustive.pair_codes import PairCodes, SetRows
-from primus_search.knobs import Enters, reading
+from primus_search.knobs import KNOB, Enters, reading
 from primus_search.model import Model
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
 
 MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
 MEMORY_IGNORES = frozenset(INNER) - MEMORY_READS
 """Inner axes that the memory of a device does and does not depend on."""
+MEMORY_TOLD_FROM = {name: KNOB[name].memory_from for name in MEMORY_READS if KNOB[name].memory_from}
+"""Of those it depends on, the axes whose values it tells apart on one edge alone."""
 
 
 class GridCosts:
@@ -31,7 +33,7 @@ class GridCosts:
 
     def __init__(self, enumerator: Enumerator, projector: Projector) -> None:
         self.enumerator, self.projector = enumerator, projector
-        self.bundles, self.groups = Bundles(enumerator, MEMORY_READS), Groups(enumerator)
+        self.bundles, self.groups = Bundles(enumerator, MEMORY_READS, MEMORY_TOLD_FROM), Groups(enumerator)
         terms, table = projector.terms, projector.table
         self._memory = [PairCodes(enumerator, memo) for memo in (table.moments, table.states, table.batches)]
         self._layer, self._shape, self._hop, self._replica = (

@@ -4,11 +4,12 @@ Within one outer cell, the inner combinations that agree on some columns (what m
 decided once for all of them, and so is a bound on their step. Cells of one class have the same bundles, so that bundles
 are listed per class; (cell, bundle) stands for a handful of candidates and costs as much as one.
 
-    bundles = Bundles(enumerator, MEMORY_READS)
+    bundles = Bundles(enumerator, MEMORY_READS, MEMORY_TOLD_FROM)
     cells, bundle = bundles.of(np.arange(100))       # one entry per bundle of the first hundred cells
     lines = bundles.lines(cells[:5], bundle[:5])     # the candidates of five of them
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +33,8 @@ class Bundles:
     members   inner combinations, bundle by bundle from `first[bundle]`; `place`: where each stands in its class' list
     """
 
-    def __init__(self, enumerator: Enumerator, columns: frozenset[str]) -> None:
-        kinds = enumerator.inner_numbers(columns)[0]
+    def __init__(self, enumerator: Enumerator, columns: frozenset[str], told_from: Mapping[str, int]) -> None:
+        kinds = enumerator.inner_numbers(columns, told_from)[0]
         members, places, sizes, per_class = [], [], [], []
         for rows in enumerator.inner_lists:
             order = np.argsort(kinds[rows], kind="stable")
