@@ -144,7 +144,7 @@ class RankingTable:
 
         By expected step, rows timed on a device before those that were not: their times do not compare. Of the first
         `RANKED_ROWS` those shown not to fit stand last. The recommendation goes to the front: the first row of this
-        order that FITS, or one before it whose gain is worth a start that may fail (`_worth_a_try`). Without any that
+        order that FITS, or one before it whose gain outweighs a failed start (`_recommended`). Without any that
         FITS the order stays.
         """
         is_timed = self._is_timed_by(MEASURED)
@@ -158,10 +158,10 @@ class RankingTable:
         if not sure.size:
             return order
         before = np.flatnonzero(is_behind[order[: sure[0]]] == is_behind[order[sure[0]]])
-        first = self._worth_a_try(order, before, sure[0])
+        first = self._recommended(order, before, sure[0])
         return np.concatenate([order[[first]], np.delete(order, first)])
 
-    def _worth_a_try(self, order: Ints, at_risk: Ints, sure: int) -> int:
+    def _recommended(self, order: Ints, at_risk: Ints, sure: int) -> int:
         """The place to recommend: `sure`, of the fastest row that FITS, or one of those AT RISK that are faster.
 
         A run that is out of memory ends in its first steps, and the row that FITS is started in its place. So a row
