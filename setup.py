@@ -28,10 +28,9 @@ setup(
         "primus_search.report.page.vendor": ["*"],
         "primus_search.templates": ["*.html", "*.md"],
         "primus_search.analysis": ["*.yaml"],
-        "primus_search.calibrate": ["*.yaml"],
+        "primus_search.runs.calibrate": ["*.yaml"],
         "primus_search.export": ["*.yaml"],
-        "primus_search.lab.fit": ["*.yaml"],
-        "primus_search.lab.published.vocabulary": ["*.yaml"],
-        "primus_search.learn.logs": ["*.yaml"],
+        "primus_search.runs.published.vocabulary": ["*.yaml"],
+        "primus_search.runs.learn.logs": ["*.yaml"],
     },
 )

@@ -7,26 +7,27 @@ run.ranking, run[1].explain(), run[1].export("megatron", "launch")
 
 from typing import TYPE_CHECKING
 
-from primus_search.guards.kernel_cache import choose_kernel_cache
-from primus_search.lazy import loader
+from primus_search.base.guards.kernel_cache import choose_kernel_cache
+from primus_search.base.lazy import loader, provide
 
 if TYPE_CHECKING:
     from primus_search.cost.project import project
     from primus_search.declare import load_cluster, load_model, load_space
-    from primus_search.notebook.runs import Run, load_run, search
+    from primus_search.report.notebook.runs import Run, load_run, search
 
 __version__ = "0.1.0"
 
 choose_kernel_cache()
+provide("host_file", f"{__name__}.measure.host.host_calibration", "host_file")
 
 _LAZY = {
     "load_model": "declare",
     "load_cluster": "declare",
     "load_space": "declare",
     "project": "cost.project",
-    "search": "notebook.runs",
-    "load_run": "notebook.runs",
-    "Run": "notebook.runs",
+    "search": "report.notebook.runs",
+    "load_run": "report.notebook.runs",
+    "Run": "report.notebook.runs",
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from primus_search.analysis.kept_rows import Kept
-from primus_search.candidates import Bools
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, word
-from primus_search.knobs import KNOB, KNOBS
+from primus_search.values.candidates import Bools
+from primus_search.values.knobs import KNOB, KNOBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ a larger batch, graphs, an axis the space leaves out) show what a change of plan
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from primus_search.candidates import Fp8, Recompute, Sharding
-from primus_search.cluster import Cluster
+from primus_search.base.units import GB
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, said
 from primus_search.space import AxisValue
-from primus_search.stack import with_numbers
-from primus_search.units import GB
+from primus_search.values.candidates import Fp8, Recompute, Sharding
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import with_numbers
 
 WORTH_SAYING = 0.02
 """Share of the step (or of the device's memory) below which a part is not worth advice."""

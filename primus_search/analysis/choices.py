@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from primus_search.candidates import COLUMN_NAMES
+from primus_search.base.errors import InputError, Problem
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
 from primus_search.declare.source import did_you_mean
-from primus_search.errors import InputError, Problem
-from primus_search.knobs import KNOB, KNOBS, Kind
 from primus_search.schedule import algorithm
+from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 Row = Mapping[str, Any]
 

@@ -16,7 +16,6 @@ from primus_search.analysis.ablation import Ablation, ablations
 from primus_search.analysis.advice import Advice, advice
 from primus_search.analysis.kept_rows import Kept
 from primus_search.analysis.sensitivity import Neighbour, steps
-from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.evidence import kernel_evidence, sentence
@@ -28,10 +27,11 @@ from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.result import is_row_lost
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
-from primus_search.job import Job
-from primus_search.layout import Layout
 from primus_search.schedule import Timeline
 from primus_search.space import ClusterChoice, Space
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
+from primus_search.values.job import Job
+from primus_search.values.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from primus_search.declare.source import read
-from primus_search.knobs import KNOB, KNOBS, Kind, Knob
 from primus_search.schedule import algorithm
 from primus_search.schedule import names as schedule_names
 from primus_search.space.tokens import NICKNAMES, axis_name, meaning, read_token
+from primus_search.values.knobs import KNOB, KNOBS, Kind, Knob
 
 TERMS: Mapping[str, str] = read(Path(__file__).with_name("terms.yaml")).data
 """Words that are no value of an axis."""

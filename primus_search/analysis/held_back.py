@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from primus_search.analysis.choices import RATE, is_on_cluster_of
-from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.memory.fit import FITS, room_for_surety_bytes
 from primus_search.exploration.remedies import cheapest_saving
 from primus_search.exploration.result import MEASURED
 from primus_search.exploration.trials import Judge, said, values_of
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 Row = Mapping[str, Any]
 

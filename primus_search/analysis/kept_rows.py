@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import COLUMN_NAMES, Bools
 from primus_search.exploration.result import FIGURES, RUN
 from primus_search.exploration.run_folder.candidates_file import numbers_of, of_cluster, read_kept
-from primus_search.knobs import WORDED
+from primus_search.values.candidates import COLUMN_NAMES, Bools
+from primus_search.values.knobs import WORDED
 
 
 @dataclass(frozen=True)

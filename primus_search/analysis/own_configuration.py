@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats
+from primus_search.base.errors import InputError, Problem
 from primus_search.declare.presets import shape
-from primus_search.errors import InputError, Problem
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.exploration.trials import Figures, Judge, OwnConfiguration, Values, table_of, values_of, word
 from primus_search.export.experiments import Experiment, read_experiment
-from primus_search.knobs import KNOB, KNOBS, Enters
-from primus_search.model import Model
 from primus_search.space import AXES, Enumerator
+from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.knobs import KNOB, KNOBS, Enters
+from primus_search.values.model import Model
 
 PIPELINE = tuple(knob.name for knob in KNOBS if knob.enters == Enters.PIPELINE)
 """Axes that change together: one order of the pipeline."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Recompute, degrees
+from primus_search.base.errors import InputError, Problem, ScheduleError
 from primus_search.cost.breakdown import Stages, pipeline_costs, stages_of
 from primus_search.cost.memory import memory_by_rank
-from primus_search.errors import InputError, Problem, ScheduleError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.schedule import Algorithm, Costs, Placement, order_for, peak_activations
 from primus_search.schedule.side_by_side import Compared, compare_under
+from primus_search.values.candidates import Candidates, Floats, Recompute, degrees
 
 MS_PER_S = 1e3
 

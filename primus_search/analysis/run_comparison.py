@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
-from primus_search.candidates import COLUMN_NAMES
-from primus_search.cluster import Cluster
-from primus_search.errors import InputError
+from primus_search.base.errors import InputError
+from primus_search.base.units import GB
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Judge, Values, values_of, word
 from primus_search.space import ClusterChoice, Space
-from primus_search.units import GB
+from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.values.machine.cluster import Cluster
 
 HIDDEN = frozenset({"source", "name"})
 """Fields whose change changes no figure."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from primus_search.exploration.trials import Figures, Judge, Trial, Values
-from primus_search.knobs import KNOBS, WORDED
-from primus_search.layout import Layout
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, AxisValue, Space
+from primus_search.values.knobs import KNOBS, WORDED
+from primus_search.values.layout import Layout
 
 DOUBLED = frozenset(knob.name for knob in KNOBS if knob.is_doubled)
 """Numbers that are doubled and halved where the space has no neighbour to offer."""

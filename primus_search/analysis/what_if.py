@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Candidates
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
 from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
 from primus_search.space import ClusterChoice, Space
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from primus_search.candidates import Ints
+from primus_search.base.errors import InputError, Problem
 from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.source import Document, did_you_mean, parse
-from primus_search.errors import InputError, Problem
 from primus_search.exploration.remedies import single_changes
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, spoken, values_of
 from primus_search.export.experiments import read_experiment
 from primus_search.export.megatron_arguments import canonical
-from primus_search.layout import Layout
 from primus_search.space import Axis, AxisValue, Enumerator, Space
 from primus_search.space.tokens import axis_name, read_token
+from primus_search.values.candidates import Ints
+from primus_search.values.layout import Layout
 
 MOST_ROWS = 2_000_000
 """Rows of the narrowed space that are looked through; beyond that only the first so many."""

@@ -15,9 +15,9 @@ import typer
 from typer.core import TyperGroup
 
 from primus_search import __version__
+from primus_search.base.errors import InputError, PrimusSearchError, printable
+from primus_search.base.guards.interrupts import Interrupted, install
 from primus_search.cli.output import standard_streams
-from primus_search.errors import InputError, PrimusSearchError, printable
-from primus_search.guards.interrupts import Interrupted, install
 
 COMMANDS: dict[str, str] = {
     "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
@@ -27,7 +27,6 @@ COMMANDS: dict[str, str] = {
     "compare": "Two runs side by side: what changed, and why.",
     "schedules": "Every pipeline schedule side by side, with its gap to the lower bound.",
     "bench": "Measure the top candidates of a run with real torch layers on this machine.",
-    "truth": "Train small models for real on this machine and compare with the projection.",
     "calibrate": "Fit the efficiencies of an accelerator from measurements, or measure this device.",
     "learn": "Learn the stack of your own software and cluster from its training logs.",
     "next": "Which configurations of a run to measure next, and what that is worth.",

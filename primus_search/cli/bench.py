@@ -28,14 +28,14 @@ def bench(
     """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
     from json import dumps
 
+    from primus_search.analysis.labels import short
+    from primus_search.base.errors import InputError, Problem
+    from primus_search.base.units import GB
     from primus_search.cli.output.written_files import must_exist
-    from primus_search.errors import InputError, Problem
     from primus_search.exploration.revalidation import top_up
     from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
-    from primus_search.report.labels import short
-    from primus_search.units import GB
 
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])

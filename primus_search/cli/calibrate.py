@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.json_numbers import finite
 from primus_search.cli.output.written_files import write
-from primus_search.errors import InputError, Problem
-from primus_search.guards.json_numbers import finite
 
 if TYPE_CHECKING:
-    from primus_search.calibrate.hardware_fit import Result
+    from primus_search.runs.calibrate.hardware_fit import Result
 
 
 Measurements = Annotated[Path | None, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")]
@@ -77,7 +77,7 @@ def calibrate(
     elif training is not None:
         _fit_training(training, into, leave_out, vendor)
     elif table is not None:
-        from primus_search.calibrate.hardware_fit import fitted_numbers_of_files
+        from primus_search.runs.calibrate.hardware_fit import fitted_numbers_of_files
 
         write(table, fitted_numbers_of_files(), "--table")
     elif device == "cpu":
@@ -93,7 +93,7 @@ def calibrate(
 
 def _fit_training(training: Path, into: Path | None, leave_out: str | None, vendor: str) -> None:
     """Stacks and training rates from measured training runs, written where `into` says."""
-    from primus_search.lab.fit.training_run import fit_training, left_out_lines, lines, write_training
+    from tools.fit.training_run import fit_training, left_out_lines, lines, write_training
 
     found = fit_training(training, vendor)
     for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
@@ -106,8 +106,8 @@ def _fit_kernels(
     measurements: Path | None, hardware: str | None, gpu: str | None, out: Path | None, as_json: bool, names_table: bool
 ) -> None:
     """An accelerator's efficiencies from measured kernels; `names_table`: the file written names the CSV as its own."""
-    from primus_search.calibrate.hardware_fit import calibrate_hardware, hardware_names
-    from primus_search.calibrate.points import read_points
+    from primus_search.runs.calibrate.hardware_fit import calibrate_hardware, hardware_names
+    from primus_search.runs.calibrate.points import read_points
 
     if measurements is None:
         raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
@@ -133,7 +133,7 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
     """The hardware file again with every fitted number and its provenance, and with the measured table if given."""
     import datetime
 
-    from primus_search.calibrate.provenance import with_fitted, with_tables
+    from primus_search.runs.calibrate.provenance import with_fitted, with_tables
 
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     text = with_fitted(result.path.read_text(encoding="utf-8"), result.calibration, today, str(result.path))
@@ -144,8 +144,8 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
 
 def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
     """Devices and stacks: the sizes of everything that was measured of them."""
-    from primus_search.lab.fit.write_ranges import device_ranges, stack_ranges, write_ranges
-    from primus_search.lab.fit.write_switches import write_switches
+    from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges
+    from tools.fit.write_switches import write_switches
 
     if measurements is None or training is None:
         raise InputError([Problem("--ranges", "needs --measurements and --training")])

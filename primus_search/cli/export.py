@@ -34,8 +34,8 @@ def export(
     """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
     from json import dumps
 
+    from primus_search.base.errors import InputError, Problem
     from primus_search.declare.framework_files import load_framework
-    from primus_search.errors import InputError, Problem
     from primus_search.export import FORMATS
     from primus_search.export.launch_files import SLURM
     from primus_search.export.ranks import chosen_rows, files_of, write_all

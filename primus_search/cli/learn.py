@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from primus_search.learn.reading import LogReading
-    from primus_search.learn.run_files import Readings
-    from primus_search.learn.site_stack import SiteStack
-    from primus_search.measured_run import RunTable
+    from primus_search.runs.learn.reading import LogReading
+    from primus_search.runs.learn.run_files import Readings
+    from primus_search.runs.learn.site_stack import SiteStack
+    from primus_search.values.measured_run import RunTable
 
 
 def learn(
@@ -41,7 +41,7 @@ def learn(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Learn the stack of your own software and cluster from its training logs."""
-    from primus_search.learn.run_files import Readings, read_files
+    from primus_search.runs.learn.run_files import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
     if dry_run:
@@ -49,8 +49,8 @@ def learn(
         return
     from primus_search.cli.output.written_files import must_be_folder
     from primus_search.declare.search_path import sites
-    from primus_search.learn.logged_run import SaidBeside
-    from primus_search.learn.site_files import learn_from
+    from primus_search.runs.learn.logged_run import SaidBeside
+    from primus_search.runs.learn.site_files import learn_from
 
     folder = into if into is not None else sites()
     said = SaidBeside(hardware=hardware, model=model)
@@ -65,15 +65,15 @@ def learn(
 
 
 def _table(path: Path) -> "RunTable":
-    from primus_search.lab.published import measured_table  # loaded for tables alone: it takes as long as ten logs
+    from primus_search.runs.published import measured_table  # loaded for tables alone: it takes as long as ten logs
 
     return measured_table(path)
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
     from primus_search.cli.output.written_files import write
-    from primus_search.learn.site_files import runs_path, stack_path, write_runs
-    from primus_search.learn.site_stack import stack_yaml
+    from primus_search.runs.learn.site_files import runs_path, stack_path, write_runs
+    from primus_search.runs.learn.site_stack import stack_yaml
 
     stack, runs = stack_path(folder, name), runs_path(folder, name)
     write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")
@@ -106,7 +106,7 @@ def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
 
 
 def _all(readings: "Readings") -> list["LogReading"]:
-    from primus_search.learn.run_files import reading_of
+    from primus_search.runs.learn.run_files import reading_of
 
     return [*readings.runs, *(reading_of(run) for run in readings.measured)]
 
@@ -129,7 +129,7 @@ def _print_readings(readings: "Readings", as_json: bool) -> None:
 
 def _print_run(run: "LogReading") -> None:
     """One run in a few lines: what it is, what was measured, what is assumed."""
-    from primus_search.errors import printable
+    from primus_search.base.errors import printable
 
     sizes = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
     plain = run.as_json()

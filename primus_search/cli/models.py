@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from primus_search.declare.presets import Preset
-    from primus_search.model import LayerKind, Model
+    from primus_search.values.model import LayerKind, Model
 
 BILLION = 1e9
 LONG = 9999
@@ -100,7 +100,7 @@ def _of_experiment(name: str) -> "Model | None":
     """The model of an experiment file; None for other files and names. Raises `InputError` where it cannot be read."""
     from pathlib import Path
 
-    from primus_search.errors import InputError
+    from primus_search.base.errors import InputError
     from primus_search.export.experiments import is_experiment, read_experiment
 
     path = Path(name)

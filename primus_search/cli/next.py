@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.cli.output.opened_runs import Run, opened
-from primus_search.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from primus_search.measured_run import MeasuredRun
+    from primus_search.values.measured_run import MeasuredRun
 
 
 Known = Annotated[
@@ -42,11 +42,11 @@ def next(
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
     import numpy as np
 
-    from primus_search.candidates import joined
     from primus_search.cost.memory.fit import FITS
-    from primus_search.job import Job
-    from primus_search.learn.hypotheses import FRAMEWORK_STACKS
-    from primus_search.learn.next_runs import MOST_ROWS, next_runs
+    from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
+    from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs
+    from primus_search.values.candidates import joined
+    from primus_search.values.job import Job
 
     if framework is not None and framework not in FRAMEWORK_STACKS:
         known = ", ".join(FRAMEWORK_STACKS)
@@ -93,7 +93,7 @@ def next(
 def _known(path: Path | None) -> "tuple[MeasuredRun, ...]":
     if path is None:
         return ()
-    from primus_search.lab.published import measured_table
+    from primus_search.runs.published import measured_table
 
     return measured_table(path).runs
 

@@ -21,7 +21,7 @@ def nightly(
 ) -> None:
     """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
     from primus_search import nightly as nights
-    from primus_search.errors import InputError, Problem
+    from primus_search.base.errors import InputError, Problem
 
     if update_baseline != bool(reason.strip()):
         what = "say why today's figures are right: --reason TEXT" if update_baseline else "needs --update-baseline"

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from primus_search.candidates import Candidates
     from primus_search.cost.projection import Projection
     from primus_search.space import Space
+    from primus_search.values.candidates import Candidates
 
 DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
 
@@ -130,7 +130,7 @@ def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | 
 
 def _plain() -> dict[str, Any]:
     """What an axis is when nobody sets it: its default, where `auto` would be a search."""
-    from primus_search.knobs import KNOBS
+    from primus_search.values.knobs import KNOBS
 
     searched = (k for k in KNOBS if not k.detail_of and (k.auto is None or len(k.auto) > 1))
     return {knob.name: knob.word(knob.default) for knob in searched}
@@ -196,8 +196,8 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
 def _print(space: "Space", figures: dict[str, Any]) -> None:
     import textwrap
 
-    from primus_search.report.labels import chance, counted
-    from primus_search.units import GB
+    from primus_search.analysis.labels import chance, counted
+    from primus_search.base.units import GB
 
     cluster, left = space.cluster, figures.get("not_modelled", [])
     typer.echo(
@@ -232,7 +232,7 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
 
 
 def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:
-    from primus_search.report.labels import ROUNDING
+    from primus_search.analysis.labels import ROUNDING
 
     typer.echo(f"\n{title}")
     for name, value in parts.items():

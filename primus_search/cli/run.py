@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from primus_search.report.terminal import View
     from primus_search.space import Space
 
-from primus_search.guards.interrupts import Interrupted
+from primus_search.base.guards.interrupts import Interrupted
 
 Spaces = Annotated[str, typer.Argument(metavar="SPACE", help="A space file, or the name of one that ships with it.")]
 Nodes = Annotated[str, typer.Option(help="Number of nodes; several make a scaling table: 8,16,32.")]
@@ -107,9 +107,9 @@ def run(
     loaded = _loaded(space, overrides, out if resume else None)  # validate input before the slow imports
     from primus_search.analysis.choices import keys_of
     from primus_search.cli.output.progress import progress_bar
-    from primus_search.complete_search import search
     from primus_search.exploration import Options, default_folder
     from primus_search.exploration.kernel_compilation import compile_kernels
+    from primus_search.report.complete_search import search
     from primus_search.report.terminal import View
 
     _must_be_usable(load_benchmark, save_benchmark, loaded.benchmark.device != "off", baseline, out, resume)
@@ -138,8 +138,8 @@ def _must_be_usable(
     load: Path | None, save: Path | None, is_measured: bool, baseline: Path | None, out: Path | None, resume: bool
 ) -> None:
     """Raises `InputError` where a file that was named cannot be read or used, or the run to continue is not named."""
+    from primus_search.base.errors import InputError, Problem
     from primus_search.cli.output.written_files import must_exist
-    from primus_search.errors import InputError, Problem
 
     must_exist(load, "--load-benchmark")
     for option, file in (("--load-benchmark", load), ("--save-benchmark", save)):

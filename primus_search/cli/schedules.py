@@ -9,8 +9,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from primus_search.base.errors import InputError, NothingFits, Problem, ScheduleError
 from primus_search.cli.output.written_files import write
-from primus_search.errors import InputError, NothingFits, Problem, ScheduleError
 from primus_search.report.console import Plain
 
 if TYPE_CHECKING:

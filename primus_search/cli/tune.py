@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
-    from primus_search.learn.tuning import TrialRows, Tuned
+    from primus_search.runs.learn.tuning import TrialRows, Tuned
 
 
 def tune(
@@ -42,8 +42,8 @@ def tune(
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
     from primus_search.cli.output.written_files import must_be_folder
     from primus_search.export.launch_files import SLURM
-    from primus_search.learn.launched_trials import Limits
-    from primus_search.learn.tuning import TrialRows, launch_words, tune
+    from primus_search.runs.learn.launched_trials import Limits
+    from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
 
     share, _ = _share(until), launch_words(launch)  # before the search: a mistake is said at once
     if format_name not in ("", SLURM):
@@ -73,10 +73,10 @@ def tune(
 
 def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
     """The search whose rows are tried: the one of the folder where it finished, else a new one."""
-    from primus_search.complete_search import search
     from primus_search.declare import load_space
     from primus_search.exploration.run_folder.saved_run import SavedRun
-    from primus_search.learn.tuning import SEARCH
+    from primus_search.report.complete_search import search
+    from primus_search.runs.learn.tuning import SEARCH
 
     folder = out / SEARCH
     if not (folder / "run.json").is_file():
@@ -113,8 +113,8 @@ def _share(text: str) -> float:
 
 
 def _write_runs(rows: "TrialRows", found: "Tuned", out: Path) -> None:
-    from primus_search.learn.site_files import write_runs
-    from primus_search.learn.tuning import RUNS, runs_of
+    from primus_search.runs.learn.site_files import write_runs
+    from primus_search.runs.learn.tuning import RUNS, runs_of
 
     ran = [one for one in found.outcomes if one.tokens_per_s_per_gpu]
     if ran:

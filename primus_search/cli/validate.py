@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.guards.json_numbers import finite
+from primus_search.base.guards.json_numbers import finite
 
 if TYPE_CHECKING:
-    from primus_search.validate.score_runs import Validation
+    from primus_search.runs.validate.score_runs import Validation
 
 WORST = 10
 
@@ -36,19 +36,19 @@ def validate(
     ] = None,
 ) -> None:
     """Compare projections with measured training runs of a CSV file."""
-    from primus_search.lab.published import validated
-    from primus_search.validate import summary
+    from primus_search.runs.published import validated
+    from primus_search.runs.validate import summary
 
     outcome = validated(csv, stack)
     if leave_out is not None:
-        from primus_search.lab.fit.training_run import left_out_rates, read_cases, split_of
+        from tools.fit.training_run import left_out_rates, read_cases, split_of
 
         split_of(leave_out)  # before the tables are read again
         outcome = outcome.with_rates(left_out_rates(read_cases(csv), leave_out))
     figures = summary(outcome)
     if html is not None:
         from primus_search.cli.output.written_files import write
-        from primus_search.validate.errors_page import page
+        from primus_search.runs.validate.errors_page import page
 
         write(html, page(csv.name, figures), "--html")
     if as_json:
@@ -58,7 +58,7 @@ def validate(
 
 
 def _print(figures: dict[str, Any], outcome: "Validation") -> None:
-    from primus_search.validate.errors_page import number
+    from primus_search.runs.validate.errors_page import number
 
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
     if figures["memory_only"]:

@@ -12,7 +12,7 @@ def words(word: Word = "") -> None:
     import textwrap
 
     from primus_search.analysis.glossary import TERMS, close_words, every_token, explain_word, nicknames
-    from primus_search.errors import InputError, Problem
+    from primus_search.base.errors import InputError, Problem
 
     if word:
         lines = explain_word(word)

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.parts.layer import layer_operations, shapes
 from primus_search.cost.parts.operations import Part, Pass, tally
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
@@ -27,10 +27,10 @@ from primus_search.cost.traffic.layer_traffic import (
     sharded_ends,
     sharded_traffic,
 )
-from primus_search.job import Job
-from primus_search.model import LayerKind
 from primus_search.schedule import Costs, Timeline, order_for, ranks_of, simulate
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
+from primus_search.values.job import Job
+from primus_search.values.model import LayerKind
 
 TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "host_copies")
 """Parts of `Step` whose seconds are the exposed traffic of layers."""

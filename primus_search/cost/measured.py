@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Candidates, Floats
 from primus_search.cost.parts.operations import Pass, Work
-from primus_search.knobs import Enters, reading
+from primus_search.values.candidates import COLUMN_NAMES, Candidates, Floats
+from primus_search.values.knobs import Enters, reading
 
 KEY_COLUMNS = tuple(name for name in COLUMN_NAMES if name in reading(Enters.KERNELS | Enters.REPEATS))
 """Columns that change what one device computes in a layer."""

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Candidates
-from primus_search.layout import Layout
+from primus_search.values.candidates import Candidates
+from primus_search.values.layout import Layout
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints, PipelineOrder
-from primus_search.cluster import Cluster
+from primus_search.base.errors import ScheduleError
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, send_s
 from primus_search.cost.memo import Rows, in_order
 from primus_search.cost.parts.layer import shapes
 from primus_search.cost.parts.operations import Part
-from primus_search.errors import ScheduleError
-from primus_search.job import Job
 from primus_search.schedule import algorithm, order_for, ranks_of
 from primus_search.schedule.simulation.batch import run_columns
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints, PipelineOrder
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
 
 PARTS = len(Part)
 # Columns of a row: the parts, then these.

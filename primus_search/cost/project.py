@@ -10,8 +10,6 @@ from dataclasses import fields
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats
-from primus_search.cluster import Cluster
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory import MemoryTable
@@ -22,9 +20,11 @@ from primus_search.cost.projection import Memory, Projection, Step, Verdict
 from primus_search.cost.replicas import UPDATE
 from primus_search.cost.terms import Terms
 from primus_search.cost.traffic.gradient_traffic import exposed_gradient_s
-from primus_search.job import Job
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Bools, Candidates, Floats
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 _PART_OF_STEP = {f.name: Part[f.name.upper()] for f in fields(Step) if f.name.upper() in Part.__members__}
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
-from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.cost.memo import in_order
+from primus_search.values.candidates import Bools, Columns, Floats, Ints
 
 
 class Verdict(IntEnum):

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
@@ -13,10 +12,11 @@ from primus_search.cost.memory.share import share
 from primus_search.cost.parts.optimizer import optimizer_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
-from primus_search.job import Job
-from primus_search.layout import StageLayers, dealt_layers
-from primus_search.model import Model
 from primus_search.schedule import ranks_of
+from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.values.job import Job
+from primus_search.values.layout import StageLayers, dealt_layers
+from primus_search.values.model import Model
 
 UPDATE, REPLICA_TERMS = 4, 5
 """Columns of `replica_terms`, all in seconds: those of `gradient_traffic`, then the optimizer."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
 from primus_search.cost.measured import MeasuredLayers, put_measured, put_recompute
 from primus_search.cost.memo import KeyNumbers, distinct, in_order
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
@@ -27,11 +25,13 @@ from primus_search.cost.traffic.layer_traffic import (
     sharded_ends,
     sharded_traffic,
 )
-from primus_search.job import Job
-from primus_search.knobs import Enters, Scope, reading
-from primus_search.layout import StageLayers
-from primus_search.model import LayerKind, Model
-from primus_search.stack import Stack
+from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
+from primus_search.values.job import Job
+from primus_search.values.knobs import Enters, Scope, reading
+from primus_search.values.layout import StageLayers
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import LayerKind, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

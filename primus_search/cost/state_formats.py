@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from primus_search.candidates import Floats, Ints
-from primus_search.knobs import StateFormat
-from primus_search.stack import Stack, number_of
+from primus_search.values.candidates import Floats, Ints
+from primus_search.values.knobs import StateFormat
+from primus_search.values.machine.stack import Stack, number_of
 
 _BF16 = {"gradient_bytes": 2.0, "sharded_gradient_bytes": 2.0, "moment_bytes": 2.0, "weight_bytes": 2.0}
 _FP32 = {"gradient_bytes": 4.0, "sharded_gradient_bytes": 4.0, "moment_bytes": 4.0, "weight_bytes": 4.0}

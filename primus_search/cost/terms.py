@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import Memo, WordNumbers
 from primus_search.cost.pipeline import (
@@ -24,8 +23,9 @@ from primus_search.cost.pipeline import (
 )
 from primus_search.cost.replicas import REPLICA_TERMS, dealt_of, replica_terms
 from primus_search.cost.stage import layer_width, piece_counts, pieces
-from primus_search.job import Job
-from primus_search.knobs import Enters, Scope, reading
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
+from primus_search.values.job import Job
+from primus_search.values.knobs import Enters, Scope, reading
 
 LAYER_READS, GATHER_READS = reading(Enters.LAYER), reading(Enters.GATHERS)
 SHAPE_READS, HOP_READS, REPLICA_READS = reading(Enters.SHAPE), reading(Enters.HOPS), reading(Enters.REPLICA)

@@ -10,7 +10,7 @@ returns the frozen types of the rooms below. Nothing outside this package parses
 
 from typing import TYPE_CHECKING
 
-from primus_search.lazy import loader
+from primus_search.base.lazy import loader
 
 if TYPE_CHECKING:
     from primus_search.declare.hardware_files import load_cluster, load_hardware, load_stack

@@ -12,14 +12,14 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+from primus_search.base.errors import Problem
+from primus_search.base.guards.number_ranges import LARGEST_WHOLE
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
-from primus_search.errors import Problem
-from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.knobs import KNOB, KNOBS, Kind, Knob
-from primus_search.layout import BALANCED, EVEN, Layout
 from primus_search.schedule.registry import ALIASES
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import AXES, AxisValue
+from primus_search.values.knobs import KNOB, KNOBS, Kind, Knob
+from primus_search.values.layout import BALANCED, EVEN, Layout
 
 ALL = 0
 """What the word `all` is stored as on axes that count layers or ranks."""

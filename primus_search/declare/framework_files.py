@@ -10,15 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from primus_search.candidates import DEFAULTS
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import is_recording
 from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, read
-from primus_search.errors import InputError, Problem
-from primus_search.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Requirement, Schedule, Spelling
-from primus_search.guards.files import is_recording
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
+from primus_search.values.candidates import DEFAULTS
+from primus_search.values.machine.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Requirement, Schedule, Spelling
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle)
 

@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from primus_search import units
-from primus_search.accelerator import Accelerator
-from primus_search.cluster import Cluster
+from primus_search.base import units
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
+from primus_search.base.guards.names import name_problem
+from primus_search.base.lazy import provided
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
 from primus_search.declare.sourced import primus_hardware
 from primus_search.declare.sourced.inheritance import EXTENDS, VARIANTS, read_with_parents, varied
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
-from primus_search.guards.names import name_problem
-from primus_search.network import UNFAILING, Network, Reliability
-from primus_search.stack import GROUP_OF, GROUPS, Stack, number_of
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import UNFAILING, Network, Reliability
+from primus_search.values.machine.stack import GROUP_OF, GROUPS, Stack, number_of
 
 HOST = "host"
 RUNS_ENDING = ".runs.parquet"
@@ -272,9 +273,8 @@ def _price(reading: Reading, data: dict[str, Any]) -> float | None:
 
 def host_hardware() -> Path:
     """The hardware file of this machine, measured once and cached."""
-    from primus_search.measure.host.host_calibration import host_file
-
-    return host_file()
+    path: Path = provided("host_file")()
+    return path
 
 
 def _from_primus(document: Document, path: Path) -> Hardware:

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError
 from primus_search.declare.families import FAMILIES, TEXT_OF
 from primus_search.declare.families.towers import SECTIONS, towers
 from primus_search.declare.fields import Fields, Located
@@ -20,8 +21,7 @@ from primus_search.declare.known_keys import drop_ignored, key_table, known_keys
 from primus_search.declare.presets import build_model
 from primus_search.declare.search_path import title
 from primus_search.declare.source import Document, did_you_mean
-from primus_search.errors import InputError
-from primus_search.model import Model
+from primus_search.values.model import Model
 
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 TEXT_SECTION = "text_config"

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.declare.fields import Fields
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import did_you_mean, read
-from primus_search.errors import InputError, Problem
 
 FOLDER = "spaces/keys"
 

@@ -6,7 +6,7 @@ test reads back to hold both directions together.
 
 from typing import Any
 
-from primus_search.model import Model
+from primus_search.values.model import Model
 
 
 def megatron_keys(model: Model) -> dict[str, Any]:

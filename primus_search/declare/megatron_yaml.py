@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.declare.families.megatron_hybrid import (
     HYBRID_TYPE,
     PATTERNS,
@@ -31,11 +32,9 @@ from primus_search.declare.families.parts import sizes
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
 from primus_search.declare.megatron_keys import megatron_keys
-from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary
+from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read
-from primus_search.declare.tokenizers import vocabulary_of
-from primus_search.errors import InputError, Problem
-from primus_search.model import Attention, LatentAttention, MixtureOfExperts, Model
+from primus_search.values.model import Attention, LatentAttention, MixtureOfExperts, Model
 
 PARENT_KEYS = ("extends", "bases", "includes")
 OWN_KEYS = (*PARENT_KEYS, "modules", "ffn_hidden_size", "num_query_groups", "kv_channels", "tokenizer_type", "swiglu")

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.names import name_problem
 from primus_search.declare import megatron_yaml
 from primus_search.declare.presets import preset_from
 from primus_search.declare.search_path import FileKind, find
 from primus_search.declare.source import Document, read
-from primus_search.errors import InputError, Problem
-from primus_search.guards.names import name_problem
-from primus_search.model import Model
+from primus_search.values.model import Model
 
 HUGGINGFACE_KEYS = ("architectures", "text_config", "num_hidden_layers", "n_layer", "n_layers", "transformers_version")
 

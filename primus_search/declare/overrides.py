@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.declare.axes import AXIS
 from primus_search.declare.source import Document, Keys, did_you_mean, parse, plain
 from primus_search.declare.space_schema import SearchFile, SpaceFile, WorkloadFile
-from primus_search.errors import InputError, Problem
-from primus_search.knobs import KNOBS
 from primus_search.space import Override
 from primus_search.space.tokens import axis_name
+from primus_search.values.knobs import KNOBS
 
 ENVIRONMENT: Mapping[str, Keys] = {
     **{knob.variable: ("space", knob.name) for knob in KNOBS if knob.variable},

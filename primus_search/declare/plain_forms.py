@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from primus_search import model
-from primus_search.model import Mixer
+from primus_search.values import model
+from primus_search.values.model import Mixer
 
 Value = TypeVar("Value")
 Plain = Any

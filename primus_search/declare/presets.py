@@ -13,13 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import is_recording
 from primus_search.declare.fields import Fields, layer_pattern
-from primus_search.declare.search_path import FileKind, find, names
+from primus_search.declare.search_path import FileKind, find, names, roots
 from primus_search.declare.source import Document, read
-from primus_search.errors import InputError, Problem
-from primus_search.framework import Framework, Settings
-from primus_search.guards.files import is_recording
-from primus_search.model import LatentAttention, MixtureOfExperts, Model
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
 
 VOCAB_MULTIPLE = 128
 
@@ -254,3 +254,34 @@ def shape(model: Model) -> Model:
     """A model without its name and source, and without the size of an MLP that no layer has."""
     has_mlp = any(model.ffn_hidden_of(kind) == model.ffn_hidden for kind in model.kinds)
     return replace(model, name="", source="", ffn_hidden=model.ffn_hidden if has_mlp else 0)
+
+
+TOKENIZERS = "spaces/keys/tokenizers.yaml"
+
+
+def vocabulary_of(tokenizer: str, tokenizer_type: str = "") -> int | None:
+    """Rows of the embedding, before padding, that models of this tokenizer are published with; None if unknown.
+
+    A path counts by its last folder: `/models/Llama-3.1-8B` is any tokenizer of that name.
+    """
+    by_name, by_type = _listed_tokenizers()
+    bare = tokenizer.strip().rstrip("/").lower()
+    if bare in by_name:
+        return by_name[bare]
+    ends = {name.rsplit("/", 1)[-1]: size for name, size in by_name.items()}
+    if bare.startswith((".", "/")) and bare.rsplit("/", 1)[-1] in ends:
+        return ends[bare.rsplit("/", 1)[-1]]
+    return by_type.get(tokenizer_type) if not bare else None
+
+
+@lru_cache(maxsize=1)
+def _listed_tokenizers() -> tuple[dict[str, int], dict[str, int]]:
+    by_name = {name.lower(): p.model.vocab_size for p in presets().values() for name in p.tokenizers}
+    by_type: dict[str, int] = {}
+    for root in reversed(roots()):
+        path = root / TOKENIZERS
+        if path.is_file():
+            data = read(path).data
+            by_name |= {name.lower(): one["vocab_size"] for one in data["tokenizers"] for name in one["names"]}
+            by_type |= {name: one["vocab_size"] for name, one in data["types"].items()}
+    return by_name, by_type

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from primus_search.base.guards.files import exists, expanded, user_folder, working_folder
 from primus_search.declare.source import did_you_mean
-from primus_search.guards.files import exists, expanded, user_folder, working_folder
 
 HOME_VARIABLE = "PRIMUS_SEARCH_HOME"
 ENDINGS = (".yaml", ".yml", ".json")

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes, recorded, working_folder
 from primus_search.declare import search_path
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import MAX_TABLE_BYTES, read_bytes, recorded, working_folder
 
 FOLDER, INDEX = "inputs", "index.json"
 MOST_BYTES = 64 * 1024 * 1024

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import read_text, working_folder
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import read_text, working_folder
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 200_000

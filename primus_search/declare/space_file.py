@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.names import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.framework_files import default_framework, framework_names, load_framework
@@ -23,12 +25,6 @@ from primus_search.declare.overrides import applied
 from primus_search.declare.search_path import FileKind, find, is_path, title
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, read
 from primus_search.declare.space_schema import SpaceFile, validate
-from primus_search.errors import InputError, Problem
-from primus_search.framework import Framework
-from primus_search.guards.names import name_problem
-from primus_search.knobs import NUMERIC
-from primus_search.layout import Layout, expand
-from primus_search.model import Model
 from primus_search.space import (
     AXES,
     Axis,
@@ -44,8 +40,12 @@ from primus_search.space import (
 )
 from primus_search.space.auto import RECIPES, every_recipe
 from primus_search.space.tokens import axis_name
-from primus_search.stack import Stack
-from primus_search.workload import Workload
+from primus_search.values.knobs import NUMERIC
+from primus_search.values.layout import Layout, expand
+from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 MAX_NODES = 1_000_000
 """Upper limit of a cluster that can be planned; the largest announced have some 100,000 nodes."""

@@ -5,7 +5,7 @@ Names are loaded at first use: opening a run folder needs no funnel and no compi
 
 from typing import TYPE_CHECKING
 
-from primus_search.lazy import loader
+from primus_search.base.lazy import loader
 
 if TYPE_CHECKING:
     from primus_search.exploration.funnel import Options, run_search

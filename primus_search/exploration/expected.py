@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, joined
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.stack import Stack
+from primus_search.values.candidates import Candidates, Floats, joined
+from primus_search.values.machine.stack import Stack
 
 
 def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:
@@ -35,7 +35,7 @@ def _evidence(stack: Stack) -> SwitchEvidence:
     """The shipped evidence, and the runs that a learned stack rests on: what a site ran counts in full there."""
     if not stack.runs_file:
         return load_switches()
-    from primus_search.validate.record_table import own_runs_of  # imports take 1 % of a first ranking
+    from primus_search.declare.record_table import own_runs_of  # imports take 1 % of a first ranking
 
     own: dict[str, dict[str, list[Candidates]]] = {}
     for run in own_runs_of(stack):

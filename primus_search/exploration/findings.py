@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from primus_search.candidates import Floats, Ints
 from primus_search.exploration.exhaustive.shortlist import Shortlist
+from primus_search.values.candidates import Floats, Ints
 
 STAGES: tuple[str, ...] = ("enumerate", "memory", "bound", "project", "pipeline", "measure")
 """Names of the funnel's stages in `run.json`, in order. A row of `pipeline` is one that candidates share, simulated."""

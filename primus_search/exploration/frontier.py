@@ -7,9 +7,9 @@ on the same evidence as its own beats it on both, or a device showed that it doe
 
 import numpy as np
 
-from primus_search.candidates import Ints
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
 from primus_search.exploration.result import RankingTable
+from primus_search.values.candidates import Ints
 
 
 def frontier_after(before: RankingTable, ranking: RankingTable) -> RankingTable:

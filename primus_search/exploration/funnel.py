@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from primus_search.base.guards.interrupts import Interrupted
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
@@ -21,7 +22,6 @@ from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.journal import Journal
-from primus_search.guards.interrupts import Interrupted
 from primus_search.space import Space
 
 KEEP = 100_000

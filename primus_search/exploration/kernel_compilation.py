@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from primus_search.candidates import PipelineOrder
-from primus_search.cores import available_cores
+from primus_search.base.cores import available_cores
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.schedule import order_for
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import GridRows
+from primus_search.values.candidates import PipelineOrder
 
 SAMPLE = 256
 """Candidates that are evaluated to compile what they call."""

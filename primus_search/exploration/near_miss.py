@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.findings import Miss
 from primus_search.exploration.remedies import closest_change, single_changes
 from primus_search.exploration.trials import Judge, values_of
-from primus_search.units import GB
 
 
 def explain_miss(funnel: Funnel, cluster: int, miss: Miss) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from primus_search.exploration.trials import Broken, Figures, Judge, Values
-from primus_search.knobs import KNOB
 from primus_search.space import AXES, AxisValue
 from primus_search.space.auto import auto_values
 from primus_search.space.context import reads
 from primus_search.space.framework_rules import rules_of
+from primus_search.values.knobs import KNOB
 
 MOST_TRIED = 200_000
 """Combinations of freed axes that are looked through; beyond that only the first axes are free."""

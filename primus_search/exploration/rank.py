@@ -6,8 +6,7 @@ from functools import reduce
 
 import numpy as np
 
-from primus_search.candidates import Ints
-from primus_search.errors import InputError, NothingFits, Problem
+from primus_search.base.errors import InputError, NothingFits, Problem
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
@@ -15,6 +14,7 @@ from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import Findings
 from primus_search.exploration.near_miss import explain_miss
 from primus_search.exploration.result import ClusterResult, RankingTable
+from primus_search.values.candidates import Ints
 
 PERCENT = 100.0
 RULES_NAMED = 6

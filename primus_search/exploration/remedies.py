@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from primus_search.base.units import GB
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, said, table_of
-from primus_search.knobs import KNOBS, Kind
 from primus_search.space import AxisValue
-from primus_search.units import GB
+from primus_search.values.knobs import KNOBS, Kind
 
 DEGREES = tuple(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
 MORE_NODES = (2, 4, 8, 16)

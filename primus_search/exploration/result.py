@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
+from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
@@ -21,9 +21,9 @@ from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.exploration.trials import OwnConfiguration
-from primus_search.job import Job
 from primus_search.space import ClusterChoice, Space
-from primus_search.units import HOURS_PER_DAY, SECONDS_PER_HOUR
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
+from primus_search.values.job import Job
 
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Bools, Candidates
+from primus_search.base.guards.files import replacing
 from primus_search.cost.project import Projector
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
@@ -25,8 +25,8 @@ from primus_search.exploration.run_folder.candidates_file import Knobs, kept_aga
 from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
-from primus_search.guards.files import replacing
 from primus_search.space import ClusterChoice
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
 
 if TYPE_CHECKING:
     from primus_search.measure.revalidate import Benchmark, Revalidation
@@ -174,7 +174,7 @@ def top_up(
     Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
     one whose inputs have changed since.
     """
-    from primus_search.learn.own_runs import with_own_rates
+    from primus_search.exploration.own_runs import with_own_rates
     from primus_search.measure.measurement_cache import save as save_benchmark
     from primus_search.measure.revalidate import Benchmark, revalidate
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import COLUMN_NAMES, Bools, Candidates, Recompute
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
-from primus_search.knobs import KNOB
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
 from primus_search.space.context import Cells, GridJob
 from primus_search.space.framework_rules import conditionals_of, rules_of
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Recompute
+from primus_search.values.knobs import KNOB
 
 Values = Mapping[str, AxisValue]
 """One configuration: every axis with its typed value."""

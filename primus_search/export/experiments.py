@@ -18,7 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from primus_search.candidates import Candidates
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.families.megatron_layers import VARIANTS
 from primus_search.declare.framework_files import load_framework
@@ -34,15 +35,14 @@ from primus_search.declare.megatron_yaml import (
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
 from primus_search.declare.source import Document, Keys, plain, read, shown
-from primus_search.errors import InputError, Problem
 from primus_search.export import megatron, torchtitan
 from primus_search.export.megatron_arguments import candidate_words, canonical
 from primus_search.export.settings import OFF, same, settings_of, whole
-from primus_search.framework import Framework, Settings
-from primus_search.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.knobs import KNOB
-from primus_search.layout import Layout
-from primus_search.model import Model
+from primus_search.values.candidates import Candidates
+from primus_search.values.knobs import KNOB
+from primus_search.values.layout import Layout
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
 
 LOG_ARGUMENT = re.compile(r"^\s*(?:\S*\s)?\s{0,8}([a-z][a-z0-9_]+) \.{3,} (.+?)\s*$", re.MULTILINE)
 """A line of Megatron's dump of its arguments: `  tensor_model_parallel_size ...... 8`."""

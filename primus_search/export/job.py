@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from primus_search.candidates import Candidates
-from primus_search.errors import PrimusSearchError
-from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.job import Job
-from primus_search.layout import Layout, expand, layout_string
+from primus_search.base.errors import PrimusSearchError
 from primus_search.space import ClusterChoice, Space
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
+from primus_search.values.layout import Layout, expand, layout_string
+from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
 
 
 class Inexpressible(PrimusSearchError):

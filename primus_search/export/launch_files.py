@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
 from primus_search.export import megatron, nemo, primus, shell, torchtitan
 from primus_search.export.job import LaunchJob
 

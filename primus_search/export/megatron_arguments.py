@@ -21,10 +21,10 @@ from primus_search.export.settings import (
     word_of,
     words_of,
 )
-from primus_search.framework import Framework, Settings
-from primus_search.knobs import CpComm
-from primus_search.layout import BALANCED, EVEN, Layout, expand, layout_string
-from primus_search.model import Model
+from primus_search.values.knobs import CpComm
+from primus_search.values.layout import BALANCED, EVEN, Layout, expand, layout_string
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
 
 LEVELS = "hierarchical_context_parallel_sizes"
 """Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""

@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError
 from primus_search.declare.megatron_yaml import from_document
 from primus_search.declare.source import Document
-from primus_search.errors import InputError
 from primus_search.export.job import Inexpressible, LaunchJob
-from primus_search.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Mixer, Model, NoMixer
+from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Mixer, Model, NoMixer
 
 HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 """The stack that `hybrid_layer_pattern` builds; 0.20 keeps the name for that of core/models/hybrid."""

@@ -7,12 +7,12 @@ layer lists) is written by the module of the format. `words_of` is the inverse a
 from collections.abc import Mapping
 from typing import Any
 
-from primus_search.candidates import DEFAULTS
+from primus_search.base.guards.number_ranges import LARGEST_WHOLE
 from primus_search.exploration.trials import spoken
-from primus_search.framework import Framework, Settings, Spelling
-from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.knobs import KNOB, WORDED, Kind, Scope
 from primus_search.space.framework_rules import recompute_parts
+from primus_search.values.candidates import DEFAULTS
+from primus_search.values.knobs import KNOB, WORDED, Kind, Scope
+from primus_search.values.machine.framework import Framework, Settings, Spelling
 
 OF_EXPERTS = tuple(name for name, knob in KNOB.items() if knob.scope == Scope.EXPERTS)
 """Axes that a dense model's file does not set."""

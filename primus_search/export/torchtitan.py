@@ -10,9 +10,9 @@ from primus_search.export.job import LaunchJob, sharded
 from primus_search.export.megatron_arguments import dealt
 from primus_search.export.settings import settings_of, whole, words_of
 from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
-from primus_search.framework import Framework, Settings
-from primus_search.layout import Layout
-from primus_search.model import Model
+from primus_search.values.layout import Layout
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
 
 JOB, SCRIPT = "torchtitan.toml", "torchtitan.sh"
 EDITS = [

@@ -6,7 +6,7 @@ DeepSeek-V3 for latent attention.
 
 from typing import Any
 
-from primus_search.model import Model
+from primus_search.values.model import Model
 
 MODULE, FLAVOR = "primus_search_model", "searched"
 MODEL_FILE = f"{MODULE}.py"

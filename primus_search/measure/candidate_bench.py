@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from primus_search.candidates import Candidates
 from primus_search.cost.measured import Key, MeasuredLayers, PieceSeconds, key_of
 from primus_search.measure.device.clocks import Watch
 from primus_search.measure.device.device_info import CPU, DeviceInfo
@@ -23,8 +22,9 @@ from primus_search.measure.measurement_cache import MeasurementCache
 from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 WARM = "primus_search.measure.processes.worker:warm"
 START_S = 30.0  # what a fork may take before its first measurement: device context, kernels, its peers

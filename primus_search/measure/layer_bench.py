@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from primus_search.candidates import Recompute
 from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.measure.device import device_info as devices
 from primus_search.measure.device.device_info import CPU, placed
@@ -28,7 +27,8 @@ from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.mixed_precision import MainGradients, adamw_update, master_update
 from primus_search.measure.modules.mixer_modules import is_reference
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import LayerKind, Model
+from primus_search.values.candidates import Recompute
+from primus_search.values.model import LayerKind, Model
 
 MAX_CHAIN = 2  # copies of a layer in a chain; with their activations enough to leave the cache
 OPTIMIZER_PARAMS = 4_000_000  # parameters of the optimizer benchmark: well beyond any cache, soon done

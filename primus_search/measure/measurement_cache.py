@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import replacing, writing
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import replacing, writing
 from primus_search.measure.device.timing import PieceMeasurement
 
 Key = tuple[str, str, str, str, str]

@@ -26,8 +26,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Fp8, Recompute, Sharding
-from primus_search.cluster import Cluster
+from primus_search.base.units import GB
 from primus_search.cost.memory import layer_activations, share
 from primus_search.cost.memory.activations import exchanges_heads
 from primus_search.cost.memory.buffers import gathered_bytes
@@ -35,16 +34,17 @@ from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.pipeline_keys import relief_of
 from primus_search.cost.projection import Memory
-from primus_search.job import Job
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.measure.modules.streams import COUNTED_BYTES
 from primus_search.measure.trace import TracedLayer, trace_layer
 from primus_search.measure.trace_sharded import Sharded, trace_sharded
-from primus_search.model import LayerKind, Model
-from primus_search.stack import Stack
-from primus_search.units import GB
+from primus_search.values.candidates import Candidates, Fp8, Recompute, Sharding
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import LayerKind, Model
 
 FP32_BYTES = 4.0
 FLASH = "flash2"  # any attention kernel that keeps no scores

@@ -19,15 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from primus_search.candidates import Bools, Candidates, Ints
-from primus_search.cluster import Cluster
+from primus_search.base.guards.files import cache_folder
 from primus_search.cost.confidence.uncertainty import confidence
 from primus_search.cost.measured import Key, keys_of
 from primus_search.cost.memory.fit import SURELY
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection, Step
-from primus_search.guards.files import cache_folder
-from primus_search.job import Job
 from primus_search.measure.candidate_bench import Bencher, Failure
 from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
 from primus_search.measure.device.preflight import preflight
@@ -44,6 +41,9 @@ from primus_search.measure.memory_residual import (
     with_residual,
 )
 from primus_search.measure.modules.layers import without_module
+from primus_search.values.candidates import Bools, Candidates, Ints
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
 
 PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)

@@ -34,12 +34,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from primus_search.candidates import GroupedGemm, Recompute
 from primus_search.measure.device.device_info import CPU, DTYPES, default_dtype
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import DtypeName, Shard
-from primus_search.model import LayerKind, Model
+from primus_search.values.candidates import GroupedGemm, Recompute
+from primus_search.values.model import LayerKind, Model
 
 LAYERS = 3
 """The one in the middle has a neighbour that is gathered ahead and one that is being reduced."""

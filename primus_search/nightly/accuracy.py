@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from primus_search.lab.published import validated
-from primus_search.validate import summary
-from primus_search.validate.first_choices import first_choices, sweeps
+from primus_search.runs.published import validated
+from primus_search.runs.validate import summary
+from primus_search.runs.validate.first_choices import first_choices, sweeps
 
 MOST_MOVED = 5
 """Runs that are named where errors moved."""

@@ -8,9 +8,8 @@ today's code from the former inputs, then say which cost term moved.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from primus_search.candidates import Candidates
+from primus_search.base.errors import PrimusSearchError
 from primus_search.declare.plain_forms import Leaf, Plain, differences, digest, with_leaf
-from primus_search.errors import PrimusSearchError
 from primus_search.nightly.baseline import BaselineState
 from primus_search.nightly.check import Check
 from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
@@ -18,6 +17,7 @@ from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs, with_groups
 from primus_search.nightly.sweep import NightlySweep, SweepEntry
 from primus_search.nightly.versions import changed
 from primus_search.space import Space
+from primus_search.values.candidates import Candidates
 
 MOST_LEAVES = 8
 """Changed numbers of one hardware or stack file that are set back one by one; with more, section by section."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import write_whole
 from primus_search.declare.plain_forms import Plain, digest, from_plain, to_plain
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import write_whole
 from primus_search.nightly.accuracy import Accuracy
 from primus_search.nightly.figures import ClusterFigures
 from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from primus_search.candidates import COLUMN_NAMES
+from primus_search.analysis.labels import short
+from primus_search.base.errors import InputError, NothingFits
 from primus_search.cost.project import Projector
-from primus_search.errors import InputError, NothingFits
 from primus_search.exploration import ClusterResult, Options, RankingTable, SearchResult, run_search
-from primus_search.report.labels import short
 from primus_search.space import Space
+from primus_search.values.candidates import COLUMN_NAMES
 
 KEEP = 64
 """Rows kept of each search; only the best row and the frontier are compared."""

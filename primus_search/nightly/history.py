@@ -4,10 +4,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import write_whole
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import write_whole
+from primus_search.base.units import GB
 from primus_search.nightly.night_run import Night
-from primus_search.units import GB
 
 COLUMNS = ("started", "commit", "where", "figure", "value", "passed")
 

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from primus_search.accelerator import Accelerator
-from primus_search.cluster import Cluster
 from primus_search.declare.plain_forms import Plain, from_plain, to_plain
-from primus_search.layout import Layout
-from primus_search.model import Model
-from primus_search.network import Network
 from primus_search.space import Axis, AxisValue, Constraint, SearchSettings, Space
-from primus_search.stack import Stack
-from primus_search.workload import Workload
+from primus_search.values.layout import Layout
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 MACHINE: Mapping[str, type] = {"accelerator": Accelerator, "network": Network, "stack": Stack}
 GROUPS = ("model", "workload", *MACHINE, "nodes", "axes", "constraints", "search")

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from primus_search.base.guards.files import write_whole
 from primus_search.exploration import StoreError
-from primus_search.guards.files import write_whole
 from primus_search.nightly.history import append
 from primus_search.nightly.night_run import Night
 from primus_search.nightly.page import report, trend

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
 from primus_search.nightly.accuracy import accuracy_of
 from primus_search.nightly.attribute import Cause, attribute, changed_inputs
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason, known_reasons, read_baseline, write_baseline

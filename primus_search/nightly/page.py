@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primus_search.html_templates import rendered
+from primus_search.base.html_templates import rendered
+from primus_search.base.units import GB
 from primus_search.nightly.figures import ClusterFigures
 from primus_search.nightly.night_run import Night
 from primus_search.nightly.summary import cause_lines, limit, move
-from primus_search.units import GB
 
 WIDTH, HEIGHT, EDGE = 420, 150, 8
 MOST_NIGHTS = 365

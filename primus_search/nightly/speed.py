@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from primus_search.candidates import Candidates
 from primus_search.cost.project import Projector
 from primus_search.nightly.sweep import SpeedCheck
 from primus_search.space import Enumerator
+from primus_search.values.candidates import Candidates
 
 TURNS = 3
 REFERENCE_VALUES = 400_000

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 from xml.etree import ElementTree
 
-from primus_search.html_templates import rendered
+from primus_search.base.html_templates import rendered
 from primus_search.nightly.attribute import Cause
 from primus_search.nightly.check import Check
 from primus_search.nightly.night_run import Night

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.declare import load_space
 from primus_search.declare.fields import Fields
 from primus_search.declare.search_path import FileKind, find
 from primus_search.declare.source import Document, read
-from primus_search.errors import InputError, Problem
 from primus_search.space import Space
 
 KEYS = ("name", "baseline", "tolerances", "accuracy", "speed", "sweep")

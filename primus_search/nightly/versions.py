@@ -10,7 +10,7 @@ from primus_search import __version__
 from primus_search.declare.search_path import FileKind, names
 
 PACKAGE = Path(__file__).resolve().parent.parent
-NUMERIC = ("cost", "schedule", "space", "exploration", "stack", "declare", "validate", "knobs", "model")
+NUMERIC = ("cost", "schedule", "space", "exploration", "declare", "runs", "values")
 """Packages that can move a figure; with the modules beside them. The others print, measure or export."""
 
 DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")

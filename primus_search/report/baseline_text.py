@@ -2,8 +2,8 @@
 
 import textwrap
 
+from primus_search.base.units import GB
 from primus_search.exploration.trials import Figures, OwnConfiguration, spoken
-from primus_search.units import GB
 
 COLUMNS = 80
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.analysis.choices import BEST_BF16, words_of
+from primus_search.analysis.labels import between, chance, counted, fits, if_it_fitted, if_it_runs_out, short
+from primus_search.base.guards.files import replacing
+from primus_search.base.guards.json_numbers import finite
+from primus_search.base.html_templates import rendered
+from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.guards.files import replacing
-from primus_search.guards.json_numbers import finite
-from primus_search.html_templates import rendered
-from primus_search.knobs import NUMERIC
-from primus_search.report.labels import between, chance, counted, fits, if_it_fitted, if_it_runs_out, short
 from primus_search.report.ranking_text import layout_of
-from primus_search.units import GB
+from primus_search.values.knobs import NUMERIC
 
 LIBRARY, ENTRY = "vendor/echarts.min.js", "main.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.analysis.kept_rows import Kept
-from primus_search.candidates import COLUMN_NAMES
 from primus_search.cost.memo import distinct
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.exploration.result import FIGURES
-from primus_search.knobs import KNOB
 from primus_search.space.tokens import NICKNAMES
+from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.values.knobs import KNOB
 
 Row = Mapping[str, Any]
 

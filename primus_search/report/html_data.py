@@ -14,16 +14,16 @@ from primus_search.analysis.choices import ChoiceRow, choices
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.held_back import held_back
 from primus_search.analysis.kept_rows import Kept
-from primus_search.candidates import COLUMN_NAMES, Candidates
+from primus_search.base.errors import InputError
 from primus_search.cost.memory import memories_by_rank
 from primus_search.cost.projection import Memory, Step
-from primus_search.errors import InputError
 from primus_search.exploration.result import PROJECTED
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_of
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.report.html_columns import PageRows
 from primus_search.schedule import Timeline
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 MOST_CHOICES = 8
 EXPORTED = 5

@@ -10,8 +10,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from primus_search.cores import available_cores
-from primus_search.units import GB
+from primus_search.base.cores import available_cores
+from primus_search.base.units import GB
 
 NEEDED = ("numpy", "numba", "scipy", "pydantic", "pyarrow", "optuna", "ray", "torch")
 SPARE_BYTES = 1.0 * GB

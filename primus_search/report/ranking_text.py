@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from primus_search.analysis.choices import LAYOUT, ChoiceRow, words_of
-from primus_search.knobs import KNOB
+from primus_search.analysis.labels import between, chance, evidence_of, factored
+from primus_search.base.units import GB
 from primus_search.report.console import Plain
-from primus_search.report.labels import between, chance, evidence_of, factored
 from primus_search.report.plain_tables import CONFIGURATION_WIDTH, print_rows, room_of, shortened, widths_of
-from primus_search.units import GB
+from primus_search.values.knobs import KNOB
 
 Row = Mapping[str, Any]
 

@@ -11,6 +11,8 @@ from rich.table import Table as RichTable
 
 from primus_search.analysis.choices import BEST_BF16, DEFAULT_KEYS, ChoiceRow, choices
 from primus_search.analysis.held_back import held_back
+from primus_search.analysis.labels import counted, fits, if_it_fitted, if_it_runs_out, rests, short
+from primus_search.base.units import GB, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS, SURELY
@@ -18,13 +20,11 @@ from primus_search.declare.framework_files import framework_names, load_framewor
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
 from primus_search.exploration.run_folder.saved_run import lacking
 from primus_search.exploration.trials import Judge, values_of
-from primus_search.knobs import NUMERIC
 from primus_search.report.console import Plain
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
-from primus_search.report.labels import counted, fits, if_it_fitted, if_it_runs_out, rests, short
 from primus_search.report.plain_tables import table
 from primus_search.report.ranking_text import TIED, print_choices, print_ranked
-from primus_search.units import GB, SECONDS_PER_MINUTE
+from primus_search.values.knobs import NUMERIC
 
 MOST_RULES = 3
 """Rules that the evidence names; `--verbose` names all."""

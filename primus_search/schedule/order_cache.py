@@ -18,11 +18,11 @@ from typing import Any
 import numba
 import numpy as np
 
-from primus_search.candidates import PipelineOrder
-from primus_search.guards.files import cache_folder
+from primus_search.base.guards.files import cache_folder
+from primus_search.base.sources import fingerprint_of
+from primus_search.base.units import SECONDS_PER_DAY
 from primus_search.schedule.table import Placement, Table
-from primus_search.sources import fingerprint_of
-from primus_search.units import SECONDS_PER_DAY
+from primus_search.values.candidates import PipelineOrder
 
 WORTH_S = 0.001
 """Processor seconds that an order must have taken to be kept; reading one takes less."""

@@ -18,13 +18,13 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import PipelineOrder
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.order_cache import kept
 from primus_search.schedule.simulation.timeline import peak_activations, simulate
 from primus_search.schedule.table import Bools, Ints, Placement, Table, rank_of_stage
+from primus_search.values.candidates import PipelineOrder
 
 TOLERANCE = 1e-9
 """Slack when activations are compared with a limit: sums of 1/vpp are not exact in binary."""

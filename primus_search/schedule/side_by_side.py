@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule.bounds import lower_bound
 from primus_search.schedule.costs import Costs
 from primus_search.schedule.registry import TOLERANCE, UNIT_COSTS, Algorithm, Asked, build, registered

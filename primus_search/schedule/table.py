@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule.simulation import pass_kernels
 
 Ints = NDArray[np.int64]

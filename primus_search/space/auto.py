@@ -11,16 +11,16 @@ from typing import Literal
 
 import numpy as np
 
-from primus_search.cluster import Cluster
-from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope, Sharding
-from primus_search.model import Model
 from primus_search.schedule import names as schedule_names
 from primus_search.space.constraints import parse
 from primus_search.space.context import FACTS, Cells, GridJob, reads
 from primus_search.space.framework_rules import has_word, spelled
 from primus_search.space.types import AxisValue, ClusterChoice
-from primus_search.workload import Workload
+from primus_search.values.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope, Sharding
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 MAX_TENSOR_PARALLEL = 16  # beyond, even a rack-scale domain leaves GEMMs too thin
 MIN_TOKENS_PER_CP_RANK = 1024  # context parallelism below this only adds traffic

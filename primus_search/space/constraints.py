@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from primus_search.candidates import Bools, Ints
-from primus_search.errors import ScheduleError
-from primus_search.knobs import KNOB, WORDED, Kind
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import algorithm
 from primus_search.space.context import DERIVED, FACTS, Cells, GridJob
 from primus_search.space.types import AXES
+from primus_search.values.candidates import Bools, Ints
+from primus_search.values.knobs import KNOB, WORDED, Kind
 
 MAX_LENGTH = 2000
 """A constraint longer than this is a mistake (or an attack), not a constraint."""

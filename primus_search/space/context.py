@@ -8,13 +8,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints
-from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.job import Job
-from primus_search.layout import EVEN, Layout, layout_string, stage_layers
-from primus_search.model import GatedDeltaNet, Model
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis, ClusterChoice, Space
+from primus_search.values.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints
+from primus_search.values.job import Job
+from primus_search.values.layout import EVEN, Layout, layout_string, stage_layers
+from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
+from primus_search.values.model import GatedDeltaNet, Model
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
 

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Bools, Candidates, Columns, Ints
-from primus_search.knobs import KNOBS
 from primus_search.space.context import Cells, GridJob, reads
 from primus_search.space.framework_rules import conditionals_of, rules_of
 from primus_search.space.grid import Block, densified, idle_name, legal_block
 from primus_search.space.rules import Rule
 from primus_search.space.types import ClusterChoice, Space
+from primus_search.values.candidates import Bools, Candidates, Columns, Ints
+from primus_search.values.knobs import KNOBS
 
 OUTER: tuple[str, ...] = tuple(knob.name for knob in KNOBS if knob.is_outer)
 """Slowest first. Candidates that share a pipeline are neighbours: a task meets few orders, and simulates each for many

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import DEFAULTS, Bools
-from primus_search.framework import Framework, Spelling
-from primus_search.knobs import KNOB
 from primus_search.space.context import Cells, GridJob
 from primus_search.space.rules import CONDITIONALS, RULES, UNION_RULES, Keeps, Rule
 from primus_search.space.types import Constraint
+from primus_search.values.candidates import DEFAULTS, Bools
+from primus_search.values.knobs import KNOB
+from primus_search.values.machine.framework import Framework, Spelling
 
 
 def rules_of(framework: Framework, constraints: Sequence[Constraint] = ()) -> tuple[Rule, ...]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import DEFAULTS, Bools, Ints
 from primus_search.space.context import Cells, Column, GridJob, reads
 from primus_search.space.rules import Keeps, Rule
+from primus_search.values.candidates import DEFAULTS, Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

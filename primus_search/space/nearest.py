@@ -12,10 +12,10 @@ from math import prod
 
 import numpy as np
 
-from primus_search.candidates import Ints
 from primus_search.space.enumerate import INNER, OUTER, Enumerator, columns_of
 from primus_search.space.grid import Block
 from primus_search.space.types import AXES
+from primus_search.values.candidates import Ints
 
 Wanted = Mapping[str, Ints]
 """Positions on the axes, one column per axis; axes left out count as 0."""

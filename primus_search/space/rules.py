@@ -15,8 +15,10 @@ from typing import Self
 
 import numpy as np
 
-from primus_search.candidates import INNER_RANKS, Bools
-from primus_search.knobs import (
+from primus_search.space.constraints import parse
+from primus_search.space.context import Cells, Column, GridJob
+from primus_search.values.candidates import INNER_RANKS, Bools
+from primus_search.values.knobs import (
     CpComm,
     CudaGraph,
     DispatchBackend,
@@ -25,10 +27,8 @@ from primus_search.knobs import (
     Recompute,
     RecomputeMethod,
 )
-from primus_search.layout import COUNTED_ENDS
-from primus_search.model import Mamba2, Model
-from primus_search.space.constraints import parse
-from primus_search.space.context import Cells, Column, GridJob
+from primus_search.values.layout import COUNTED_ENDS
+from primus_search.values.model import Mamba2, Model
 
 INTERLEAVED = "interleaved"
 MOST_OVERLAPPED_MTP = 1

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from primus_search.knobs import KNOB, KNOBS, Kind, Knob
 from primus_search.schedule import names as schedule_names
+from primus_search.values.knobs import KNOB, KNOBS, Kind, Knob
 
 NICKNAMES = {knob.nickname: knob.name for knob in KNOBS if knob.nickname}
 """Names that labels print for axes."""

@@ -7,14 +7,14 @@ and pipeline layouts `Layout`. `declare` turns a file into this; `enumerate` tur
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from primus_search.candidates import COLUMN_NAMES
-from primus_search.cluster import Cluster
-from primus_search.framework import ANY_FRAMEWORK, Framework
-from primus_search.job import Job
-from primus_search.layout import Layout
-from primus_search.model import Model
-from primus_search.network import UNFAILING, Reliability
-from primus_search.workload import Workload
+from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.values.job import Job
+from primus_search.values.layout import Layout
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
+from primus_search.values.machine.network import UNFAILING, Reliability
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 AxisValue = int | bool | str | Layout
 """One choice. Enums of `candidates` (Fp8, Recompute, ...) are ints; only `schedule` holds strings."""

@@ -22,9 +22,9 @@ from statistics import median
 
 import numpy as np
 
-from primus_search.job import Job
-from primus_search.knobs import StateFormat
-from primus_search.stack import with_numbers
+from primus_search.values.job import Job
+from primus_search.values.knobs import StateFormat
+from primus_search.values.machine.stack import with_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama3.1_8b", "mixtral_8x7b", "deepseek_v2_lite")
@@ -148,14 +148,14 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
 
     Writes the hardware file with the laws and the table beside the sweep.
     """
-    from primus_search.calibrate.hardware_fit import calibrate_hardware
-    from primus_search.calibrate.points import read_points
-    from primus_search.calibrate.provenance import with_fitted, with_tables
     from primus_search.cost.parts.optimizer import bytes_per_param
     from primus_search.declare.hardware_files import load_hardware, load_stack
     from primus_search.declare.sourced.kernel_tables import read_tables
     from primus_search.measure.modules.streams import memory_law, rates
     from primus_search.measure.processes.isolate import ProcessVerdict, isolated
+    from primus_search.runs.calibrate.hardware_fit import calibrate_hardware
+    from primus_search.runs.calibrate.points import read_points
+    from primus_search.runs.calibrate.provenance import with_fitted, with_tables
     from tests.support.single_device import SIZES
 
     loaded = load_hardware(hardware)
@@ -196,8 +196,8 @@ def stage_facts(stage) -> dict:
 
 def one_device(hardware: str, accelerator):
     """A cluster of one device."""
-    from primus_search.cluster import Cluster
     from primus_search.declare.hardware_files import load_hardware, load_stack, on_fewer_gpus
+    from primus_search.values.machine.cluster import Cluster
 
     network = on_fewer_gpus(load_hardware(hardware).network, 1)
     return Cluster(accelerator=accelerator, network=network, stack=load_stack(STACK), num_nodes=1)
@@ -268,11 +268,11 @@ def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -
 
 def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, cache, evidence: Evidence):
     """Layers and steps of every model, one at a time; yields its name after each."""
-    from primus_search.candidates import Candidates, Fp8
     from primus_search.measure.candidate_bench import Bencher
     from primus_search.measure.device.device_info import describe
     from primus_search.measure.device.preflight import preflight
-    from primus_search.workload import Workload
+    from primus_search.values.candidates import Candidates, Fp8
+    from primus_search.values.workload import Workload
 
     cluster = one_device(hardware, accelerator)
     evidence.notes += preflight(cluster, kind)

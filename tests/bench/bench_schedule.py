@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, algorithm, build, names, simulate
 from tests.support.batch_times import CostColumns, simulate_many
 

@@ -1,7 +1,7 @@
 """The winner's curse: `python tests/bench/first_choices.py` writes docs/dev/first_choices.md.
 
 A search takes the configuration of the highest projected rate, so it prefers those whose error is upward. Measured on
-every sweep (`primus_search.validate.first_choices`) of the tables behind the shipped numbers, each run projected
+every sweep (`primus_search.runs.validate.first_choices`) of the tables behind the shipped numbers, each run projected
 by numbers fitted without its source and model.
 """
 
@@ -9,10 +9,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from primus_search.lab.fit.training_run import left_out_rates
-from primus_search.lab.published import measured_table, validated
-from primus_search.validate.first_choices import first_choices, sweeps
-from primus_search.validate.score_runs import ScoredRun
+from primus_search.runs.published import measured_table, validated
+from primus_search.runs.validate.first_choices import first_choices, sweeps
+from primus_search.runs.validate.score_runs import ScoredRun
+from tools.fit.training_run import left_out_rates
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES, PAGE = ROOT / "tests" / "oracle" / "data" / "trained_on.txt", ROOT / "docs" / "dev" / "first_choices.md"

@@ -23,19 +23,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from primus_search.cores import one_blas_thread
+from primus_search.base.cores import one_blas_thread
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.search_path import FileKind, shipped
-from primus_search.lab.fit.training import log_rates as fitted_rates
-from primus_search.lab.fit.training_run import fit_cases
-from primus_search.lab.published import measured_table
-from primus_search.learn.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
-from primus_search.learn.posterior import evidence_of, log_rates, reference_of
-from primus_search.learn.site_stack import learn_stack
-from primus_search.measured_run import MeasuredRun, on_stack
-from primus_search.stack import Stack
-from primus_search.validate.score_runs import project_runs
+from primus_search.runs.learn.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
+from primus_search.runs.learn.posterior import evidence_of, log_rates, reference_of
+from primus_search.runs.learn.site_stack import learn_stack
+from primus_search.runs.published import measured_table
+from primus_search.runs.validate.score_runs import project_runs
+from primus_search.values.machine.stack import Stack
+from primus_search.values.measured_run import MeasuredRun, on_stack
+from tools.fit.training import log_rates as fitted_rates
+from tools.fit.training_run import fit_cases
 
 RUNS = (0, 1, 3, 5, 10, 20)
 SMALLEST_SWEEP = 4

@@ -27,15 +27,15 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.declare import make_space
-from primus_search.errors import InputError, PrimusSearchError
 from primus_search.exploration.funnel import Options, run_search
-from primus_search.knobs import KNOBS
-from primus_search.lab.published import measured_table
-from primus_search.lab.published.machine_of_run import stack_file
-from primus_search.measured_run import MeasuredRun, overridden
+from primus_search.runs.published import measured_table
+from primus_search.runs.published.machine_of_run import stack_file
+from primus_search.runs.validate.score_runs import project_runs
 from primus_search.space import Enumerator, Space
-from primus_search.validate.score_runs import project_runs
+from primus_search.values.knobs import KNOBS
+from primus_search.values.measured_run import MeasuredRun, overridden
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA, PAGE = ROOT / "tests" / "oracle" / "data", ROOT / "docs" / "dev" / "recipes.md"

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import optuna
 
-from primus_search.candidates import joined
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
-from primus_search.job import Job
-from primus_search.lab.truth.case_space import MODELS, WORKLOAD, TruthCase, legal
-from primus_search.learn.next_runs import next_runs
-from primus_search.measured_run import MeasuredRun, Measurement, Provenance
+from primus_search.runs.learn.next_runs import next_runs
+from primus_search.values.candidates import joined
+from primus_search.values.job import Job
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
+from tools.truth.case_space import MODELS, WORKLOAD, TruthCase, legal
 
 TABLE = Path("results/measurements/truth.csv")
 Chooser = Callable[[int, int], list[int]]

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.candidates import Candidates, Fp8
-from primus_search.cluster import Cluster
 from primus_search.cost.confidence.coverage import Covered, coverage, in_words
 from primus_search.cost.confidence.uncertainty import UNKNOWN, band
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
 from primus_search.declare.sourced.range_files import load_ranges
-from primus_search.job import Job
-from primus_search.measured_ranges import Range, Ranges
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Fp8
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.measured_ranges import Range, Ranges
+from primus_search.values.workload import Workload
 
 MODEL = load_model("llama3_70b")
 GB80 = 60e9

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, DispatchBackend
 from primus_search.cost.memory.buffers import expert_buffer
 from primus_search.cost.memory.share import share
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, DispatchBackend
+from primus_search.values.workload import Workload
 
 MODEL = load_model("deepseek_v3")
 HYBRID = load_stack("megatron_core_2026")

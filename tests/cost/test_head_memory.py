@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.candidates import Candidates, Recompute, Sharding
 from primus_search.cost.memory import memory_by_rank, share
 from primus_search.cost.memory.logits import head_memory
 from primus_search.cost.projection import Memory
 from primus_search.declare.hardware_files import load_stack
-from primus_search.job import Job
-from primus_search.layout import BALANCED
-from primus_search.stack import with_numbers
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Recompute, Sharding
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.machine.stack import with_numbers
+from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import FLASH, LLAMA_70B, cluster
 
 SEQ, VOCAB, HIDDEN = 4096, LLAMA_70B.vocab_size, LLAMA_70B.hidden

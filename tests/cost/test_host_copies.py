@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.candidates import Candidates, Offload
 from primus_search.cost.breakdown import stages_of, traffic
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare import load_cluster, load_model
-from primus_search.job import Job
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Offload
+from primus_search.values.job import Job
+from primus_search.values.workload import Workload
 
 MODEL = load_model("qwen3_30b_a3b")
 CLUSTER = load_cluster("h100", 2)

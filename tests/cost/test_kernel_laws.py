@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Fp8, GroupedGemm
 from primus_search.cost.laws.attention import attended_pairs, attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind, names
-from primus_search.model.mixer import attended_tokens
+from primus_search.values.candidates import Fp8, GroupedGemm
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.model.mixer import attended_tokens
 
 DEVICES = {name: load_hardware(name).accelerator for name in names(FileKind.HARDWARE)}
 ALL = pytest.mark.parametrize("acc", DEVICES.values(), ids=list(DEVICES))

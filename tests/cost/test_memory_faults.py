@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Recompute, RecomputeMethod, Sharding
+from primus_search.base.units import GB
 from primus_search.cost.memory import MemoryTable, memory_by_rank, saved_tensors, share
 from primus_search.cost.projection import Memory
-from primus_search.job import Job
-from primus_search.layout import BALANCED
-from primus_search.model import Model
-from primus_search.stack import with_numbers
-from primus_search.units import GB
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Recompute, RecomputeMethod, Sharding
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.machine.stack import with_numbers
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import FLASH, HARDWARE, LITE, LLAMA_70B, cluster
 
 WORK = Workload(seq_length=4096, global_batch_size=256)

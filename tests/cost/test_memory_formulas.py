@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
-from primus_search.cluster import Cluster
+from primus_search.base.units import GB, GIB
 from primus_search.cost.memory import MemoryTable, fit_probability, memory_by_rank, saved_tensors, share
 from primus_search.cost.memory.activations import kept_by_operation
 from primus_search.cost.memory.live import held
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.job import Job
-from primus_search.layout import BALANCED
-from primus_search.model import LatentAttention, MixtureOfExperts, Model
-from primus_search.stack import Stack, with_numbers
-from primus_search.units import GB, GIB
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import Stack, with_numbers
+from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
+from primus_search.values.workload import Workload
 from tests.support.plain_stack import plain_stack
 
 HARDWARE = load_hardware("b200")

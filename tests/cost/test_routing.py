@@ -7,8 +7,6 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Fp8, GroupedGemm
-from primus_search.cluster import Cluster
 from primus_search.cost.laws.expert_products import expert_products_s, with_experts_of
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
@@ -18,11 +16,13 @@ from primus_search.cost.parts.routing import busiest_over_mean, permuted_rows
 from primus_search.cost.traffic.expert_parallel import destinations_of, distinct_destinations
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.declare.model_files import load_model
-from primus_search.job import Job
-from primus_search.lab.published import validated
-from primus_search.model import MixtureOfExperts, Model
-from primus_search.stack import with_numbers
-from primus_search.workload import Workload
+from primus_search.runs.published import validated
+from primus_search.values.candidates import Candidates, Fp8, GroupedGemm
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import with_numbers
+from primus_search.values.model import MixtureOfExperts, Model
+from primus_search.values.workload import Workload
 
 MOE = MixtureOfExperts(num_experts=256, top_k=8, expert_ffn_hidden=2048)
 EVENLY = Workload(seq_length=4096, global_batch_size=64)

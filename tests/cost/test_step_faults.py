@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Floats, Fp8, Recompute, RecomputeMethod, degrees
-from primus_search.cluster import Cluster
+from primus_search.base.errors import ScheduleError
 from primus_search.cost.parts.layer import core_attention, layer_operations
 from primus_search.cost.parts.operations import LinearOp
 from primus_search.cost.project import Projector
@@ -14,12 +13,13 @@ from primus_search.cost.projection import Step
 from primus_search.cost.replicas import tied_gradient_s
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
-from primus_search.errors import ScheduleError
-from primus_search.job import Job
-from primus_search.model import Model
 from primus_search.schedule.registry import Algorithm, registered
-from primus_search.stack import number_of
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Floats, Fp8, Recompute, RecomputeMethod, degrees
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import number_of
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 LLAMA = load_model("llama3.1_8b")
 H100 = load_cluster("h100", 2)

@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, joined
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, shape_of, unmeasured
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
+from primus_search.declare.record_table import write_records
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.expected import expected_shares, unmeasured_gain
-from primus_search.job import Job
-from primus_search.knobs import KNOBS, CudaGraph
-from primus_search.measured_run import MeasuredRun, Measurement, Provenance
-from primus_search.validate.record_table import write_records
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, joined
+from primus_search.values.job import Job
+from primus_search.values.knobs import KNOBS, CudaGraph
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
+from primus_search.values.workload import Workload
 
 MOE = load_model("qwen3_30b_a3b")
 TOGETHER = joined([Candidates.from_words({"deepep": True}), Candidates.from_words({"cuda_graph": "partial"})])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from primus_search.candidates import Candidates, Fp8
+from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.confidence.evidence import kernel_evidence, sentence
 from primus_search.cost.laws.attention import attention_s
@@ -18,11 +18,11 @@ from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_hardware
 from primus_search.declare.model_files import load_model
 from primus_search.declare.sourced.kernel_tables import read_tables
-from primus_search.errors import InputError
-from primus_search.job import Job
-from primus_search.kernel_table import KernelTable
 from primus_search.measure.device.device_table import COLUMNS
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Fp8
+from primus_search.values.job import Job
+from primus_search.values.machine.kernel_table import KernelTable
+from primus_search.values.workload import Workload
 
 HEADER = ",".join(COLUMNS)
 

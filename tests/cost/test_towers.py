@@ -5,15 +5,15 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates
 from primus_search.cost.memory.rank_memory import memory_by_rank
 from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
 from primus_search.declare import load_cluster, load_model
-from primus_search.job import Job
-from primus_search.model import Model, Tower
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
+from primus_search.values.model import Model, Tower
+from primus_search.values.workload import Workload
 
 IMAGES = Workload(seq_length=4096, global_batch_size=32, image_tokens=2048, tokens_per_image=256)
 TOWER = Tower(

@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, CpComm, Fp8, Sharding, degrees
-from primus_search.cluster import Cluster
 from primus_search.cost.laws.collectives import (
     Group,
     all_gather_s,
@@ -22,11 +20,13 @@ from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.sharding import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.job import Job
-from primus_search.model import LayerKind, MixtureOfExperts, Model
-from primus_search.network import Network
-from primus_search.stack import Stack, with_numbers
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, CpComm, Fp8, Sharding, degrees
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
+from primus_search.values.machine.stack import Stack, with_numbers
+from primus_search.values.model import LayerKind, MixtureOfExperts, Model
+from primus_search.values.workload import Workload
 from tests.support.plain_stack import plain_stack
 
 HARDWARE = load_hardware("h100")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.candidates import Candidates
 from primus_search.cost.project import project
 from primus_search.declare import load_cluster, load_model
 from primus_search.declare.search_path import HOME_VARIABLE, FileKind, names
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates
+from primus_search.values.workload import Workload
 
 STACK = """\
 name: toy

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from primus_search.base.errors import InputError
+from primus_search.base.guards.files import cache_folder, expanded, read_bytes
 from primus_search.declare import make_space
 from primus_search.declare.search_path import FileKind, find, roots
-from primus_search.errors import InputError
-from primus_search.guards.files import cache_folder, expanded, read_bytes
-from primus_search.layout import MAX_SIGNS, expand
 from primus_search.schedule import order_cache
+from primus_search.values.layout import MAX_SIGNS, expand
 
 BASE = {"model": "llama3_8b", "hardware": "h100", "workload": {"seq_length": 4096, "global_batch_size": 512}}
 LIMIT = 100

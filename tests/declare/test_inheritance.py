@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from primus_search.base.errors import InputError
 from primus_search.declare import load_hardware, load_stack
 from primus_search.declare.hardware_files import read_stack
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import read
-from primus_search.errors import InputError
-from primus_search.lab.published import measured_table
-from primus_search.measured_run import on_stack
-from primus_search.stack import GROUP_OF, GROUPS, number_of
+from primus_search.runs.published import measured_table
+from primus_search.values.machine.stack import GROUP_OF, GROUPS, number_of
+from primus_search.values.measured_run import on_stack
 from tests.support.stack_table import PAGE, documented, page
 
 TRAINING = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"

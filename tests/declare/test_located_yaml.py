@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from primus_search.base.errors import InputError
 from primus_search.declare.fields import layer_pattern
 from primus_search.declare.source import did_you_mean, parse, read
-from primus_search.errors import InputError
 
 
 def message(text: str) -> str:

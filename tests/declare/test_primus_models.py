@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from primus_search.base.errors import InputError
 from primus_search.declare import load_model
 from primus_search.declare.megatron_keys import megatron_keys
 from primus_search.declare.presets import presets
-from primus_search.errors import InputError
-from primus_search.model import LayerKind
+from primus_search.values.model import LayerKind
 
 UNIFORM = [name for name, preset in presets().items() if preset.model.is_uniform]
 """Presets that Megatron's keys can say; the others declare a mixer for each layer."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from primus_search import units
+from primus_search.base import units
 from primus_search.declare.hardware_files import load_hardware, read_stack
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.sourced.records import Sourced

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.candidates import Fp8, Recompute, RecomputeMethod, Sharding
+from primus_search.base.errors import InputError
 from primus_search.declare import load_space, make_space
 from primus_search.declare.axes import AXIS
 from primus_search.declare.search_path import FileKind, names, title
-from primus_search.errors import InputError
-from primus_search.layout import BALANCED, EVEN, Layout
 from primus_search.space import AXES, Enumerator, Space, auto_values
 from primus_search.space.context import FACTS
+from primus_search.values.candidates import Fp8, Recompute, RecomputeMethod, Sharding
+from primus_search.values.layout import BALANCED, EVEN, Layout
 
 MINIMAL = "model: llama3_8b\nhardware: h100\nworkload: {seq_length: 4096, global_batch_size: 128}\n"
 TOP = (

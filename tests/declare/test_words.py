@@ -6,16 +6,16 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.glossary import every_token, explain_word
+from primus_search.analysis.labels import short
 from primus_search.analysis.why_not import parse_asked
+from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare import make_space
 from primus_search.declare.source import parse
 from primus_search.declare.space_reference import example, page
-from primus_search.errors import InputError
-from primus_search.knobs import KNOB, KNOBS, Fp8, Sharding
-from primus_search.report.labels import short
 from primus_search.space.tokens import PLAIN, read_token
 from primus_search.space.types import AXES
+from primus_search.values.knobs import KNOB, KNOBS, Fp8, Sharding
 
 ROOT = Path(__file__).parents[2]
 ROW = PLAIN | {"tp": 2, "pp": 4, "vpp": 3, "ep": 8, "cp": 2, "micro_batch_size": 4, "schedule": "zbv"}

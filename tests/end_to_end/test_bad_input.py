@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.base.errors import InputError
 from primus_search.cli import app
-from primus_search.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.measure import revalidate as measuring
 from tests.support.mutants import MOST_S, limited

@@ -5,9 +5,9 @@ import json
 
 from typer.testing import CliRunner
 
+from primus_search.analysis.labels import short
 from primus_search.cli import app
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.labels import short
 from tests.support.small_runs import make_run
 
 AXES = {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": 1, "schedule": "1f1b", "sharding": "distributed_optimizer"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.base.errors import InputError, NothingFits
 from primus_search.cli import app
-from primus_search.errors import InputError, NothingFits
 from primus_search.exploration.run_folder.saved_run import SavedRun
 
 TINY: dict[str, Any] = {

@@ -17,8 +17,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from primus_search.base.errors import PrimusSearchError
 from primus_search.cli import COMMANDS, app
-from primus_search.errors import PrimusSearchError
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.exists())

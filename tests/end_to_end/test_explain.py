@@ -12,19 +12,19 @@ from typer.testing import CliRunner
 from primus_search.analysis.explanation import Explained, explain
 from primus_search.analysis.what_if import what_if
 from primus_search.analysis.why_not import parse_asked, why_not
-from primus_search.candidates import Candidates
+from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Step
 from primus_search.declare.framework_files import load_framework
-from primus_search.errors import InputError
 from primus_search.exploration import Options, run_search
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Judge, Values, values_of, word
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
-from primus_search.knobs import KNOB
 from primus_search.space import Axis, Enumerator
+from primus_search.values.candidates import Candidates
+from primus_search.values.knobs import KNOB
 from tests.support.page_rows import columns
 from tests.support.small_runs import make_run
 

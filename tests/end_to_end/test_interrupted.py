@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from primus_search.analysis.kept_rows import Kept
-from primus_search.errors import InputError
+from primus_search.base.errors import InputError
 from primus_search.exploration import Options, RunFolder, StoreError, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import primus_search as ps
-from primus_search.errors import InputError
+from primus_search.base.errors import InputError
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.ipynb"
 

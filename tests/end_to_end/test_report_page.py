@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from primus_search.candidates import COLUMN_NAMES
+from primus_search.analysis.labels import short
+from primus_search.base.units import GB
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report
 from primus_search.report.html_data import content
-from primus_search.report.labels import short
-from primus_search.units import GB
+from primus_search.values.candidates import COLUMN_NAMES
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, browser
 from tests.support.page_rows import columns
 from tests.support.small_runs import AXES, make_run

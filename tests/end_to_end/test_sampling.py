@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from primus_search.base.errors import NothingFits
 from primus_search.declare import make_space
-from primus_search.errors import NothingFits
 from primus_search.exploration import Options, run_search
 from primus_search.exploration.exhaustive.collect import Budget
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task

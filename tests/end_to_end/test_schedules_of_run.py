@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from primus_search.analysis.explanation import explain
 from primus_search.analysis.pipelines import RunPipeline
+from primus_search.base.errors import InputError
 from primus_search.cli import app
-from primus_search.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from tests.support.small_runs import AXES, make_run
 

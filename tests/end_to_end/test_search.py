@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
+from primus_search.base.errors import InputError, NothingFits
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
-from primus_search.errors import InputError, NothingFits
 from primus_search.exploration import Options, RunFolder, SearchResult, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import MEMORY_IGNORES

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from primus_search.analysis.choices import choices, words_of
 from primus_search.analysis.glossary import TERMS, explain_word
+from primus_search.analysis.labels import between, chance, evidence_of, short
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory import fit_verdict
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.labels import between, chance, evidence_of, short
 
 ROOT = Path(__file__).parents[2]
 NARROW = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none"]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from primus_search import load_cluster, load_model
-from primus_search.candidates import Candidates
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
-from primus_search.job import Job
-from primus_search.network import Reliability
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
+from primus_search.values.machine.network import Reliability
+from primus_search.values.workload import Workload
 
 TYPICAL = Reliability(node_mtbf_hours=5000.0, restart_minutes=10.0, checkpoint_bytes_per_s=2e9)
 

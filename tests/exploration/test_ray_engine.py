@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from primus_search.errors import InputError
+from primus_search.base.errors import InputError
 from primus_search.exploration.engines import ray_engine
 from primus_search.exploration.engines.ray_engine import join
 

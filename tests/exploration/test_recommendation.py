@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 from primus_search.analysis.explanation import as_data, explain
 from primus_search.analysis.held_back import held_back
 from primus_search.analysis.why_not import why_not
-from primus_search.candidates import COLUMN_NAMES, Candidates
 from primus_search.cli import app
-from primus_search.complete_search import search
 from primus_search.cost.confidence.uncertainty import TIE, memory_error
 from primus_search.cost.memory.fit import SURELY, fit_probability, room_for_surety_bytes
 from primus_search.cost.project import Projector
@@ -25,14 +23,16 @@ from primus_search.declare import load_space
 from primus_search.exploration.result import MEASURED, PROJECTED, RANKED_ROWS, RUN, TRACED, RankingTable, SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Judge, values_of
-from primus_search.job import Job
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
-from primus_search.notebook.runs import load_run
+from primus_search.report.complete_search import search
 from primus_search.report.explain_text import print_explained
 from primus_search.report.html import write_report
+from primus_search.report.notebook.runs import load_run
 from primus_search.report.terminal import print_result
 from primus_search.space import Space
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
+from primus_search.values.job import Job
 from tests.support.small_runs import make_run
 
 

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from primus_search.candidates import Candidates
+from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare import load_space, make_space
 from primus_search.declare.framework_files import framework_names, load_framework
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.presets import load_preset, shape
 from primus_search.declare.source import parse
-from primus_search.errors import InputError
 from primus_search.export import Inexpressible, launch_files
 from primus_search.export.experiments import read_experiment
 from primus_search.export.job import LaunchJob
@@ -29,12 +28,13 @@ from primus_search.export.launch_files import STARTED_BY
 from primus_search.export.megatron_arguments import canonical, group_size
 from primus_search.export.ranks import ranks_of
 from primus_search.export.torchtitan_models import model_file
-from primus_search.framework import Framework
-from primus_search.knobs import KNOBS, DispatchBackend, Kind, Scope
-from primus_search.layout import Layout
 from primus_search.space import Space
 from primus_search.space.auto import auto_values
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates
+from primus_search.values.knobs import KNOBS, DispatchBackend, Kind, Scope
+from primus_search.values.layout import Layout
+from primus_search.values.machine.framework import Framework
+from primus_search.values.workload import Workload
 from tests.support.launched import CLIENTS, MISSING, jobs, verdicts
 
 FRAMEWORKS = tuple(name for name in framework_names() if name != "any")

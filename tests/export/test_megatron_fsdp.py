@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from primus_search.candidates import Candidates, Sharding
 from primus_search.cost.project import Projector
 from primus_search.declare import load_cluster, load_model, make_space
 from primus_search.declare.framework_files import load_framework
 from primus_search.export.megatron_arguments import candidate_words
-from primus_search.job import Job
-from primus_search.knobs import KNOB
-from primus_search.learn.logged_run import SaidBeside, measured_run
-from primus_search.learn.readers import read_log
+from primus_search.runs.learn.logged_run import SaidBeside, measured_run
+from primus_search.runs.learn.readers import read_log
 from primus_search.space import Enumerator
 from primus_search.space.auto import auto_values
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Sharding
+from primus_search.values.job import Job
+from primus_search.values.knobs import KNOB
+from primus_search.values.workload import Workload
 from tests.support.written_logs import LOGS
 
 JOB: dict[str, Any] = {"model": "qwen3_30b_a3b", "hardware": "h100", "nodes": 2}

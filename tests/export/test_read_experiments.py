@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import tomli_w
 
+from primus_search.base.errors import InputError
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.declare.model_files import load_model
-from primus_search.errors import InputError
 from primus_search.export import shell, torchtitan
 from primus_search.export.experiment_space import fewest_nodes, space_of, start
 from primus_search.export.experiments import is_experiment, read_experiment
-from primus_search.framework import Framework
 from primus_search.space import Enumerator
+from primus_search.values.machine.framework import Framework
 from tests.support.launched import CLIENTS, MISSING
 
 OTHER_KINDS = ("kimi_k3", "sft", "odc")

@@ -5,18 +5,18 @@ import json
 
 import pytest
 
-from primus_search.calibrate.provenance import with_tables
 from primus_search.cli.calibrate import beside, measured_table
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.lab.truth.training import SMALLEST
 from primus_search.measure.device.device_table import COLUMNS, measure_device, to_csv
 from primus_search.measure.device.sweeps import FULL
+from primus_search.runs.calibrate.provenance import with_tables
 from tests.bench import bench_gpu
+from tools.truth.training import SMALLEST
 
 
 def test_a_sweep_is_a_csv_that_calibrate_reads(tmp_path):
-    from primus_search.calibrate.points import KernelKind, read_points
+    from primus_search.runs.calibrate.points import KernelKind, read_points
 
     path = tmp_path / "host.csv"
     assert measure_device(path, kind="cpu", gpu="H100", sweep="tiny") == []

@@ -1,12 +1,12 @@
 """Pieces travel to isolated processes as JSON: every shipped model's pieces arrive as they were sent."""
 
-from primus_search.candidates import Candidates
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import presets
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.layers import without_module
 from primus_search.measure.modules.shard import Shard
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates
+from primus_search.values.workload import Workload
 
 
 def test_a_piece_of_every_model_that_can_be_measured_survives_json():

@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.candidates import Candidates, Sharding
 from primus_search.cost.memory import MemoryTable
 from primus_search.declare.hardware_files import load_stack
-from primus_search.job import Job
-from primus_search.layout import BALANCED
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.memory_residual import (
     Residual,
@@ -20,7 +17,10 @@ from primus_search.measure.memory_residual import (
     with_residual,
 )
 from primus_search.measure.trace import TracedLayer
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Sharding
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import LITE, LLAMA_70B, cluster
 
 WORK = Workload(seq_length=4096, global_batch_size=64)

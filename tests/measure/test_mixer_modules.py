@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from primus_search.candidates import Candidates
 from primus_search.cost.memory import layer_activations, share
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model
@@ -20,7 +19,8 @@ from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Layer, without_module
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import trace_layer
-from primus_search.model import (
+from primus_search.values.candidates import Candidates
+from primus_search.values.model import (
     Attention,
     CompressedAttention,
     GatedDeltaNet,
@@ -34,7 +34,7 @@ from primus_search.model import (
     Model,
     ShortConvolution,
 )
-from primus_search.workload import Workload
+from primus_search.values.workload import Workload
 from tests.support.traced_flops import layer_flops
 
 STACK = load_stack("megatron_core_2026")

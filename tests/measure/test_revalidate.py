@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Recompute
 from primus_search.cost.measured import MeasuredLayers, PieceSeconds, key_of
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
-from primus_search.job import Job
 from primus_search.measure import candidate_bench
 from primus_search.measure import revalidate as revalidation
 from primus_search.measure.processes.isolate import ProcessVerdict
 from primus_search.measure.revalidate import Benchmark, Chooser, revalidate
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Recompute
+from primus_search.values.job import Job
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 MODEL = Model(
     name="small", num_layers=4, hidden=256, ffn_hidden=512, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=1024

@@ -9,9 +9,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from primus_search.calibrate.hardware_fit import calibrate_hardware
-from primus_search.calibrate.points import read_points
-from primus_search.candidates import Fp8
 from primus_search.cli import app
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.model_files import load_model
@@ -21,6 +18,9 @@ from primus_search.measure.device.device_table import measure_device
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.linear import precise8
 from primus_search.measure.modules.shard import Shard
+from primus_search.runs.calibrate.hardware_fit import calibrate_hardware
+from primus_search.runs.calibrate.points import read_points
+from primus_search.values.candidates import Fp8
 from tests.bench import bench_gpu
 from tests.support.simulated_gpu import simulated
 from tests.support.single_device import first_layers

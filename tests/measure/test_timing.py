@@ -2,7 +2,7 @@
 
 import pytest
 
-from primus_search.errors import InputError
+from primus_search.base.errors import InputError
 from primus_search.measure.device.timing import PieceMeasurement, measure, summarize
 from primus_search.measure.measurement_cache import MeasurementCache, key_of, read, save
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from primus_search.candidates import Candidates, CpComm, Fp8, Offload, Recompute, RecomputeMethod
 from primus_search.cost.memory import layer_activations, share
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
-from primus_search.job import Job
 from primus_search.measure.memory_residual import activation_ratio, as_traced
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, CpComm, Fp8, Offload, Recompute, RecomputeMethod
+from primus_search.values.job import Job
+from primus_search.values.workload import Workload
 
 WORKLOAD = Workload(seq_length=4096, global_batch_size=64)
 CLUSTER = load_cluster("h100", 8)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.accelerator import Accelerator
 from primus_search.declare import load_space, make_space
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
@@ -19,6 +18,7 @@ from primus_search.nightly.figures import hypervolume
 from primus_search.nightly.inputs import GROUPS, inputs_of, with_groups
 from primus_search.nightly.sweep import NightlySweep, SpeedCheck, Tolerances
 from primus_search.nightly.versions import code_hashes
+from primus_search.values.machine.accelerator import Accelerator
 
 SPACES = sorted(names(FileKind.SPACE).keys() - {"tiny_host"})
 
@@ -99,4 +99,6 @@ def test_the_runs_that_moved_most_are_named_first() -> None:
 
 
 def test_code_that_moves_figures_is_hashed() -> None:
-    assert {"knobs/rows.py", "model/decoder.py", "cost/laws/gemm.py", "candidates.py"} <= set(code_hashes())
+    assert {"values/knobs/rows.py", "values/model/decoder.py", "cost/laws/gemm.py", "values/candidates.py"} <= set(
+        code_hashes()
+    )

@@ -13,9 +13,9 @@ import pytest
 from scipy.special import ndtri
 
 from primus_search.cost.memory.fit import FITS
-from primus_search.lab.published import validated
-from primus_search.validate.score import duplicate_weights
-from primus_search.validate.score_runs import ScoredRun
+from primus_search.runs.published import validated
+from primus_search.runs.validate.score import duplicate_weights
+from primus_search.runs.validate.score_runs import ScoredRun
 
 DATA = Path(__file__).parent / "data"
 # Reserved memory of the first iteration, before the optimizer state exists: not the peak (see its notes).

@@ -18,10 +18,9 @@ from scipy.special import ndtri
 
 from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.memory.fit import DEVIATIONS_TO_END, SURELY
-from primus_search.lab.fit.training_run import left_out_rates
-from primus_search.lab.published import validated
-from primus_search.validate.score import duplicate_weights, score
-from primus_search.validate.score_runs import (
+from primus_search.runs.published import validated
+from primus_search.runs.validate.score import duplicate_weights, score
+from primus_search.runs.validate.score_runs import (
     ScoredRun,
     Validation,
     are_inside,
@@ -30,6 +29,7 @@ from primus_search.validate.score_runs import (
     memory_summary,
     summary,
 )
+from tools.fit.training_run import left_out_rates
 
 DATA = Path(__file__).parent / "data"
 BLIND, BLIND_TRAINERS = "blind_runs.csv", "blind_trainers.csv"

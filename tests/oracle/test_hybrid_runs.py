@@ -12,8 +12,8 @@ import numpy as np
 
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.project import Projector
-from primus_search.lab.published.measured_tables import measured_table
-from primus_search.measured_run import MeasuredRun
+from primus_search.runs.published.measured_tables import measured_table
+from primus_search.values.measured_run import MeasuredRun
 
 TABLE = Path(__file__).parent / "data" / "hybrid_runs.csv"
 MEDIAN, LEAST_RUNS = 0.12, 15

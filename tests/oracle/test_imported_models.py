@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from primus_search.base.errors import InputError
 from primus_search.declare import load_model
-from primus_search.errors import InputError
 
 LLAMA = {
     "hidden_act": "silu",

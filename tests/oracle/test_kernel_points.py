@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.accelerator import Accelerator
-from primus_search.calibrate.points import Direction, KernelKind, Point, read_points
-from primus_search.calibrate.predict import PointTable
-from primus_search.candidates import Fp8
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.declare.hardware_files import load_hardware
+from primus_search.runs.calibrate.points import Direction, KernelKind, Point, read_points
+from primus_search.runs.calibrate.predict import PointTable
+from primus_search.values.candidates import Fp8
+from primus_search.values.machine.accelerator import Accelerator
 
 DATA = Path(__file__).parent / "data"
 POINTS = read_points(DATA / "kernel_points.csv")

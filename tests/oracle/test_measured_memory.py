@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates
-from primus_search.cluster import Cluster
 from primus_search.cost.memory import MemoryTable, fit_probability
 from primus_search.cost.projection import Memory
 from primus_search.declare.hardware_files import load_hardware, load_stack
-from primus_search.job import Job
-from primus_search.lab.published import measured_table
-from primus_search.layout import BALANCED
-from primus_search.measured_run import MeasuredRun
-from primus_search.model import MixtureOfExperts, Model
-from primus_search.workload import Workload
+from primus_search.runs.published import measured_table
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.measured_run import MeasuredRun
+from primus_search.values.model import MixtureOfExperts, Model
+from primus_search.values.workload import Workload
 
 DATA = Path(__file__).parent / "data" / "measured_memory.csv"
 

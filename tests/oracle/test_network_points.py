@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primus_search.base.units import GB
 from primus_search.cost.laws.collectives import (
     Group,
     all_gather_s,
@@ -20,7 +21,6 @@ from primus_search.cost.laws.collectives import (
 )
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.units import GB
 
 DATA = Path(__file__).parent / "data"
 POINTS = list(csv.DictReader((DATA / "network_points.csv").open()))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, algorithm, build, lower_bound, names, peak_activations, simulate
 
 DATA = Path(__file__).parent / "data" / "schedules"

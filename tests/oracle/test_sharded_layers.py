@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.candidates import Candidates, Recompute, Sharding
 from primus_search.cost.memory import share
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.price import element_scale
@@ -14,8 +13,9 @@ from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace_sharded import Sharded, trace_sharded
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Recompute, Sharding
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import LITE, LLAMA_70B
 
 TITAN = Sharded(ranks=64, expert_ranks=64)

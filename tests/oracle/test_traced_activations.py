@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.candidates import Candidates, Recompute
 from primus_search.cost.memory import layer_activations, share
 from primus_search.declare.hardware_files import load_stack
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import trace_layer
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Recompute
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import LITE, LLAMA_70B
 
 SEQ = 4096

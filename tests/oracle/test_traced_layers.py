@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from primus_search.candidates import Candidates, Fp8, Recompute
 from primus_search.cost.memory import layer_activations, share
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import presets
-from primus_search.job import Job
 from primus_search.measure.memory_residual import activation_ratio
 from primus_search.measure.modules.layers import Embedding, OutputHead, without_module
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import TracedLayer, hidden_states, trace_layer, trace_module
-from primus_search.model import Model
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Fp8, Recompute
+from primus_search.values.job import Job
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 from tests.support.traced_flops import layer_flops, module_flops
 
 WORKLOAD = Workload(seq_length=4096, global_batch_size=64)

@@ -4,14 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Fp8, GroupedGemm
 from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind, names
+from primus_search.values.candidates import Fp8, GroupedGemm
+from primus_search.values.machine.accelerator import Accelerator
 
 DEVICES = [load_hardware(name).accelerator for name in names(FileKind.HARDWARE)]
 SIZES = st.integers(1, 131_072)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primus_search.candidates import (
+from primus_search.declare import make_space
+from primus_search.space import AXES, Axis, Constraint, Enumerator, Space
+from primus_search.values.candidates import (
     CpComm,
     CudaGraph,
     DispatchBackend,
@@ -18,10 +20,8 @@ from primus_search.candidates import (
     RecomputeMethod,
     Sharding,
 )
-from primus_search.declare import make_space
-from primus_search.knobs import StateFormat
-from primus_search.layout import BALANCED, EVEN, Layout, layout_string
-from primus_search.space import AXES, Axis, Constraint, Enumerator, Space
+from primus_search.values.knobs import StateFormat
+from primus_search.values.layout import BALANCED, EVEN, Layout, layout_string
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "tp": (1, 2, 3, 4, 8, 16),

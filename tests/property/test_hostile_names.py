@@ -15,16 +15,16 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.csv_cells import FORMULA_SIGNS, unguarded
+from primus_search.base.guards.names import name_problem
 from primus_search.declare import make_space
+from primus_search.declare.record_table import read_records, write_records
 from primus_search.declare.source import parse, written
-from primus_search.errors import InputError, Problem
 from primus_search.exploration.run_folder.folder import csv_bytes, default_folder
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
-from primus_search.guards.csv_cells import FORMULA_SIGNS, unguarded
-from primus_search.guards.names import name_problem
-from primus_search.learn.log_lines import plain
 from primus_search.nightly import page as night_page
 from primus_search.nightly.attribute import Cause
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason
@@ -32,12 +32,12 @@ from primus_search.nightly.check import Check
 from primus_search.nightly.night_run import Night
 from primus_search.nightly.summary import junit, markdown
 from primus_search.nightly.sweep import NightlySweep, Tolerances
-from primus_search.notebook.runs import Run
 from primus_search.report.console import Plain
 from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
-from primus_search.validate import errors_page
-from primus_search.validate.record_table import read_records, write_records
+from primus_search.report.notebook.runs import Run
+from primus_search.runs.learn.log_lines import plain
+from primus_search.runs.validate import errors_page
 from tests.export.test_launch_files import shipped_space
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.candidates import Candidates, Fp8, PipelineOrder, Recompute, Sharding
 from primus_search.cost.memory import MemoryTable, memory_by_rank
 from primus_search.cost.memory.live import held, telling_microbatches
-from primus_search.job import Job
-from primus_search.knobs import KNOBS, Knob
-from primus_search.layout import BALANCED
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Fp8, PipelineOrder, Recompute, Sharding
+from primus_search.values.job import Job
+from primus_search.values.knobs import KNOBS, Knob
+from primus_search.values.layout import BALANCED
+from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import FLASH, LITE, LLAMA_70B, cluster
 
 STACK = replace(FLASH, memory=replace(FLASH.memory, activation_share=0.2, caches_dummy_gradients=True))

@@ -19,16 +19,16 @@ import yaml
 from typer.testing import CliRunner
 
 from primus_search.analysis.own_configuration import baseline_of
+from primus_search.base.errors import NothingFits
 from primus_search.cli import COMMANDS, app, unusable
 from primus_search.declare import load_cluster, load_hardware, load_model, load_space, load_stack
 from primus_search.declare.families import FAMILIES
-from primus_search.errors import NothingFits
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.export import launch_files
-from primus_search.learn.readers import read_log
 from primus_search.nightly.sweep import load_sweep
+from primus_search.runs.learn.readers import read_log
 from primus_search.space import Space
 from tests.export.test_launch_files import shipped_space
 from tests.support import written_logs

@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.candidates import Candidates, Fp8, Recompute, Sharding, degrees
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
-from primus_search.job import Job
-from primus_search.layout import BALANCED
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Fp8, Recompute, Sharding, degrees
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.workload import Workload
 
 MODELS = {name: load_model(name) for name in ("llama3.1_8b", "deepseek_v2_lite", "qwen3_30b_a3b")}
 CLUSTERS = {name: load_cluster(name, 4) for name in ("h100", "mi355x")}

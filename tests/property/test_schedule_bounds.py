@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, build, lower_bound, simulate
 from primus_search.schedule.optimise.constraint_solver import solve
 from primus_search.schedule.registry import make_request

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import (
     Costs,
     PassKind,

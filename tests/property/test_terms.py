@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.cost.memory import MemoryTable
 from primus_search.cost.pipeline import hop_facts
 from primus_search.cost.project import Projector
@@ -14,8 +13,9 @@ from primus_search.cost.replicas import replica_terms
 from primus_search.cost.stage import pieces, scope_of
 from primus_search.cost.terms import HOP_READS, LAYER_READS, REPLICA_READS, SHAPE_READS, Terms
 from primus_search.declare import make_space
-from primus_search.knobs import Enters, reading
 from primus_search.space import AXES, Enumerator
+from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.values.knobs import Enters, reading
 
 MODELS = ("llama3.1_8b", "deepseek_v2_lite", "qwen3_30b_a3b")
 ROWS = 40

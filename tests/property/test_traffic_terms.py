@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.candidates import Candidates, CpComm, Degrees, Sharding
-from primus_search.cluster import Cluster
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.data_parallel import data_parallel
@@ -17,11 +15,13 @@ from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.sharding import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.job import Job
-from primus_search.model import LayerKind, MixtureOfExperts, Model
-from primus_search.network import Network
-from primus_search.stack import Stack, with_numbers
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, CpComm, Degrees, Sharding
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
+from primus_search.values.machine.stack import Stack, with_numbers
+from primus_search.values.model import LayerKind, MixtureOfExperts, Model
+from primus_search.values.workload import Workload
 from tests.support.plain_stack import plain_stack
 
 MODEL = Model(

@@ -9,13 +9,13 @@ sync-free stage 1, virtual stages (5). The README gives no figures but a chart; 
 import numpy as np
 import pytest
 
-from primus_search.candidates import DEFAULTS, Candidates, Floats, GroupedGemm
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
-from primus_search.job import Job
-from primus_search.layout import BALANCED
-from primus_search.workload import Workload
+from primus_search.values.candidates import DEFAULTS, Candidates, Floats, GroupedGemm
+from primus_search.values.job import Job
+from primus_search.values.layout import BALANCED
+from primus_search.values.workload import Workload
 
 Rung = dict[str, int | bool]
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from primus_search.analysis.choices import CLOSE, choices, keys_of, words_of
-from primus_search.candidates import COLUMN_NAMES, DEFAULTS
-from primus_search.errors import InputError
+from primus_search.base.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export.ranks import chosen_rows, files_of
-from primus_search.knobs import KNOB
+from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS
+from primus_search.values.knobs import KNOB
 from tests.support.small_runs import make_run
 
 

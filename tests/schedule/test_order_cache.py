@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from primus_search.candidates import PipelineOrder
 from primus_search.schedule import build, order_cache
 from primus_search.schedule.table import Table
+from primus_search.values.candidates import PipelineOrder
 
 COLUMNS = ("offsets", "kind", "stage", "micro_batch", "overlaps_next")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, PassKind, build, lower_bound, peak_activations, simulate
 from primus_search.schedule.optimise.greedy_insertion import timetable
 from primus_search.schedule.registry import make_request

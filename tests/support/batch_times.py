@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.simulation.batch import run_columns
 from primus_search.schedule.table import Table, rank_of_stage

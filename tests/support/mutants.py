@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from primus_search.errors import InputError, PrimusSearchError
+from primus_search.base.errors import InputError, PrimusSearchError
 
 MOST_S = 10.0
 WAITING_S = 60.0

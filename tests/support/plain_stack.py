@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.declare import load_stack
-from primus_search.stack import Stack, with_numbers
+from primus_search.values.machine.stack import Stack, with_numbers
 
 
 def plain_stack(attention_kernel: str, **numbers: Any) -> Stack:

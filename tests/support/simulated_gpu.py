@@ -18,8 +18,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Fp8, GroupedGemm
 from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import gemm_s
@@ -28,6 +26,8 @@ from primus_search.measure.device.clocks import ClockReading
 from primus_search.measure.modules import attention_modules, linear
 from primus_search.measure.processes import isolate
 from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict
+from primus_search.values.candidates import Fp8, GroupedGemm
+from primus_search.values.machine.accelerator import Accelerator
 
 aten = torch.ops.aten
 ROUNDING = 512  # bytes, of CUDA's caching allocator

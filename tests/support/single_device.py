@@ -18,7 +18,7 @@ from primus_search.measure.modules.linear import precise8
 from primus_search.measure.modules.mixed_precision import MasterAdamW, master_update
 from primus_search.measure.modules.split_model import ModelPart
 from primus_search.measure.modules.streams import Sizes, stream_seconds
-from primus_search.model import Model
+from primus_search.values.model import Model
 
 
 def first_layers(model: Model, count: int) -> Model:

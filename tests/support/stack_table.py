@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from primus_search import units
+from primus_search.base import units
 from primus_search.declare.search_path import FileKind, names
-from primus_search.stack import GROUPS
+from primus_search.values.machine.stack import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cost" / "stack.md"
 START, END = "<!-- fields: python -m tests.support.stack_table -->\n", "<!-- end of fields -->\n"

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from primus_search.candidates import GroupedGemm
 from primus_search.measure.device.device_info import default_dtype
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import hidden_states
-from primus_search.model import LayerKind, Model
+from primus_search.values.candidates import GroupedGemm
+from primus_search.values.model import LayerKind, Model
 
 
 def layer_flops(model: Model, shard: Shard, kind: LayerKind) -> tuple[float, float]:

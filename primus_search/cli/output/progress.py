@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Progress, Tick, silent
 from primus_search.exploration.exhaustive.leaders import Leader
-from primus_search.units import GB
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +51,7 @@ def best_so_far(leaders: Sequence[Leader]) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from primus_search.report.labels import short
+    from primus_search.analysis.labels import short
 
     table = Table("#", "best so far", "tok/s/GPU", "GB", box=SIMPLE_HEAD)
     sizes = {leader.num_gpus for leader in leaders}

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import writing
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import writing
 
 
 def must_exist(path: Path | None, flag: str) -> None:

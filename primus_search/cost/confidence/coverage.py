@@ -9,17 +9,17 @@ the same law beyond its measurements, or a sibling's numbers: not wrong, but nob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from primus_search.candidates import Candidates, Fp8
-from primus_search.cluster import CAPACITY
+from primus_search.base.units import GB
 from primus_search.cost.confidence.evidence import number_of, recipe_of
 from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.mixer_operations import attention_family, unmeasured_mixers
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
-from primus_search.job import Job
-from primus_search.kernel_table import GROUPED
-from primus_search.measured_ranges import Range, Ranges
-from primus_search.units import GB
+from primus_search.values.candidates import Candidates, Fp8
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import CAPACITY
+from primus_search.values.machine.kernel_table import GROUPED
+from primus_search.values.machine.measured_ranges import Range, Ranges
 
 ENOUGH = 0.9
 """Share of a part's FLOPs that has to lie inside measured ranges for the part to count as calibrated."""

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Fp8
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.measured_correction import RECIPES, is_measured
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation
-from primus_search.job import Job
-from primus_search.kernel_table import GROUPED, Tables
-from primus_search.model import LayerKind
+from primus_search.values.candidates import Candidates, Fp8
+from primus_search.values.job import Job
+from primus_search.values.machine.kernel_table import GROUPED, Tables
+from primus_search.values.model import LayerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.cost.memo import distinct
-from primus_search.knobs import KNOBS
-from primus_search.model import Model
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints, joined
+from primus_search.values.knobs import KNOBS
+from primus_search.values.model import Model
 
 SWITCHES = tuple(knob.name for knob in KNOBS if knob.is_switch)
 _DEFAULTS = np.array([[knob.column_default for knob in KNOBS if knob.is_switch]], dtype=np.int64)

@@ -2,7 +2,7 @@
 
     low = projected * band.low,  high = projected * band.high
 
-Bands come from the stack's YAML (`errors:`), where `primus_search.calibrate` wrote the quantiles of measured over
+Bands come from the stack's YAML (`errors:`), where `primus_search.runs.calibrate` wrote the quantiles of measured over
 projected of runs whose source and model took no part in the fit: one per regime (dense or MoE, architecture, precision)
 that the stack was seen in, and a wider one per family for other regimes. A stack that had to be assumed, or that nobody
 ran on such a model, has the still wider bands of runs projected with a stack that is not theirs. Where a stack has
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Fp8, Ints
-from primus_search.cluster import Cluster
 from primus_search.cost.memory.fit import fit_probability
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection
-from primus_search.model import Model
-from primus_search.stack import ErrorBand, Stack
+from primus_search.values.candidates import Bools, Floats, Fp8, Ints
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import ErrorBand, Stack
+from primus_search.values.model import Model
 
 UNKNOWN = ErrorBand(low=0.7, high=1.3, runs=0.0)
 """Band of a regime without runs: the 90th percentile error of the best public tools (docs/dev/fidelity_log.md)."""

@@ -24,9 +24,9 @@ from functools import wraps
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Floats, Ints
 from primus_search.cost.laws.measured_correction import measured_over_law
-from primus_search.network import Network
+from primus_search.values.candidates import Floats, Ints
+from primus_search.values.machine.network import Network
 
 
 @dataclass(frozen=True, slots=True)

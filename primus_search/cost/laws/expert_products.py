@@ -13,13 +13,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats, Fp8, GroupedGemm
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, operand_bytes, tiled_s
 from primus_search.cost.laws.measured_correction import corrected
-from primus_search.kernel_table import GROUPED
-from primus_search.stack import Stack
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Floats, Fp8, GroupedGemm
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.kernel_table import GROUPED
+from primus_search.values.machine.stack import Stack
 
 LINE_BYTES = 128.0
 """Cache line of these devices: rows of one-byte operands that do not fill whole lines are read in pieces."""

@@ -19,11 +19,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Bools, Floats, Fp8
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.measured_correction import corrected
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Bools, Floats, Fp8
+from primus_search.values.machine.accelerator import Accelerator
 
 
 class GemmPass(IntEnum):

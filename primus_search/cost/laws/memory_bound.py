@@ -11,8 +11,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.accelerator import Accelerator
 
 
 class Stream(IntEnum):

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import INNER_RANKS, Bools, CpComm, Floats, Offload, Recompute
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.mixer_memory import mixer_outputs, mixer_tensors
 from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.cost.parts.mixer_operations import is_plain_attention
-from primus_search.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer
-from primus_search.stack import Stack
+from primus_search.values.candidates import INNER_RANKS, Bools, CpComm, Floats, Offload, Recompute
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer
 
 OFFLOADED_BY: dict[str, Offload] = {
     "layer input": Offload.ATTN_NORM,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from primus_search.candidates import INNER_RANKS, CpComm, Floats
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
-from primus_search.model import Model
-from primus_search.stack import Stack
+from primus_search.values.candidates import INNER_RANKS, CpComm, Floats
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
 
 RING_DEPTH = 2.0
 """Key/value blocks a ring holds beside its own: the one attended to and the one arriving."""

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.cost.memo import Memo, Rows, WordNumbers, distinct, in_order
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.pipeline_keys import PipelineMoments, moment_key, pipeline_of, relief_of
@@ -20,8 +19,9 @@ from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memo
 from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.memory.share import Share, share
 from primus_search.cost.projection import Memory
-from primus_search.job import Job
-from primus_search.knobs import Enters, reading
+from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.values.job import Job
+from primus_search.values.knobs import Enters, reading
 
 ROUNDING = 1e-9
 """A full device is this much short of full, so that its parts, added in another order, do not overflow it."""

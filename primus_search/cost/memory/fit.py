@@ -10,10 +10,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats
 from primus_search.cost.projection import Memory
-from primus_search.stack import ErrorBand
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import ErrorBand
 
 _ERFC = np.frompyfunc(erfc, 1, 1)
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import PipelineOrder
+from primus_search.values.candidates import PipelineOrder
 
 Floats = NDArray[np.float64]
 

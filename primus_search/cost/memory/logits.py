@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Floats
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share, shards_weights
-from primus_search.model import Model
-from primus_search.stack import Stack
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

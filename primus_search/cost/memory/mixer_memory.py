@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from primus_search.candidates import Floats, Recompute
 from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
-from primus_search.model import (
+from primus_search.values.candidates import Floats, Recompute
+from primus_search.values.model import (
     Attention,
     CompressedAttention,
     LatentMixer,

@@ -6,12 +6,12 @@ apart agree. New pipelines of one order are walked through together, however man
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Ints, Recompute
+from primus_search.base.errors import ScheduleError
 from primus_search.cost.memo import KeyNumbers, Rows, WordNumbers, distinct
 from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
-from primus_search.errors import ScheduleError
-from primus_search.model import Model
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute
+from primus_search.values.model import Model
 
 NEVER = 1e15
 """Layers, micro-batches, ... of a pipeline that cannot run: finite, and more than any device holds."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Floats
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import layer_activations, seen
 from primus_search.cost.memory.logits import head_memory
@@ -23,9 +22,10 @@ from primus_search.cost.memory.parameters import (
 from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
 from primus_search.cost.memory.tower_memory import tower_state, towers_kept
-from primus_search.model import Model
-from primus_search.stack import Stack
-from primus_search.workload import Workload
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 PARTS = (
     "weights", "gradients", "optimizer", "activations", "recompute_workspace", "logits", "workspace",

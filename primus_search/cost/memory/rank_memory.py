@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from primus_search.candidates import Candidates
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.price import PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import rank_moments
 from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.projection import Memory
-from primus_search.job import Job
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
 
 
 def memory_by_rank(job: Job, c: Candidates) -> Memory:

@@ -13,10 +13,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Columns, PipelineOrder, RecomputeMethod
 from primus_search.cost.memory import live
-from primus_search.layout import Layout, StageLayers, dealt_layers
-from primus_search.model import LayerKind, Model
+from primus_search.values.candidates import Columns, PipelineOrder, RecomputeMethod
+from primus_search.values.layout import Layout, StageLayers, dealt_layers
+from primus_search.values.model import LayerKind, Model
 
 Floats = NDArray[np.float64]
 

@@ -6,10 +6,10 @@ The driver counts context and communicator buffers; torch's `max_memory_reserved
 
 import numpy as np
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats
 from primus_search.cost.memory.share import Share
-from primus_search.stack import Stack
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
 
 
 def context_bytes(accelerator: Accelerator, stack: Stack, s: Share) -> Floats:

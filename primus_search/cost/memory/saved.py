@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.candidates import Floats, Recompute
+from primus_search.values.candidates import Floats, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
 from primus_search.cost.parts.routing import busiest_over_mean
 from primus_search.cost.state_formats import state_bytes
-from primus_search.model import Model
-from primus_search.stack import Stack
-from primus_search.workload import Workload
+from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 BF16_BYTES, FP32_BYTES, FP8_BYTES, MASK_BYTES = 2.0, 4.0, 1.0, 1.0
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from primus_search.candidates import Floats, Recompute
 from primus_search.cost.memory.activations import layer_activations
 from primus_search.cost.memory.parameters import ModelState, state
 from primus_search.cost.memory.share import BF16_BYTES, Share
-from primus_search.model import Model, Tower, encoder_model
-from primus_search.stack import Stack
-from primus_search.workload import Workload
+from primus_search.values.candidates import Floats, Recompute
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model, Tower, encoder_model
+from primus_search.values.workload import Workload
 
 
 def tower_state(tower: Tower, stack: Stack, s: Share) -> ModelState:

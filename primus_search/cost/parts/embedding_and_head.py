@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.layer import layer_operations, shapes
 from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic
 from primus_search.cost.state_formats import state_bytes
-from primus_search.job import Job
-from primus_search.model import Model
-from primus_search.units import BF16_BYTES, FP32_BYTES
+from primus_search.values.candidates import Candidates, Floats, Fp8
+from primus_search.values.job import Job
+from primus_search.values.model import Model
 
 # Passes over the logits, in bytes per logit. Fused: read BF16 logits for maximum and sum, read again and write the
 # gradient in place. Unfused: cast to FP32, subtract the maximum, exponentiate, sum, divide, gather, and a gradient

@@ -12,8 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Bools, Candidates, CudaGraph, Floats, Fp8
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.attention import UNFUSED, AttentionCall, ForwardBackward, attention_s
 from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
@@ -38,11 +37,12 @@ from primus_search.cost.parts.operations import (
 )
 from primus_search.cost.parts.routing import busiest_over_mean, router_operations
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
-from primus_search.job import Job
-from primus_search.model import LayerKind, Model, NoFeedForward
-from primus_search.stack import Stack
-from primus_search.units import BF16_BYTES
-from primus_search.workload import Workload
+from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8
+from primus_search.values.job import Job
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import LayerKind, Model, NoFeedForward
+from primus_search.values.workload import Workload
 
 # Reads and writes of one element per kernel, forward and backward. A fused norm reads and writes once, and backward
 # reads input and gradient and writes one; eager code runs one kernel per arithmetic step, in FP32 where the norm is.

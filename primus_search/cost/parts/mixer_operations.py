@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Candidates, Floats
+from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.attention import UNFUSED, AttentionCall, attention_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Producer, Traffic
-from primus_search.job import Job
-from primus_search.model import (
+from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.job import Job
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import (
     Attention,
     CompressedAttention,
     Indexer,
@@ -28,9 +30,7 @@ from primus_search.model import (
     ShortConvolution,
     Split,
 )
-from primus_search.model.mixer import attended_tokens
-from primus_search.stack import Stack
-from primus_search.units import BF16_BYTES, FP32_BYTES
+from primus_search.values.model.mixer import attended_tokens
 
 if TYPE_CHECKING:
     from primus_search.cost.parts.layer import Shapes

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats, Fp8, GroupedGemm, Ints
 from primus_search.cost.laws.expert_products import expert_precision, expert_products_s, with_experts_of
 from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.cost.memo import distinct, in_order
 from primus_search.cost.state_formats import state_bytes
-from primus_search.stack import Stack
+from primus_search.values.candidates import Floats, Fp8, GroupedGemm, Ints
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
 
 
 class Pass(IntEnum):

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from primus_search.accelerator import Accelerator
-from primus_search.candidates import Floats, Ints
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.state_formats import state_bytes
-from primus_search.stack import Stack
+from primus_search.values.candidates import Floats, Ints
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
 
 # Passes of an optimizer written as one kernel per arithmetic step, over the fused one.
 UNFUSED_PASSES = 2.5

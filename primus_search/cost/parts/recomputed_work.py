@@ -12,9 +12,9 @@ Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; Megatron-Core `rec
 
 import numpy as np
 
-from primus_search.candidates import Floats, Ints, Recompute
 from primus_search.cost.memo import in_order
 from primus_search.cost.parts.operations import Module
+from primus_search.values.candidates import Floats, Ints, Recompute
 
 _REPEATS: dict[Recompute, dict[Module, float]] = {
     Recompute.CORE_ATTENTION: {Module.CORE: 1.0},

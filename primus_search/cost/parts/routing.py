@@ -18,14 +18,14 @@ and core/transformer/moe/token_dispatcher.py. Rates: `gather_efficiency`, a meas
 
 import numpy as np
 
-from primus_search.candidates import Candidates, CudaGraph, Floats, Fp8
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Traffic
 from primus_search.cost.traffic.expert_parallel import destinations_of
-from primus_search.model import MixtureOfExperts, Model
-from primus_search.stack import Stack
-from primus_search.units import BF16_BYTES
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, CudaGraph, Floats, Fp8
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import MixtureOfExperts, Model
+from primus_search.values.workload import Workload
 
 # Launches of router and dispatcher apart from GEMMs and permutations: softmax, top-k, mask, auxiliary loss, counts,
 # splits, sorts, reshapes; fused or one by one.

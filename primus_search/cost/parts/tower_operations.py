@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Fp8
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.attention import UNFUSED, attention_s
 from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.parts.layer import (
@@ -24,9 +24,9 @@ from primus_search.cost.parts.layer import (
 )
 from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tally
-from primus_search.job import Job
-from primus_search.model import Tower, encoder_model
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Candidates, Floats, Fp8
+from primus_search.values.job import Job
+from primus_search.values.model import Tower, encoder_model
 
 
 def flops_per_token(job: Job) -> float:

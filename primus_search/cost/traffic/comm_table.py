@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Floats
 from primus_search.cost.parts.operations import Pass
+from primus_search.values.candidates import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

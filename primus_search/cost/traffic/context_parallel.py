@@ -17,13 +17,13 @@ TransformerEngine's context-parallel attention.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Bools, Candidates, CpComm, Floats, Ints
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
-from primus_search.job import Job
-from primus_search.model import Model
-from primus_search.units import BF16_BYTES
-from primus_search.workload import Workload
+from primus_search.values.candidates import Bools, Candidates, CpComm, Floats, Ints
+from primus_search.values.job import Job
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 
 def context_parallel(

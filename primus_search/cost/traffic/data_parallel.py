@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Degrees, Floats, Fp8, Sharding
+from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
-from primus_search.job import Job
-from primus_search.network import Network
-from primus_search.units import BF16_BYTES, FP8_BYTES
+from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Sharding
+from primus_search.values.job import Job
+from primus_search.values.machine.network import Network
 
 Collective = Callable[[Network, Floats, Group], Floats]
 

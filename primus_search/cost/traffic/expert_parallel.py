@@ -19,15 +19,15 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Fp8, Ints
+from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.cost.traffic.group_limited import is_limited, limited_destinations
-from primus_search.job import Job
-from primus_search.model import MixtureOfExperts
-from primus_search.network import Network
-from primus_search.stack import Stack
-from primus_search.units import BF16_BYTES, FP8_BYTES
+from primus_search.values.candidates import Candidates, Floats, Fp8, Ints
+from primus_search.values.job import Job
+from primus_search.values.machine.network import Network
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import MixtureOfExperts
 
 
 def expert_parallel(

@@ -6,10 +6,10 @@ on few columns and are computed once per distinct key; the compute window is eac
 
 import numpy as np
 
-from primus_search.candidates import Bools, Candidates, Floats
-from primus_search.cluster import Cluster
 from primus_search.cost.traffic.data_parallel import data_parallel
-from primus_search.job import Job
+from primus_search.values.candidates import Bools, Candidates, Floats
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
 
 ENDLESS_S = 1e9
 """A window no traffic fills."""

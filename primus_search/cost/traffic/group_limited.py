@@ -13,7 +13,7 @@ from math import comb
 
 import numpy as np
 
-from primus_search.candidates import Floats, Ints
+from primus_search.values.candidates import Floats, Ints
 
 MOST_PICKS = 20_000
 """Choices of groups that are counted one by one."""

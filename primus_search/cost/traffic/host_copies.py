@@ -10,12 +10,12 @@ ahead). The last layer of a stage that runs backward at once keeps its inputs th
 Valid: not compared with a measured pair; published runs with offloading changed other settings as well.
 """
 
-from primus_search.candidates import Candidates, Floats
 from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.share import share
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
-from primus_search.job import Job
-from primus_search.model import LayerKind
+from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.job import Job
+from primus_search.values.model import LayerKind
 
 
 def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:

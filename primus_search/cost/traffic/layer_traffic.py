@@ -8,7 +8,7 @@ gathers the whole layer.
 
 import numpy as np
 
-from primus_search.candidates import Candidates, Floats, Sharding
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import share
@@ -21,9 +21,9 @@ from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharding import kept_shard, sharded_layer
 from primus_search.cost.traffic.state_passing import mixer_context
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
-from primus_search.job import Job
-from primus_search.model import LayerKind
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Candidates, Floats, Sharding
+from primus_search.values.job import Job
+from primus_search.values.model import LayerKind
 
 
 def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, LayerTraffic]]:

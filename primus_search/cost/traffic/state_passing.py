@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Candidates
+from primus_search.base.units import FP32_BYTES
 from primus_search.cost.laws.collectives import Group, send_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm
 from primus_search.cost.traffic.context_parallel import context_parallel
-from primus_search.job import Job
-from primus_search.model import Attention, CompressedAttention, LatentMixer, LayerKind
-from primus_search.units import FP32_BYTES
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
+from primus_search.values.model import Attention, CompressedAttention, LatentMixer, LayerKind
 
 
 def mixer_context(

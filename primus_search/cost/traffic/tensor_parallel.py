@@ -16,14 +16,14 @@ communication).
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.candidates import Candidates, Floats
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.laws.gemm import GATHERS_LOW
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
-from primus_search.job import Job
-from primus_search.model import LayerKind, Model, NoFeedForward, NoMixer
-from primus_search.stack import Stack
-from primus_search.units import BF16_BYTES
+from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.job import Job
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import LayerKind, Model, NoFeedForward, NoMixer
 
 
 def num_split_blocks(model: Model, kind: LayerKind) -> int:

@@ -22,7 +22,7 @@ from primus_search.declare.families.parts import (
 )
 from primus_search.declare.families.plain import ernie, exaone4, llama, mistral, olmo2, qwen2, qwen3
 from primus_search.declare.fields import Fields, Located
-from primus_search.model import Indexer
+from primus_search.values.model import Indexer
 
 
 def mixtral(fields: Fields) -> Values:

@@ -13,7 +13,7 @@ from primus_search.declare.families.parts import (
     windows,
 )
 from primus_search.declare.fields import Fields
-from primus_search.model import Attention, DenseMlp, FeedForward
+from primus_search.values.model import Attention, DenseMlp, FeedForward
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 

@@ -19,7 +19,7 @@ from primus_search.declare.families.parts import (
 )
 from primus_search.declare.families.plain import llama
 from primus_search.declare.fields import Fields, Located
-from primus_search.model import (
+from primus_search.values.model import (
     FeedForward,
     GatedDeltaNet,
     KimiDeltaAttention,

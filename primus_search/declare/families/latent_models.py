@@ -5,7 +5,7 @@ from dataclasses import replace
 from primus_search.declare.families.parts import Values, decoder, experts, groups, latent_sizes, repeated, routed, sizes
 from primus_search.declare.fields import Fields, Located
 from primus_search.declare.source import plain
-from primus_search.model import CompressedAttention, Indexer, LatentMixer
+from primus_search.values.model import CompressedAttention, Indexer, LatentMixer
 
 
 def deepseek(fields: Fields) -> Values:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from primus_search.declare.families.parts import Values, sizes
 from primus_search.declare.fields import Fields
-from primus_search.model import (
+from primus_search.values.model import (
     Attention,
     GatedDeltaNet,
     KimiDeltaAttention,

@@ -19,7 +19,7 @@ from primus_search.declare.families.megatron_hybrid import (
 from primus_search.declare.families.parts import Values, layer_types, sizes
 from primus_search.declare.fields import Fields, layer_pattern
 from primus_search.declare.known_keys import key_table
-from primus_search.model import Attention, Indexer, LatentMixer, Mixer, ShortConvolution
+from primus_search.values.model import Attention, Indexer, LatentMixer, Mixer, ShortConvolution
 
 VARIANT_KEY = "experimental_attention_variant"
 COMPRESSED_TYPE = "deepseek_v4"

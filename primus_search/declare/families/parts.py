@@ -6,7 +6,7 @@ from typing import Any
 from primus_search.declare.fields import Fields
 from primus_search.declare.known_keys import key_table
 from primus_search.declare.presets import vocabulary
-from primus_search.model import Attention, LatentAttention, Mixer, MixtureOfExperts
+from primus_search.values.model import Attention, LatentAttention, Mixer, MixtureOfExperts
 
 Values = dict[str, Any]
 """Arguments of `model.Model` that a family gives."""

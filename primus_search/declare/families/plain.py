@@ -140,7 +140,7 @@ def nemotron(fields: Fields) -> Values:
 
 def nemotron_nas(fields: Fields) -> Values:
     """Llama-Nemotron: every layer of the searched model says its key/value groups and its inner size, or none."""
-    from primus_search.model import Attention, DenseMlp, NoFeedForward, NoMixer
+    from primus_search.values.model import Attention, DenseMlp, NoFeedForward, NoMixer
 
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     blocks, vocab_size = fields.sections("block_configs"), fields.integer("vocab_size")

@@ -5,7 +5,7 @@ from typing import Any
 
 from primus_search.declare.families.parts import Values
 from primus_search.declare.fields import REQUIRED, Fields
-from primus_search.model import Tower
+from primus_search.values.model import Tower
 
 SECTIONS = ("vision_config", "audio_config", "video_config", "speech_config")
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from primus_search import units
+from primus_search.base import units
+from primus_search.base.errors import InputError
 from primus_search.declare.search_path import FileKind, find, is_path, names
 from primus_search.declare.source import Document, Keys, did_you_mean, read
-from primus_search.errors import InputError
 
 EXTENDS, VARIANTS = "extends", "variants"
 OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "tables"})

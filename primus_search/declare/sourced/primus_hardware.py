@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from primus_search.accelerator import Accelerator
+from primus_search.base.errors import InputError
 from primus_search.declare.fields import Fields
 from primus_search.declare.known_keys import key_table
 from primus_search.declare.source import Document, did_you_mean
-from primus_search.errors import InputError
-from primus_search.network import Network
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.network import Network
 
 
 def known_names() -> tuple[str, ...]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from primus_search import units
+from primus_search.base import units
+from primus_search.base.errors import Problem
+from primus_search.base.guards.number_ranges import range_problem
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
-from primus_search.errors import Problem
-from primus_search.guards.number_ranges import range_problem
 
 
 @dataclass(frozen=True, slots=True)

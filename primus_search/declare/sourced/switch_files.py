@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from primus_search.candidates import Candidates
+from primus_search.base.errors import InputError
 from primus_search.cost.confidence.switch_evidence import SWITCHES, SwitchEvidence
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, read
-from primus_search.errors import InputError
-from primus_search.knobs import KNOB
+from primus_search.values.candidates import Candidates
+from primus_search.values.knobs import KNOB
 
 FOLDER = "hardware/switches"
 RUNS, FORMAT = "runs", "fp8"

@@ -18,11 +18,11 @@ from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from primus_search.base.guards.interrupts import restore
 from primus_search.exploration.engines.task_assignment import TaskAssignment, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings
-from primus_search.guards.interrupts import restore
 
 CutOf = Callable[[int], Cut]
 IsSpent = Callable[[], bool]

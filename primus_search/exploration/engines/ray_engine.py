@@ -30,8 +30,8 @@ from ray.exceptions import (
 )
 
 import primus_search
-from primus_search.cores import available_cores
-from primus_search.errors import InputError, Problem
+from primus_search.base.cores import available_cores
+from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
 from primus_search.exploration.engines.ray_reaper import Guardian, environment
 from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, WorkerLost, most_in_flight

@@ -4,8 +4,8 @@ import resource
 import sys
 from pathlib import Path
 
-from primus_search.cores import available_cores, control_group_values
-from primus_search.units import GB
+from primus_search.base.cores import available_cores, control_group_values
+from primus_search.base.units import GB
 
 BYTES_PER_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage counts KiB on Linux, bytes on macOS
 

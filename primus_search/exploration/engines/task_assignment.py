@@ -7,7 +7,7 @@ found. A group that two workers share is paid for twice, so a second one joins o
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 
-from primus_search.errors import PrimusSearchError
+from primus_search.base.errors import PrimusSearchError
 from primus_search.exploration.exhaustive.evaluate import Task
 
 MAX_TRIES = 4

@@ -6,7 +6,6 @@ are found by lookup of (outer cell, inner combination), so that a bundle costs a
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.memo import distinct
 from primus_search.cost.memory.chunk_memory import MemoryKeys
 from primus_search.cost.parts.operations import Part, Pass
@@ -17,9 +16,10 @@ from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.exploration.exhaustive.groups import Groups
 from primus_search.exploration.exhaustive.pair_codes import PairCodes, SetRows
-from primus_search.knobs import KNOB, Enters, reading
-from primus_search.model import Model
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
+from primus_search.values.candidates import Bools, Floats, Ints
+from primus_search.values.knobs import KNOB, Enters, reading
+from primus_search.values.model import Model
 
 MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
 MEMORY_IGNORES = frozenset(INNER) - MEMORY_READS

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Ints
 from primus_search.space.enumerate import Enumerator, GridRows
+from primus_search.values.candidates import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import accumulate
 
+from primus_search.base.guards.interrupts import Interrupted, signal_of
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.leaders import Leader, leaders
@@ -14,7 +15,6 @@ from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
 from primus_search.exploration.findings import Findings
 from primus_search.exploration.result import SamplerCheck
 from primus_search.exploration.run_folder.journal import Journal
-from primus_search.guards.interrupts import Interrupted, signal_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

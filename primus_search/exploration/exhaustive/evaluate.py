@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.candidates import Bools, Floats, Ints
 from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_IGNORES as MEMORY_IGNORES
 from primus_search.exploration.exhaustive.bounds_and_steps import GridCosts, Pipelines
@@ -33,6 +32,7 @@ from primus_search.exploration.exhaustive.task_order import TaskOrder
 from primus_search.exploration.findings import Findings, Tally
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import GridRows
+from primus_search.values.candidates import Bools, Floats, Ints
 
 CHUNK_ROWS = 65536
 """Rows evaluated at once: large enough that NumPy's cost per call vanishes, small enough to stay in cache."""

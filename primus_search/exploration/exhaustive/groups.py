@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from primus_search.candidates import Ints
 from primus_search.exploration.exhaustive.shortlist import PRECISIONS, UNGROUPED
-from primus_search.knobs import KNOBS, Kind
 from primus_search.space.enumerate import Enumerator
+from primus_search.values.candidates import Ints
+from primus_search.values.knobs import KNOBS, Kind
 
 LAYOUT = frozenset(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
 """Degrees of parallelism: how ranks share the work."""

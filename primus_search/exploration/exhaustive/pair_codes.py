@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import Candidates, Floats, Ints
 from primus_search.cost.memo import Memo, Rows
 from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.space.enumerate import Enumerator
+from primus_search.values.candidates import Candidates, Floats, Ints
 
 MOST_PAIRS = 1 << 26
 """Pairs a table has room for (256 MB of 32-bit numbers); above, every row is encoded by its columns."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.candidates import Bools, Columns, Floats, Ints
-from primus_search.knobs import Fp8
+from primus_search.values.candidates import Bools, Columns, Floats, Ints
+from primus_search.values.knobs import Fp8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from typing import Self
 
 import numpy as np
 
-from primus_search.candidates import Ints
 from primus_search.cost.terms import HOP_READS, SHAPE_READS
 from primus_search.space import Enumerator
 from primus_search.space.enumerate import OUTER
+from primus_search.values.candidates import Ints
 
 SMALL_ROWS = 400_000
 """Rows up to which a space costs its orders and hardly its layers; a second process hardly pays."""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.candidates import COLUMN_NAMES
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.result import RankingTable
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
-from primus_search.knobs import WORDED
+from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.values.knobs import WORDED
 
 
 def kept_bytes(tables: Sequence[RankingTable]) -> bytes:

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import numpy as np
 
 from primus_search import __version__
-from primus_search.errors import InputError, PrimusSearchError, Problem
+from primus_search.base.errors import InputError, PrimusSearchError, Problem
+from primus_search.base.guards.csv_cells import guarded
+from primus_search.base.guards.files import TEMPORARY, replacing
+from primus_search.base.sources import PACKAGE, fingerprint_of
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
 from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.guards.csv_cells import guarded
-from primus_search.guards.files import TEMPORARY, replacing
-from primus_search.sources import PACKAGE, fingerprint_of
 from primus_search.space import Space
 
 if TYPE_CHECKING:

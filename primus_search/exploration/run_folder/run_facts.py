@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from primus_search.errors import InputError, Problem
-from primus_search.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text
 
 ANY: Any = object
 _FILE = {"bytes": int, "sha256": str}

@@ -9,16 +9,16 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_search.candidates import COLUMN_NAMES, DEFAULTS, Candidates
-from primus_search.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.csv_cells import unguarded
+from primus_search.base.guards.number_ranges import LARGEST_WHOLE
 from primus_search.exploration.result import SearchResult, is_row_lost, labels_of
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
-from primus_search.framework import Framework
-from primus_search.guards.csv_cells import unguarded
-from primus_search.guards.number_ranges import LARGEST_WHOLE
-from primus_search.knobs import WORDED
 from primus_search.space import ClusterChoice, Space
+from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates
+from primus_search.values.knobs import WORDED
+from primus_search.values.machine.framework import Framework
 
 if TYPE_CHECKING:
     from primus_search.declare.snapshot import Snapshot

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.candidates import Columns, Ints
+from primus_search.values.candidates import Columns, Ints
 
 SHORT_AXIS = 12
 """Values of an axis that are all tried; of a longer one, those 1, 2, 4, 8, ... positions away."""

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.candidates import Floats
 from primus_search.exploration.exhaustive.collect import Budget, Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, ShortlistRows
 from primus_search.exploration.result import SamplerCheck
-from primus_search.knobs import KNOBS
 from primus_search.space import Axis, Enumerator, Space
 from primus_search.space.nearest import Nearest
+from primus_search.values.candidates import Floats
+from primus_search.values.knobs import KNOBS
 
 CHECK_ROWS = 30_000
 """Legal rows of the part that is walked; about a second."""

@@ -25,7 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from primus_search.candidates import Floats, Ints
+from primus_search.base.guards.interrupts import Interrupted, signal_of
+from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.leaders import leaders
@@ -35,9 +36,8 @@ from primus_search.exploration.sampled.sampler_check import Sampled, check_sampl
 from primus_search.exploration.sampled.screening import Looker, Screened
 from primus_search.exploration.sampled.seeds import seeds
 from primus_search.exploration.sampled.study import Studies, Told
-from primus_search.guards.interrupts import Interrupted, signal_of
 from primus_search.space.nearest import Nearest
-from primus_search.units import GB
+from primus_search.values.candidates import Floats, Ints
 
 BATCH = 32
 DEFAULT_EVALUATIONS = 2000

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from primus_search.candidates import Bools, Columns, Floats, Ints
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
 from primus_search.exploration.exhaustive.shortlist import NO_ROWS, Shortlist, ShortlistRows, without_noise
 from primus_search.exploration.findings import Findings, Tally
+from primus_search.values.candidates import Bools, Columns, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

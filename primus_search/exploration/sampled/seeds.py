@@ -7,8 +7,8 @@ group against the best guess of the group before, for every depth of pipeline.
 from collections.abc import Iterator
 from typing import Any
 
-from primus_search.knobs import KNOB, KNOBS
 from primus_search.space import Space
+from primus_search.values.knobs import KNOB, KNOBS
 
 TRIED = tuple(knob.name for knob in sorted(KNOBS, key=lambda knob: knob.tried) if knob.tried)
 

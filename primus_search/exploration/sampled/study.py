@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from primus_search.knobs import WORDED
+from primus_search.values.knobs import WORDED
 
 MULTI_OBJECTIVE = ("nsga2", "nsga3")
 STARTUP = 64

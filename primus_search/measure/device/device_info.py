@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from primus_search.cores import available_cores
+from primus_search.base.cores import available_cores
 
 CPU, CUDA = "cpu", "cuda"
 TORCH_NAMES = {CPU: "cpu", CUDA: "cuda"}  # of a device of each kind; ROCm's is called cuda too

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from primus_search.cluster import Cluster
+from primus_search.base.units import GB
 from primus_search.cost.laws.collectives import Group, all_reduce_s, send_s
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, on
@@ -24,7 +24,7 @@ from primus_search.measure.device.device_table import link_s
 from primus_search.measure.device.timing import measure
 from primus_search.measure.processes.isolate import ProcessVerdict, isolated
 from primus_search.measure.processes.rank_group import failure_of, join, leave, run_ranks
-from primus_search.units import GB
+from primus_search.values.machine.cluster import Cluster
 
 SICK = 0.7
 LIMIT_S = 120.0

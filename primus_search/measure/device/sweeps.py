@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primus_search.kernel_table import GROUPED
 from primus_search.measure.device.device_info import CPU, TORCH_NAMES, heat, on
 from primus_search.measure.device.timing import measure
 from primus_search.measure.modules.attention_modules import core_attention
 from primus_search.measure.modules.experts import grouped_product
 from primus_search.measure.modules.linear import precise8, scaled_mm, wide8
+from primus_search.values.machine.kernel_table import GROUPED
 
 TERA = 1e12
 BACKWARD_ATTENTION = 2.5  # five products against two, as in cost/laws/attention.py

@@ -21,24 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from primus_search import units
-from primus_search.accelerator import (
-    Accelerator,
-    AttentionKernel,
-    AttentionLaw,
-    Footprint,
-    GemmLaw,
-    GroupedGemmLaw,
-    LaunchLaw,
-    MemoryLaw,
-)
-from primus_search.cores import available_cores
+from primus_search.base import units
+from primus_search.base.cores import available_cores
+from primus_search.base.errors import PrimusSearchError
+from primus_search.base.guards.files import cache_folder, replacing
 from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.declare.source import written
 from primus_search.declare.sourced.kernel_tables import tables_of
-from primus_search.errors import PrimusSearchError
-from primus_search.guards.files import cache_folder, replacing
 from primus_search.measure.device.device_info import cpu_name
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.sweeps import TERA
@@ -51,12 +41,22 @@ from primus_search.measure.host.host_rank import (
 )
 from primus_search.measure.modules.streams import COUNTED_BYTES, memory_law, rates
 from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
-from primus_search.network import Network
+from primus_search.values.machine.accelerator import (
+    Accelerator,
+    AttentionKernel,
+    AttentionLaw,
+    Footprint,
+    GemmLaw,
+    GroupedGemmLaw,
+    LaunchLaw,
+    MemoryLaw,
+)
+from primus_search.values.machine.network import Network
 
 MAX_DEVICES = 8
 CALIBRATION = 7  # raise when the calibration or the keys of hardware files change, so that old files are measured again
 LIMIT_S = 300.0
-WARM = "primus_search.lab.truth.training:warm"
+WARM = "primus_search.measure.processes.worker:warm"
 RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
 MIN_MOVE_S = 1e-6  # what the cost of an empty collective may at most hide of a full one
 # AdamW in FP32 without masters: gradient twice, weight in and out with the moments (cost/parts/optimizer.py).

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from torch.utils.flop_counter import register_flop_formula
 
 from primus_search.measure.modules.fused_operations import applied, gather
-from primus_search.model.mixer import attended_tokens
+from primus_search.values.model.mixer import attended_tokens
 
 
 class MissingKernelError(RuntimeError):

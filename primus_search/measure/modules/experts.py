@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
-from primus_search.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.measure.modules.checkpointing import DiscardedOutput
 from primus_search.measure.modules.fused_core import fused
 from primus_search.measure.modules.fused_operations import combine, swiglu
 from primus_search.measure.modules.linear import Linear, fp8_grouped
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import Model
+from primus_search.values.candidates import Fp8, GroupedGemm, Recompute
+from primus_search.values.model import Model
 
 
 def grouped_product(rows: Tensor, weights: Tensor) -> Tensor:

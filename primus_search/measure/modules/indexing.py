@@ -10,7 +10,7 @@ from primus_search.measure.modules.fused_core import fused, lower_scores
 from primus_search.measure.modules.fused_operations import gather
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import Indexer
+from primus_search.values.model import Indexer
 
 
 class IndexedSelection(nn.Module):

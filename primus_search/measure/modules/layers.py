@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
-from primus_search.candidates import Recompute
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules.attention_modules import core_attention, exchanged
 from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
@@ -33,7 +32,8 @@ from primus_search.measure.modules.mixer_modules import has_module, mixer_module
 from primus_search.measure.modules.rotary import Rope
 from primus_search.measure.modules.scans import output_gate
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
+from primus_search.values.candidates import Recompute
+from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
 
 SANDWICH_NORMS = 4
 """Norms of a layer that normalises inputs and outputs of both blocks."""

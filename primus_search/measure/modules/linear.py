@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
-from primus_search.candidates import Fp8
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.checkpointing import DiscardedOutput
 from primus_search.measure.modules.fused_operations import applied, gather, gathered_linear, scatter
+from primus_search.values.candidates import Fp8
 
 E4M3_MAX, E5M2_MAX = 448.0, 57344.0  # largest finite values, OCP 8-bit floating point specification 1.0
 E4M3_FNUZ_MAX = 240.0  # of AMD's CDNA 3, whose matrix units read the formats without infinities and negative zero

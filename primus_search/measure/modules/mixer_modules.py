@@ -13,7 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from primus_search.candidates import Recompute
 from primus_search.measure.modules import scans
 from primus_search.measure.modules.attention_modules import MissingKernelError, core_attention
 from primus_search.measure.modules.checkpointing import checkpoint
@@ -23,7 +22,8 @@ from primus_search.measure.modules.indexing import IndexedSelection, selected_at
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.rotary import Rope
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import (
+from primus_search.values.candidates import Recompute
+from primus_search.values.model import (
     Attention,
     CompressedAttention,
     GatedDeltaNet,
@@ -34,7 +34,7 @@ from primus_search.model import (
     Mixer,
     ShortConvolution,
 )
-from primus_search.model.mixer import attended_tokens
+from primus_search.values.model.mixer import attended_tokens
 
 BF16_BYTES = 2
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from primus_search.candidates import Candidates, Fp8, GroupedGemm, Recompute
-from primus_search.model import Model
-from primus_search.stack import Stack
-from primus_search.workload import Workload
+from primus_search.values.candidates import Candidates, Fp8, GroupedGemm, Recompute
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
 DtypeName = Literal["bfloat16", "float32"]
 

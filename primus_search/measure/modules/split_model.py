@@ -16,7 +16,7 @@ from torch.autograd import Function
 from primus_search.measure.modules.fused_operations import applied
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
-from primus_search.model import Model
+from primus_search.values.model import Model
 
 
 class _CopyToRanks(Function):

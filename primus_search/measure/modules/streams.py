@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from primus_search.accelerator import MemoryLaw
 from primus_search.measure.modules.fused_operations import fused_loss, rms_norm, swiglu
 from primus_search.measure.modules.mixed_precision import adamw_update
+from primus_search.values.machine.accelerator import MemoryLaw
 
 SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
 SHORTEST_S = 1e-9  # of a difference of two timings, which noise can make zero or less

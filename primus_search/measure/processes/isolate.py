@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from primus_search.guards.files import replacing
+from primus_search.base.guards.files import replacing
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ERROR_LINES = 3

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.errors import ScheduleError
+from primus_search.base.errors import ScheduleError
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.simulation import pass_kernels
 from primus_search.schedule.table import PassKind, Table

@@ -1,0 +1,86 @@
+"""A candidate in one short line, the way engineers write it: `TP2 PP4x2 EP8 mbs1 zbv sf3 fp8:hybrid full(4)`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from primus_search.analysis.choices import BEST_FIT, ChoiceRow
+from primus_search.analysis.held_back import HeldBack
+from primus_search.base.units import GB
+from primus_search.cost.confidence.uncertainty import Confidence
+from primus_search.cost.memory import fit_verdict
+from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.values.knobs import KNOB
+
+
+def short(row: Mapping[str, Any]) -> str:
+    """The knobs that distinguish a candidate; what is at its usual value is left out."""
+    return " ".join(text for text in (KNOB[name].label_of(row) for name in COLUMN_NAMES) if text)
+
+
+def factored(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """Labels of several candidates: the words that all of them have, and the others of each with its TP and PP."""
+    labels = [short(row).split(" ") for row in rows]
+    shared = [word for word in labels[0] if all(word in label for label in labels) and word[:2] not in ("TP", "PP")]
+    return " ".join(shared), [" ".join(word for word in label if word not in shared) for label in labels]
+
+
+def evidence_of(row: Mapping[str, Any]) -> str:
+    """`m/t`: time measured, memory traced."""
+    return f"{row['time_evidence'][0]}/{row['memory_evidence'][0]}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 node`, `1,024 nodes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+ROUNDING = 1e-9
+"""A share of the whole below this is a rounding error: a makespan less its work where there is no bubble."""
+CERTAIN = 0.995
+"""From here on a probability is written >99%, and below its complement <1%: nobody knows the tail of a memory error."""
+THOUSANDS_FROM = 1e4
+
+
+def chance(probability: float) -> str:
+    """A probability as a whole percentage; never 0 or 100 %."""
+    if probability >= CERTAIN:
+        return ">99%"
+    return "<1%" if probability < 1.0 - CERTAIN else f"{probability:.0%}"
+
+
+def fits(row: Mapping[str, Any]) -> str:
+    """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
+    return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
+
+
+def if_it_fitted(faster: HeldBack) -> str:
+    """What saving memory would gain, in one sentence: how much of it, for which row, and what saves it."""
+    remedy = (
+        f"{faster.remedy} saves that, at {faster.remedy_change:+.1%}" if faster.remedy else "no one knob saves that"
+    )
+    return (
+        f"{faster.gain:+.1%} with {faster.saving_bytes / GB:.0f} GB less: row {faster.rank} needs "
+        f"{faster.row['memory_bytes'] / GB:.0f} GB ({fits(faster.row)}); {remedy}."
+    )
+
+
+def if_it_runs_out(chosen: Sequence[ChoiceRow]) -> str:
+    """What to start where the first row, AT RISK, runs out of memory, in one sentence."""
+    sure = [f"row {one.rank}, {one.change:+.0%}, FITS" for one in chosen if BEST_FIT in one.roles]
+    return f"Row 1 may run out of memory in its first steps: {sure[0] if sure else 'no row surely fits'}."
+
+
+def rests(sure: Confidence) -> str:
+    """Evidence of the first row's interval: held-out runs of its stack, family, architecture and precision."""
+    runs = round(float(sure.runs[:1].sum()))
+    if runs:
+        return f"{counted(runs, 'held-out run')} of this kind"
+    return "other kinds of runs: no measured run of this kind exists, so the interval was widened"
+
+
+def between(low: float, high: float) -> str:
+    """Two ends of an interval of tokens/s/GPU, at most ten characters: `812-934`, `9.8-11.3k`, `98-105k`."""
+    if high < THOUSANDS_FROM:
+        return f"{low:.0f}-{high:.0f}"
+    digits = 1 if high < 10.0 * THOUSANDS_FROM else 0
+    return f"{low / 1e3:.{digits}f}-{high / 1e3:.{digits}f}k"

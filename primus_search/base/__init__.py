@@ -1,0 +1,1 @@
+"""What every room stands on: errors, units, lazy imports, cores, guards. No knowledge of training."""

@@ -1,0 +1,1 @@
+"""Measured runs: published tables, logs, validation of projections, learned stacks, calibration."""

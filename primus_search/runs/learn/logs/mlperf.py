@@ -1,0 +1,111 @@
+"""MLPerf's `:::MLLOG` lines of language-model training: step times, or blocks between evaluations."""
+
+import json
+import re
+from typing import Any
+
+from primus_search.runs.learn.reading import PARALLEL, LogReading
+from primus_search.runs.learn.steady import StepLine
+from primus_search.runs.learn.transcript import Transcript, conclude, observe_flags, product
+
+_RECORD = re.compile(r":::MLLOG (\{.*\})")
+_SYSTEM = re.compile(r"\"(number_of_nodes|accelerators_per_node|accelerator_model_name)\"\s*:\s*\"([^\"]*)\"")
+TOKEN_COUNTED = ("gpt3",)
+"""Benchmarks whose block counts are in tokens; the others count samples."""
+
+
+def observe(seen: Transcript, line: str) -> None:
+    """One line of an MLPerf result."""
+    if ":::SYSJSON" in line:
+        seen.facts.update(dict(_SYSTEM.findall(line)))
+    elif ":::MLLOG" not in line:
+        observe_flags(seen, line)
+        return
+    found = _RECORD.search(line)
+    try:
+        record = json.loads(found[1]) if found else {}
+    except ValueError:
+        return
+    if not isinstance(record, dict):
+        return
+    key, value, more = record.get("key"), record.get("value"), record.get("metadata")
+    more = more if isinstance(more, dict) else {}
+    if key == "tracked_stats" and isinstance(value, dict):
+        _observe_stats(seen, value, more)
+    elif key in ("block_start", "block_stop"):
+        _observe_block(seen, key, record.get("time_ms"), more)
+    elif isinstance(key, str) and isinstance(value, str | int | float) and not key.startswith("eval"):
+        seen.facts[key] = str(value)
+
+
+def _observe_stats(seen: Transcript, value: dict[str, Any], more: dict[str, Any]) -> None:
+    seconds, step = value.get("train_step_time"), more.get("step")
+    if isinstance(seconds, int | float) and isinstance(step, int | float) and seconds > 0:
+        seen.scratch.setdefault("timed", []).append(StepLine(iteration=int(step), seconds=float(seconds)))
+        seen.add_step(seen.scratch["timed"][-1])
+
+
+def _observe_block(seen: Transcript, key: str, time_ms: Any, more: dict[str, Any]) -> None:
+    """One block between evaluations as a step line over all its steps."""
+    if not isinstance(time_ms, int | float):
+        return
+    start = seen.scratch.get("block")
+    seen.scratch["block"] = (time_ms, more) if key == "block_start" else None
+    if key == "block_start" or start is None:
+        return
+    span = _steps_of(seen, start[1], more)
+    if span:
+        done = seen.scratch["done"] = seen.scratch.get("done", 0) + span
+        seconds = (time_ms - start[0]) * 1e-3 / span
+        seen.scratch.setdefault("blocks", []).append(StepLine(iteration=done, seconds=seconds, span=span))
+        seen.steps.append(seen.scratch["blocks"][-1])
+
+
+def _steps_of(seen: Transcript, start: dict[str, Any], stop: dict[str, Any]) -> int | None:
+    """Steps of one block: of printed step numbers, else of counted samples or tokens; None where it does not divide."""
+    between = _difference(start.get("step"), stop.get("step"))
+    if between:
+        return int(between)
+    batch = seen.whole("global_batch_size")
+    if batch is None:
+        return None
+    if seen.text("submission_benchmark") in TOKEN_COUNTED:
+        counted, unit = start.get("epoch_count", stop.get("epoch_count")), seen.whole("max_sequence_length")
+        if counted is None and all("first_epoch_num" in more for more in (start, stop)):
+            counted = seen.scratch.get("epoch_count")
+        seen.scratch["epoch_count"] = counted
+    else:
+        counted, unit = _difference(start.get("samples_count"), stop.get("samples_count")), 1
+    whole = product(batch, unit)
+    if not isinstance(counted, int | float) or not whole or counted <= 0 or counted % whole:
+        return None
+    return int(counted // whole)
+
+
+def _difference(first: Any, last: Any) -> float | None:
+    """What a counter grew by; None where it is not printed or did not grow."""
+    if isinstance(first, int | float) and isinstance(last, int | float) and last > first:
+        return float(last - first)
+    return None
+
+
+def conclude_run(seen: Transcript) -> LogReading:
+    """The run of an MLPerf result."""
+    seen.steps = seen.scratch.get("timed") or seen.scratch.get("blocks") or []
+    gpus = product(seen.whole("number_of_nodes"), seen.whole("accelerators_per_node")) or seen.whole("env_world_size")
+    facts: dict[str, Any] = {
+        "gpus": gpus,
+        "seq_length": seen.whole("max_sequence_length"),
+        "global_batch_size": seen.whole("global_batch_size"),
+        "micro_batch_size": seen.whole("micro_batch_size"),
+        "model": {"model_name": seen.text("submission_benchmark")},
+    }
+    for name, word in PARALLEL.items():
+        facts[name] = seen.whole(f"{word}_parallelism", f"{word}_model_parallel_size", f"{word}_parallel_size")
+    device = seen.text("accelerator_model_name", "submission_platform")
+    if device:
+        facts["device"] = re.sub(r"^\d+x", "", device)
+    if "lora" in (seen.text("submission_benchmark") or ""):
+        seen.note("LoRA fine-tuning")
+    settings = ("submission_benchmark", "submission_platform", "lowest_numerical_precision_linear", "config_filename")
+    return conclude(seen, "mlperf", facts, settings=(*settings, "gradient_accumulation_steps"))

@@ -1,0 +1,179 @@
+"""What all Megatron-based frameworks print alike: iteration lines, torch's memory report and the names of arguments."""
+
+import re
+from typing import Any
+
+from primus_search.runs.learn.logs import table
+from primus_search.runs.learn.reading import Assumption, MemoryKind
+from primus_search.runs.learn.steady import StepLine
+from primus_search.runs.learn.transcript import GB, MIB, Transcript, product
+
+_TABLE = table("arguments")
+LAYOUT_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["layout"])
+MODEL_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["model"])
+SETTING_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["settings"])
+NO_EXPERTS = "[1]"
+"""How Megatron-DeepSpeed prints the experts of a dense model."""
+
+_LAYOUT_SIZES: dict[str, str] = _TABLE["layout_line"]
+_RUN_LAYOUT = (*_LAYOUT_SIZES.values(), "expert_model_parallel_size", "micro_batch_size", "seq_length")
+_SIZE = re.compile(r"(?<![\w-])(" + "|".join(_LAYOUT_SIZES) + r")[- ]size: (\d+)")
+_PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
+_ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
+_ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d+(?:\.\d+)?)(?=[\s|/])")
+_BATCH = re.compile(r"(?:global|gloabl) batch size:\s+(\d+)(?=[\s|])")
+_LENGTH = re.compile(r"actual seqlen:\s+(\d+)(?=[\s|])")
+_RATE = re.compile("(?:" + "|".join(map(re.escape, _TABLE["rates"])) + r"): (\d+(?:\.\d+)?)(?=[\s|/])")
+_PEAK = re.compile(r"max (allocated|reserved|cached): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+_PEAK_GB = re.compile(r"mem-max-(allocated|reserved)-gigabytes: (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+_ARGUMENTS = "- arguments -"
+
+
+def observe_layout(seen: Transcript, line: str) -> None:
+    """`using world size: 16, data-parallel size: 4, ...`: sizes by words, under the names of their arguments."""
+    if "using world size" in line:
+        for words, size in _SIZE.findall(line):
+            seen.facts["line:" + _LAYOUT_SIZES[words]] = size
+    elif "padded vocab" in line:
+        padded = _PADDED.search(line)
+        if padded:
+            seen.facts["padded_vocab_size"] = padded[1]
+
+
+def observe_iteration(seen: Transcript, line: str) -> None:
+    """One iteration line; of `current/average` the current value is taken."""
+    if "elapsed time per iteration" not in line:
+        return
+    number, elapsed = _ITERATION.search(line), _ELAPSED.search(line)
+    if number is None or elapsed is None:
+        return
+    iteration = int(number[1])
+    seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
+    batch, length, rate = _BATCH.search(line), _LENGTH.search(line), _RATE.search(line)
+    seen.add_step(
+        StepLine(
+            iteration=iteration,
+            seconds=seconds,
+            span=_span(seen, iteration),
+            shape=(int(batch[1]) if batch else None, int(length[1]) if length else None),
+            rate=float(rate[1]) if rate else None,
+        )
+    )
+
+
+def _span(seen: Transcript, iteration: int) -> int:
+    """Iterations that a line covers: since the line before, at most the printed logging interval."""
+    interval = seen.whole("log_interval", "flag:log_interval") or 1
+    last = seen.steps[-1].iteration if seen.steps else 0
+    return max(1, min(interval, iteration - last)) if iteration > last else interval
+
+
+def observe_memory(seen: Transcript, line: str) -> None:
+    """torch's peaks of the ranks that report: in MiB (Megatron divides by 1024 twice), in GB (Megatron-Bridge)."""
+    for mark, pattern, unit in (("max allocated: ", _PEAK, MIB), ("mem-max-", _PEAK_GB, GB)):
+        if mark in line:
+            for name, size in pattern.findall(line):
+                seen.peak(MemoryKind.ALLOCATED if name == "allocated" else MemoryKind.RESERVED, float(size) * unit)
+
+
+def observe_restart(seen: Transcript, line: str) -> None:
+    """A second dump of arguments: where the run goes on with another layout, only what follows counts."""
+    if _ARGUMENTS in line and seen.steps:
+        seen.scratch["before"] = (_layout(seen), seen.steps, dict(seen.peaks))
+        seen.steps, seen.peaks, seen.death, seen.at_death = [], {}, None, 0
+
+
+def joined_restart(seen: Transcript) -> None:
+    """Put the steps before a restart back where it kept the layout, or where it has none of its own."""
+    layout, steps, peaks = seen.scratch.pop("before", (None, [], {}))
+    if layout == _layout(seen) or (steps and not seen.steps):
+        seen.steps, seen.at_death = [*steps, *seen.steps], len(steps) + seen.at_death
+        for kind, size in peaks.items():
+            seen.peak(kind, size)
+    elif layout is not None:
+        seen.note("the log holds an earlier run of another layout, which is left out")
+
+
+def _layout(seen: Transcript) -> tuple[int | None, ...]:
+    return tuple(argument(seen, name) for name in _RUN_LAYOUT)
+
+
+def argument(seen: Transcript, name: str) -> int | None:
+    """A whole number from the argument dump, the layout line or the command line, in this order."""
+    return seen.whole(name, "line:" + name, "flag:" + name)
+
+
+def virtual_stages(seen: Transcript, pp: int | None) -> int | None:
+    """Virtual stages per rank as printed, or from the layers per virtual stage."""
+    printed = argument(seen, "virtual_pipeline_model_parallel_size")
+    printed = printed or argument(seen, "num_virtual_stages_per_pipeline_rank")
+    per_stage = argument(seen, "num_layers_per_virtual_pipeline_stage")
+    layers = argument(seen, "num_layers")
+    if printed is None and per_stage and layers and pp and layers % (per_stage * pp) == 0:
+        return layers // (per_stage * pp)
+    return printed
+
+
+def model_facts(seen: Transcript) -> dict[str, Any]:
+    """Printed facts of the model under their Megatron names, whole numbers as numbers."""
+    facts: dict[str, Any] = {}
+    for name in MODEL_ARGUMENTS:
+        text = seen.text(name, "flag:" + name)
+        if text is not None and text != NO_EXPERTS:
+            facts[name] = int(text) if text.isdigit() else text
+    if facts.get("num_query_groups", 0) and "group_query_attention" not in facts:
+        facts["group_query_attention"] = "True"
+    return facts
+
+
+def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumption]]:
+    """Layout, batches and model of a run, and what is assumed where its release prints no such argument."""
+    joined_restart(seen)
+    tp, pp = argument(seen, "tensor_model_parallel_size"), argument(seen, "pipeline_model_parallel_size")
+    if tp is None and (tp := argument(seen, "model_parallel_size")) is not None:
+        pp = pp or 1  # releases of before pipelines
+    cp = argument(seen, "context_parallel_size")
+    ep = argument(seen, "expert_model_parallel_size") or argument(seen, "moe_expert_parallel_size")
+    facts: dict[str, Any] = {
+        "model": model_facts(seen),
+        "gpus": argument(seen, "world_size") or product(argument(seen, "data_parallel_size"), tp, pp, cp or 1),
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "vpp": virtual_stages(seen, pp),
+        "seq_length": argument(seen, "seq_length") or argument(seen, "encoder_seq_length"),
+        "micro_batch_size": argument(seen, "micro_batch_size"),
+        "global_batch_size": argument(seen, "global_batch_size"),
+    }
+    _take_batch_of_a_rank(seen, facts)
+    if facts["gpus"] is None:
+        facts["gpus"] = seen.whole("env_world_size")
+    _take_printed_shape(seen, facts)
+    assumed = {}
+    known_otherwise = {"ep"} if seen.text("expert_parallel") == "True" else set()  # Megatron-Core 0.4: its size is none
+    for name, value in (("cp", cp), ("ep", ep)):
+        if value is None and tp is not None and name not in known_otherwise:
+            assumed[name] = Assumption(value=1, because=f"the log prints no argument for {name}")
+    return facts, assumed
+
+
+def _take_batch_of_a_rank(seen: Transcript, facts: dict[str, Any]) -> None:
+    """`batch_size`: the batch of one replica, as releases before gradient accumulation print it; a step has one."""
+    size = argument(seen, "batch_size")
+    if facts["micro_batch_size"] is None and facts["global_batch_size"] is None and size and facts["tp"]:
+        facts["micro_batch_size"] = size
+        if facts["gpus"] and facts["gpus"] % (facts["tp"] * (facts["pp"] or 1)) == 0:
+            facts["global_batch_size"] = size * facts["gpus"] // (facts["tp"] * (facts["pp"] or 1))
+
+
+def _take_printed_shape(seen: Transcript, facts: dict[str, Any]) -> None:
+    """The batch and length of the steady iterations where their lines print them (ramp-up, curricula)."""
+    found = seen.steady()
+    if found is None:
+        return
+    batch, length = (*found.lines[-1].shape, None, None)[:2]
+    if batch:
+        facts["global_batch_size"] = batch
+    if length:
+        facts["seq_length"] = length

@@ -1,0 +1,348 @@
+"""Posterior over hypotheses and their numbers, given measured runs; a mixture of Gaussians over log-rates.
+
+Inside a hypothesis the log-rate of a run is linear in the numbers' coordinates around its centre,
+
+    y = f + J (x - x0) + g + e,   x ~ N(x0, S),   g ~ N(0, group error^2),   e ~ N(0, model error^2 + noise^2)
+
+so that the update is closed (Bayesian linear regression). `g` is common to the runs of one model on one device, so that
+ten runs of one model do not count as ten of different ones. Hypotheses are weighted by their prior and by the marginal
+likelihood of the runs. Both have the tails of a Student's t: one run that is off must not decide. Peaks of memory count
+in the weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import ndtr
+
+from primus_search.base.bounded import bounded_minimum
+from primus_search.base.cores import one_blas_thread
+from primus_search.cost.project import Projector
+from primus_search.runs.learn.hypotheses import Hypothesis
+from primus_search.runs.learn.site_numbers import NUMBERS, at, bounds, coordinates, rates_and_slopes, without_numbers
+from primus_search.values.candidates import Candidates, Floats, Ints, joined
+from primus_search.values.job import Job
+from primus_search.values.machine.stack import Stack
+from primus_search.values.measured_run import MeasuredRun, overridden
+
+MODEL_ERROR, GROUP_ERROR = 0.06, 0.06
+"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run, and of all runs of
+one model on one device. 90 % intervals then hold 85 to 95 % of left-out stacks' runs at every k.
+Leave-one-stack-out, tests/bench/learned_stacks.py."""
+
+EQUIVALENT_SHARE, FOLLOWING_STEPS = 0.1, 2
+"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate, in standard deviations of the
+mixture, and Gauss-Newton steps to it."""
+
+TAIL, ROUNDS = 3.0, 4
+"""Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
+
+DEGREES_OF_FREEDOM = 6.0
+"""Of the Student's t in the weights."""
+
+MEMORY_ERROR, MEMORY_FACTOR = 0.10, 0.15
+"""Likewise of peaks: deviation of one peak, and of a factor common to all peaks of a software."""
+
+NEGLIGIBLE = 0.05
+"""Weight of a hypothesis over that of the first below which it is left out of projections."""
+
+BISECTIONS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reference:
+    """Candidates of one job on which hypotheses are compared; `habits`: what the run itself sets in any stack."""
+
+    job: Job
+    table: Candidates
+    habits: tuple[tuple[str, object], ...] = ()
+
+    def on(self, stack: Stack) -> Job:
+        """The job with another stack, the run's own settings on top."""
+        cluster = overridden(replace(self.job.cluster, stack=stack), dict(self.habits))
+        return replace(self.job, cluster=cluster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lines:
+    """Of one hypothesis: log-rates of rows at its centre (rows,), and their slopes (rows, numbers)."""
+
+    rates: Floats
+    slopes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Posterior:
+    """What is known after the runs.
+
+    moved        coordinates of each hypothesis' numbers less those of its stack
+    peak_errors  log(measured / projected) of the runs' peaks on each hypothesis
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    weights: Floats
+    moved: tuple[Floats, ...]
+    covariances: tuple[Floats, ...]
+    peak_errors: tuple[Floats, ...]
+
+    def leading(self) -> "Posterior":
+        """The same without hypotheses that no longer weigh."""
+        kept = [i for i, weight in enumerate(self.weights) if weight >= NEGLIGIBLE * self.weights.max()]
+        weights = self.weights[kept]
+        return Posterior(
+            hypotheses=tuple(self.hypotheses[i] for i in kept),
+            weights=weights / weights.sum(),
+            moved=tuple(self.moved[i] for i in kept),
+            covariances=tuple(self.covariances[i] for i in kept),
+            peak_errors=tuple(self.peak_errors[i] for i in kept),
+        )
+
+    def peaks(self, logs: Floats) -> "Mixture":
+        """The mixture over log-peaks of rows, given each hypothesis' projected ones (hypotheses, rows)."""
+        factors = [peak_factor(errors) for errors in self.peak_errors]
+        means = logs + np.array([mean for mean, _ in factors])[:, None]
+        spread = np.array([variance for _, variance in factors])[:, None] + MEMORY_ERROR**2
+        return Mixture(weights=self.weights, means=means, variances=np.broadcast_to(spread, means.shape))
+
+    def rates(self, lines: Sequence[Lines]) -> "Mixture":
+        """The mixture over log-rates of rows, given each hypothesis' lines for them."""
+        pairs = list(zip(self.hypotheses, lines, self.moved, self.covariances, strict=True))
+        means = np.array([line.rates + line.slopes @ moved for _, line, moved, _ in pairs])
+        spread = np.array([np.einsum("rp,pq,rq->r", line.slopes, c, line.slopes) for _, line, _, c in pairs])
+        return Mixture(weights=self.weights, means=means, variances=spread + MODEL_ERROR**2 + GROUP_ERROR**2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixture:
+    """Gaussians over the logarithms of rates or peaks: (hypotheses,), (hypotheses, rows), (hypotheses, rows)."""
+
+    weights: Floats
+    means: Floats
+    variances: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """Mean logarithm of every row."""
+        return np.asarray(self.weights @ self.means)
+
+    @property
+    def variance(self) -> Floats:
+        """Variance of every row's logarithm."""
+        return np.asarray(self.weights @ (self.variances + (self.means - self.mean) ** 2))
+
+    def distances(self, logs: Floats) -> Floats:
+        """Mean square distance of sets of logarithms (sets, rows) from the means, in variances of the rows."""
+        return np.asarray(((logs - self.mean) ** 2 / self.variance).mean(axis=1))
+
+    def quantile(self, share: float) -> Floats:
+        """The logarithm below which a share of the mixture lies, of every row (bisection)."""
+        sigma = np.sqrt(self.variances)
+        low, high = (self.means - 8.0 * sigma).min(axis=0), (self.means + 8.0 * sigma).max(axis=0)
+        for _ in range(BISECTIONS):
+            middle = 0.5 * (low + high)
+            is_below = self.weights @ ndtr((middle - self.means) / sigma) < share
+            low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+        return np.asarray(0.5 * (low + high))
+
+
+def lines_of(stacks: Sequence[Stack], references: Sequence[Reference]) -> tuple[Lines, ...]:
+    """Lines of every stack over the rows of all references; what differs in numbers alone is projected together."""
+    together = _by_job(references)
+    places = np.argsort(np.concatenate([places for _, places in together]), kind="stable")
+    alike: dict[Stack, list[int]] = {}
+    for i, stack in enumerate(stacks):
+        alike.setdefault(without_numbers(stack), []).append(i)
+    lines: dict[int, Lines] = {}
+    for members in alike.values():
+        jobs = [([one.on(stacks[i]) for i in members], one.table) for one, _ in together]
+        found = [rates_and_slopes(own[0], [job.stack for job in own], table) for own, table in jobs]
+        for place, parts in zip(members, zip(*found, strict=True), strict=True):
+            rates, slopes = (np.concatenate(columns)[places] for columns in zip(*parts, strict=True))
+            lines[place] = Lines(rates=rates, slopes=slopes)
+    return tuple(lines[i] for i in range(len(stacks)))
+
+
+def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
+    """One reference per job with all rows on it, and the places of these rows among those of all references."""
+    ends = np.cumsum([len(one.table) for one in references])
+    found: list[tuple[Reference, list[Candidates], list[Ints]]] = []
+    for one, end in zip(references, ends.tolist(), strict=True):
+        places = np.arange(end - len(one.table), end)
+        same = next((entry for entry in found if entry[0].habits == one.habits and entry[0].job == one.job), None)
+        if same is None:
+            found.append((one, [one.table], [places]))
+        else:
+            same[1].append(one.table)
+            same[2].append(places)
+    return [(replace(one, table=joined(tables)), np.concatenate(places)) for one, tables, places in found]
+
+
+def log_rates(stack: Stack, references: Sequence[Reference]) -> Floats:
+    """log(tokens/s/GPU) of the rows of all references on a stack."""
+    rates = np.empty(sum(len(one.table) for one in references))
+    for one, places in _by_job(references):
+        rates[places] = Projector(one.on(stack)).project(one.table).tokens_per_s_per_gpu
+    return np.log(rates)
+
+
+def log_peaks(stack: Stack, references: Sequence[Reference]) -> Floats:
+    """Logarithm of the bytes that the driver shows, of the rows of all references on a stack."""
+    peaks = np.empty(sum(len(one.table) for one in references))
+    for one, places in _by_job(references):
+        peaks[places] = Projector(one.on(stack)).memory(one.table).driver
+    return np.log(peaks)
+
+
+def reference_of(run: MeasuredRun) -> Reference:
+    """A run's own configuration; what its record overrides in the stack holds for any stack."""
+    own = [(o.key, o.value) for o in run.overrides if o.key.startswith("stack.")]
+    return Reference(job=run.job, table=run.candidates, habits=tuple(own))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evidence:
+    """What every hypothesis projects for measured runs.
+
+    lines   of each hypothesis, over all runs
+    peaks   log(measured / projected) of the peaks on each hypothesis, NaN for a run without one: (hypotheses, runs)
+    """
+
+    hypotheses: tuple[Hypothesis, ...]
+    runs: tuple[MeasuredRun, ...]
+    lines: tuple[Lines, ...]
+    peaks: Floats
+
+    def take(self, places: Sequence[int]) -> "Evidence":
+        """That of some of the runs."""
+        rows = np.array(places, np.int64)
+        return Evidence(
+            hypotheses=self.hypotheses,
+            runs=tuple(self.runs[i] for i in places),
+            lines=tuple(Lines(rates=line.rates[rows], slopes=line.slopes[rows]) for line in self.lines),
+            peaks=self.peaks[:, rows],
+        )
+
+
+def evidence_of(hypotheses: tuple[Hypothesis, ...], runs: Sequence[MeasuredRun]) -> Evidence:
+    """Every run projected on every hypothesis."""
+    empty = Lines(rates=np.zeros(0), slopes=np.zeros((0, len(NUMBERS))))
+    references = [reference_of(run) for run in runs]
+    return Evidence(
+        hypotheses=hypotheses,
+        runs=tuple(runs),
+        lines=lines_of([h.stack for h in hypotheses], references) if runs else (empty,) * len(hypotheses),
+        peaks=np.array([peak_errors(h.stack, runs) for h in hypotheses]).reshape(len(hypotheses), len(runs)),
+    )
+
+
+def update(seen: Evidence) -> Posterior:
+    """The posterior of hypotheses given runs; runs without a rate count through their memory alone."""
+    hypotheses = seen.hypotheses
+    logs = np.array([h.log_prior for h in hypotheses])
+    moved, covariances = [np.zeros(len(NUMBERS)) for _ in hypotheses], [h.covariance for h in hypotheses]
+    rated = seen.take([i for i, run in enumerate(seen.runs) if run.has_rate])
+    if rated.runs:
+        measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
+        noise = np.nan_to_num([run.measured.noise for run in rated.runs])
+        groups = [(run.model.name, run.cluster.accelerator.name) for run in rated.runs]
+        together = GROUP_ERROR**2 * np.array([[one == other for other in groups] for one in groups])
+        with one_blas_thread():
+            for i, (h, line) in enumerate(zip(hypotheses, rated.lines, strict=True)):
+                moved[i], covariances[i], likelihood = _regress(h, line, measured, noise, together)
+                logs[i] += likelihood
+    peaks = tuple(errors[~np.isnan(errors)] for errors in seen.peaks)
+    logs += [_memory_likelihood(errors) for errors in peaks]
+    weights = np.exp(logs - logs.max())
+    return Posterior(
+        hypotheses=hypotheses,
+        weights=weights / weights.sum(),
+        moved=tuple(moved),
+        covariances=tuple(covariances),
+        peak_errors=peaks,
+    )
+
+
+def _regress(
+    h: Hypothesis, line: Lines, measured: Floats, noise: Floats, together: Floats
+) -> tuple[Floats, Floats, float]:
+    """Coordinates and covariance after the runs, and their marginal log-likelihood (Student's t tails).
+
+    together: covariance of the runs' errors that groups of them share, (runs, runs).
+    """
+    residuals = measured - line.rates
+    gain = h.covariance @ line.slopes.T
+    prior = line.slopes @ gain + together
+    plain = MODEL_ERROR**2 + noise**2
+    error = plain
+    for _ in range(ROUNDS):
+        left = residuals - prior @ np.linalg.solve(prior + np.diag(error), residuals)
+        error = plain * (TAIL + left**2 / plain) / (TAIL + 1.0)
+    total = prior + np.diag(error)
+    solved = np.linalg.solve(total, np.column_stack([residuals, gain.T]))
+    covariance = h.covariance - gain @ solved[:, 1:]
+    distance, determinant = float(residuals @ solved[:, 0]), np.linalg.slogdet(total)[1]
+    return gain @ solved[:, 0], covariance, _log_student(distance, determinant, len(residuals))
+
+
+def following(
+    h: Hypothesis, moved: Floats, covariance: Floats, references: Sequence[Reference], target: "Mixture"
+) -> Stack:
+    """The stack with the numbers of a hypothesis, inside their bounds, whose log-rates follow a mixture's means.
+
+    moved, covariance: posterior of its coordinates less those of its stack. A rate weighs by how well the mixture knows
+    it. Rates are no straight lines over the distances that a posterior moves, so slopes are taken again where the
+    numbers have come to (Gauss-Newton).
+    """
+    start = coordinates(h.stack)
+    low, high = bounds()
+    now = np.clip(start + moved, low, high)
+    with one_blas_thread():
+        information = np.linalg.inv(covariance)
+    weights = 1.0 / (EQUIVALENT_SHARE**2 * target.variance)
+    for _ in range(FOLLOWING_STEPS):
+        (line,) = lines_of([at(h.stack, now)], references)
+        left = target.mean - line.rates + line.slopes @ now
+        curvature = information + (line.slopes.T * weights) @ line.slopes
+        pull = information @ (start + moved) + (line.slopes.T * weights) @ left
+        with one_blas_thread():
+            now = bounded_minimum(curvature, pull, now, low, high)
+    return at(h.stack, now)
+
+
+def _log_student(distance: float, log_determinant: float, runs: int) -> float:
+    nu = DEGREES_OF_FREEDOM
+    return float(-0.5 * log_determinant - 0.5 * (nu + runs) * np.log1p(distance / nu))
+
+
+def _memory_likelihood(errors: Floats) -> float:
+    """Log-likelihood of the errors of measured peaks; 0 without any."""
+    if not len(errors):
+        return 0.0
+    total = MEMORY_FACTOR**2 + np.diag(np.full(len(errors), MEMORY_ERROR**2))
+    return _log_student(float(errors @ np.linalg.solve(total, errors)), np.linalg.slogdet(total)[1], len(errors))
+
+
+def peak_factor(errors: Floats) -> tuple[float, float]:
+    """Mean and variance of the logarithm of the factor that is common to all peaks, given the errors of some."""
+    if not len(errors):
+        return 0.0, MEMORY_FACTOR**2
+    trust = MEMORY_FACTOR**2 / (MEMORY_FACTOR**2 + MEMORY_ERROR**2 / len(errors))
+    return trust * float(np.mean(errors)), MEMORY_FACTOR**2 * (1.0 - trust)
+
+
+def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
+    """log(measured / projected) of the peak of every run, each counted as its log counts it; NaN where it has none."""
+    errors = np.full(len(runs), np.nan)
+    counted = [i for i, run in enumerate(runs) if run.measured.peak_bytes > 0.0]
+    for one, places in _by_job([reference_of(runs[i]) for i in counted]):
+        memory = Projector(one.on(stack)).memory(one.table)
+        views = {
+            "allocated": memory.allocated - memory.expert_buffers,
+            "reserved": memory.reserved - memory.expert_buffers,
+            "driver": memory.driver,
+        }
+        for row, place in enumerate(places.tolist()):
+            measured = runs[counted[place]].measured
+            errors[counted[place]] = np.log(measured.peak_bytes / views[measured.peak_kind][row])
+    return errors

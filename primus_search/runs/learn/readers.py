@@ -1,0 +1,134 @@
+"""All log readers by name. A new one is a module of `logs/` and a row of `logs/formats.yaml`.
+
+It then takes part in recognition, in the command line and in the contract tests. Two passes over a file: the first
+finds the marks of all formats (texts, not patterns: fast on 500 MB), the second hands every line to one.
+"""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import opened
+from primus_search.runs.learn import logs
+from primus_search.runs.learn.log_lines import chunks, lines
+from primus_search.runs.learn.reading import LogReading
+from primus_search.runs.learn.transcript import Transcript, observe_common
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFormat:
+    """One format of text logs.
+
+    `marks`: texts that name it; one of each group occurs in every log of this format. Of several formats whose marks
+    occur, the one of highest `rank` reads the file. `observe` takes each line; `conclude` makes the reading.
+    """
+
+    name: str
+    summary: str
+    marks: tuple[tuple[str, ...], ...]
+    rank: int
+    observe: Callable[[Transcript, str], None]
+    conclude: Callable[[Transcript], LogReading]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFormat:
+    """One format of files that are not read by lines; `owns` decides by name and first bytes."""
+
+    name: str
+    summary: str
+    owns: Callable[[Path, bytes], bool]
+    read: Callable[[Path], LogReading]
+
+
+HEAD_BYTES = 4096
+
+
+@lru_cache(maxsize=1)
+def formats() -> tuple[LogFormat | FileFormat, ...]:
+    """Every format of `logs/formats.yaml`, by name."""
+    return tuple(_format(name, row) for name, row in sorted(logs.table("formats").items()))
+
+
+def _format(name: str, row: Mapping[str, Any]) -> LogFormat | FileFormat:
+    module, summary = importlib.import_module(f"{logs.__name__}.{row['module']}"), row["summary"]
+    if "marks" not in row:
+        return FileFormat(name=name, summary=summary, owns=module.owns, read=module.read)
+    marks = tuple(map(tuple, row["marks"]))
+    return LogFormat(
+        name=name,
+        summary=summary,
+        marks=marks,
+        rank=row["rank"],
+        observe=module.observe,
+        conclude=module.conclude_run,
+    )
+
+
+def refuse(path: Path, reason: str) -> InputError:
+    """The error that says why a file is no log that can be read."""
+    return InputError([Problem(str(path), reason)])
+
+
+def read_log(path: Path, framework: str | None = None) -> LogReading:
+    """One log as a reading. Raises `InputError` with the reason where it cannot be read.
+
+    `framework`: the format to read it as; recognised by its marks when None.
+    """
+    try:
+        with opened(path) as stream:
+            head = stream.read(HEAD_BYTES)
+        return _read(path, head, framework)
+    except (OSError, EOFError) as error:
+        raise refuse(path, f"cannot be read: {error}") from error
+
+
+def _read(path: Path, head: bytes, framework: str | None) -> LogReading:
+    if not head:
+        raise refuse(path, "is empty")
+    chosen = _named(path, framework) if framework else _recognised(path, head)
+    if isinstance(chosen, FileFormat):
+        return chosen.read(path)
+    seen = Transcript(source=str(path))
+    for line in lines(path):
+        observe_common(seen, line)
+        chosen.observe(seen, line)
+    if not seen.steps and seen.died() is None:
+        raise refuse(path, f"looks like a log of {chosen.name} and holds no complete iteration line")
+    return chosen.conclude(seen)
+
+
+def _named(path: Path, framework: str) -> LogFormat | FileFormat:
+    found = next((one for one in formats() if one.name == framework), None)
+    if found is None:
+        known = ", ".join(one.name for one in formats())
+        raise refuse(path, f"no log format is called {framework!r}; known: {known}")
+    return found
+
+
+def _recognised(path: Path, head: bytes) -> LogFormat | FileFormat:
+    for one in formats():
+        if isinstance(one, FileFormat) and one.owns(path, head):
+            return one
+    texts = [one for one in formats() if isinstance(one, LogFormat)]
+    found = _marks_in(path, (mark for one in texts for group in one.marks for mark in group))
+    fitting = [one for one in texts if all(any(mark in found for mark in group) for group in one.marks)]
+    if not fitting:
+        known = ", ".join(one.name for one in formats())
+        raise refuse(path, f"is no training log that is known here; formats: {known}")
+    return max(fitting, key=lambda one: one.rank)
+
+
+def _marks_in(path: Path, marks: Iterable[str]) -> frozenset[str]:
+    missing, found = set(marks), set()
+    for text in chunks(path):
+        new = {mark for mark in missing if mark in text}
+        found |= new
+        missing -= new
+        if not missing:
+            break
+    return frozenset(found)

@@ -1,0 +1,270 @@
+"""`Transcript`: what has been collected from the lines of one log so far, and what every framework's log may hold.
+
+Printed `name: value` facts of all kinds (argument dumps, YAML, command lines) are kept as text under their names, the
+last one before the iterations wins; a reader turns those it needs into numbers.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from primus_search.runs.learn.logs import table
+from primus_search.runs.learn.reading import Assumption, Death, LogReading, MemoryKind
+from primus_search.runs.learn.steady import Steady, StepLine, steady
+
+MIB = 2.0**20
+GIB = 2.0**30
+GB = 1e9
+STEPS_AFTER_RECOVERY = 4
+"""A run that logs so many steps after an error message went on; the message is no death."""
+SHORTEST_BAR_STEP_S = 20.0
+"""A progress bar counts whole seconds: differences below this are added up until they reach it."""
+
+_DOTTED = re.compile(r"([A-Za-z_][\w./-]*) \.{2,}\s*(.*)$")
+_FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=|\s+)('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
+_WORLD = re.compile(r"\b(?:world_size|WORLD_SIZE)\s*[=:]\s*(\d+)\b")
+_SMI_LIST = re.compile(r"GPU \d+: (.+?) \(UUID")
+_SMI_TABLE = re.compile(r"\|\s+\d+\s+((?:NVIDIA|Tesla|AMD|Quadro|GeForce) [\w. -]+?)\s+(?:On|Off|N/A)\b")
+_CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.+?)(?: \(\d+\))? with ([\d.]+)\s*GiB")
+_INSTINCT = re.compile(r"\b(AMD Instinct MI\d+\w*)")
+_INCIDENTS = table("incidents")
+_COMMENT = re.compile(r"\s+#.*$")
+_CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
+_COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
+_IGNORED_FACT_VALUES = ("", "None", "null", "none", "~")
+
+
+@dataclass(slots=True, kw_only=True)
+class Transcript:
+    """Facts, step lines, peaks and incidents of one log, collected line by line.
+
+    `peaks`: largest bytes by counter. `at_death`: how many step lines had been seen at the first error message.
+    """
+
+    source: str
+    facts: dict[str, str] = field(default_factory=dict)
+    steps: list[StepLine] = field(default_factory=list)
+    peaks: dict[MemoryKind, float] = field(default_factory=dict)
+    devices: list[str] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    scratch: dict[str, Any] = field(default_factory=dict)
+    death: Death | None = None
+    at_death: int = 0
+
+    def add_step(self, line: StepLine) -> None:
+        """One more step line; it inherits the disturbance seen since the one before."""
+        if self.scratch.pop("disturbed", False):
+            line = replace(line, is_disturbed=True)
+        self.steps.append(line)
+
+    def since_last(self, number: int, stamp: datetime | None) -> tuple[int, float | None]:
+        """Steps since the line before, and the seconds of each by the time stamps of both; None where one has none."""
+        last, last_stamp = self.scratch.get("last", (None, None))
+        self.scratch["last"] = (number, stamp)
+        if last is None or number <= last:
+            return 1, None
+        span = number - last
+        return span, (stamp - last_stamp).total_seconds() / span if stamp and last_stamp else None
+
+    def peak(self, kind: MemoryKind, size_bytes: float) -> None:
+        """The largest reading of a memory counter so far, in bytes; a counter of 0 counts nothing on its device."""
+        if size_bytes > 0.0:
+            self.peaks[kind] = max(size_bytes, self.peaks.get(kind, 0.0))
+
+    def note(self, text: str) -> None:
+        """A property of the run that a projection does not reproduce, kept once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def text(self, *names: str) -> str | None:
+        """The first printed value among names of a fact; None where it is absent or printed as none."""
+        for name in names:
+            value = self.facts.get(name)
+            if value is not None and value not in _IGNORED_FACT_VALUES:
+                return value
+        return None
+
+    def whole(self, *names: str) -> int | None:
+        """The first positive whole number among names of a fact; None where none is printed whole."""
+        for name in names:
+            value = self.text(name)
+            if value is not None and re.fullmatch(r"\d[\d_,]{0,17}(\.0{1,9})?", value):
+                number = int(float(value.replace(",", "").replace("_", "")))
+                if number > 0:
+                    return number
+        return None
+
+    def steady(self) -> Steady | None:
+        """The steady part of the run."""
+        return steady(self.steps)
+
+    def died(self) -> Death | None:
+        """The death of the run: an error message after which it logged no more than a few steps."""
+        if self.death is None or len(self.steps) - self.at_death >= STEPS_AFTER_RECOVERY:
+            return None
+        return self.death
+
+    def memory(self) -> tuple[float | None, MemoryKind | None]:
+        """The peak in bytes and its counter: torch's allocated before reserved before the device's own."""
+        for kind in MemoryKind:
+            if kind in self.peaks:
+                return self.peaks[kind], kind
+        return None, None
+
+
+def observe_common(seen: Transcript, line: str) -> None:
+    """What a log of any framework may hold: devices, ranks, evaluation and checkpoints, and how it ended."""
+    if "GPU " in line or "capacity" in line or "|" in line or "Instinct" in line:
+        _observe_device(seen, line)
+    if "orld_size" in line or "WORLD_SIZE" in line:
+        found = _WORLD.search(line)
+        if found:
+            seen.facts.setdefault("env_world_size", found[1])
+    if not seen.scratch.get("disturbed") and any(mark in line for mark in _INCIDENTS["disturbances"]):
+        seen.scratch["disturbed"] = True
+    _observe_death(seen, line)
+
+
+def _observe_device(seen: Transcript, line: str) -> None:
+    for pattern in (_SMI_LIST, _SMI_TABLE, _CAPACITY, _INSTINCT):
+        found = pattern.search(line)
+        if found and found[1].strip(" .") not in seen.devices:
+            seen.devices.append(found[1].strip(" ."))
+
+
+def _observe_death(seen: Transcript, line: str) -> None:
+    if seen.death is Death.OUT_OF_MEMORY:
+        return
+    if "emory" in line and any(mark in line for mark in _INCIDENTS["out_of_memory"]):
+        seen.death, seen.at_death = Death.OUT_OF_MEMORY, len(seen.steps)
+    elif seen.death is None and "timeout" in line and any(mark in line for mark in _INCIDENTS["timeout"]):
+        seen.death, seen.at_death = Death.TIMEOUT, len(seen.steps)
+    elif seen.death is None and "Traceback (most recent call last)" in line:
+        seen.death, seen.at_death = Death.ERROR, len(seen.steps)
+
+
+def observe_dotted(seen: Transcript, line: str) -> None:
+    """An argument dump: `name ....... value`."""
+    if " .." in line:
+        found = _DOTTED.search(line)
+        if found:
+            seen.facts[found[1]] = found[2].strip()
+
+
+def observe_flags(seen: Transcript, line: str) -> None:
+    """Flags of a command line, under `flag:` and the name with underscores."""
+    if "--" in line:
+        for name, value in _FLAG.findall(line):
+            seen.facts["flag:" + name.replace("-", "_")] = value.strip("'\"")
+
+
+def configuration_pattern(names: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for `name: value` at the start of a line (after indentation and bars) and for `name=value`."""
+    either = "|".join(sorted(names, key=len, reverse=True))
+    return re.compile(rf"(?:^[\s|'\"-]*|\s|[(,.{{])[\"']?({either})[\"']?\s*(?::\s+|=)([^\s,)}}]+)")
+
+
+def observe_configuration(seen: Transcript, line: str, pattern: re.Pattern[str]) -> None:
+    """The known names of a line; a printed value that refers to another one (`${...}`) or is none teaches nothing."""
+    for name, value in pattern.findall(_COMMENT.sub("", line)):
+        text = value.strip("'\"")
+        if text and not text.startswith("$"):
+            seen.facts[name] = text
+
+
+def observe_progress(seen: Transcript, step: int, elapsed: float | None, rate: float | None = None) -> None:
+    """A step line from the time since the progress before; evaluation bars restart and are no progress."""
+    if elapsed is None:
+        return
+    last_step, last_elapsed = seen.scratch.get("last", (0, None))
+    if step <= last_step:
+        return
+    if last_elapsed is not None and elapsed - last_elapsed < SHORTEST_BAR_STEP_S:
+        return
+    span = step - last_step
+    seconds = (elapsed - last_elapsed) / span if last_elapsed is not None else 0.0
+    seen.add_step(StepLine(iteration=step, seconds=max(seconds, 0.0), span=span, rate=rate))
+    seen.scratch["last"] = (step, elapsed)
+
+
+def clock_s(text: str) -> float | None:
+    """Seconds of `1h 2m 3s`, `1:02:03` or `02:03`."""
+    colons, clock = _COLONS.match(text), _CLOCK.match(text)
+    if colons:
+        days, hours, minutes, seconds = (float(part or 0) for part in colons.groups())
+    elif clock and text:
+        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
+    else:
+        return None
+    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+
+
+def gpus_of_batch(batch: int | None, micro: int | None, accumulation: int | None) -> int | None:
+    """Data-parallel GPUs as the global batch over micro-batch and accumulation; None where they do not divide it."""
+    if batch and micro and accumulation and batch % (micro * accumulation) == 0:
+        return batch // (micro * accumulation)
+    return None
+
+
+def product(*numbers: int | None) -> int | None:
+    """The product of counts, None where one of them is not known."""
+    total = 1
+    for number in numbers:
+        if number is None:
+            return None
+        total *= number
+    return total
+
+
+def tokens_per_s_per_gpu(reading: Mapping[str, Any]) -> float | None:
+    """Tokens/s/GPU from batch, sequence length, GPUs and step time, where all of them are known."""
+    parts = [reading.get(name) for name in ("global_batch_size", "seq_length", "gpus", "step_s")]
+    if any(part is None for part in parts):
+        return None
+    batch, seq_length, gpus, step_s = (float(part) for part in parts if part is not None)
+    return batch * seq_length / step_s / gpus
+
+
+def conclude(
+    seen: Transcript,
+    framework: str,
+    facts: Mapping[str, Any],
+    assumed: Mapping[str, Assumption] | None = None,
+    *,
+    settings: Iterable[str] = (),
+    samples_are_full: bool = True,
+) -> LogReading:
+    """The reading of a transcript: the reader's own facts with what every log has in common.
+
+    `facts`: fields of `LogReading` that the reader found. `settings`: names of printed facts to keep, None where
+    printed as none. Where every sample is a full sequence, a rate that is not printed follows from batch, length,
+    GPUs and step.
+    """
+    found = seen.steady()
+    peak, kind = seen.memory()
+    values: dict[str, Any] = {
+        "step_s": found.step_s if found else None,
+        "noise": found.noise if found else None,
+        "steps": len(found.lines) if found else 0,
+        "tokens_per_s_per_gpu": found.rate if found else None,
+        "peak_memory_bytes": peak,
+        "memory_kind": kind,
+        "device": seen.devices[0] if len(seen.devices) == 1 else None,
+        "died": seen.died(),
+    } | dict(facts)
+    if values["tokens_per_s_per_gpu"] is None and samples_are_full:
+        values["tokens_per_s_per_gpu"] = tokens_per_s_per_gpu(values)
+    if found is None and seen.steps:
+        seen.note("too few iterations for a steady step time")
+    kept = {name: seen.text(name) for name in settings if name in seen.facts}
+    return LogReading(
+        source=seen.source,
+        framework=framework,
+        settings=kept,
+        assumed=dict(assumed or {}),
+        not_modelled=tuple(seen.notes),
+        **values,
+    )

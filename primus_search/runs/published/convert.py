@@ -1,0 +1,199 @@
+"""Published tables of training runs, converted into records (`MeasuredRun`).
+
+    run_table         cells of a table                    rules, vocabulary/  what its words mean
+    model_of_run      the model, from sizes and family    machine_of_run      devices, network, stack with its switches
+    candidate_of_run  the candidate                       row_overrides       what differed in single runs
+
+Nothing is looked up by model name except what no column says (MLA sizes, sliding windows, biases): those follow from
+the family, and a family that is not known is treated as the plain case. A run that lacks a needed value is skipped with
+the reason, never guessed; what had to be assumed (a stack for an unknown source) is recorded.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from primus_search.base.errors import PrimusSearchError
+from primus_search.base.units import to_base
+from primus_search.declare.hardware_files import on_fewer_gpus
+from primus_search.runs.published.candidate_of_run import build_candidates
+from primus_search.runs.published.machine_of_run import (
+    build_cluster,
+    build_hardware,
+    build_stack,
+    hardware_of,
+    inferred_stack,
+    routing_imbalance,
+    stack_file,
+)
+from primus_search.runs.published.model_of_run import build_model, has_layout_of_recipe
+from primus_search.runs.published.row_overrides import NONE, RowOverrides, overrides_beside
+from primus_search.runs.published.rules import first, vocabulary
+from primus_search.runs.published.run_table import PublishedRun, Skipped, is_published, read_rows
+from primus_search.values.candidates import Candidates, degrees
+from primus_search.values.layout import stage_layers
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.measured_run import (
+    MeasuredRun,
+    Measurement,
+    Provenance,
+    RunOverride,
+    RunTable,
+    SkippedRun,
+    overrides_of,
+)
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
+
+FABRIC = ("nics_per_node", "nic_bytes_per_s")
+"""Numbers of a network that a record has columns for."""
+
+MOST_PASSES = 4_000_000
+"""Passes of a pipeline (stages times micro-batches) beyond which a row is read as a typo: the largest published runs
+have 10^5."""
+
+
+def converted_rows(rows: Iterable[PublishedRun]) -> RunTable:
+    """Every row that can be converted, and the others with the reason; overrides stand beside their tables."""
+    runs: list[MeasuredRun] = []
+    skipped: list[SkippedRun] = []
+    for row in rows:
+        special = overrides_beside(row.table).get(row.id, NONE)
+        try:
+            runs.append(converted(row, special))
+        except (Skipped, PrimusSearchError, ValueError, ArithmeticError) as reason:
+            skipped.append(SkippedRun(id=row.id, place=row.place, reason=str(reason)))
+    return RunTable(runs=tuple(runs), skipped=tuple(skipped))
+
+
+def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str = "") -> MeasuredRun:
+    """The record of a published run. Raises `Skipped` with the reason.
+
+    special: what differs in this run from what its words say. supposed: the stack, whatever the row says.
+    """
+    if not row.is_complete:
+        raise Skipped("marked incomplete")
+    reason = first(vocabulary("words")["incomplete"], row.words)
+    if reason:
+        raise Skipped(reason)
+    model = special.on_model(build_model(row))
+    name = hardware_of(row)
+    hardware = build_hardware(name)
+    stack, assumed = build_stack(row, hardware, supposed, variant=special.variant)
+    plain = build_cluster(row, hardware, stack)
+    cluster = special.on_cluster(plain)
+    workload = _workload(row, cluster)
+    candidates = special.on_candidates(build_candidates(row, model, cluster.stack))
+    if has_layout_of_recipe(row) and candidates.pp[0] > 1:
+        assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
+    _must_divide(model, cluster, candidates, workload.global_batch_size)
+    network = on_fewer_gpus(hardware.network, plain.network.gpus_per_node)
+    nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
+    usual = replace(
+        plain,
+        network=replace(network, **nics),
+        stack=replace(stack_file(stack.reference), is_assumed=stack.is_assumed),
+    )
+    return MeasuredRun(
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        candidates=candidates,
+        measured=_measured(row),
+        provenance=_provenance(row),
+        hardware=name,
+        overrides=_overrides(usual, cluster, special),
+        assumed=assumed,
+    )
+
+
+def made_with(run: MeasuredRun, stack: str) -> MeasuredRun:
+    """A run as if it had been made with another stack, which then is assumed."""
+    row = _row_of(run)
+    if row is None:
+        cluster = replace(run.cluster, stack=replace(stack_file(stack), is_assumed=True))
+        return replace(run, cluster=cluster, overrides=(), assumed=(f"{stack} supposed",))
+    return converted(row, overrides_beside(row.table).get(row.id, NONE), supposed=stack)
+
+
+def stack_without_source(run: MeasuredRun) -> str:
+    """What would be assumed of a run's software if nothing but its configuration were known."""
+    hardware = build_hardware(run.hardware)
+    row = _row_of(run)
+    if row is None:
+        return hardware.default_stack or run.cluster.stack.name
+    return inferred_stack(row.without("source", "flags", "notes", "stack"), hardware)
+
+
+def _row_of(run: MeasuredRun) -> PublishedRun | None:
+    """The published row that a record was converted from; None for a record that was given as such."""
+    table, line = run.place
+    return _rows(table).get(line) if is_published(Path(table)) else None
+
+
+@lru_cache(maxsize=8)
+def _rows(table: str) -> dict[int, PublishedRun]:
+    return {row.line: row for row in read_rows(Path(table))}
+
+
+def _workload(row: PublishedRun, cluster: Cluster) -> Workload:
+    words = vocabulary("words")
+    length = 0.0
+    if first(words["is_masked"], row.words):
+        length = float(first(words["document_spread"], row.words)) * float(first(words["mean_document"], row.words))
+    return Workload(
+        seq_length=row.count("seq_len"),
+        global_batch_size=row.count("gbs"),
+        routing_imbalance=routing_imbalance(row, cluster.stack),
+        document_length=length,
+        experts_in_turn=first(words["experts_in_turn"], row.words),
+        pads_to_capacity=first(words["pads_to_capacity"], row.words),
+    )
+
+
+def _measured(row: PublishedRun) -> Measurement:
+    """Figures as published; a run that ran out of memory has none. Raises `Skipped` where there is none."""
+    if row.ran_out:
+        return Measurement(ending="out_of_memory")
+    rate, step_s, peak = (row.number(name) or 0.0 for name in ("tokens_per_s_per_gpu", "step_time_s", "peak_mem_gb"))
+    if max(rate, step_s, peak) <= 0.0 and not row.ran:
+        raise Skipped("no measured tokens/s/GPU, nor the time of a step")
+    kind, unit = first(vocabulary("words")["peak"], row.words)
+    return Measurement(
+        tokens_per_s_per_gpu=rate if rate > 0.0 else math.nan,
+        step_s=step_s if step_s > 0.0 else math.nan,
+        peak_bytes=peak * to_base(f"peak_{unit}", 1.0)[1] if peak > 0.0 else math.nan,
+        peak_kind=kind,
+        ending="ran" if row.ran else "",
+    )
+
+
+def _provenance(row: PublishedRun) -> Provenance:
+    return Provenance(
+        id=row.id,
+        source=row.word("source"),
+        publisher=row.publisher,
+        notes=row.word("notes"),
+        table=row.table,
+        line=row.line,
+        gpu=row.word("gpu"),
+        precision=row.word("precision"),
+    )
+
+
+def _overrides(usual: Cluster, cluster: Cluster, special: RowOverrides) -> tuple[RunOverride, ...]:
+    """Numbers and habits in which the run's machine differs from its files, with the reasons that are written down."""
+    return tuple(replace(one, reason=special.reason(one.key)) for one in overrides_of(usual, cluster))
+
+
+def _must_divide(model: Model, cluster: Cluster, candidates: Candidates, batch: int) -> None:
+    d = degrees(candidates, world=cluster.world, global_batch_size=batch)
+    if not d.is_whole[0]:
+        raise Skipped(f"{cluster.world} GPUs and global batch {batch} do not divide by the degrees given")
+    stages = int(candidates.pp[0] * candidates.vpp[0])
+    if stages * int(d.microbatches[0]) > MOST_PASSES:
+        raise Skipped(f"{d.microbatches[0]} micro-batches through {stages} stages are beyond any training run")
+    if stage_layers(model, stages, candidates.layouts[0]) is None:
+        raise Skipped(f"{model.num_layers} layers cannot be dealt to {stages} virtual stages")

@@ -1,0 +1,316 @@
+"""Project every run of a table and score what comes out."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.base.cores import spread
+from primus_search.base.errors import PrimusSearchError
+from primus_search.base.units import GB
+from primus_search.cost.confidence.uncertainty import interval, is_doubtful, memory_error
+from primus_search.cost.memory import fit_probability, fit_verdict
+from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
+from primus_search.cost.project import Projector
+from primus_search.cost.projection import Memory, Projection
+from primus_search.runs.validate.score import by_key, duplicate_weights, kendall_by_group, score
+from primus_search.values.candidates import Bools, Candidates, Floats, joined
+from primus_search.values.measured_run import MeasuredRun, RunTable, SkippedRun
+
+WORTH_SPREADING = 64
+"""Tables of runs from which on workers are forked: a table takes 10 ms, a worker 50."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refitted:
+    """Tokens/s/GPU of a run and its 90 % interval, from numbers and errors of other runs."""
+
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRun:
+    """One projected run, compared with what was measured.
+
+    predicted         tokens per second and GPU
+    interval          ends of the 90 % interval of the predicted rate
+    fit_probability   probability that it runs in device memory
+    verdict           FITS, AT RISK or OOM
+    memory            predicted and measured bytes in the view its source reports; None where it reports none
+    """
+
+    run: MeasuredRun
+    projection: Projection
+    predicted: float
+    interval: tuple[float, float]
+    fit_probability: float
+    verdict: str
+    memory: tuple[float, float] | None
+
+    @property
+    def error(self) -> float:
+        """Signed relative error of the predicted rate."""
+        return self.predicted / self.run.tokens_per_s_per_gpu - 1.0
+
+
+def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
+    """A run with its projection and what that says of its rate and its memory."""
+    cluster, model = run.cluster, run.model
+    rate = projection.tokens_per_s_per_gpu
+    ends = interval(cluster, model, run.candidates.fp8, rate)
+    error = memory_error(cluster.stack, model)
+    probability = float(fit_probability(projection.memory, cluster.accelerator, error=error)[0])
+    headroom = float(projection.headroom_bytes[0])
+    return ScoredRun(
+        run=run,
+        projection=projection,
+        predicted=float(rate[0]),
+        interval=(float(ends.low[0]), float(ends.high[0])),
+        fit_probability=probability,
+        verdict=fit_verdict(probability, headroom, is_assumed=is_doubtful(cluster.stack, model)),
+        memory=_peaks(run, projection.memory),
+    )
+
+
+def _peaks(run: MeasuredRun, memory: Memory) -> tuple[float, float] | None:
+    """Predicted and measured bytes in the view a run's source reports.
+
+    Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
+    """
+    if math.isnan(run.measured.peak_bytes):
+        return None
+    views = {"allocated": memory.allocated - memory.expert_buffers, "driver": memory.driver}
+    predicted = (views | {"reserved": memory.reserved - memory.expert_buffers})[run.measured.peak_kind]
+    return float(predicted[0]), run.measured.peak_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Every projected run, and every run that could not be, with the reason.
+
+    memory_only    ran, no rate published; they count for memory and for nothing else
+    ran_out        known to run out of memory; they count for whether that is foreseen
+    """
+
+    rows: tuple[ScoredRun, ...]
+    skipped: tuple[SkippedRun, ...]
+    memory_only: tuple[ScoredRun, ...] = ()
+    ran_out: tuple[ScoredRun, ...] = ()
+
+    def with_rates(self, refitted: Mapping[tuple[str, int], Refitted]) -> "Validation":
+        """The same runs scored by other rates, given by their place; a run without one keeps its own."""
+        pairs = [(row, refitted.get(row.run.place)) for row in self.rows]
+        rows = (replace(row, predicted=r.rate, interval=(r.low, r.high)) if r else row for row, r in pairs)
+        return replace(self, rows=tuple(rows))
+
+    @property
+    def errors(self) -> Floats:
+        return np.array([row.error for row in self.rows])
+
+    @property
+    def weights(self) -> Floats:
+        return duplicate_weights(row.run.duplicate_key for row in self.rows)
+
+
+def validate_runs(table: RunTable) -> Validation:
+    """Project every run of a table."""
+    every, refused = project_runs(table.runs)
+    return Validation(
+        rows=tuple(row for row in every if row.run.has_rate),
+        skipped=tuple(sorted([*table.skipped, *refused], key=lambda one: one.place)),
+        memory_only=tuple(row for row in every if not row.run.has_rate and not row.run.ran_out),
+        ran_out=tuple(row for row in every if row.run.ran_out),
+    )
+
+
+def project_runs(runs: Sequence[MeasuredRun]) -> tuple[list[ScoredRun], list[SkippedRun]]:
+    """Runs projected, in their order, and those that cannot be, with the reason: all runs of one model, cluster and
+    workload as one table."""
+    tables: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    for run in runs:
+        tables.setdefault(_table_key(run), []).append(run)
+    rows: dict[int, ScoredRun] = {}
+    refused: list[SkippedRun] = []
+    members = list(tables.values())
+    # The first table here: what it compiles or loads, forked workers inherit.
+    answers = [_projected(table) for table in members[:1]] + spread(_projected, members[1:], at_least=WORTH_SPREADING)
+    for run, answer in zip(chain(*members), chain(*answers), strict=True):
+        if isinstance(answer, Projection):
+            rows[id(run)] = scored(run, answer)
+        else:
+            refused.append(SkippedRun(id=run.id, place=run.place, reason=answer))
+    return [rows[id(run)] for run in runs if id(run) in rows], refused
+
+
+def _table_key(run: MeasuredRun) -> tuple[object, ...]:
+    return (*run.machine_key, run.model, run.workload)
+
+
+def _projected(runs: Sequence[MeasuredRun]) -> list[Projection | str]:
+    """Projections of runs that differ in their candidate only, or why there is none; runs repeated on another day or
+    release are one candidate. Where the table cannot be projected every run is tried alone, to find the one."""
+    first = runs[0]
+    numbers: dict[tuple[object, ...], int] = {}
+    distinct: list[Candidates] = []
+    for run in runs:
+        key = run.candidate_key
+        if key not in numbers:
+            numbers[key] = len(distinct)
+            distinct.append(run.candidates)
+    try:
+        projection = Projector(first.job).project(joined(distinct))
+    except (PrimusSearchError, ValueError, ArithmeticError) as reason:
+        return [str(reason)] if len(runs) == 1 else [answer for run in runs for answer in _projected([run])]
+    return [projection.take(np.array([numbers[run.candidate_key]])) for run in runs]
+
+
+GROUPINGS: dict[str, Callable[[ScoredRun], str]] = {
+    "table": lambda row: Path(row.run.provenance.table).name,
+    "gpu": lambda row: row.run.gpu,
+    "precision": lambda row: row.run.precision,
+    "family": lambda row: row.run.family,
+    "source": lambda row: row.run.provenance.source,
+    "stack x family": lambda row: f"{row.run.cluster.stack.name} {row.run.family}",
+    "gpu x precision x family": lambda row: " ".join((row.run.gpu, row.run.precision, row.run.family)),
+}
+"""How runs are told apart. Stack and family are the regime that error bands are of."""
+
+
+def summary(outcome: Validation) -> dict[str, Any]:
+    """Everything `validate --json` prints."""
+    rows, errors, weights = outcome.rows, outcome.errors, outcome.weights
+    every = (*rows, *outcome.memory_only, *outcome.ran_out)
+    total = score(errors, weights)
+    ranks = [(*row.run.group, row.run.gpu, row.run.cluster.world) for row in rows]
+    predicted = np.array([row.predicted for row in rows])
+    measured = np.array([row.run.tokens_per_s_per_gpu for row in rows])
+    return {
+        "rows": len(rows),
+        "memory_only": len(outcome.memory_only),
+        "ran_out": len(outcome.ran_out),
+        "skipped": len(outcome.skipped),
+        "median_abs_error": total.median_abs_error,
+        "p90_abs_error": total.p90_abs_error,
+        "worst_abs_error": total.worst_abs_error,
+        "bias": total.bias,
+        "kendall": kendall_by_group(ranks, predicted, measured),
+        "coverage_90": coverage(outcome),
+        "memory": memory_summary(outcome),
+        "groups": groups(outcome),
+        "skipped_reasons": [{"id": one.id, "reason": one.reason} for one in outcome.skipped],
+        "assumed": [{"id": row.run.id, "what": what} for row in every for what in row.run.assumed],
+        "overrides": overrides(every),
+        "per_row": [_row(row) for row in rows],
+        "memory_per_row": [_memory_row(row, ran=True) for row in (*rows, *outcome.memory_only)]
+        + [_memory_row(row, ran=False) for row in outcome.ran_out],
+    }
+
+
+def overrides(rows: Sequence[ScoredRun]) -> dict[str, Any]:
+    """How many runs differ in something from the hardware and stack files that their records name, and in what."""
+    counts = Counter(one.key for row in rows for one in row.run.overrides)
+    return {
+        "runs": sum(bool(row.run.overrides) for row in rows),
+        "of": len(rows),
+        "by_key": dict(counts.most_common()),
+        "per_row": [
+            {"id": row.run.id, "key": one.key, "value": one.value, "reason": one.reason}
+            for row in rows
+            for one in row.run.overrides
+        ],
+    }
+
+
+def coverage(outcome: Validation) -> float:
+    """Share of runs whose measured rate lies in the 90 % interval of its projection, near-duplicates counted once."""
+    return _share(are_inside(outcome), outcome.weights) if outcome.rows else float("nan")
+
+
+def are_inside(outcome: Validation) -> Bools:
+    """Whether the measured rate of every run lies in the 90 % interval of its projection."""
+    ends = [row.interval for row in outcome.rows]
+    inside = [low <= row.run.tokens_per_s_per_gpu <= high for row, (low, high) in zip(outcome.rows, ends, strict=True)]
+    return np.array(inside, dtype=bool)
+
+
+def _share(chosen: Bools, weights: Floats) -> float:
+    return float((chosen * weights).sum() / weights.sum())
+
+
+def groups(outcome: Validation) -> list[dict[str, Any]]:
+    """Scores per GPU, precision, family, source, stack and their combination, and how often the interval held."""
+    errors, weights, inside = outcome.errors, outcome.weights, are_inside(outcome)
+    found = []
+    for grouping, key in GROUPINGS.items():
+        parts = by_key([key(row) for row in outcome.rows], lambda x: x)
+        if grouping == "table" and len(parts) < 2:
+            continue
+        for name, members in parts.items():
+            scores = asdict(score(errors[members], weights[members]))
+            held = _share(inside[members], weights[members])
+            found.append({"grouping": grouping, "group": name, **scores, "coverage_90": held})
+    return found
+
+
+def memory_summary(outcome: Validation) -> dict[str, Any]:
+    """Errors of memory on the rows that report it; how often whether a run fits is said wrongly, either way.
+
+    false_oom   share of runs that ran and are said to run out of memory
+    false_fit   share of runs that ran out of memory and are said to fit; the rest are OOM or at risk
+    """
+    rows = (*outcome.rows, *outcome.memory_only)
+    pairs = [row.memory for row in rows]
+    weights = duplicate_weights(row.run.duplicate_key for row in rows)
+    known = [i for i, pair in enumerate(pairs) if pair is not None]
+    errors = np.array([p[0] / p[1] - 1.0 for p in pairs if p is not None])
+    found = score(errors, weights[known])
+    ran, ran_out = [row.verdict for row in rows], [row.verdict for row in outcome.ran_out]
+    return {
+        "rows": found.rows,
+        "median_abs_error": found.median_abs_error,
+        "p90_abs_error": found.p90_abs_error,
+        "bias": found.bias,
+        "ran": len(ran),
+        "false_oom": _part(ran, OUT_OF_MEMORY),
+        "ran_at_risk": _part(ran, AT_RISK),
+        "ran_out": len(ran_out),
+        "false_fit": _part(ran_out, FITS),
+        "ran_out_at_risk": _part(ran_out, AT_RISK),
+    }
+
+
+def _part(verdicts: Sequence[str], wanted: str) -> float:
+    return sum(verdict == wanted for verdict in verdicts) / len(verdicts) if verdicts else float("nan")
+
+
+def _row(row: ScoredRun) -> dict[str, Any]:
+    memory = row.memory
+    low, high = row.interval
+    return {
+        "id": row.run.id,
+        "predicted_tokens_per_s_per_gpu": row.predicted,
+        "predicted_low": low,
+        "predicted_high": high,
+        "measured_tokens_per_s_per_gpu": row.run.tokens_per_s_per_gpu,
+        "predicted_memory_GB": memory[0] / GB if memory else None,
+        "measured_memory_GB": memory[1] / GB if memory else None,
+    }
+
+
+def _memory_row(row: ScoredRun, *, ran: bool) -> dict[str, Any]:
+    memory = row.projection.memory
+    return {
+        "id": row.run.id,
+        "ran": ran,
+        "verdict": row.verdict,
+        "fit_probability": row.fit_probability,
+        "needed_GB": float(memory.allocated[0] + memory.context[0]) / GB,
+        "device_GB": row.run.cluster.accelerator.hbm_bytes / GB,
+    }

@@ -1,0 +1,1 @@
+"""Frozen types that the rooms exchange: machine, model, knobs, candidates, layout, workload, job, measured run."""

@@ -1,0 +1,55 @@
+"""One training job: a model, the cluster it runs on, and what one optimizer step trains."""
+
+from dataclasses import dataclass, replace
+
+from primus_search.values.candidates import Candidates, Degrees, degrees
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import LayerKind, Model
+from primus_search.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a projection depends on besides the candidate."""
+
+    model: Model
+    cluster: Cluster
+    workload: Workload
+
+    def __post_init__(self) -> None:
+        """A job holds the model's towers where its workload has images, trained or frozen as the workload says."""
+        has_images = self.workload.image_tokens > 0
+        held = tuple(replace(t, is_trained=self.workload.trains_towers) for t in self.model.towers if t.is_counted)
+        towers = held if has_images else ()
+        if has_images and not held:
+            raise ValueError(f"image_tokens: {self.model.name} has no tower whose sizes are known")
+        if towers != self.model.towers:
+            object.__setattr__(self, "model", replace(self.model, towers=towers))
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.cluster.accelerator
+
+    @property
+    def network(self) -> Network:
+        return self.cluster.network
+
+    @property
+    def stack(self) -> Stack:
+        return self.cluster.stack
+
+    def room_bytes(self, margin: float = 0.0) -> float:
+        """Device memory that a candidate may use: all of it less a share `margin` that stays free."""
+        return self.accelerator.room_bytes(margin)
+
+    def degrees(self, c: Candidates) -> Degrees:
+        """Data-parallel degrees and micro-batches of every candidate."""
+        return degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
+
+    def layer(self, kind: LayerKind) -> "tuple[Job, LayerKind]":
+        """The job as layers of that kind see it (`Model.layer_view`), and the one kind of layer of that view."""
+        view = self.model.layer_view(kind)
+        return (self, kind) if view is self.model else (replace(self, model=view), view.layers[0])

@@ -1,0 +1,183 @@
+"""What is learned from runs of software that no file describes; here software made up from a shipped file."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from primus_search.cost.project import Projector
+from primus_search.declare.hardware_files import load_cluster, load_stack
+from primus_search.declare.model_files import load_model
+from primus_search.runs.learn.hypotheses import shipped_hypotheses
+from primus_search.runs.learn.posterior import MODEL_ERROR, evidence_of, lines_of, reference_of, update
+from primus_search.runs.learn.printed_devices import hardware_named
+from primus_search.runs.learn.site_numbers import NUMBERS, at, coordinates, rates_and_slopes
+from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml
+from primus_search.values.candidates import Candidates
+from primus_search.values.machine.stack import Stack, number_of, with_numbers
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
+from primus_search.values.workload import Workload
+
+SOFTWARE = "megatron_te"
+COPIES = (SOFTWARE, "megatron_lm")
+"""The file that the made-up software starts from, and the one that copies its numbers: neither may help."""
+
+
+def made_up() -> Stack:
+    """Slower products, a slower host: numbers that no shipped file has."""
+    numbers = {"gemm_efficiency": 0.7, "memory_efficiency": 0.35, "host_launch_s": 25e-6}
+    return with_numbers(load_stack(SOFTWARE), numbers)
+
+
+def runs() -> list[MeasuredRun]:
+    """Runs of the made-up software, measured by projection with 1 % of noise."""
+    rng = np.random.default_rng(5)
+    found = []
+    for model in ("llama3_8b", "llama2_13b"):
+        for tp, micro in ((1, 1), (2, 1), (2, 2), (4, 1), (4, 2), (4, 4), (8, 2), (8, 4)):
+            cluster = load_cluster("h100", 4, made_up())
+            workload = Workload(seq_length=4096, global_batch_size=256)
+            table = Candidates.from_words({"tp": tp, "micro_batch_size": micro, "sequence_parallel": tp > 1})
+            run = MeasuredRun(
+                model=load_model(model),
+                cluster=cluster,
+                workload=workload,
+                candidates=table,
+                measured=Measurement(),
+                provenance=Provenance(id=f"{model}-{tp}-{micro}"),
+                hardware="h100",
+                framework="megatron-lm",
+            )
+            projection = Projector(reference_of(run).job).project(table)
+            rate = float(projection.tokens_per_s_per_gpu[0]) * float(np.exp(0.01 * rng.standard_normal()))
+            peak = float(projection.memory.driver[0])
+            measured = Measurement(tokens_per_s_per_gpu=rate, peak_bytes=peak, peak_kind="driver", noise=0.01)
+            found.append(replace(run, measured=measured))
+    return found
+
+
+def errors(site: SiteStack, held_out: list[MeasuredRun]) -> np.ndarray:
+    """Relative errors of the learned stack's projections, by the code that a search uses."""
+    found = []
+    for run in held_out:
+        job = replace(reference_of(run).job, cluster=replace(run.cluster, stack=site.stack))
+        rate = float(Projector(job).project(run.candidates).tokens_per_s_per_gpu[0])
+        found.append(rate / run.tokens_per_s_per_gpu - 1.0)
+    return np.array(found)
+
+
+@pytest.fixture(scope="module")
+def learned() -> SiteStack:
+    return learn_stack("mine", runs()[::3], framework="megatron-lm", without=COPIES)
+
+
+def test_a_few_runs_bring_the_projection_near(learned: SiteStack) -> None:
+    every = runs()
+    taught = {run.id for run in learned.runs}
+    held_out = [run for run in every if run.id not in taught]
+    cluster = held_out[0].cluster
+    untaught = learn_stack("mine", [], framework="megatron-lm", without=COPIES, cluster=cluster)
+    before, after = np.abs(errors(untaught, held_out)), np.abs(errors(learned, held_out))
+    assert np.median(after) < 0.05
+    assert np.median(after) < 0.5 * np.median(before)
+
+
+def test_the_band_holds_what_was_held_out(learned: SiteStack) -> None:
+    band = learned.stack.errors["dense"]
+    ratios = 1.0 / (1.0 + errors(learned, [run for run in runs() if run not in learned.runs]))
+    assert np.mean((ratios >= band.low) & (ratios <= band.high)) >= 0.85
+    assert band.high / band.low < 2.0
+
+
+def test_without_runs_the_posterior_is_the_prior() -> None:
+    hypotheses = shipped_hypotheses("torchtitan")
+    posterior = update(evidence_of(hypotheses, []))
+    prior = np.exp([h.log_prior for h in hypotheses])
+    assert posterior.weights == pytest.approx(prior / prior.sum())
+    assert not any(moved.any() for moved in posterior.moved)
+
+
+def test_the_order_of_runs_does_not_matter(learned: SiteStack) -> None:
+    again = learn_stack("mine", learned.runs[::-1], framework="megatron-lm", without=COPIES)
+    assert again.chosen.name == learned.chosen.name
+    assert coordinates(again.stack) == pytest.approx(coordinates(learned.stack), abs=1e-6)
+
+
+def test_more_runs_never_widen_what_is_known_of_a_number() -> None:
+    hypotheses = shipped_hypotheses()[:2]
+    few, many = (update(evidence_of(hypotheses, runs()[:k])) for k in (2, 6))
+    for before, after in zip(few.covariances, many.covariances, strict=True):
+        assert np.all(np.diag(after) <= np.diag(before) + 1e-12)
+
+
+def test_the_file_gives_the_stack_back(tmp_path: Path, learned: SiteStack) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(stack_yaml(learned, "2026-01-01"), encoding="utf-8")
+    loaded = load_stack(str(path))
+    assert loaded.name == "mine"
+    for number in NUMBERS:
+        expected = float(number_of(learned.stack, number.field))
+        assert float(number_of(loaded, number.field)) == pytest.approx(expected, rel=1e-5, abs=1e-12), number.field
+    assert set(loaded.errors) == set(learned.stack.errors)
+    assert loaded.kernels == learned.stack.kernels
+
+
+def test_slopes_are_those_of_the_projection() -> None:
+    """Moved by a finite step the linear model follows the projection to second order."""
+    run = runs()[5]
+    job = reference_of(run).job
+    ((rates, slopes),) = rates_and_slopes(job, [job.stack], run.candidates)
+    x = coordinates(job.stack)
+    for j, number in enumerate(NUMBERS):
+        moved = x.copy()
+        moved[j] += 0.05 if number.speed or not number.is_share else 0.0
+        stack = at(job.stack, moved)
+        if number_of(stack, number.field) == number_of(job.stack, number.field):
+            continue
+        ((there, _),) = rates_and_slopes(job, [stack], run.candidates)
+        assert there[0] == pytest.approx(rates[0] + slopes[0] @ (moved - x), abs=3e-3), number.field
+
+
+def test_software_older_than_the_device_counts_less() -> None:
+    found = {h.name: h.log_prior for h in shipped_hypotheses(archs={"gfx950"})}
+    assert found["megatron_2023"] < found["torchtitan"] < found["primus_megatron"]
+    assert found["megatron_deepspeed"] < found["nemo_2024"]
+    assert {h.log_prior for h in shipped_hypotheses() if not h.kind and h.stack.errors} >= {0.0}
+
+
+def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack) -> None:
+    slow = next(h for h in shipped_hypotheses() if h.kind == "no fused kernels")
+    path = tmp_path / "mine.yaml"
+    path.write_text(stack_yaml(replace(learned, chosen=slow, stack=slow.stack), "2026-01-01"), encoding="utf-8")
+    assert load_stack(str(path)).kernels == slow.stack.kernels
+    assert load_stack(str(path)).host.host_race_power == slow.stack.host.host_race_power
+
+
+def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
+    hypotheses = shipped_hypotheses("nemo")
+    references = [reference_of(run) for run in runs()[:3]]
+    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines_of([h.stack for h in hypotheses], references))
+    low, middle, high = (mixture.quantile(share) for share in (0.05, 0.5, 0.95))
+    assert np.all(low < middle) and np.all(middle < high)
+    assert np.all(high - low > 2.0 * MODEL_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("printed", "file"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100-SXM5-80GB", "h100"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA A100-SXM4-40GB", "a100_40"),
+        ("NVIDIA A100-SXM4-80GB", "a100_80"),
+        ("NVIDIA B200", "b200"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("MI355X", "mi355x"),
+        ("Tesla V100-SXM2", None),
+        ("NVIDIA GeForce RTX 5090", None),
+    ],
+)
+def test_printed_devices_find_their_file(printed: str, file: str | None) -> None:
+    assert hardware_named(printed) == file

@@ -1,0 +1,200 @@
+"""The loop of `tune`: verdicts, what is run next, going on after a kill. Trials are a script that prints a log."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.runs.learn.launched_trials import PROCESS, RESULT, Limits, TrialVerdict, end_left_over
+from primus_search.runs.learn.tuning import STUDY, TRIALS, TrialRows, Tuned, tune
+from tests.support.small_runs import make_run
+
+TRAINER = """
+import json, sys, time
+data = json.load(open("candidate.json"))
+row, work = data["candidate"], data["workload"]
+print("small trainer facts: " + json.dumps({"gpus": 16, "model": data["model"]} | work | {
+    name: row[name] for name in ("tp", "pp", "cp", "ep", "micro_batch_size")}))
+if row["tp"] * row["pp"] == 1 and "oom" in sys.argv:
+    sys.exit(print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."))
+if "slowly" in sys.argv:
+    time.sleep(0.6)
+if "sleep" in sys.argv:
+    sys.stdout.flush(); time.sleep(60)
+seconds = 2.0 + 0.3 * row["pp"] + 0.2 * row["tp"] + 1.0 / row["micro_batch_size"] + 0.4 * (row["recompute"] != "none")
+for step in range(1, 9):
+    print(f"small trainer step {step}: {seconds:.6f} s")
+"""
+AXES = {
+    "tp": [1, 2],
+    "pp": [1, 2],
+    "vpp": 1,
+    "ep": 1,
+    "micro_batch_size": [1, 2],
+    "recompute": ["none", "full"],
+    "fp8": "none",
+    "schedule": "1f1b",
+    "pipeline_layout": "even",
+    "sharding": "distributed_optimizer",
+    "etp": 1,
+    "cp": 1,
+    "loss_fusion": True,
+    "overlap_grad_reduce": True,
+    "grouped_gemm": "turbo",
+    "deepep": False,
+    "sync_free_stage": 0,
+    "cuda_graph": "none",
+}
+LIMITS = Limits(seconds=20.0, quiet_s=20.0)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("searched"), stack="torch_eager", hardware="h100", space=AXES)
+
+
+def looped(run: Path, folder: Path, words: str = "", **given: object) -> Tuned:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trainer.py").write_text(TRAINER, encoding="utf-8")
+    options = {"trials": 4, "until": 0.0, "limits": LIMITS} | given
+    launch = f"{sys.executable} {folder / 'trainer.py'} {words} {{candidate}}"
+    return tune(TrialRows.of(SavedRun.open(run)), folder, lambda rank, place: "", launch=launch, **options)  # type: ignore[arg-type]
+
+
+def test_trials_are_read_learned_from_and_kept(run: Path, tmp_path: Path) -> None:
+    found = looped(run, tmp_path)
+    assert [one.verdict for one in found.outcomes] == [TrialVerdict.RAN] * 4
+    assert len({one.rank for one in found.outcomes}) == 4
+    assert found.best is not None
+    assert found.best.tokens_per_s_per_gpu == max(one.tokens_per_s_per_gpu or 0.0 for one in found.outcomes)
+    optuna = pytest.importorskip("optuna")
+    journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / STUDY))
+    (study,) = optuna.get_all_study_summaries(optuna.storages.JournalStorage(journal))
+    assert study.n_trials == 4
+    assert study.best_trial.value == pytest.approx(found.best.tokens_per_s_per_gpu)
+
+
+def test_a_loop_that_was_cut_goes_on_to_the_same_end(run: Path, tmp_path: Path) -> None:
+    whole = looped(run, tmp_path / "whole")
+    looped(run, tmp_path / "cut", trials=2)
+    half = tmp_path / "cut" / TRIALS / "003"
+    half.mkdir()
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    started = Path(f"/proc/{left.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    (half / PROCESS).write_text(json.dumps({"pid": left.pid, "started": started}))
+    assert looped(run, tmp_path / "cut").outcomes == whole.outcomes
+    assert left.wait(timeout=10) != 0, "what the killed loop left running is ended"
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+from tests.learn.test_tune import looped
+looped(Path(sys.argv[1]), Path(sys.argv[2]), "slowly", trials=6, parallel=int(sys.argv[3]))
+"""
+
+
+def started(folder: Path) -> set[tuple[str, int]]:
+    """The trials that were launched, and when; the loop removes and rewrites these files meanwhile."""
+    found = set()
+    for path in folder.glob(f"{TRIALS}/*/{PROCESS}"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((str(path), path.stat().st_mtime_ns))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_five_kills_at_random_moments_change_nothing(run: Path, tmp_path: Path, parallel: int) -> None:
+    whole = looped(run, tmp_path / "whole", "slowly", trials=6, parallel=parallel)
+    rng = random.Random(parallel)
+    for _ in range(5):
+        before = started(tmp_path / "cut")
+        words = [sys.executable, "-c", AGAIN, str(run), str(tmp_path / "cut"), str(parallel)]
+        loop = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+        while loop.poll() is None and started(tmp_path / "cut") == before:
+            time.sleep(0.02)
+        time.sleep(rng.uniform(0.0, 1.2))
+        loop.kill()
+        loop.wait()
+    again = looped(run, tmp_path / "cut", "slowly", trials=6, parallel=parallel)
+    assert again.outcomes == whole.outcomes
+    assert again.best == whole.best
+
+
+def interrupt_once_running(folder: Path, trials: int) -> None:
+    until = time.monotonic() + 60.0
+    while len(list(folder.glob(f"{TRIALS}/*/{PROCESS}"))) < trials and time.monotonic() < until:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_trials_run_together_and_an_interrupt_leaves_none_running(run: Path, tmp_path: Path) -> None:
+    found = looped(run, tmp_path / "both", trials=3, parallel=2)
+    assert len({one.rank for one in found.outcomes}) == 3
+    threading.Thread(target=interrupt_once_running, args=(tmp_path / "cut", 2), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        looped(run, tmp_path / "cut", "sleep", trials=2, parallel=2)
+    places = sorted((tmp_path / "cut" / TRIALS).iterdir())
+    assert [(place / RESULT).exists() for place in places] == [False, False]
+    for place in places:
+        pid = json.loads((place / PROCESS).read_text())["pid"]
+        state = Path(f"/proc/{pid}/stat")
+        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_process_of_another_time_is_left_alone(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"], start_new_session=True)
+    (tmp_path / PROCESS).write_text(json.dumps({"pid": other.pid, "started": "1"}))
+    end_left_over(tmp_path)
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_out_of_memory_is_a_verdict_and_the_row_is_not_chosen(run: Path, tmp_path: Path) -> None:
+    found = looped(run, tmp_path, "oom", trials=5)
+    lost = [one for one in found.outcomes if one.verdict is TrialVerdict.OUT_OF_MEMORY]
+    assert lost and all(one.tokens_per_s_per_gpu is None for one in lost)
+    assert found.best is not None and found.best.verdict is TrialVerdict.RAN
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict"),
+    [
+        (Limits(seconds=1.0, quiet_s=30.0), TrialVerdict.TIMEOUT),
+        (Limits(seconds=30.0, quiet_s=1.0), TrialVerdict.HANG),
+    ],
+)
+def test_limits_end_a_trial_with_a_verdict(run: Path, tmp_path: Path, limits: Limits, verdict: TrialVerdict) -> None:
+    begin = time.monotonic()
+    found = looped(run, tmp_path, "sleep", trials=1, limits=limits)
+    assert [one.verdict for one in found.outcomes] == [verdict]
+    assert time.monotonic() - begin < 25.0
+    assert found.best is None
+
+
+def test_a_command_that_cannot_start_is_a_failed_trial(run: Path, tmp_path: Path) -> None:
+    rows = TrialRows.of(SavedRun.open(run))
+    limits = Limits(seconds=5.0, quiet_s=5.0)
+    found = tune(rows, tmp_path, lambda *_: "", launch="/no/such {candidate}", trials=1, until=0.0, limits=limits)
+    assert found.outcomes[0].verdict is TrialVerdict.FAILED
+    assert "exit code 127" in found.outcomes[0].reason
+    assert (tmp_path / TRIALS / "001" / RESULT).is_file()
+
+
+def test_a_launch_that_is_the_same_for_all_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="names neither"):
+        tune(
+            TrialRows.of(SavedRun.open(run)), tmp_path, lambda *_: "", launch="true", trials=1, until=0.0, limits=LIMITS
+        )

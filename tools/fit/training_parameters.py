@@ -1,0 +1,169 @@
+"""Which numbers of a stack and of an accelerator may be fitted to training runs, by which runs, bounds and priors.
+
+A prior is what is believed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
+PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far one stack or device may lie
+from its siblings: the logarithm of a rate or a time, the plain value of a share. The same number of all stacks on
+one vendor's devices is one family, and so are their training rates. A parameter is offered only where runs can speak
+about it and its file does not quote it: a switch that is off by default is no matter of fitting.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.source import read
+from primus_search.runs.calibrate.provenance import leaves
+from primus_search.runs.learn.site_numbers import BoundedNumber
+from primus_search.values.candidates import Sharding
+from primus_search.values.measured_run import MeasuredRun
+from tools.fit.priors import PriorParameter
+
+MAX_FITTED = 12
+"""Numbers fitted per stack, and per accelerator."""
+
+IDENTIFIED = 0.98
+"""A parameter counts as fitted when the runs bring its standard error below this share of its sigma."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer(BoundedNumber):
+    """One parameter of a stack, and which runs can say something about it."""
+
+    prior: float
+    sigma: float
+    speaks: Callable[[MeasuredRun], bool] = lambda case: True
+
+
+def _is_moe(case: MeasuredRun) -> bool:
+    return case.model.is_moe
+
+
+def _has(column: str, above: int) -> Callable[[MeasuredRun], bool]:
+    return lambda case: bool(np.any(case.candidates.columns()[column] > above))
+
+
+def _is_sharded(case: MeasuredRun) -> bool:
+    return bool(np.any(case.candidates.sharding >= Sharding.FSDP2))
+
+
+def _replicates(case: MeasuredRun) -> bool:
+    return case.cluster.world > 1 and not _is_sharded(case)
+
+
+def _is_wide(case: MeasuredRun) -> bool:
+    return case.cluster.num_nodes > 4
+
+
+_SPEAKS: dict[str, Callable[[MeasuredRun], bool]] = {
+    "all": lambda case: True,
+    "moe": _is_moe,
+    "wide": _is_wide,
+    "sharded": _is_sharded,
+    "replicates": _replicates,
+}
+
+
+def _offers(rows: Mapping[str, Any]) -> dict[str, Offer]:
+    return {field: _offer(field, **row) for field, row in rows.items()}
+
+
+def _offer(field: str, where: Any = "all", share: bool = False, **numbers: float) -> Offer:
+    speaks = _has(*next(iter(where.items()))) if isinstance(where, dict) else _SPEAKS[where]
+    return Offer(field=field, is_share=share, speaks=speaks, **numbers)
+
+
+_TABLE = read(Path(__file__).with_name("offers.yaml")).data
+OFFERS, _MORE = _offers(_TABLE["every_stack"]), _offers(_TABLE["some_stacks"])
+EXTRA = {stack: tuple(_MORE[field] for field in names_of) for stack, names_of in _TABLE["stacks"].items()}
+
+TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
+
+SAME_DIE = re.compile(rf'{TRAINING_RATE.field}: .*"same die as (.+?)"')
+_NAME = re.compile(r"^name: *[\"']?(.+?)[\"']? *$", re.M)
+
+
+def teaches(case: MeasuredRun) -> bool:
+    """Whether a fit may learn from a run: only where its software is known, not where it was guessed."""
+    return not case.cluster.stack.is_assumed
+
+
+def parameters(cases: Sequence[MeasuredRun]) -> list[PriorParameter]:
+    """Every parameter that some run of its stack or accelerator speaks about; a family has at least two members."""
+    found: list[PriorParameter] = []
+    for name in dict.fromkeys(case.cluster.stack.name for case in cases):
+        own = [case for case in cases if case.cluster.stack.name == name]
+        offers = (*OFFERS.values(), *EXTRA.get(name, ()))
+        told = quoted(name)
+        spoken = [o for o in offers if o.field not in told and any(o.speaks(case) for case in own)]
+        found += [
+            PriorParameter(**_prior(o), owner="stack", name=name, family=stack_family(o.field, own)) for o in spoken
+        ]
+    vendors = {die(acc.name): acc.vendor for acc in (case.cluster.accelerator for case in cases)}
+    rate = _prior(TRAINING_RATE)
+    found += [PriorParameter(**rate, owner="hardware", name=n, family=rate_family(v)) for n, v in vendors.items()]
+    members = Counter(p.family for p in found)
+    return [p if members[p.family] > 1 else replace(p, family="") for p in found]
+
+
+def stack_family(field: str, own: Sequence[MeasuredRun]) -> str:
+    """The family of a number of a stack with these runs: stacks that run on AMD's devices are siblings of each other.
+
+    A number is relative to the kernel laws of the devices below it, whose kernels are other people's code there.
+    """
+    [(vendor, _)] = Counter(run.cluster.accelerator.vendor for run in own).most_common(1)
+    return field if vendor == "nvidia" else f"{field} on {vendor}"
+
+
+def quoted(stack: str) -> frozenset[str]:
+    """Fields that a stack's file has from a document or another stack (`as NAME`), not from a fit or a family."""
+    path = names(FileKind.STACK).get(stack)
+    found = leaves(path.read_text(encoding="utf-8")) if path else []
+    keys = {leaf.path.rpartition(".")[2] for leaf in found if not leaf.source.startswith(_NOT_QUOTED)}
+    return frozenset(field for field in {**OFFERS, **_MORE} if yaml_key(field)[0] in keys)
+
+
+def yaml_key(field: str) -> tuple[str, float]:
+    """The key of a field in a stack or hardware file, and its units per unit of the field."""
+    return _UNITS.get(field, (field, 1.0))
+
+
+_NOT_QUOTED = ("fitted", "mean of", "prior", "no training runs")
+_UNITS = {
+    "host_launch_s": ("host_launch_us", 1e6),
+    "host_moe_s": ("host_moe_ms", 1e3),
+    "host_sync_s": ("host_sync_us", 1e6),
+    "step_s": ("step_ms", 1e3),
+    "pass_s": ("pass_us", 1e6),
+    "broadcast_s": ("broadcast_ms", 1e3),
+}
+
+
+def die(accelerator: str) -> str:
+    """The accelerator whose training rate one has: its own, or that of the file that its own calls the same die.
+
+    An export version differs in links, not in compute, and its runs speak about the same number.
+    """
+    return _dies().get(accelerator, accelerator)
+
+
+@lru_cache(maxsize=1)
+def _dies() -> dict[str, str]:
+    texts = [path.read_text(encoding="utf-8") for path in names(FileKind.HARDWARE).values()]
+    found = [(_NAME.search(text), SAME_DIE.search(text)) for text in texts]
+    return {name[1]: twin[1] for name, twin in found if name and twin}
+
+
+def rate_family(vendor: str) -> str:
+    """The family of the training rates of one vendor's devices."""
+    return f"{TRAINING_RATE.field} of {vendor}"
+
+
+def _prior(offer: Offer) -> dict[str, Any]:
+    return {f.name: offer.__getattribute__(f.name) for f in fields(offer) if f.name != "speaks"}

@@ -1,0 +1,278 @@
+"""The whole fit to training runs: read the tables, fit, judge every run with its group left out, write."""
+
+import datetime
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from primus_search.base.cores import one_blas_thread
+from primus_search.base.errors import InputError, Problem
+from primus_search.cost.confidence.uncertainty import band
+from primus_search.runs.published import measured_table
+from primus_search.runs.published.machine_of_run import WITHOUT_RUNS
+from primus_search.runs.validate.score import Score, duplicate_weights, score
+from primus_search.runs.validate.score_runs import Refitted
+from primus_search.values.candidates import Floats
+from primus_search.values.measured_run import MeasuredRun
+from tools.fit.assumed_bands import assumed_bands
+from tools.fit.intervals import (
+    FAR,
+    HONEST,
+    NEW_REGIME,
+    bands_of_others,
+    error_bands,
+    regime_of,
+    write_bands,
+)
+from tools.fit.leave_out import Solved, linearised, refitted
+from tools.fit.priors import PriorParameter, beliefs
+from tools.fit.training import FitState, errors_of, improve, start, start_as_shipped
+from tools.fit.training_parameters import parameters, teaches
+from tools.fit.training_write import (
+    fitted_elsewhere,
+    identified,
+    write_copies,
+    write_means,
+    write_parameters,
+)
+
+FREE_STEPS, PINNED_STEPS = 4, 2
+"""Gauss-Newton steps with every number free, and with those that the runs do not identify at their family's mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFit:
+    """What was fitted to what.
+
+    weights    of every run in a score: near-duplicates count once together
+    lessons    of every run in the fit: likewise, and 0 for a run that teaches nothing (`teaches`)
+    known      paths of the parameters that the runs identify; the others keep their family's mean
+    """
+
+    cases: tuple[MeasuredRun, ...]
+    parameters: tuple[PriorParameter, ...]
+    weights: Floats
+    lessons: Floats
+    state: FitState
+    known: frozenset[str]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Value of every parameter by its path."""
+        return {p.path: p.value(v) for p, v in zip(self.parameters, self.state.x, strict=True)}
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Value of every family's mean."""
+        found = {}
+        for family, z in zip(self.state.believed.families, self.state.z[len(self.parameters) :], strict=True):
+            found[family] = next(p for p in self.parameters if p.family == family).value(z)
+        return found
+
+    def standard_errors(self) -> dict[str, float]:
+        """Standard error of every parameter in the fit's own coordinates."""
+        found, _ = errors_of(self.state, self.lessons)
+        return {p.path: float(e) for p, e in zip(self.parameters, found, strict=True)}
+
+    def left_out(self, group: Callable[[MeasuredRun], Hashable], *, exact: bool = False) -> Floats:
+        """log(predicted / measured) of every run without the runs of its group; `exact` refits, else to first order."""
+        if not exact:
+            return self.left_out_by({"": group})[""]
+        with one_blas_thread():
+            return refitted(self.state, self.cases, self.parameters, self.lessons, [group(case) for case in self.cases])
+
+    def left_out_by(self, splits: Mapping[str, Callable[[MeasuredRun], Hashable]]) -> dict[str, Floats]:
+        """log(predicted / measured) of every run without the runs of its group, to first order, for each split."""
+        solved: Solved = {}
+        groups = {name: [group(case) for case in self.cases] for name, group in splits.items()}
+        with one_blas_thread():
+            return {name: linearised(self.state, self.lessons, each, solved) for name, each in groups.items()}
+
+
+SPLITS: dict[str, Callable[[MeasuredRun], Hashable]] = {
+    "source and model": lambda case: case.group,
+    "model": lambda case: case.model.name,
+    "source": lambda case: case.provenance.source,
+    "publisher": lambda case: case.provenance.publisher,
+    "stack": lambda case: case.cluster.stack.name,
+    "stack and regime": lambda case: (case.cluster.stack.name, regime_of(case)),
+}
+"""What is left out together. With its publisher a run loses most runs of its stack; a regime is a family, architecture
+and precision."""
+
+JUDGED = (*HONEST, FAR, NEW_REGIME)
+"""What bands are made of."""
+
+
+def split_of(name: str) -> Callable[[MeasuredRun], Hashable]:
+    """What `--leave-out NAME` leaves out together. Raises InputError for a name that is none of `SPLITS`."""
+    if name not in SPLITS:
+        raise InputError([Problem("--leave-out", f"'{name}'; one of {', '.join(SPLITS)}")])
+    return SPLITS[name]
+
+
+def read_cases(tables: Path, vendor: str = "") -> tuple[MeasuredRun, ...]:
+    """Every complete run of a CSV, or of a list of them, that can be projected; of one vendor's devices if given."""
+    cases = tuple(run for run in measured_table(tables).runs if run.has_rate and not run.ran_out)
+    cases = tuple(run for run in cases if vendor in ("", run.cluster.accelerator.vendor))
+    if not any(teaches(case) for case in cases):
+        raise InputError([Problem(str(tables), "no run that can be projected; `validate` says why")])
+    return cases
+
+
+def fit_training(tables: Path, vendor: str = "") -> TrainingFit:
+    """Fit every stack and training rate to the complete runs of a CSV, or of a list of them (about a minute).
+
+    With a vendor to the runs of its devices alone, which moves no number of another vendor's stacks or devices.
+    """
+    return fit_cases(read_cases(tables, vendor))
+
+
+def fit_cases(cases: Sequence[MeasuredRun]) -> TrainingFit:
+    """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
+    offered, lessons = _offered(cases)
+    with one_blas_thread():
+        state = improve(start(cases, offered), cases, offered, lessons, FREE_STEPS)
+        known = _known(offered, state, lessons)
+        pinned = frozenset(p.path for p in offered) - known
+        state = improve(state, cases, offered, lessons, PINNED_STEPS, pinned)
+    return _fit(cases, offered, lessons, state, known)
+
+
+def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
+    """The numbers of the hardware and stack files as if they had just been fitted to these runs (some seconds).
+
+    What it says of runs left out is of first order around these numbers, wherever they are from.
+    """
+    offered, lessons = _offered(cases)
+    state = start_as_shipped(cases, offered)
+    known = _known(offered, state, lessons)
+    believed = beliefs(offered, frozenset(p.path for p in offered) - known)
+    return _fit(cases, offered, lessons, replace(state, believed=believed), known)
+
+
+def _offered(cases: Sequence[MeasuredRun]) -> tuple[list[PriorParameter], Floats]:
+    """What may be fitted, and how much each run teaches."""
+    taught = [case for case in cases if teaches(case)]
+    lessons = np.zeros(len(cases))
+    lessons[[teaches(case) for case in cases]] = duplicate_weights(case.duplicate_key for case in taught)
+    return parameters(taught), lessons
+
+
+def _known(offered: Sequence[PriorParameter], state: FitState, lessons: Floats) -> frozenset[str]:
+    """Paths of what the runs identify."""
+    _, apart = errors_of(state, lessons)
+    distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
+    return frozenset(identified(offered, distances, fitted_elsewhere(offered)))
+
+
+def _fit(
+    cases: Sequence[MeasuredRun],
+    offered: Sequence[PriorParameter],
+    lessons: Floats,
+    state: FitState,
+    known: frozenset[str],
+) -> TrainingFit:
+    return TrainingFit(
+        cases=tuple(cases),
+        parameters=tuple(offered),
+        weights=duplicate_weights(case.duplicate_key for case in cases),
+        lessons=lessons,
+        state=state,
+        known=known,
+    )
+
+
+def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
+    """Write numbers and error bands into the hardware and stack files of a folder laid out like `hardware/`.
+
+    vendor: of a fit to the runs of one; files of stacks without such runs stay as they are.
+    """
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    taught = [case for case in found.cases if teaches(case)]
+    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, taught, folder, today)
+    write_means(found.means, found.values, found.parameters, folder, today)
+    if not vendor:
+        write_copies(folder, today)
+    left_out = found.left_out_by({split: SPLITS[split] for split in JUDGED})
+    known = error_bands(taught, {split: errors[found.lessons > 0.0] for split, errors in left_out.items()})
+    stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known and not vendor)]
+    assumed = assumed_bands(found.cases, left_out, stacks)
+    write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
+
+
+def lines(found: TrainingFit) -> list[str]:
+    """The fit in words: scores, then every number with its standard error, or that the runs do not identify it."""
+
+    def figures(label: str, logs: Floats) -> str:
+        s: Score = score(np.exp(logs) - 1.0, found.weights)
+        errors = f"median error {s.median_abs_error:.1%}, 90th percentile {s.p90_abs_error:.1%}"
+        return f"{label}: {errors}, bias {s.bias:+.1%}"
+
+    out = [figures("fitted", found.state.errors)]
+    out += [figures(f"left out by {name}", found.left_out(split)) for name, split in SPLITS.items()]
+    values, errors = found.values, found.standard_errors()
+    for p in found.parameters:
+        said = f"{values[p.path]:.4g} +- {errors[p.path]:.2g}"
+        if p.path not in found.known:
+            said = f"{values[p.path]:.4g} ({'mean of its family' if p.family else 'prior'}; the runs do not say)"
+        out.append(f"{p.path:<52} {said}")
+    return out
+
+
+def left_out_rates(cases: Sequence[MeasuredRun], split: str) -> dict[tuple[str, int], Refitted]:
+    """Tokens/s/GPU of every complete run with its 90 % interval, by its place, both from the runs of other groups.
+
+    Numbers are fitted again to first order around those in the files; error bands are of the other groups' errors.
+    """
+    group = split_of(split)
+    found = shipped_fit(cases)
+    errors = found.left_out_by({split: group} | {name: SPLITS[name] for name in JUDGED})
+    rates = np.exp(errors[split]) * np.array([case.tokens_per_s_per_gpu for case in found.cases])
+    bands = _bands(found, errors, group)
+    return {
+        case.place: Refitted(rate=float(rate), low=float(rate) * low, high=float(rate) * high)
+        for case, rate, (low, high) in zip(found.cases, rates, bands, strict=True)
+    }
+
+
+def _bands(
+    found: TrainingFit, errors: Mapping[str, Floats], group: Callable[[MeasuredRun], Hashable]
+) -> list[tuple[float, float]]:
+    """The band of every run: made of other groups where its software is known, else the one in its stack's file."""
+    taught = found.lessons > 0.0
+    cases = [case for case, is_taught in zip(found.cases, taught, strict=True) if is_taught]
+    known = iter(
+        bands_of_others(cases, {name: e[taught] for name, e in errors.items()}, [group(case) for case in cases])
+    )
+    bands = []
+    for case, is_taught in zip(found.cases, taught, strict=True):
+        shipped = band(case.cluster, case.model, int(case.candidates.fp8[0]))
+        bands.append(next(known) if is_taught else (shipped.low, shipped.high))
+    return bands
+
+
+def left_out_lines(found: TrainingFit, split: str) -> list[str]:
+    """Errors of runs that a whole fit without their group projects: together, and by device, kind and precision."""
+    logs = found.left_out(split_of(split), exact=True)
+    errors = np.exp(logs) - 1.0
+    keys: dict[str, Callable[[MeasuredRun], str]] = {
+        "all": lambda case: "all",
+        "device": lambda case: case.cluster.accelerator.name,
+        "kind": lambda case: "MoE" if case.model.is_moe else "dense",
+        "precision": lambda case: case.precision,
+    }
+    out = [
+        f"left out by {split}, every fit anew",
+        f"{'':<24}{'runs':>6}{'distinct':>9}{'median':>8}{'p90':>8}{'bias':>8}",
+    ]
+    for key in keys.values():
+        words = np.array([key(case) for case in found.cases])
+        for word in dict.fromkeys(words.tolist()):
+            rows = words == word
+            s = score(errors[rows], found.weights[rows])
+            figures = f"{s.median_abs_error:>8.1%}{s.p90_abs_error:>8.1%}{s.bias:>+8.1%}"
+            out.append(f"{word:<24}{rows.sum():>6}{found.weights[rows].sum():>9.0f}{figures}")
+    return out

@@ -1,0 +1,155 @@
+"""The space whose configurations are trained for real, and the rule by which some of its rows are chosen.
+
+A small GPT and a small MoE on two devices. Their axes are those that this package's trainer has, with every value that
+a batch of eight sequences leaves: how the work is split, which schedule, what is recomputed, how large a micro-batch.
+The enumerator lists what is legal, as it does for any space.
+
+All of it would take an hour to train, and most rows are nearer to their neighbours than training repeats. So rows are
+chosen by PROJECTED speed, before anything is trained: of each model the three fastest, since the best is to be found
+among the best, then those nearest to marks at equal ratios of step time down to the slowest (`evenly_spread`).
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.cost.project import Projector
+from primus_search.measure.modules.shard import DtypeName
+from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Constraint, Enumerator, Space
+from primus_search.values.candidates import DEFAULTS, Candidates, Recompute, Sharding, joined
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.model import MixtureOfExperts, Model
+from primus_search.values.workload import Workload
+
+GPT = Model(
+    name="truth-gpt", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
+    vocab_size=4096, source="made for this comparison",
+)  # fmt: skip
+MOE = Model(
+    name="truth-moe", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
+    vocab_size=4096, moe=MixtureOfExperts(num_experts=4, top_k=2, expert_ffn_hidden=512), source="as truth-gpt",
+)  # fmt: skip
+MODELS = {"gpt": GPT, "moe": MOE}
+WORKLOAD = Workload(seq_length=256, global_batch_size=8)
+RANKS = 2
+FLOAT: DtypeName = "float32"
+FASTEST = 3  # of a model, chosen without regard to their distance
+SEED = 0  # of what is left to chance
+COUNT = 26  # chosen in all
+
+DECLARED: dict[str, tuple[AxisValue, ...]] = {
+    "tp": (1, 2),
+    "pp": (1, 2),
+    "vpp": (1, 2),
+    "ep": (1, 2),
+    "micro_batch_size": (1, 2, 4, 8),
+    "schedule": ("1f1b", "gpipe", "interleaved"),
+    "recompute": (Recompute.NONE, Recompute.CORE_ATTENTION, Recompute.FULL),
+    "sharding": (Sharding.NONE, Sharding.FSDP2),
+}
+CONSTRAINTS = (
+    Constraint(text="ep == 1 or sharding == 'none'", where="the trainer shards no experts that are dealt to ranks"),
+    Constraint(text="pp == 1 or schedule == 'gpipe' or microbatches >= pp", where="so does torch's 1F1B"),
+    Constraint(text="tp == 1 or sharding == 'none'", where="two ranks of tensor parallelism leave nothing to shard"),
+)
+
+WORDS = {Recompute.NONE: "", Recompute.CORE_ATTENTION: "selective ", Recompute.FULL: "recompute "}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruthCase:
+    """One configuration: its name, its model and its row of `Candidates`."""
+
+    name: str
+    model: Model
+    row: Candidates
+
+    @property
+    def mode(self) -> str:
+        """How the trainer splits the work: pp, tp, fsdp or dp (experts dealt to the ranks included)."""
+        c = self.row
+        if c.pp[0] > 1:
+            return "pp"
+        if c.tp[0] > 1:
+            return "tp"
+        return "fsdp" if c.sharding[0] == Sharding.FSDP2 else "dp"
+
+    @property
+    def schedule(self) -> str:
+        return self.row.schedules[int(self.row.schedule[0])]
+
+
+def space(model: Model, cluster: Cluster) -> Space:
+    """What may be declared of a model for this trainer, everything else as by default."""
+    axes = tuple(Axis(name=name, values=DECLARED.get(name, (DEFAULTS[name],))) for name in AXES)
+    choice = ClusterChoice(cluster=cluster)
+    return Space(
+        name=model.name, model=model, workload=WORKLOAD, clusters=(choice,), axes=axes, constraints=CONSTRAINTS
+    )
+
+
+def legal(cluster: Cluster) -> tuple[TruthCase, ...]:
+    """Every legal configuration of both models."""
+    found = []
+    for prefix, model in MODELS.items():
+        enumerator = Enumerator(space(model, cluster))
+        c = enumerator.chunk(0, enumerator.size).candidates
+        rows = [c.take(np.array([i])) for i in range(len(c))]
+        found += [TruthCase(name=f"{prefix} {_name(row)}", model=model, row=row) for row in rows]
+    return tuple(found)
+
+
+def _name(c: Candidates) -> str:
+    again = WORDS[Recompute(int(c.recompute[0]))]
+    if c.pp[0] > 1:
+        split = f"pp2 v{c.vpp[0]}" if c.vpp[0] > 1 else f"pp2 {c.schedules[int(c.schedule[0])]}"
+    elif c.tp[0] > 1:
+        split = "tp2"
+    elif c.ep[0] > 1:
+        split = "ep2"
+    else:
+        split = "fsdp2" if c.sharding[0] == Sharding.FSDP2 else "dp2"
+    return f"{split} {again}b{c.micro_batch_size[0]}"
+
+
+def chosen(cases: Sequence[TruthCase], cluster: Cluster, count: int = COUNT) -> list[TruthCase]:
+    """So many of the cases, of each model as many (the first models one more), by their projected step time.
+
+    Of rows that the projection cannot tell apart (GPipe and 1F1B take the same time) one stands for all, by lot.
+    """
+    models = list({case.model.name: case.model for case in cases}.values())
+    found = []
+    for number, model in enumerate(models):
+        same = [case for case in cases if case.model.name == model.name]
+        random.Random(SEED).shuffle(same)
+        told_apart = list(dict(zip(_projected_s(model, same, cluster), same, strict=True)).items())
+        share = count // len(models) + (number < count % len(models))
+        found += [told_apart[i][1] for i in evenly_spread([seconds for seconds, _ in told_apart], share)]
+    return found
+
+
+def _projected_s(model: Model, cases: Sequence[TruthCase], cluster: Cluster) -> list[float]:
+    """Seconds of a step before anything of the cases is measured."""
+    table = joined([case.row for case in cases])
+    seconds: list[float] = Projector(Job(model, cluster, WORKLOAD)).project(table).step.total.tolist()
+    return seconds
+
+
+def evenly_spread(seconds: Sequence[float], count: int) -> list[int]:
+    """Which of these step times to take: the `FASTEST`, then the ones nearest to marks of equal ratio to the slowest.
+
+    Each is taken once, so where rows are rare their neighbours stand in. All of them where there are no more.
+    """
+    order = sorted(range(len(seconds)), key=lambda i: (seconds[i], i))
+    if count >= len(order):
+        return order
+    found, left = order[:FASTEST][:count], order[FASTEST:]
+    marks = np.geomspace(seconds[found[-1]], seconds[order[-1]], count - len(found) + 1)[1:]
+    for mark in marks[::-1]:
+        nearest = min(left, key=lambda i: (abs(np.log(seconds[i] / mark)), i))
+        left.remove(nearest)
+        found.append(nearest)
+    return sorted(found, key=lambda i: (seconds[i], i))

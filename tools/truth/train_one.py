@@ -1,0 +1,56 @@
+"""Trains one candidate for real on this machine and prints its steps as a log, for `tune` on `hardware: host`.
+
+    python -m tools.truth.train_one candidate.json [--steps 8]
+
+candidate.json is what `tune` writes beside the launch files: the model by name or path, the workload, the candidate.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from primus_search.declare.model_files import load_model
+from primus_search.measure.host.host_calibration import WARM
+from primus_search.measure.processes.rank_group import failure_of, run_jobs
+from primus_search.runs.learn.logs.small_trainer import FACTS, PEAK, STEP
+from primus_search.values.candidates import Candidates
+from primus_search.values.workload import Workload
+from tools.truth.case_space import RANKS, TruthCase
+from tools.truth.rounds import training_job
+
+STEPS = 8
+WARM_UP = 2
+LIMIT_S = 600.0
+
+
+def main() -> int:
+    """Train, print, and return 1 with the cause where that fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("candidate", type=Path)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    given = parser.parse_args()
+    data = json.loads(given.candidate.read_text(encoding="utf-8"))
+    case = TruthCase(name="one", model=load_model(data["model"]), row=Candidates.from_words(data["candidate"]))
+    workload = Workload(**data["workload"])
+    facts = {name: data["candidate"][name] for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch_size")}
+    facts |= {"gpus": RANKS, "device": "host", "model": case.model.name} | data["workload"]
+    sys.stdout.write(f"{FACTS}{json.dumps(facts)}\n")
+    until = time.time() + LIMIT_S
+    job = training_job(case, given.steps, warmup=WARM_UP, until=until, workload=workload, limit_s=LIMIT_S)
+    outcomes = run_jobs([job], ranks=RANKS, threads=1, warm=WARM)[0]
+    failure = failure_of(outcomes)
+    if failure is not None:
+        sys.stdout.write(f"small trainer failed: {failure.verdict.value}: {failure.cause}\n")
+        return 1
+    values: list[dict[str, Any]] = [outcome.value for outcome in outcomes]
+    for number, seconds in enumerate(zip(*(value["walls_s"] for value in values), strict=True), start=1 + WARM_UP):
+        sys.stdout.write(f"{STEP}{number}: {max(seconds):.6f} s\n")
+    sys.stdout.write(f"{PEAK}{max(value['peak_bytes'] for value in values):.0f}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

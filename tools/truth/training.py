@@ -1,0 +1,291 @@
+"""Trains one configuration for a few steps on this rank and reports what it took. Runs isolated, one process a rank."""
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+
+from primus_search.measure.device.device_info import CPU, busy_s, forget_peak, resident_bytes, return_freed_memory_from
+from primus_search.measure.device.timing import CALM_SHARE, SLOW_RATIO
+from primus_search.measure.layer_bench import NotFiniteError, TimedPiece, bench
+from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.split_model import ModelPart
+from primus_search.measure.processes.rank_group import FREED_FROM_BYTES, join, leave
+from primus_search.values.model import MixtureOfExperts, Model
+from tools.truth.cpu_speed_probe import Core, anywhere
+
+LEARNING_RATE = 1e-4
+COUNTED_FROM_BYTES = 1 << 16
+FEWEST_STEPS = 2  # where cores stay slow
+MOST_STEPS = 2  # so many times the steps wanted are trained to find as many calm ones; a later round may be calmer
+
+
+def train(payload: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of every timed step (wall, of this process, of the whole machine, of the yardstick), resident bytes,
+    losses; and the pieces of the case, measured after it in the same process, whose heap has grown.
+
+    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted,
+    pieces to measure and piece_s for each, yard_s of a calm core (0 where not known), until (seconds of `time.time`
+    after which nothing more is begun); it runs as one of `forks.run_jobs`, whose process has done `warm`.
+    peak_bytes      highest resident size of the `counted` first steps, in which freed memory goes back to the system
+    reserved_bytes  of all steps; in the others the heap keeps freed memory, which is faster
+    baseline_bytes  of the process before it held anything of the model
+    """
+    torch.manual_seed(1)
+    entered = resident_bytes()
+    join(payload)
+    joined = resident_bytes()
+    if anywhere(time.time() > payload["until"]):
+        leave()
+        return {"is_late": True}
+    warm()  # touches again what the forking process had touched, so that it does not look like the model's
+    return_freed_memory_from(COUNTED_FROM_BYTES)
+    forget_peak()
+    core = Core(calm_s=payload["yard_s"])
+    found = _trained(payload, core)
+    gc.collect()
+    measured = _measured(payload["pieces"], payload["piece_s"], core)
+    leave()
+    baseline = payload["resident_bytes"] + joined - entered
+    sizes = {name: baseline + found[name] for name in ("peak_bytes", "reserved_bytes")}
+    return found | sizes | {"baseline_bytes": baseline, "pieces": measured, "is_late": False}
+
+
+def _trained(payload: dict[str, Any], core: Core) -> dict[str, Any]:
+    """Clocks of the timed steps, losses of all, bytes beyond what the process held before; the model is gone after."""
+    before = resident_bytes()
+    piece, knobs = TimedPiece.from_json(payload["piece"]), payload["knobs"]
+    step = _PREPARE[knobs["mode"]](piece, knobs, payload)
+    losses = [step(number) for number in range(payload["counted"])]
+    held = resident_bytes("VmHWM") - before
+    return_freed_memory_from(FREED_FROM_BYTES)
+    losses += [step(len(losses) + number) for number in range(payload["warmup"])]
+    timed = _timed(lambda: losses.append(step(len(losses))), core, payload["steps"], payload["until"])
+    if any(loss != loss for loss in losses):
+        raise NotFiniteError("the loss is NaN")
+    walls, cpus, machine, yards = (list(column) for column in zip(*timed, strict=True))
+    clocks = {"walls_s": walls, "cpus_s": cpus, "machine_s": machine, "yards_s": yards}
+    return clocks | {"losses": losses, "peak_bytes": held, "reserved_bytes": resident_bytes("VmHWM") - before}
+
+
+def _timed(step: Callable[[], object], core: Core, wanted: int, until: float) -> list[tuple[float, ...]]:
+    """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most twice as many."""
+    timed: list[tuple[float, ...]] = []
+    calm, is_late = 0, False
+    while calm < wanted and len(timed) < MOST_STEPS * wanted and not is_late:
+        if core.patience_s <= 0.0 and len(timed) >= FEWEST_STEPS:
+            break  # cores that stay slow: another visit may find them calm
+        before = core.awaited_s()
+        dist.barrier()
+        start = _clocks()
+        step()
+        dist.barrier()
+        took = [now - then for now, then in zip(_clocks(), start, strict=True)]
+        yard_s = max(before, core.yard_s())
+        timed.append((*took, yard_s))
+        calm += _is_calm(took, yard_s / core.calm_s)
+        is_late = anywhere(time.time() > until)
+    return timed
+
+
+def _is_calm(took: list[float], slowness: float) -> bool:
+    """Whether nothing disturbed a step on any rank; all ranks come to the same answer."""
+    wall_s, cpu_s, machine_s = took
+    own_s, slowest = torch.tensor(cpu_s, dtype=torch.float64), torch.tensor([slowness, wall_s, machine_s])
+    dist.all_reduce(own_s)
+    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    slowness, wall_s, machine_s = slowest.tolist()
+    foreign_share = (machine_s - float(own_s)) / (wall_s * (os.cpu_count() or 1))
+    return slowness <= SLOW_RATIO and foreign_share <= CALM_SHARE
+
+
+def _measured(pieces: list[str], piece_s: float, core: Core) -> list[dict[str, Any]]:
+    """This rank's measurement of every piece while the others measure it too, and the yardstick before or after it."""
+    found = []
+    for text in pieces:
+        before = core.awaited_s()
+        dist.barrier()
+        measurement = bench(TimedPiece.from_json(text), kind=CPU, budget_s=piece_s)
+        found.append({"measurement": asdict(measurement), "yard_s": max(before, core.yard_s())})
+    return found
+
+
+SMALLEST = Model(
+    name="smallest", num_layers=2, hidden=64, ffn_hidden=64, num_heads=2, num_kv_heads=2, head_dim=32, vocab_size=64,
+    moe=MixtureOfExperts(num_experts=2, top_k=1, expert_ffn_hidden=64), moe_layers=(False, True), source="to warm up",
+)  # fmt: skip
+
+
+def warm() -> None:
+    """Load what any training process of this kind has loaded before its model, by training the smallest one."""
+    shard = Shard(micro_batch_size=1, seq_length=64, dtype="float32")
+    part = ModelPart(SMALLEST, shard, range(SMALLEST.num_layers), rank=0, has_embedding=True, has_head=True)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+    tokens = torch.zeros(1, 64, dtype=torch.int64)
+    torch.autograd.backward(part(tokens, tokens))
+    optimizer.step()
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds of this process, CPU seconds of all processes of the machine."""
+    return time.perf_counter(), time.process_time(), busy_s()
+
+
+def _data(piece: TimedPiece, samples: int, number: int, replica: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * number + replica)
+    tokens = torch.randint(0, piece.model.vocab_size, (samples, piece.shard.seq_length + 1), generator=generator)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def _whole(piece: TimedPiece, rank: int) -> ModelPart:
+    layers = range(piece.model.num_layers)
+    return ModelPart(piece.model, piece.shard, layers, rank=rank, has_embedding=True, has_head=True)
+
+
+def _accumulate(
+    part: nn.Module, piece: TimedPiece, microbatches: int, number: int, replica: int, replicas: int = 1
+) -> float:
+    """Forward and backward of every micro-batch; the mean loss. Gradients are those of the mean over `replicas` once
+    these have been added up."""
+    size = piece.shard.micro_batch_size
+    tokens, targets = _data(piece, size * microbatches, number, replica)
+    total = 0.0
+    for x, y in zip(torch.split(tokens, size), torch.split(targets, size), strict=True):
+        loss = part(x, y)
+        torch.autograd.backward(loss / (microbatches * replicas))
+        total += float(loss.detach())
+    return total / microbatches
+
+
+def _data_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    """Replicas: gradients are views of one flat buffer, as in Megatron-Core, which is summed over the ranks after the
+    last micro-batch. Experts that are dealt to the ranks have all their tokens' gradients already."""
+    rank, microbatches, replicas = payload["rank"], payload["microbatches"], knobs["dp"]
+    part = _whole(piece, rank)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+    local = {id(p) for name, p in part.named_parameters() if piece.shard.ep > 1 and _is_expert(name)}
+    gradients = _flat_gradients([p for p in part.parameters() if id(p) not in local])
+
+    def loss_of(number: int) -> float:
+        loss = _accumulate(part, piece, microbatches, number, rank, replicas)
+        dist.all_reduce(gradients)
+        return loss
+
+    return _stepped(optimizer, loss_of)
+
+
+def _stepped(optimizer: torch.optim.Optimizer, loss_of: Callable[[int], float]) -> Callable[[int], float]:
+    """One optimizer step of a number, whose gradients `loss_of` adds to those that were set to 0 in place."""
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_of(number)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def _flat_gradients(parameters: list[nn.Parameter]) -> Tensor:
+    """A buffer whose parts are the parameters' gradients; backward accumulates into them in place."""
+    buffer = torch.zeros(sum(p.numel() for p in parameters))
+    for parameter, part in zip(parameters, torch.split(buffer, [p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    return buffer
+
+
+def _is_expert(name: str) -> bool:
+    return name.endswith(("experts.up", "experts.down"))
+
+
+def _tensor_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    part = _whole(piece, payload["rank"])
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+    return _stepped(optimizer, lambda number: _accumulate(part, piece, payload["microbatches"], number, 0))
+
+
+def _fsdp(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    rank = payload["rank"]
+    part = _whole(piece, rank)
+    mesh = init_device_mesh("cpu", (payload["ranks"],))
+    for layer in part.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(part, mesh=mesh)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def step(number: int) -> float:
+        optimizer.zero_grad()
+        loss = _accumulate(part, piece, payload["microbatches"], number, rank)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+_SINGLE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
+_MULTI = {"interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
+
+
+def _pipeline(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    """torch.distributed.pipelining; stages of equal numbers of layers, looped or V-shaped."""
+    rank, ranks, vpp, microbatches = payload["rank"], payload["ranks"], knobs["vpp"], payload["microbatches"]
+    stages_total = ranks * vpp
+    per_stage = piece.model.num_layers // stages_total
+    indices = [rank + i * ranks for i in range(vpp)]
+    if knobs["schedule"] == "zbv":
+        indices = [rank, 2 * ranks - 1 - rank]
+    parts = [
+        ModelPart(
+            piece.model, piece.shard, range(i * per_stage, (i + 1) * per_stage), rank=rank,
+            has_embedding=i == 0, has_head=i == stages_total - 1,
+        )
+        for i in indices
+    ]  # fmt: skip
+    stages = [PipelineStage(part, i, stages_total, torch.device("cpu")) for part, i in zip(parts, indices, strict=True)]
+    schedule: PipelineScheduleSingle | PipelineScheduleMulti
+    if vpp == 1:
+        schedule = _SINGLE[knobs["schedule"]](stages[0], n_microbatches=microbatches, loss_fn=_given_loss)
+    else:
+        schedule = _MULTI[knobs["schedule"]](list(stages), n_microbatches=microbatches, loss_fn=_given_loss)
+    parameters = [p for part in parts for p in part.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
+    has_first, has_last = 0 in indices, stages_total - 1 in indices
+
+    def step(number: int) -> float:
+        optimizer.zero_grad(set_to_none=False)
+        tokens, targets = _data(piece, piece.shard.micro_batch_size * microbatches, number, 0)
+        losses: list[Tensor] = []
+        inputs = (tokens,) if has_first else ()
+        if has_last:
+            schedule.step(*inputs, target=targets, losses=losses, return_outputs=False, targets=targets)
+        else:
+            schedule.step(*inputs, return_outputs=False, targets=targets)
+        optimizer.step()
+        return float(torch.stack(losses).mean()) if losses else 0.0
+
+    return step
+
+
+def _given_loss(loss: Tensor, _: Tensor) -> Tensor:
+    """The last stage computes the loss itself, so that logits die with their micro-batch."""
+    return loss
+
+
+_PREPARE = {"dp": _data_parallel, "tp": _tensor_parallel, "fsdp": _fsdp, "pp": _pipeline}
