@@ -99,7 +99,7 @@ def test_a_loop_that_was_cut_goes_on_to_the_same_end(run: Path, tmp_path: Path) 
 AGAIN = """
 import sys
 from pathlib import Path
-from tests.learn.test_tune import looped
+from tests.runs.learn.test_tune import looped
 looped(Path(sys.argv[1]), Path(sys.argv[2]), "slowly", trials=6, parallel=int(sys.argv[3]))
 """
 
