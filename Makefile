@@ -27,7 +27,7 @@ help:
 	@echo "make test       set up, run the whole test suite"
 	@echo "make test-full  what takes long: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
 	@echo "make check      ruff, mypy --strict, import layers, fast tests"
-	@echo "make bench      benchmarks of the search, its projections and schedules (docs/dev/performance.md)"
+	@echo "make bench      benchmarks of the search, its projections and schedules (docs/dev/performance_log.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
 
 # The stamp depends on the files that decide what is installed; a second `make run` installs nothing.

@@ -181,7 +181,7 @@ def _pieces(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) 
 
 
 def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]:
-    """Traffic of one layer and micro-batch, as `layer_comm.add_traffic` adds it."""
+    """Traffic of one layer and micro-batch, as `layer_traffic.add_traffic` adds it."""
     operations, formats = layer_operations(job, kind, one), one.state_format
     work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=formats)
     found = layer_traffic(work, kind, job, one)

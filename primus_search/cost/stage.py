@@ -1,6 +1,6 @@
 """Seconds of one micro-batch in every virtual stage: layers, ends, recompute, launches and exposed traffic.
 
-Two tables are enough for any number of candidates. `PieceTable`: one row per distinct layer key, with the seconds of
+Two tables are enough for any number of candidates. Pieces: one row per distinct layer key, with the seconds of
 one layer of each kind, of the embedding, the head and an MTP module. `piece_counts`: how many of those pieces each
 virtual stage of a layout holds. A stage's time is linear in the pieces it holds, so both are sums and gathers.
 """

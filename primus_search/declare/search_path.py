@@ -3,7 +3,7 @@
 A name is looked up in these roots, first hit wins:
     1. the folder in the environment variable PRIMUS_SEARCH_HOME
     2. the current folder
-    3. the data installed with the package (`primus_search/data/`), or the checkout the package runs from
+    3. the data installed with the package, or the checkout the package runs from
     4. for software stacks, the sites that `learn` wrote: `~/.config/primus-search/sites/*.yaml`
 
 Each root has the layout of the repository: hardware/*.yaml, hardware/stacks/*.yaml (each with bases/ below it),

@@ -3,9 +3,9 @@
 A rule says which columns it reads, so that the enumerator can apply it the moment those are known. A rule that
 removes doubles (two rows that mean the same run) says so in its reason.
 
-Sources: Megatron-LM `megatron/training/arguments.py` and `core/transformer/transformer_config.py` (core 0.12-0.15) for
+Sources: Megatron-LM megatron/training/arguments.py and core/transformer/transformer_config.py (core 0.12-0.15) for
 divisibility, interleaving, sequence parallelism with experts and FSDP2 without pipeline; AMD Primus
-`tuning_agent/legality.py` for recompute with split weight gradients and sync-free stages, and its Megatron trainer for
+tuning_agent/legality.py for recompute with split weight gradients and sync-free stages, and its Megatron trainer for
 what sync-free stages 2 and 3 switch on (DeepEP and the turbo grouped GEMM); arXiv:2504.14960 for parallel folding.
 """
 

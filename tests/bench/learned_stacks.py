@@ -1,7 +1,7 @@
 """Software that no file describes: every shipped stack left out in turn and learned again from k of its own runs.
 
     python tests/bench/learned_stacks.py --rows ROWS.csv [--only NAME] [--draws 5] [--ks 0,1]   project, add to ROWS.csv
-    python tests/bench/learned_stacks.py --from ROWS.csv ... --into docs/dev/learning.md        write the tables
+    python tests/bench/learned_stacks.py --from ROWS.csv ... --into docs/dev/learning_log.md        write the tables
 
 For every stack with at least three runs: the stack, the stacks that extend it or copy its numbers ("as NAME") take no
 part. k = 0, 1, 3, 5, 10, 20 of its runs, drawn at random, go to `learn_stack`; the rest are projected with the stack it
@@ -307,7 +307,7 @@ def stack_table(rows: pd.DataFrame) -> Iterator[str]:
 
 
 TABLES_OF = {"rates": rate_table, "memory": memory_table, "stacks": stack_table}
-"""Tables of docs/dev/learning.md, each between comments of its name."""
+"""Tables of docs/dev/learning_log.md, each between comments of its name."""
 
 
 def write_tables(rows: pd.DataFrame, into: Path | None) -> None:

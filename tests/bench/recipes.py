@@ -1,4 +1,4 @@
-"""Published tuned recipes by the user's path: `python tests/bench/recipes.py` writes docs/dev/recipes.md.
+"""Published tuned recipes by the user's path: `python tests/bench/recipes.py` writes docs/dev/recipes_log.md.
 
 The fastest published run of every job (model, devices, sequence, batch, precision) of NVIDIA's performance summaries
 (ids `mb-` and `k1mb-` of the measured tables; `--framework nemo@RELEASE`, their launcher as the container of the run
@@ -38,7 +38,7 @@ from primus_search.values.knobs import KNOBS
 from primus_search.values.measured_run import MeasuredRun, overridden
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA, PAGE = ROOT / "tests" / "oracle" / "data", ROOT / "docs" / "dev" / "recipes.md"
+DATA, PAGE = ROOT / "tests" / "oracle" / "data", ROOT / "docs" / "dev" / "recipes_log.md"
 TABLES = ("training_runs", "unseen_runs", "unseen_runs_2", "unseen_runs_3", "unseen_runs_4", "unseen_runs_5",
           "blind_runs", "blind_trainers", "amd_runs")  # fmt: skip
 RECIPES = ("mb-", "k1mb-")

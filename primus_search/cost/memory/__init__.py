@@ -3,9 +3,9 @@
 share        what one device sees of model and micro-batch       parameters   weights, gradients, optimizer
 activations  what waits for backward, tensor by tensor           logits       head and loss
 buffers      collectives and weight gradients in flight          runtime      context, communicators, slack
-live, ranks  micro-batches and layers each pipeline rank holds   price        bytes of each
-table        all of it over chunks of candidates                 rank_memory  of one candidate, rank by rank
-fit          does it fit, and how surely
+live         micro-batches each pipeline rank holds              price        bytes of each
+chunk_memory all of it over chunks of candidates                 rank_memory  of one candidate, rank by rank
+fit          probability that a candidate fits
 """
 
 from primus_search.cost.memory.activations import layer_activations, saved_tensors

@@ -1,4 +1,4 @@
-"""Where tasks run: this process, a few processes of this machine, or a Ray cluster (`engine_ray`).
+"""Where tasks run: this process, a few processes of this machine, or a Ray cluster (`ray_engine`).
 
 An engine takes tasks and gives back findings in any order. It keeps a bounded number in flight, hands each task the
 cut as it stands when the task is sent, and does a task again when its worker is lost. Since merging does not depend

@@ -22,7 +22,7 @@ TASKS_PER_WORKER = 16
 
 MOST_TASKS = 8192
 """Answers that the driver merges, at a few milliseconds each: a larger space has larger tasks
-(docs/dev/performance.md)."""
+(docs/dev/performance_log.md)."""
 
 ROWS_PER_ANSWER = 20_000
 """Rows that a worker evaluates in the time of an answer in the driver; workers times so many make a task at least."""
