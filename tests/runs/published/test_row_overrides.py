@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.runs.published.test_run_table import LLAMA, outcome_of
 
 from primus_search.base.errors import InputError
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
+from tests.runs.published.test_run_table import LLAMA, outcome_of
 
 ENTRY = """
 - runs: [x-1]
