@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.declare.launch.experiments import Experiment, read_experiment
 from primus_search.declare.presets import shape
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.exploration.trials import Figures, Judge, OwnConfiguration, Values, table_of, values_of, word
-from primus_search.export.experiments import Experiment, read_experiment
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters

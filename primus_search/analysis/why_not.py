@@ -12,14 +12,14 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.axes import AXIS, Reader, Word
+from primus_search.declare.launch.experiments import read_experiment
+from primus_search.declare.launch.megatron import canonical
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.exploration.remedies import single_changes
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, spoken, values_of
-from primus_search.export.experiments import read_experiment
-from primus_search.export.megatron_arguments import canonical
+from primus_search.exploration.trials import Figures, Judge, Trial, Values, values_of
 from primus_search.space import Axis, AxisValue, Enumerator, Space
 from primus_search.space.tokens import axis_name, read_token
-from primus_search.values.candidates import Ints
+from primus_search.values.candidates import Ints, spoken
 from primus_search.values.layout import Layout
 
 MOST_ROWS = 2_000_000

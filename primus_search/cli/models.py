@@ -101,7 +101,7 @@ def _of_experiment(name: str) -> "Model | None":
     from pathlib import Path
 
     from primus_search.base.errors import InputError
-    from primus_search.export.experiments import is_experiment, read_experiment
+    from primus_search.declare.launch.experiments import is_experiment, read_experiment
 
     path = Path(name)
     if not path.is_file() or not is_experiment(path):

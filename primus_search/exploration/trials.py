@@ -17,7 +17,7 @@ from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
 from primus_search.space.context import Cells, GridJob
 from primus_search.space.framework_rules import conditionals_of, rules_of
-from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Recompute
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Recompute, spoken
 from primus_search.values.knobs import KNOB
 
 Values = Mapping[str, AxisValue]
@@ -304,8 +304,3 @@ def said(trial: Trial) -> str:
     asked = [f"{name}={spoken(value)}" for name, value in trial.changes.items() if name not in trial.followed]
     followed = [f"{name}={spoken(trial.changes[name])}" for name in trial.followed]
     return ", ".join(asked) + (f" (with {', '.join(followed)})" if followed else "")
-
-
-def spoken(value: Any) -> str:
-    """A value as people type it after --set."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,11 +8,11 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.hardware_files import load_hardware
+from primus_search.declare.launch.experiments import Experiment, read_experiment
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import presets
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_file import make_space
-from primus_search.export.experiments import Experiment, read_experiment
 from primus_search.space import Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.model import Model

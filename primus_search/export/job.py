@@ -72,8 +72,3 @@ class LaunchJob(Job):
         """The layers of each virtual stage as letters of a layout string, E t m L."""
         layout = Layout.parse(self.row["pipeline_layout"])
         return expand(layout_string(self.model, self.row["pp"] * self.row["vpp"], layout) or "")
-
-
-def sharded(copies: int, ranks: int, alone: str = "fsdp2") -> dict[str, Any]:
-    """The axes of weights in so many copies, each sharded over `ranks`; `alone`: the word of a single copy."""
-    return {"sharding": "hsdp", "shard_group": ranks} if copies > 1 else {"sharding": alone}

@@ -1,36 +1,18 @@
 """Megatron arguments of a candidate, as names with underscores; Primus and Megatron-Bridge share them.
 
-`candidate_settings` writes the axes of a candidate, `candidate_words` reads them back. The sizes of the model are
-written in `megatron_models`; the pattern of a hybrid stack among them says its stages too.
+`candidate_settings` writes the axes of a candidate, `declare.launch.megatron` reads them back. The sizes of the model
+are written in `megatron_models`; the pattern of a hybrid stack among them says its stages too.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare.families.megatron_hybrid import PATTERNS
+from primus_search.declare.launch.contract import setting, settings_of
+from primus_search.declare.launch.megatron import GROUP, LEVELS, group_size
 from primus_search.declare.source import read
-from primus_search.export.job import LaunchJob, sharded
-from primus_search.export.settings import (
-    modules_of,
-    schedule_of,
-    setting,
-    settings_of,
-    whole,
-    word_of,
-    words_of,
-)
+from primus_search.export.job import LaunchJob
 from primus_search.values.knobs import CpComm
-from primus_search.values.layout import BALANCED, EVEN, Layout, expand, layout_string
-from primus_search.values.machine.framework import Framework, Settings
-from primus_search.values.model import Model
-
-LEVELS = "hierarchical_context_parallel_sizes"
-"""Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""
-GROUP = "microbatch_group_size_per_vp_stage"
-MANUAL = "decoder_pipeline_manual_split_list"
-"""Primus: layers of each virtual stage (primus_megatron_module.yaml, patches/args/validate_args_patches.py)."""
 
 
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:
@@ -56,49 +38,6 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     return said | _recompute(job)
 
 
-def group_size(microbatches: int, stages: int) -> int:
-    """Micro-batches per group of Megatron's interleaving where they are no multiple of the stages.
-
-    The smallest N >= stages whose remainder, microbatches mod N, is 0 or at least `stages`.
-    Source: megatron/core/pipeline_parallel/schedules.py:1170.
-    """
-    return next(n for n in range(stages, microbatches + 1) if microbatches % n == 0 or microbatches % n >= stages)
-
-
-def _group(row: Mapping[str, Any], found: Settings, world: int) -> int:
-    """Micro-batches of a group where a file chooses them: 0 for those that interleaving has anyway."""
-    group, pp = row.get("microbatch_group", 0), row["pp"]
-    batch = whole("global_batch_size", found.get("global_batch_size") or 0, least=0)
-    replicas = world // (row.get("tp", 1) * pp * row.get("cp", 1))
-    microbatches = batch // max(row.get("micro_batch_size", 1) * replicas, 1)
-    is_usual = group == pp or (microbatches > pp and microbatches % pp and group == group_size(microbatches, pp))
-    return 0 if row["schedule"] != "interleaved" or is_usual else int(group)
-
-
-def _context(row: Mapping[str, Any], found: Settings, read: set[str]) -> str:
-    """Exchange of context where a file gives the ranks of its levels; one level of a single rank leaves the other.
-
-    Raises ValueError for levels that are no all-to-all of 2, 4, 8 or 16 ranks inside a ring.
-    Source: NVIDIA/TransformerEngine context_parallel.py attn_forward_func_with_cp, which takes two levels.
-    """
-    read.add(LEVELS)
-    word = str(row.get("cp_comm", "stack"))
-    if not CpComm[word.upper()].inner_ranks or row.get("cp", 1) == 1:
-        return word
-    given = found.get(LEVELS) or []
-    sizes = [whole(LEVELS, size, least=1) for size in (given if isinstance(given, list) else str(given).split())]
-    if len(sizes) != 2 or sizes[0] * sizes[1] != row["cp"]:
-        raise ValueError(f"{LEVELS}: {sizes} is no all-to-all and ring of {row['cp']} ranks")
-    if 1 in sizes:
-        return "p2p" if sizes[0] == 1 else "a2a"
-    words = {way.inner_ranks: way.name.lower() for way in CpComm if way.inner_ranks}
-    if sizes[0] not in words:
-        raise ValueError(
-            f"{LEVELS}: an all-to-all of {sizes[0]} ranks inside a ring has no word; known: {sorted(words)}"
-        )
-    return words[sizes[0]]
-
-
 def _recompute(job: LaunchJob) -> dict[str, Any]:
     knobs, row = job.framework.spellings, job.row
     said = setting(knobs["recompute"], row["recompute"])
@@ -107,122 +46,6 @@ def _recompute(job: LaunchJob) -> dict[str, Any]:
         # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.
         said[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
     return said
-
-
-def candidate_words(
-    framework: Framework, found: Settings, model: Model | None, world: int
-) -> tuple[dict[str, Any], set[str]]:
-    """The axes of a candidate that a file's settings give, on `world` devices, and the keys that were read."""
-    row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
-    knobs = framework.spellings
-    row["etp"] = row.get("etp", row.get("tp", 1))
-    row |= _pipeline(framework, found, model, row.get("pp", 1), read)
-    row["microbatch_group"] = _group(row, found, world)
-    row["cp_comm"] = _context(row, found, read)
-    if found.get("recompute_granularity") != "full":
-        row["recompute"] = modules_of("recompute", knobs["recompute"], found, framework.defaults)
-    else:
-        row |= {"recompute": "full"} | _full_recompute(framework, found, _most_layers(row, model))
-    if row.get("sharding") in ("fsdp2", "hsdp", "megatron_fsdp"):
-        copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
-        alone = "fsdp2" if row["sharding"] == "hsdp" else row["sharding"]
-        row |= sharded(copies, world // (row.get("tp", 1) * row["pp"]) // copies, alone)
-    read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key}
-    read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
-    return row, read
-
-
-def _most_layers(row: Mapping[str, Any], model: Model | None) -> int:
-    """Layers of the fullest virtual stage; 0 where they are not known."""
-    if model is None:
-        return 0
-    stages = row["pp"] * row["vpp"]
-    text = layout_string(model, stages, Layout.parse(row["pipeline_layout"]))
-    return max(stage.count("t") for stage in text.split("|")) if text else -(-model.num_layers // stages)
-
-
-def _full_recompute(framework: Framework, found: Settings, most: int) -> dict[str, Any]:
-    """Method and count of full recompute; a count beyond the layers of a virtual stage recomputes all of them.
-
-    Source: megatron/core/transformer/transformer_block.py _checkpointed_forward.
-    """
-    knobs = framework.spellings
-    method = word_of(knobs["recompute_method"], found, framework.defaults) or "uniform"
-    key = knobs["recompute_num_layers"].key
-    count = whole(key, found.get(key) or 1)
-    if (method == "uniform" and count == 1) or (method == "block" and count >= most > 0):
-        count = 0
-    elif most:
-        count = min(count, most)
-    return {"recompute_method": method, "recompute_num_layers": count}
-
-
-def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: int, read: set[str]) -> dict[str, Any]:
-    """Virtual stages, layout and schedule."""
-    layout_key, vpp_key = framework.spellings["pipeline_layout"].key, framework.spellings["vpp"].key
-    others = (*PATTERNS, "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
-              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", MANUAL)  # fmt: skip
-    read |= {layout_key, vpp_key, *others}
-    read |= {key for schedule in framework.schedules.values() for key in schedule.keys}
-    vpp, layout = 1, EVEN
-    letters = next((str(found[key]) for key in PATTERNS if found.get(key)), "")
-    if "|" in letters:
-        text = _layout_of(letters)
-        vpp, layout = max(len(expand(text)) // pp, 1), Layout("string", text=text)
-    elif found.get(layout_key):
-        text = str(found[layout_key])
-        vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
-    elif found.get(MANUAL):
-        counts = [whole(MANUAL, count) for count in found[MANUAL]]
-        vpp, layout = max(len(counts) // pp, 1), Layout("string", text=dealt(counts))
-    else:
-        vpp = _virtual_stages(found, vpp_key, model, pp)
-        first, last = (found.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
-        if first is not None or last is not None:
-            layout = Layout("ends", first and whole("decoder_first_pipeline_num_layers", first),
-                            last and whole("decoder_last_pipeline_num_layers", last))  # fmt: skip
-    if pp == 1 and vpp == 1:
-        layout = EVEN
-    schedule = schedule_of(framework, found, vpp)
-    if schedule is None:
-        raise ValueError(f"no schedule of {framework.title} has these settings with {vpp} virtual stages per rank")
-    return {"pp": pp, "vpp": vpp, "schedule": schedule, "pipeline_layout": str(canonical(layout, model, pp * vpp))}
-
-
-def _layout_of(letters: str) -> str:
-    """The layout of a hybrid pattern, `M-M|*-M/E`: bars between virtual stages, a part for each prediction layer."""
-    main, *predictions = letters.split("/")
-    return dealt([len(stage) for stage in main.split("|")], len(predictions))
-
-
-def dealt(counts: list[int], predictions: int = 0) -> str:
-    """The layout of so many layers on each virtual stage."""
-    return "E" + "|".join("t" * count for count in counts) + "m" * predictions + "L"
-
-
-def _virtual_stages(found: Settings, key: str, model: Model | None, pp: int) -> int:
-    for name in (key, "virtual_pipeline_model_parallel_size"):
-        if found.get(name):
-            return whole(name, found[name])
-    each = found.get("num_layers_per_virtual_pipeline_stage")
-    if not each:
-        return 1
-    layers = whole("num_layers", found["num_layers"]) if found.get("num_layers") else model.num_layers if model else 0
-    if not layers:
-        raise ValueError("num_layers_per_virtual_pipeline_stage needs num_layers or a model")
-    return max(layers // (pp * whole("num_layers_per_virtual_pipeline_stage", each)), 1)
-
-
-def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
-    """The plainest layout that deals the layers in the same way."""
-    if model is None:
-        return layout
-    text = layout_string(model, stages, layout)
-    if not text:
-        return layout
-    parts = text.split("|")
-    ends = Layout("ends", parts[0].count("t"), parts[-1].count("t"))
-    return next((plain for plain in (EVEN, BALANCED, ends) if layout_string(model, stages, plain) == text), layout)
 
 
 @lru_cache

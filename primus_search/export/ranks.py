@@ -9,11 +9,11 @@ from primus_search.base.guards.files import writing
 from primus_search.base.units import GB
 from primus_search.exploration.nearest_legal import nearest_legal
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
-from primus_search.exploration.trials import Broken, Judge, Values, spoken, values_of, word
+from primus_search.exploration.trials import Broken, Judge, Values, values_of, word
 from primus_search.export.job import Inexpressible, LaunchJob
 from primus_search.export.launch_files import LaunchFiles, launch_files
 from primus_search.space import ClusterChoice
-from primus_search.values.candidates import COLUMN_NAMES, Candidates
+from primus_search.values.candidates import COLUMN_NAMES, Candidates, spoken
 from primus_search.values.machine.framework import Framework
 
 PARETO = "pareto"

@@ -3,7 +3,8 @@
 import textwrap
 
 from primus_search.base.units import GB
-from primus_search.exploration.trials import Figures, OwnConfiguration, spoken
+from primus_search.exploration.trials import Figures, OwnConfiguration
+from primus_search.values.candidates import spoken
 
 COLUMNS = 80
 

@@ -9,9 +9,9 @@ from rich.table import Table as RichTable
 from primus_search.analysis.labels import ROUNDING
 from primus_search.analysis.run_comparison import Comparison
 from primus_search.base.units import GB
-from primus_search.exploration.trials import spoken
 from primus_search.report.console import Plain
 from primus_search.report.plain_tables import table
+from primus_search.values.candidates import spoken
 
 MOST_INPUTS = 40
 MOST_SHOWN = 60

@@ -103,7 +103,7 @@ def keep_inputs(space: Space, folder: Path, baseline: Path | None = None) -> Non
     with recorded() as texts:
         again = load_space(space.source, overrides=overrides, environ={}, host_file=host_file)
         if baseline is not None:
-            from primus_search.export.experiments import read_experiment
+            from primus_search.declare.launch.experiments import read_experiment
 
             read_experiment(baseline)
     if fingerprint(again) != fingerprint(space):

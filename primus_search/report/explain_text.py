@@ -17,11 +17,12 @@ from primus_search.analysis.why_not import WhyNot
 from primus_search.base.units import GB, MB
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
-from primus_search.exploration.trials import Figures, Trial, said, spoken, word
+from primus_search.exploration.trials import Figures, Trial, said, word
 from primus_search.report.console import Plain
 from primus_search.report.gantt import terminal
 from primus_search.report.plain_tables import table
 from primus_search.space import AxisValue
+from primus_search.values.candidates import spoken
 
 MS = 1e3
 MOST_RANKS = 8

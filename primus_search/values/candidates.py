@@ -321,3 +321,8 @@ def degrees(candidates: Candidates, *, world: int, global_batch_size: int) -> De
     microbatches = np.maximum(global_batch_size // samples, 1)
     is_whole = (dense * dp == world) & (experts * edp == world) & (samples * microbatches == global_batch_size)
     return Degrees(dp=dp, edp=edp, microbatches=microbatches, is_whole=is_whole)
+
+
+def spoken(value: Any) -> str:
+    """A value as people type it after --set."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

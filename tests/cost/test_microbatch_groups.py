@@ -9,7 +9,7 @@ from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare import load_cluster, load_model
 from primus_search.declare.framework_files import load_framework
-from primus_search.export.megatron_arguments import candidate_words
+from primus_search.declare.launch.megatron import candidate_words
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.workload import Workload

@@ -19,13 +19,13 @@ from primus_search.cli import app
 from primus_search.declare import load_space, make_space
 from primus_search.declare.framework_files import framework_names, load_framework
 from primus_search.declare.hardware_files import load_cluster
+from primus_search.declare.launch.experiments import read_experiment
+from primus_search.declare.launch.megatron import canonical, group_size
 from primus_search.declare.presets import load_preset, shape
 from primus_search.declare.source import parse
 from primus_search.export import Inexpressible, launch_files
-from primus_search.export.experiments import read_experiment
 from primus_search.export.job import LaunchJob
 from primus_search.export.launch_files import STARTED_BY
-from primus_search.export.megatron_arguments import canonical, group_size
 from primus_search.export.ranks import ranks_of
 from primus_search.export.torchtitan_models import model_file
 from primus_search.space import Space

@@ -8,7 +8,7 @@ import pytest
 from primus_search.cost.project import Projector
 from primus_search.declare import load_cluster, load_model, make_space
 from primus_search.declare.framework_files import load_framework
-from primus_search.export.megatron_arguments import candidate_words
+from primus_search.declare.launch.megatron import candidate_words
 from primus_search.runs.learn.logged_run import SaidBeside, measured_run
 from primus_search.runs.learn.readers import read_log
 from primus_search.space import Enumerator

@@ -10,11 +10,12 @@ import tomli_w
 
 from primus_search.base.errors import InputError
 from primus_search.declare.framework_files import load_framework
+from primus_search.declare.launch import torchtitan as reading
+from primus_search.declare.launch.experiments import is_experiment, read_experiment
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.declare.model_files import load_model
 from primus_search.export import shell, torchtitan
 from primus_search.export.experiment_space import fewest_nodes, space_of, start
-from primus_search.export.experiments import is_experiment, read_experiment
 from primus_search.space import Enumerator
 from primus_search.values.machine.framework import Framework
 from tests.support.launched import CLIENTS, MISSING
@@ -185,7 +186,7 @@ def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
         path.write_text(tomli_w.dumps(torchtitan.nested(TITAN_BASE | changes)))
         return what_is_read(path)
 
-    keys = keys_of(load_framework("torchtitan")) | {key: [] for key in torchtitan.READ}
+    keys = keys_of(load_framework("torchtitan")) | {key: [] for key in reading.READ}
     assert lost(keys, TITAN_CONTEXTS, seen) == []
 
 

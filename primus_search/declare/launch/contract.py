@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.base.guards.number_ranges import LARGEST_WHOLE
-from primus_search.exploration.trials import spoken
 from primus_search.space.framework_rules import recompute_parts
-from primus_search.values.candidates import DEFAULTS
+from primus_search.values.candidates import DEFAULTS, spoken
 from primus_search.values.knobs import KNOB, WORDED, Kind, Scope
 from primus_search.values.machine.framework import Framework, Settings, Spelling
 

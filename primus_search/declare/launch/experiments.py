@@ -24,6 +24,9 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.families.megatron_layers import VARIANTS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
+from primus_search.declare.launch import scripts, torchtitan
+from primus_search.declare.launch.contract import OFF, same, settings_of, whole
+from primus_search.declare.launch.megatron import candidate_words, canonical
 from primus_search.declare.megatron_yaml import (
     PRESET_FOLDER,
     experiment_settings,
@@ -35,9 +38,6 @@ from primus_search.declare.megatron_yaml import (
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
 from primus_search.declare.source import Document, Keys, plain, read, shown
-from primus_search.export import megatron, torchtitan
-from primus_search.export.megatron_arguments import candidate_words, canonical
-from primus_search.export.settings import OFF, same, settings_of, whole
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
@@ -185,16 +185,16 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     framework = load_framework("megatron")
     dumped = LOG_ARGUMENT.findall(text)
     found = (
-        {key: _plain(value) for key, value in dumped} if len(dumped) >= LEAST_ARGUMENTS else megatron.settings_in(text)
+        {key: _plain(value) for key, value in dumped} if len(dumped) >= LEAST_ARGUMENTS else scripts.settings_in(text)
     )
-    found |= {ours: found[flag] for ours, flag in megatron.FLAGS.items() if flag in found}
+    found |= {ours: found[flag] for ours, flag in scripts.FLAGS.items() if flag in found}
     found |= {"fp8_format": found["fp8"]} if found.get("fp8") and "fp8_format" not in found else {}
     started = (
-        int(found["world_size"]) if str(found.get("world_size", "")).isdecimal() else megatron.devices_in(text, found)
+        int(found["world_size"]) if str(found.get("world_size", "")).isdecimal() else scripts.devices_in(text, found)
     )
     loaded, problems = (model, ()) if model else _model_of_arguments(path, found)
     row, keys = candidate_words(framework, found, loaded, started or world)
-    keys |= {"nnodes", "nproc_per_node", "world_size", *megatron.FLAGS.values()}
+    keys |= {"nnodes", "nproc_per_node", "world_size", *scripts.FLAGS.values()}
     return _experiment(path, framework, row, found, found, keys, loaded, problems, started)
 
 

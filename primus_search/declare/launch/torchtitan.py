@@ -1,0 +1,120 @@
+"""Candidates from the keys of torchtitan 0.2.2's job file, section and name with a dot."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from primus_search.declare.launch.contract import whole, words_of
+from primus_search.declare.launch.megatron import dealt, sharded
+from primus_search.values.layout import Layout
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
+
+
+def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
+
+
+MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+READ = {
+    "training.local_batch_size", "training.global_batch_size", "training.seq_len", "compile.enable",
+    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree", "compile.components",
+}  # fmt: skip
+
+
+def words(framework: Framework, found: Settings, model: Model | None, world: int) -> tuple[dict[str, Any], set[str]]:
+    """The axes of a candidate that a job file's settings give, on `world` devices, and the keys that were read."""
+    row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
+    knobs, defaults = framework.spellings, framework.defaults
+    pp = row.get("pp", 1)
+    row["sequence_parallel"] = row.get("tp", 1) > 1
+    row |= _pipeline_words(framework, found, model, pp, read)
+    row |= _recompute(framework, found, model, pp * row["vpp"])
+    read |= knobs["recompute"].keys
+    if pp == 1:
+        row["micro_batch_size"] = whole("training.local_batch_size", _get(found, defaults, "training.local_batch_size"))
+    row |= _sharding(found, defaults, row, world)
+    read |= READ
+    components = _get(found, defaults, "compile.components") or []
+    row["loss_fusion"] = bool(_get(found, defaults, "compile.enable")) and "loss" in components
+    return row, read
+
+
+def _get(found: Settings, defaults: Settings, key: str) -> Any:
+    return found.get(key, defaults.get(key))
+
+
+def _recompute(framework: Framework, found: Settings, model: Model | None, stages: int) -> dict[str, Any]:
+    mode = _get(found, framework.defaults, MODE)
+    option = str(_get(found, framework.defaults, OPTION))
+    if mode == "selective" and option == "op":
+        return {"recompute": "op_sac"}
+    if mode == "selective" and option in ("0", "1"):
+        return {"recompute": "full"}
+    if mode == "selective" and option.isdecimal() and model is not None:
+        layers = model.num_layers // stages // int(option)
+        block = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": layers}
+        return block if layers else {"recompute": "none"}
+    if mode in ("none", "full"):
+        return {"recompute": str(mode)}
+    raise ValueError(f"activation_checkpoint: mode {mode} with option {option} is not modelled")
+
+
+def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world: int) -> dict[str, Any]:
+    replicas = whole("data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1))
+    shard = whole("data_parallel_shard_degree", _get(found, defaults, "parallelism.data_parallel_shard_degree"))
+    cp = row.get("cp", 1)
+    ranks = row.get("tp", 1) * cp * row.get("pp", 1)
+    shard = world // (ranks * replicas) if shard < 0 else shard
+    if shard * cp <= 1:
+        return {"sharding": "none"}
+    return sharded(replicas, shard * cp)
+
+
+def _pipeline_words(
+    framework: Framework, found: Settings, model: Model | None, pp: int, read: set[str]
+) -> dict[str, Any]:
+    """Virtual stages, layout and schedule."""
+    key = "parallelism.pipeline_parallel_"
+    first, last = f"{key}first_stage_less_layers", f"{key}last_stage_less_layers"
+    fqns, each = "parallelism.module_fqns_per_model_part", f"{key}layers_per_stage"
+    read |= {first, last, fqns, each, f"{key}schedule", f"{key}microbatch_size"}
+    if pp == 1:
+        return {"vpp": 1, "schedule": "1f1b", "pipeline_layout": "even"}
+    name = str(_get(found, framework.defaults, f"{key}schedule"))
+    schedule = next(
+        (n for n, s in framework.schedules.items() if s.keys[f"{key}schedule"].lower() == name.lower()), None
+    )
+    if schedule is None:
+        raise ValueError(f"{key}schedule: {name} is not modelled; known: {', '.join(framework.schedules)}")
+    stages = pp * framework.schedules[schedule].least
+    less = [whole(k, _get(found, framework.defaults, k)) for k in (first, last)]
+    if found.get(fqns):
+        text = "|".join(_letters(part) for part in found[fqns])
+        return {"vpp": len(found[fqns]) // pp, "schedule": schedule, "pipeline_layout": text}
+    if found.get(each) and model is not None:
+        stages = -(-(model.num_layers + sum(less)) // whole(each, found[each], least=1))
+    layout = "even" if model is None else str(_split(model.num_layers, stages, *less))
+    return {"vpp": max(stages // pp, 1), "schedule": schedule, "pipeline_layout": layout}
+
+
+def _letters(modules: list[str]) -> str:
+    text = "E" if "tok_embeddings" in modules else ""
+    text += "t" * sum(module.startswith("layers.") for module in modules)
+    return text + ("L" if "output" in modules else "")
+
+
+def _split(layers: int, stages: int, first: int, last: int) -> Layout:
+    """The layers of each stage as torchtitan deals them: embedding and head count as so many layers.
+
+    Source: torchtitan/distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
+    """
+    each, extra = divmod(layers + first + last, stages)
+    counts = [each + (stage < extra) for stage in range(stages)]
+    counts[0], counts[-1] = counts[0] - first, counts[-1] - last
+    if len(set(counts)) == 1:
+        return Layout("even")
+    return Layout("string", text=dealt(counts))
