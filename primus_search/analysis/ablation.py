@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.analysis.kept_rows import Kept
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, word
 from primus_search.values.candidates import Bools
 from primus_search.values.knobs import KNOB, KNOBS
@@ -47,14 +48,14 @@ def ablations(judge: Judge, base: Values, figures: Figures, kept: Kept) -> list[
 
 
 def _ablation(judge: Judge, base: Values, figures: Figures, kept: Kept, knob: str) -> Ablation:
-    off = KNOB[knob].off
+    off, rate = KNOB[knob].off, figures.expected_tokens_per_s_per_gpu
     alone = judge.try_out(base, {knob: off})
-    gain = figures.tokens_per_s_per_gpu / alone.figures.tokens_per_s_per_gpu - 1.0 if alone.figures else None
+    gain = rate / alone.figures.expected_tokens_per_s_per_gpu - 1.0 if alone.figures else None
     row = kept.best(_without(knob, word(knob, off)))
-    tuned = figures.tokens_per_s_per_gpu / row["tokens_per_s_per_gpu"] - 1.0 if row else None
-    # Every row that was not kept is slower than the slowest that was.
+    tuned = rate / row[RATE] - 1.0 if row else None
+    # No row that was not kept expects more than the slowest projection of those that were.
     is_beyond = row is None and kept.is_exact and off in judge.space.axis(knob).values
-    least = figures.tokens_per_s_per_gpu / kept.slowest - 1.0 if is_beyond else None
+    least = rate / kept.slowest - 1.0 if is_beyond else None
     return Ablation(
         knob=knob,
         used=word(knob, base[knob]),

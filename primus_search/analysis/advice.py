@@ -128,7 +128,7 @@ class _Patient:
     def _remedy(self, what: str, trial: Trial, is_in_space: bool) -> Remedy:
         gain = None
         if trial.figures is not None:
-            gain = trial.figures.tokens_per_s_per_gpu / self.figures.tokens_per_s_per_gpu - 1.0
+            gain = trial.figures.expected_tokens_per_s_per_gpu / self.figures.expected_tokens_per_s_per_gpu - 1.0
         return Remedy(what=what, trial=trial, gain=gain, is_in_space=is_in_space)
 
 

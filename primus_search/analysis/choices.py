@@ -16,13 +16,13 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
 from primus_search.declare.source import did_you_mean
+from primus_search.exploration.expected import RATE
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 Row = Mapping[str, Any]
 
-RATE = "expected_tokens_per_s_per_gpu"
 CLOSE = 0.02
 """Share of the best rate that the simplest candidate may lose."""
 REPEATS = 4

@@ -100,7 +100,8 @@ class Explained:
 
     @cached_property
     def figures(self) -> Figures:
-        return figures_of(self.projection, 0)
+        share = self.judge.expected_shares(self.one, self.projection)
+        return figures_of(self.projection, 0, float(share[0]))
 
     @property
     def is_lost(self) -> bool:
@@ -170,8 +171,8 @@ def as_data(e: Explained) -> dict[str, Any]:
         "configuration": {name: e.row[name] for name in COLUMN_NAMES}
         | {"dp": e.figures.dp, "microbatches": e.figures.microbatches},
         "tokens_per_s_per_gpu": e.figures.tokens_per_s_per_gpu,
-        "tokens_per_s_per_gpu_low": float(e.confidence.low[0]),
-        "tokens_per_s_per_gpu_high": float(e.confidence.high[0]),
+        "tokens_per_s_per_gpu_low": e.row["tokens_per_s_per_gpu_low"],
+        "tokens_per_s_per_gpu_high": e.row["tokens_per_s_per_gpu_high"],
         "interval_runs": int(e.confidence.runs[0]),
         "ties_with_best": e.row["ties_with_best"],
         "fit_probability": e.row["fit_probability"],

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primus_search.analysis.choices import RATE, is_on_cluster_of
+from primus_search.analysis.choices import is_on_cluster_of
 from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.memory.fit import FITS, room_for_surety_bytes
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.remedies import cheapest_saving
 from primus_search.exploration.result import MEASURED
 from primus_search.exploration.trials import Judge, said, values_of
@@ -22,7 +23,7 @@ class HeldBack:
     rank           place in ranking.csv, from 1     gain    of the expected rate over the first row's, 0.012
     saving_bytes   less memory with which it FITS
     remedy         the fastest single change that saves so much, in words; empty where none does
-    remedy_change  of the projected rate against the first row's with it, -0.03
+    remedy_change  of the expected rate against the first row's with it, -0.03
     """
 
     rank: int
@@ -56,12 +57,12 @@ def held_back(rows: Sequence[Row], judge: Judge) -> HeldBack | None:
     saving = max(row["memory_bytes"] - sure_bytes, -row["headroom_bytes"])
     own, least = (values_of(Candidates.from_words({n: one[n] for n in COLUMN_NAMES})) for one in (row, first))
     found = cheapest_saving(judge, own, saving)
-    rate = judge.project([least])[0].tokens_per_s_per_gpu
+    rate = judge.project([least])[0].expected_tokens_per_s_per_gpu
     return HeldBack(
         rank=place + 1,
         row=row,
         gain=row[RATE] / first[RATE] - 1.0,
         saving_bytes=saving,
         remedy="" if found is None else said(found[0]),
-        remedy_change=0.0 if found is None else found[1].tokens_per_s_per_gpu / rate - 1.0,
+        remedy_change=0.0 if found is None else found[1].expected_tokens_per_s_per_gpu / rate - 1.0,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import FIGURES, RUN
 from primus_search.exploration.run_folder.candidates_file import numbers_of, of_cluster, read_kept
 from primus_search.values.candidates import COLUMN_NAMES, Bools
@@ -49,13 +50,16 @@ class Kept:
 
     @cached_property
     def speed(self) -> NDArray[np.float64]:
-        """tokens/s/GPU of every row."""
-        return np.asarray(self.column("tokens_per_s_per_gpu"), dtype=np.float64)
+        """Expected tokens/s/GPU of every row."""
+        return np.asarray(self.column(RATE), dtype=np.float64)
 
     @property
     def slowest(self) -> float:
-        """tokens/s/GPU of the slowest row kept; 0 without rows."""
-        return float(self.speed.min()) if len(self) else 0.0
+        """Projected tokens/s/GPU of the slowest row kept, more than any row that was not kept expects; 0 without rows.
+
+        Rows are cut by their projection and then by their expected rate, which is never above it.
+        """
+        return float(np.asarray(self.column("tokens_per_s_per_gpu")).min()) if len(self) else 0.0
 
     @cached_property
     def may_run(self) -> Bools:

@@ -11,9 +11,8 @@ import numpy as np
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.launch.experiments import Experiment, read_experiment
 from primus_search.declare.presets import shape
-from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import ClusterResult, SearchResult
-from primus_search.exploration.trials import Figures, Judge, OwnConfiguration, Values, table_of, values_of, word
+from primus_search.exploration.trials import Figures, Judge, OwnConfiguration, Values, values_of, word
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
@@ -45,10 +44,10 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
         return said
     figures = judge.project([own])[0]
     best = values_of(found.ranking.candidates, 0)
-    winner = judge.project([best])[0]
-    said = replace(said, figures=figures, behind=1.0 - figures.tokens_per_s_per_gpu / winner.tokens_per_s_per_gpu)
+    winner, rate = judge.project([best])[0], figures.expected_tokens_per_s_per_gpu
+    said = replace(said, figures=figures, behind=1.0 - rate / winner.expected_tokens_per_s_per_gpu)
     if figures.fits:
-        rank, is_exact = _rank(found, judge, _expected(judge, table_of([own]))[0])
+        rank, is_exact = _rank(found, judge, rate)
         said = replace(said, rank=rank, is_rank_exact=is_exact)
     pair, with_pair = _best_pair(judge, own, best, figures)
     return replace(said, pair=pair, pair_figures=with_pair)
@@ -79,7 +78,7 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
 def _expected(judge: Judge, table: Candidates) -> Floats:
     """Expected tokens/s/GPU of every row."""
     projection = judge.projector.project(table)
-    return projection.tokens_per_s_per_gpu * expected_shares(judge.projector, table, projection)
+    return projection.tokens_per_s_per_gpu * judge.expected_shares(table, projection)
 
 
 def _rank(found: ClusterResult, judge: Judge, rate: float) -> tuple[int, bool]:
@@ -115,12 +114,12 @@ def _best_pair(judge: Judge, own: Values, best: Values, before: Figures) -> tupl
             head = "schedule" if name in PIPELINE else KNOB[name].detail_of or name
             groups[head] = (*groups.get(head, ()), name)
     found: tuple[Values, Figures, tuple[str, ...]] | None = None
-    least = (before.fits, before.tokens_per_s_per_gpu)
+    least = (before.fits, before.expected_tokens_per_s_per_gpu)
     for heads in [*combinations(groups, 2), *((one,) for one in groups)]:
         names = [name for head in heads for name in groups[head]]
         trial = judge.try_out(own, {name: best[name] for name in names}, may_follow=False)
-        if trial.figures is not None and (trial.fits, trial.figures.tokens_per_s_per_gpu) > least:
-            least = trial.fits, trial.figures.tokens_per_s_per_gpu
+        if trial.figures is not None and (trial.fits, trial.figures.expected_tokens_per_s_per_gpu) > least:
+            least = trial.fits, trial.figures.expected_tokens_per_s_per_gpu
             found = trial.values, trial.figures, tuple(trial.changes)
     if found is None:
         return {}, None

@@ -11,6 +11,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError
 from primus_search.base.units import GB
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.exploration.trials import Judge, Values, values_of, word
 from primus_search.space import ClusterChoice, Space
@@ -32,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedFigure:
-    """What one group of inputs did to A's winner: tokens/s/GPU before and after; None where it is not legal then."""
+    """What one group of inputs did to A's winner: expected tokens/s/GPU before and after; None: not legal then."""
 
     group: str
     before: float
@@ -72,7 +73,7 @@ def compare(a: SavedRun, b: SavedRun) -> Comparison:
     try:
         inputs += _spaces(a.space, a.cluster(1), b.space, b.cluster(1))
         moved, today = _attribution(a, b)
-        recorded = (float(a.ranking[0]["tokens_per_s_per_gpu"]), today)
+        recorded = (float(a.ranking[0][RATE]), today)
     except InputError as error:
         unexplained = f"cannot attribute the difference: {error}"
     best_a, best_b = a.ranking[0], b.ranking[0]
@@ -88,7 +89,16 @@ def compare(a: SavedRun, b: SavedRun) -> Comparison:
     )
 
 
-SHOWN = ("tokens_per_s_per_gpu", "tokens_per_s", "step_s", "memory_bytes", "headroom_bytes", "bubble_ratio", "mfu")
+SHOWN = (
+    RATE,
+    "tokens_per_s_per_gpu",
+    "tokens_per_s",
+    "step_s",
+    "memory_bytes",
+    "headroom_bytes",
+    "bubble_ratio",
+    "mfu",
+)
 
 
 def _figures(a: SavedRun, b: SavedRun) -> dict[str, tuple[float, float]]:
@@ -188,7 +198,7 @@ def _attribution(a: SavedRun, b: SavedRun) -> tuple[list[MovedFigure], float]:
 
 
 def _speed(space: Space, cluster: Cluster, values: Values) -> float | None:
-    """tokens/s/GPU of one configuration; None where the rules forbid it there."""
+    """Expected tokens/s/GPU of one configuration; None where the rules forbid it there."""
     # Constraints and memory margins say what may be chosen, not how fast it is.
     judge = Judge(replace(space, constraints=()), ClusterChoice(cluster=cluster))
-    return None if judge.broken(values) else judge.project([values])[0].tokens_per_s_per_gpu
+    return None if judge.broken(values) else judge.project([values])[0].expected_tokens_per_s_per_gpu

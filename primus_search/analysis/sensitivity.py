@@ -19,7 +19,7 @@ DOUBLED = frozenset(knob.name for knob in KNOBS if knob.is_doubled)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """One step away on one axis. `behind`: share of tokens/s lost (negative: faster); None where it is not legal."""
+    """One step away on one axis. `behind`: share of expected tokens/s lost (negative: faster); None: not legal."""
 
     axis: str
     trial: Trial
@@ -39,7 +39,7 @@ def steps(judge: Judge, base: Values, figures: Figures) -> list[Neighbour]:
                 continue  # the axis does not matter here
             behind = None
             if trial.figures is not None:
-                behind = 1.0 - trial.figures.tokens_per_s_per_gpu / figures.tokens_per_s_per_gpu
+                behind = 1.0 - trial.figures.expected_tokens_per_s_per_gpu / figures.expected_tokens_per_s_per_gpu
             found.append(Neighbour(axis=axis, trial=trial, is_in_space=is_in_space, behind=behind))
     return found
 

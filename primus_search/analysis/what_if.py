@@ -8,7 +8,6 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
 from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
 from primus_search.space import ClusterChoice, Space
@@ -60,10 +59,16 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
     if legal:
         table = table_of([every[i] for i in legal])
         projection = there.projector.project(table)
-        step_s = without_noise(projection.step.total / expected_shares(there.projector, table, projection))
+        shares = there.expected_shares(table, projection)
+        step_s = without_noise(projection.step.total / shares)
         order = [int(i) for i in np.argsort(step_s, kind="stable") if projection.fits[i]]
         ranking = [
-            MovedRow(rank=place, was=numbers[legal[i]], figures=figures_of(projection, i), row=rows[legal[i]])
+            MovedRow(
+                rank=place,
+                was=numbers[legal[i]],
+                figures=figures_of(projection, i, float(shares[i])),
+                row=rows[legal[i]],
+            )
             for place, i in enumerate(order, start=1)
         ]
     return WhatIf(

@@ -15,11 +15,12 @@ from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.launch.experiments import read_experiment
 from primus_search.declare.launch.megatron import canonical
 from primus_search.declare.source import Document, did_you_mean, parse
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.remedies import single_changes
 from primus_search.exploration.trials import Figures, Judge, Trial, Values, values_of
 from primus_search.space import Axis, AxisValue, Enumerator, Space
 from primus_search.space.tokens import axis_name, read_token
-from primus_search.values.candidates import Ints, spoken
+from primus_search.values.candidates import Candidates, Ints, spoken
 from primus_search.values.layout import Layout
 
 MOST_ROWS = 2_000_000
@@ -139,11 +140,11 @@ def _chance(judge: Judge, narrowed: Space) -> Chance:
         if figures is not None and figures.fits and not fits.any():
             continue
         if figures is not None and figures.fits:
-            rows = rows[judge.projector.bound(candidates.take(rows)) <= figures.step_s]
+            rows = rows[judge.projector.bound(candidates.take(rows)) <= figures.expected_step_s]
         if not len(rows):
             continue
-        steps = judge.projector.project(candidates.take(rows)).step.total
-        every = ((int(at), judge.figures(candidates.take(rows[at : at + 1]))[0]) for at in np.argsort(steps))
+        order = _by_expected_step(judge, candidates.take(rows))
+        every = ((int(at), judge.figures(candidates.take(rows[at : at + 1]))[0]) for at in order)
         # Few were shown not to fit; the fastest of the others is the first or close to it.
         top, found = next(((at, one) for at, one in every if one.fits or not fits.any()), (0, None))
         if found is None:
@@ -161,6 +162,18 @@ def _chance(judge: Judge, narrowed: Space) -> Chance:
     )
 
 
+def _by_expected_step(judge: Judge, table: Candidates) -> Ints:
+    """Rows by expected step; those whose projection alone is slower than the first's, by that, behind the others."""
+    projection = judge.projector.project(table)
+    step_s = projection.step.total
+    first = np.argsort(step_s)[:1]
+    shares = expected_shares(judge.projector, table.take(first), step_s[first])
+    close = np.flatnonzero(step_s <= step_s[first] / shares)
+    expected_s = step_s / np.max(shares)
+    expected_s[close] = step_s[close] / expected_shares(judge.projector, table.take(close), step_s[close])
+    return np.argsort(expected_s, kind="stable")
+
+
 def _rank(figures: Figures) -> tuple[bool, float]:
-    """Fitting rows by time, the others by the bytes they miss."""
-    return (not figures.fits, figures.step_s if figures.fits else -figures.headroom_bytes)
+    """Fitting rows by expected time, the others by the bytes they miss."""
+    return (not figures.fits, figures.expected_step_s if figures.fits else -figures.headroom_bytes)

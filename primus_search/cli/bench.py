@@ -32,6 +32,7 @@ def bench(
     from primus_search.base.errors import InputError, Problem
     from primus_search.base.units import GB
     from primus_search.cli.output.written_files import must_exist
+    from primus_search.exploration.expected import RATE
     from primus_search.exploration.revalidation import top_up
     from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.measure.revalidate import MODES
@@ -48,7 +49,7 @@ def bench(
         return
     names = [short(row) for row in rows]
     for rank, (name, row) in enumerate(zip(names, rows, strict=True), start=1):
-        figures = f"{row['tokens_per_s_per_gpu']:10,.0f} tokens/s/GPU {row['memory_bytes'] / GB:8.2f} GB"
+        figures = f"{row[RATE]:10,.0f} tokens/s/GPU {row['memory_bytes'] / GB:8.2f} GB"
         evidence = f"time {row['time_evidence']}, memory {row['memory_evidence']}"
         typer.echo(f"{rank:3d}  {name:{max(map(len, names))}s} {figures}  {evidence}")
     for note in notes:

@@ -43,6 +43,7 @@ def next(
     import numpy as np
 
     from primus_search.cost.memory.fit import FITS
+    from primus_search.exploration.expected import RATE
     from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
     from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs
     from primus_search.values.candidates import joined
@@ -53,13 +54,14 @@ def next(
         raise InputError([Problem(f"--framework {framework}", f"is no framework of a log; known: {known}")])
     saved = opened(run)
     cluster = saved.cluster(1)
+    world = cluster.cluster.world
     ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster]
     surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
     ranks = (surely or ranks)[:MOST_ROWS]
     advice = next_runs(
         Job(saved.space.model, cluster.cluster, saved.space.workload),
         joined([saved.candidate(rank) for rank in ranks]),
-        np.array([float(saved.row(rank)["step_s"]) for rank in ranks]),
+        np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
         _known(runs),
         framework=framework,
         count=count,

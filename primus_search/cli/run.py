@@ -168,7 +168,7 @@ def _print(result: "SearchResult", view: "View") -> None:
     if result.baseline is not None:
         from primus_search.report.baseline_text import baseline_lines
 
-        for line in baseline_lines(result.baseline, float(result.ranking.projection.tokens_per_s_per_gpu[0])):
+        for line in baseline_lines(result.baseline, result.best.best_tokens_per_s_per_gpu):
             typer.echo(line)
 
 

@@ -11,15 +11,18 @@ import numpy as np
 
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.values.candidates import Candidates, Floats, joined
 from primus_search.values.machine.stack import Stack
 
+RATE = "expected_tokens_per_s_per_gpu"
+"""Column that rows are compared and sorted by. `tokens_per_s_per_gpu` beside it is the projection, where every switch
+gives what the cost model says; the ends of the 90 % interval are those of the expected rate."""
 
-def expected_shares(projector: Projector, table: Candidates, projection: Projection) -> Floats:
-    """Expected over projected rate of every row, at most 1."""
+
+def expected_shares(projector: Projector, table: Candidates, projected_s: Floats) -> Floats:
+    """Expected over projected rate of every row, at most 1; `projected_s`: seconds of their projected steps."""
     job = projector.job
     evidence = _evidence(job.stack)
     measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
@@ -27,7 +30,7 @@ def expected_shares(projector: Projector, table: Candidates, projection: Project
     shares: Floats = np.ones(len(table))
     if len(rows):
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
-        shares[rows] = evidence.expected_share(job.model, without_noise(projection.step.total[rows]), step_s)
+        shares[rows] = evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)
     return shares
 
 

@@ -25,7 +25,15 @@ from primus_search.exploration.run_folder.journal import Journal
 from primus_search.space import Space
 
 KEEP = 100_000
-"""Rows kept in `candidates.parquet`; the exact best of the whole space."""
+"""Rows kept in `candidates.parquet`."""
+LEAST_RANKED = KEEP
+"""Rows that are ranked at least, whatever is kept of them: the search cuts by projection, a ranking is by expected
+rate."""
+
+UNPROVEN = (
+    "the {:,} best candidates by projection were compared by their expected rate; others may be within the noise of "
+    "the recommendation (--keep with more rows looks further)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +42,7 @@ class Options:
 
     engine       auto, local or ray             workers  0: all cores of this machine, or of the Ray cluster
     ray_address  of a running cluster, or "" for a private one
-    keep         rows kept of the whole space   resume   continue what the run folder's journal holds
+    keep         rows written of each ranking   resume   continue what the run folder's journal holds
     """
 
     engine: str = "auto"
@@ -53,7 +61,7 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
     """
     options = options or Options()
     started, began = time.perf_counter(), time.process_time()
-    funnel = Funnel(space, max(options.keep, space.search.top_k))
+    funnel = Funnel(space, max(options.keep, LEAST_RANKED))
     refuse_empty(funnel)
     setup_s = time.process_time() - began
 
@@ -76,6 +84,7 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
         raise Interrupted(collected.interrupted_by)
     refuse_unfit(funnel, collected.findings)
     clusters = ranked(funnel, collected)
+    unproven = () if all(found.is_proven for found in clusters) else (UNPROVEN.format(funnel.keep),)
     return SearchResult(
         space=space,
         clusters=clusters,
@@ -90,8 +99,9 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
         seconds=time.perf_counter() - started,
         peak_rss_bytes=peak_rss_bytes(),
         sampler_check=collected.sampler_check,
-        notes=collected.notes,
+        notes=(*collected.notes, *unproven),
         interrupted_by=collected.interrupted_by,
+        keep=max(options.keep, space.search.top_k),
     )
 
 

@@ -7,6 +7,7 @@ from functools import reduce
 import numpy as np
 
 from primus_search.base.errors import InputError, NothingFits, Problem
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
@@ -43,13 +44,15 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
     removed = Counter(enumerator.removed)
     removed.update(found.removed)
     order = list(enumerator.reasons)
+    ranking = _ranking(every, shortlist.top.indices, least)
     return ClusterResult(
         choice=funnel.space.clusters[cluster],
         raw=enumerator.raw_size,
         legal=found.legal,
         feasible=found.feasible,
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
-        ranking=_ranking(every, shortlist.top.indices, least),
+        ranking=ranking,
+        is_proven=len(shortlist.top) < funnel.keep or _none_was_cut(ranking),
         frontier=_by_memory(every, shortlist.frontier.indices, least),
         leaders=_by_step(every, shortlist.grouped.rows.indices, least),
     )
@@ -71,7 +74,7 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
         indices=numbers,
         candidates=candidates,
         projection=projection,
-        expected_shares=expected_shares(projector, candidates, projection),
+        expected_shares=expected_shares(projector, candidates, projection.step.total),
     )
 
 
@@ -79,6 +82,13 @@ def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTab
     """Those of some rows that fit surely enough, the recommendation first."""
     found = _by_step(every, indices, least_fit)
     return found if found.take(np.arange(min(1, len(found)))).is_sure.all() else found.take(found.order)
+
+
+def _none_was_cut(ranking: RankingTable) -> bool:
+    """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
+    fit = np.flatnonzero(ranking.is_sure)
+    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf)
+    return bool(len(fit)) and bool(slowest <= ranking.expected_rate[fit].max() * (1.0 - TIE))
 
 
 def _by_step(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:

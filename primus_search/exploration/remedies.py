@@ -24,7 +24,7 @@ def single_changes(judge: Judge, values: Values, *, keep: frozenset[str] = froze
     if spare >= 0:
         yield f"memory_margin={spare / hbm:.3f} instead of {margin}"
     fitting = [(trial, figures) for trial, figures in _tried(judge, values, keep) if figures.fits]
-    fitting.sort(key=lambda pair: pair[1].step_s)
+    fitting.sort(key=lambda pair: pair[1].expected_step_s)
     yield from dict.fromkeys(said(trial) for trial, _ in fitting)
     yield from _more_nodes(judge, values)
 
@@ -41,7 +41,7 @@ def cheapest_saving(judge: Judge, values: Values, least_bytes: float) -> tuple[T
     """The fastest legal single change that takes so many bytes less, with its figures; None where none does."""
     needed = float(judge.projector.memory_bytes(table_of([values]))[0])  # projected, as that of the changes is
     saving = [pair for pair in _tried(judge, values, frozenset()) if needed - pair[1].memory_bytes >= least_bytes]
-    return min(saving, key=lambda pair: pair[1].step_s, default=None)
+    return min(saving, key=lambda pair: pair[1].expected_step_s, default=None)
 
 
 def _tried(judge: Judge, values: Values, keep: frozenset[str]) -> list[tuple[Trial, Figures]]:

@@ -17,7 +17,7 @@ from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
+from primus_search.exploration.expected import RATE, UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.exploration.trials import OwnConfiguration
@@ -91,7 +91,7 @@ class RankingTable:
     @cached_property
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties with the recommendation of every row."""
-        sure, rate, was_run = self._projected_confidence, self.projection.tokens_per_s_per_gpu, self._is_timed_by(RUN)
+        sure, rate, was_run = self._projected_confidence, self.expected_rate, self._is_timed_by(RUN)
         low, high = (rate * np.exp(sign * DEVIATIONS_TO_END * RUN_NOISE) for sign in (-1.0, 1.0))
         may_run = np.ones(len(self), np.bool_) if self.is_lost.all() else ~self.is_lost
         was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
@@ -99,8 +99,8 @@ class RankingTable:
         first = np.isin(np.arange(len(self)), self.order[:1])
         return replace(
             sure,
-            low=np.where(was_run, low, sure.low),
-            high=np.where(was_run, high, sure.high),
+            low=np.where(was_run, low, sure.low * self.expected_shares),
+            high=np.where(was_run, high, sure.high * self.expected_shares),
             fits=self.fits,
             ties_with_best=comparable & ties_with_best(self.expected_rate, first),
         )
@@ -240,7 +240,7 @@ FIGURES: Mapping[str, Callable[[RankingTable], Ints | Floats | Bools]] = {
     "microbatches": lambda table: table.projection.microbatches,
     "tokens_per_s": lambda table: table.projection.tokens_per_s,
     "tokens_per_s_per_gpu": lambda table: table.projection.tokens_per_s_per_gpu,
-    "expected_tokens_per_s_per_gpu": lambda table: table.expected_rate,
+    RATE: lambda table: table.expected_rate,
     "tokens_per_s_per_gpu_low": lambda table: table.confidence.low,
     "tokens_per_s_per_gpu_high": lambda table: table.confidence.high,
     "ties_with_best": lambda table: table.confidence.ties_with_best,
@@ -270,7 +270,8 @@ class ClusterResult:
 
     raw        size of the grid          legal     rows that no rule removed
     feasible   rows that fit in memory   removed   rows per rule, in the order rules are asked
-    leaders    the best rows of each parallel layout and precision, by step; those of the ranking among them
+    leaders    the best rows of each parallel layout and precision, by expected rate; those of the ranking among them
+    is_proven  no row that was not kept could have been recommended: all of them are projected slower than that
     """
 
     choice: ClusterChoice
@@ -281,10 +282,12 @@ class ClusterResult:
     ranking: RankingTable
     frontier: RankingTable
     leaders: RankingTable
+    is_proven: bool = True
 
     @property
     def best_tokens_per_s_per_gpu(self) -> float:
-        return float(self.ranking.projection.tokens_per_s_per_gpu[0]) if len(self.ranking) else 0.0
+        """Expected rate of the recommendation; 0 where nothing fits."""
+        return float(self.ranking.expected_rate[0]) if len(self.ranking) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +313,7 @@ class SearchResult:
     interrupted_by          number of the signal that ended the search early, or 0
     baseline                what somebody runs now, beside the winner; None where nobody said
     seconds                 wall time of the search
+    keep                    rows of each cluster's ranking that the run folder keeps; 0: all of them
     """
 
     space: Space
@@ -329,6 +333,7 @@ class SearchResult:
     interrupted_by: int = 0
     baseline: OwnConfiguration | None = None
     labels: tuple[str, ...] = field(default=())
+    keep: int = 0
 
     def __repr__(self) -> str:
         return f"<SearchResult {self.space.name}: {self.legal:,} legal, {self.feasible:,} fit, {self.method}>"
@@ -407,9 +412,7 @@ class SearchResult:
                     row != first,
                     row["memory_verdict"] == OUT_OF_MEMORY,
                     row["time_evidence"] != MEASURED,
-                    -row[self.space.search.objective]
-                    * row["expected_tokens_per_s_per_gpu"]
-                    / row["tokens_per_s_per_gpu"],
+                    -row[RATE] * (row[self.space.search.objective] / row["tokens_per_s_per_gpu"]),
                 )
             )
         return rows[:most]
@@ -448,6 +451,7 @@ def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:
 class Rung:
     """One line of a scaling table: the best candidate of one cluster.
 
+    tokens_per_s, tokens_per_s_per_gpu   expected, as rows are ranked
     efficiency     tokens/s/GPU over that of the smallest cluster of the ladder
     goodput        share of the time that trains (`goodput.py`), checkpoint_share, redone_share, restart_share the rest
     days, gpu_hours, cost_USD   for the token budget at that goodput; hours and cost include spare nodes; 0 without a

@@ -209,7 +209,7 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
         indices=np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64),
         candidates=candidates,
         projection=projection,
-        expected_shares=expected_shares(projector, candidates, projection),
+        expected_shares=expected_shares(projector, candidates, projection.step.total),
     )
     return table.take(table.order)
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
+from primus_search.exploration.expected import RATE, expected_shares
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
 from primus_search.space.context import Cells, GridJob
 from primus_search.space.framework_rules import conditionals_of, rules_of
-from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Recompute, spoken
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Recompute, spoken
 from primus_search.values.knobs import KNOB
 
 Values = Mapping[str, AxisValue]
@@ -39,8 +40,12 @@ class Broken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the projection says of one configuration; parts in seconds and bytes, largest total first on demand."""
+    """Figures of one configuration; parts in seconds and bytes.
 
+    expected_tokens_per_s_per_gpu  what configurations are compared by; tokens_per_s_per_gpu, step_s: projected
+    """
+
+    expected_tokens_per_s_per_gpu: float
     tokens_per_s_per_gpu: float
     step_s: float
     memory_bytes: float
@@ -55,6 +60,11 @@ class Figures:
     @property
     def fits(self) -> bool:
         return self.headroom_bytes >= 0.0
+
+    @property
+    def expected_step_s(self) -> float:
+        """Seconds of a step at the expected rate."""
+        return self.step_s * self.tokens_per_s_per_gpu / self.expected_tokens_per_s_per_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +114,11 @@ def table_of(rows: Sequence[Values]) -> Candidates:
     return Candidates.table(schedules=schedules, layouts=layouts, **columns)  # type: ignore[arg-type]
 
 
-def figures_of(projection: Projection, row: int) -> Figures:
-    """One row of a projection."""
+def figures_of(projection: Projection, row: int, expected_share: float = 1.0) -> Figures:
+    """One row of a projection; expected_share: of its expected rate over the projected one."""
     p = projection
     return Figures(
+        expected_tokens_per_s_per_gpu=float(p.tokens_per_s_per_gpu[row]) * expected_share,
         tokens_per_s_per_gpu=float(p.tokens_per_s_per_gpu[row]),
         step_s=float(p.step.total[row]),
         memory_bytes=float(p.memory.total[row]),
@@ -149,7 +160,7 @@ class OwnConfiguration:
         data = asdict(self)
         for name in ("figures", "pair_figures"):
             one = data[name]
-            data[name] = one and {key: one[key] for key in ("tokens_per_s_per_gpu", "step_s", "memory_bytes")}
+            data[name] = one and {key: one[key] for key in (RATE, "tokens_per_s_per_gpu", "step_s", "memory_bytes")}
         return data
 
 
@@ -178,8 +189,13 @@ class Judge:
     def figures(self, c: Candidates) -> list[Figures]:
         """Figures of every row of a table, its traced memory where re-validation showed that it does not fit."""
         projection, shown = self.projector.project(c), self.shown_not_to_fit(c)
-        found = [figures_of(projection, i) for i in range(len(c))]
+        shares = self.expected_shares(c, projection)
+        found = [figures_of(projection, i, float(shares[i])) for i in range(len(c))]
         return [one if lack is None else _lacking(one, lack) for one, lack in zip(found, shown, strict=True)]
+
+    def expected_shares(self, c: Candidates, projection: Projection) -> Floats:
+        """Expected over projected rate of every row."""
+        return expected_shares(self.projector, c, projection.step.total)
 
     def shown_not_to_fit(self, c: Candidates) -> list[float | None]:
         """Bytes to spare, negative, of rows that re-validation showed not to fit; None of the others."""
@@ -265,7 +281,8 @@ class Judge:
         table = candidates.take(near)
         projection = self.projector.project(table)
         misses = (projection.headroom_bytes < 0) | np.array([one is not None for one in self.shown_not_to_fit(table)])
-        best = np.lexsort((projection.step.total, distance[near], misses))[:1]
+        step_s = projection.step.total / self.expected_shares(table, projection)
+        best = np.lexsort((step_s, distance[near], misses))[:1]
         return rows[int(near[best[0]])], self.figures(table.take(best))[0]
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:

@@ -103,7 +103,7 @@ def refusal(judge: Judge, name: str, values: Values, broken: Sequence[Broken]) -
     figures = nearest.figures
     fits = "fits" if figures.fits else "does not fit"
     lines.append(
-        f"  nearest that it can start: {changes}: {figures.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
+        f"  nearest that it can start: {changes}: {figures.expected_tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
         f"{figures.memory_bytes / GB:.1f} GB of memory per GPU ({fits})"
     )
     return "\n".join(lines)

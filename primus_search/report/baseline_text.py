@@ -10,7 +10,7 @@ COLUMNS = 80
 
 
 def baseline_lines(found: OwnConfiguration, best: float) -> list[str]:
-    """The lines that `run --baseline` prints; `best` is the winner's rate in tokens/s/GPU."""
+    """The lines that `run --baseline` prints; `best` is the winner's expected rate in tokens/s/GPU."""
     lines = [f"Yours ({found.path}): " + _place(found)]
     lines += [f"  {one.rule}: {one.reason}" for one in found.broken]
     if found.pair_figures is not None and found.figures is not None:
@@ -22,10 +22,10 @@ def baseline_lines(found: OwnConfiguration, best: float) -> list[str]:
 def _gain(found: OwnConfiguration, own: Figures, after: Figures, best: float) -> str:
     """What the two changes that gain most bring: `tp=2, recompute=none make 24 of these 31 %`."""
     changes = ", ".join(f"{name}={spoken(value)}" for name, value in found.pair.items())
-    rate = f"{after.tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    rate = f"{after.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
     if after.fits and not own.fits:
         return f"with {changes} it fits: {rate}"
-    gained = (after.tokens_per_s_per_gpu - own.tokens_per_s_per_gpu) / best
+    gained = (after.expected_tokens_per_s_per_gpu - own.expected_tokens_per_s_per_gpu) / best
     if gained >= found.behind:
         return f"{changes} make all of it: {rate}"
     return f"{changes} make {gained * 100:.0f} of these {found.behind:.0%}: {rate}"
@@ -34,7 +34,7 @@ def _gain(found: OwnConfiguration, own: Figures, after: Figures, best: float) ->
 def _place(found: OwnConfiguration) -> str:
     if found.figures is None:
         return "it is not legal here"
-    rate = f"{found.figures.tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    rate = f"{found.figures.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
     gap = f"{found.behind:.0%} behind" if found.behind >= 0 else f"{-found.behind:.0%} ahead of the best of this space"
     if not found.figures.fits:
         return f"out of memory by {-found.figures.headroom_bytes / GB:.1f} GB; {rate}, {gap}"

@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 from primus_search.analysis.labels import ROUNDING
 from primus_search.analysis.run_comparison import Comparison
 from primus_search.base.units import GB
+from primus_search.exploration.expected import RATE
 from primus_search.report.console import Plain
 from primus_search.report.plain_tables import table
 from primus_search.values.candidates import spoken
@@ -18,7 +19,8 @@ MOST_SHOWN = 60
 HASH_SHOWN = 16
 """Characters of a value; the first of a hash tell it from another."""
 HEADINGS: Mapping[str, str] = {
-    "tokens_per_s_per_gpu": "tokens/s/GPU",
+    RATE: "tokens/s/GPU",
+    "tokens_per_s_per_gpu": "projected",
     "tokens_per_s": "tokens/s",
     "step_s": "step, s",
     "memory_bytes": "memory, GB",

@@ -17,6 +17,7 @@ from primus_search.analysis.why_not import WhyNot
 from primus_search.base.units import GB, MB
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.trials import Figures, Trial, said, word
 from primus_search.report.console import Plain
 from primus_search.report.gantt import terminal
@@ -56,14 +57,15 @@ def _configuration(e: Explained) -> Text:
         f"{cluster.accelerator.name}, stack {cluster.stack.title}, sequence "
         f"{e.space.workload.seq_length}, global batch {e.space.workload.global_batch_size} "
         f"= {f.microbatches} micro-batches on {f.dp} replicas",
-        f"{f.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, step {f.step_s:.3f} s, MFU {f.mfu:.1%}, "
+        f"{e.row[RATE]:,.0f} tokens/s/GPU; projected: {f.tokens_per_s_per_gpu:,.0f}, step {f.step_s:.3f} s, "
+        f"MFU {f.mfu:.1%}, "
         f"{f.memory_bytes / GB:.1f} GB per GPU, {f.headroom_bytes / GB:.1f} GB to spare ({evidence})",
         _confidence(e),
     ]
     shown = e.row["tokens_per_s_per_gpu"]
     if abs(shown / f.tokens_per_s_per_gpu - 1.0) > 1e-6:
         lines.append(
-            f"The run ranked it with {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
+            f"The run's own figure is {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
         )
     held, room = e.row["memory_bytes"], e.row["headroom_bytes"]
     if e.is_lost:
@@ -83,7 +85,8 @@ def _confidence(e: Explained) -> str:
     """Interval, probability of fitting, and whether it can be told from the first."""
     sure, row = e.confidence, e.row
     tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
-    return f"90 % interval {sure.low[0]:,.0f} to {sure.high[0]:,.0f} (from {rests(sure)}); memory: {fits(row)}{tie}"
+    low, high = row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]
+    return f"90 % interval {low:,.0f} to {high:,.0f} (from {rests(sure)}); memory: {fits(row)}{tie}"
 
 
 def _coverage(e: Explained) -> Group:
@@ -278,14 +281,14 @@ def _word(trial: Trial, name: str, value: AxisValue) -> str:
 
 
 def _standing(base: Figures, other: Figures) -> str:
-    gap = other.tokens_per_s_per_gpu / base.tokens_per_s_per_gpu - 1.0
+    gap = other.expected_tokens_per_s_per_gpu / base.expected_tokens_per_s_per_gpu - 1.0
     side = f"{-gap:.1%} behind" if gap < 0 else f"{gap:.1%} ahead"
     room = (
         f"fits with {other.headroom_bytes / GB:.1f} GB to spare"
         if other.fits
         else f"misses {-other.headroom_bytes / GB:.1f} GB"
     )
-    return f"It is {side} ({other.tokens_per_s_per_gpu:,.0f} tokens/s/GPU) and {room}."
+    return f"It is {side} ({other.expected_tokens_per_s_per_gpu:,.0f} tokens/s/GPU) and {room}."
 
 
 def _difference(base: Figures, other: Figures) -> RichTable:
@@ -324,7 +327,7 @@ def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
         f = moved.figures
         words = dict(moved.row) | {"dp": f.dp}
         table.add_row(
-            str(moved.rank), str(moved.was), short(words), f"{f.tokens_per_s_per_gpu:,.0f}",
+            str(moved.rank), str(moved.was), short(words), f"{f.expected_tokens_per_s_per_gpu:,.0f}",
             f"{f.headroom_bytes / GB:.0f}",
         )  # fmt: skip
     console.print(Group(f"The {seen} of the run, ranked anew ({answer.dropped:,} drop out)", table))

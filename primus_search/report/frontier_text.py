@@ -10,6 +10,7 @@ import numpy as np
 from primus_search.analysis.choices import cluster_columns, is_on_cluster_of
 from primus_search.analysis.labels import evidence_of, factored
 from primus_search.base.units import GB
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.console import Plain
@@ -55,7 +56,7 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
 
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
-    """Memory per GPU (GB, across) against tokens/s/GPU (up), as text."""
+    """Memory per GPU (GB, across) against projected tokens/s/GPU (up), as text."""
     import plotext
 
     marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
@@ -70,7 +71,7 @@ def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, widt
     said = "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
     figure.title(f"frontier: {said}  {CHOSEN} chosen")
     figure.label("memory, GB", axis="x")
-    figure.label("tokens/s/GPU", axis="y")
+    figure.label("projected tokens/s/GPU", axis="y")
     return str(plotext.uncolorize(str(figure.build())))
 
 
@@ -90,7 +91,8 @@ def _print_points(console: Plain, rows: Sequence[Mapping[str, Any]]) -> None:
     cells = [
         {
             "GB": f"{row['memory_bytes'] / GB:.1f}",
-            "tok/s/GPU": f"{row['tokens_per_s_per_gpu']:,.0f}",
+            "projected": f"{row['tokens_per_s_per_gpu']:,.0f}",
+            "tok/s/GPU": f"{row[RATE]:,.0f}",
             "T/M": evidence_of(row),
             "configuration": text,
         }

@@ -23,6 +23,7 @@ from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.ranking_text import layout_of
@@ -121,8 +122,13 @@ def _figures(run: SavedRun, data: Mapping[str, Any]) -> list[tuple[str, str, str
     best = run.ranking[0]
     of = f" of {data['limit']['device_bytes'] / GB:.0f}" if "limit" in data else ""
     interval = between(best["tokens_per_s_per_gpu_low"], best["tokens_per_s_per_gpu_high"])
+    projected = f"projected {best['tokens_per_s_per_gpu']:,.0f}"
     return [
-        (f"{best['tokens_per_s_per_gpu']:,.0f}", "tokens/s/GPU", f"90 % interval {interval}; {best['time_evidence']}"),
+        (
+            f"{best[RATE]:,.0f}",
+            "tokens/s/GPU",
+            f"90 % interval {interval}; {projected}",
+        ),
         (f"{best['memory_bytes'] / GB:.0f}{of}", "GB per GPU", f"{fits(best)}; {best['memory_evidence']}"),
         (f"{best['mfu']:.1%}", "MFU", f"bubble {best['bubble_ratio']:z.1%}"),
         (f"{best['step_s']:.2f}", "s per step", f"{best['tokens_per_s']:,.0f} tokens/s on {run.facts['gpus']:,} GPUs"),
@@ -156,7 +162,7 @@ def _choice(choice: Any, first: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "rank": choice.rank,
         "layout": layout_of(row),
-        "speed": f"{row['tokens_per_s_per_gpu']:,.0f}",
+        "speed": f"{row[RATE]:,.0f}",
         "change": f"{choice.change:+.0%}" if choice.rank > 1 else "",
         "memory": f"{row['memory_bytes'] / GB:.0f}",
         "fits": chance(row["fit_probability"]),

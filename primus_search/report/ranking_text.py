@@ -6,6 +6,7 @@ from typing import Any
 from primus_search.analysis.choices import LAYOUT, ChoiceRow, words_of
 from primus_search.analysis.labels import between, chance, evidence_of, factored
 from primus_search.base.units import GB
+from primus_search.exploration.expected import RATE
 from primus_search.report.console import Plain
 from primus_search.report.plain_tables import CONFIGURATION_WIDTH, print_rows, room_of, shortened, widths_of
 from primus_search.values.knobs import KNOB
@@ -14,7 +15,7 @@ Row = Mapping[str, Any]
 
 TIED = "="
 """Beside a rank: as fast as the first, as far as one run of each could tell."""
-SPARED = ("MFU", "T/M", "bubble", "90 %", "fits")
+SPARED = ("MFU", "T/M", "bubble", "projected", "90 %", "fits")
 """Columns that a narrow window leaves out, first to last."""
 LEAST_WORDS = 24
 """Width of the words that tell a choice from the first row, at least."""
@@ -28,7 +29,7 @@ def print_choices(console: Plain, chosen: Sequence[ChoiceRow]) -> None:
     first = chosen[0].row
     cells = [_figures(choice.rank, choice.row) | {"vs #1": f"{choice.change:+.0%}" if index else ""}
              for index, choice in enumerate(chosen)]  # fmt: skip
-    order = ("#", "layout", "tok/s/GPU", "vs #1", "GB", "fits", "90 %", "bubble", "MFU", "T/M")
+    order = ("#", "layout", "tok/s/GPU", "vs #1", "GB", "fits", "90 %", "projected", "bubble", "MFU", "T/M")
     widths = widths_of([{"layout": layout_of(choice.row)} | one for choice, one in zip(chosen, cells, strict=True)])
     shown = [name for name in order if name in widths]
     for name in SPARED[:-1]:
@@ -67,7 +68,7 @@ def print_ranked(console: Plain, ranks: Sequence[int], rows: Sequence[Row]) -> N
     """Rows as they are ranked; words that all of them share stand above the table."""
     shared, own = factored(rows)
     cells = [_figures(rank, row) | {"configuration": text} for rank, row, text in zip(ranks, rows, own, strict=True)]
-    order = ("#", "configuration", "tok/s/GPU", "90 %", "GB", "fits", "bubble", "MFU", "T/M")
+    order = ("#", "configuration", "tok/s/GPU", "90 %", "projected", "GB", "fits", "bubble", "MFU", "T/M")
     widths = widths_of(cells)
     needed = min(widths["configuration"], MOST_WORDS)
     shown = list(order)
@@ -89,7 +90,8 @@ def _figures(rank: int, row: Row) -> dict[str, str]:
     """Cells of a row by heading."""
     return {
         "#": f"{rank}{TIED if rank > 1 and row['ties_with_best'] else ''}",
-        "tok/s/GPU": f"{row['tokens_per_s_per_gpu']:,.0f}",
+        "tok/s/GPU": f"{row[RATE]:,.0f}",
+        "projected": f"{row['tokens_per_s_per_gpu']:,.0f}",
         "90 %": between(row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]),
         "GB": f"{row['memory_bytes'] / GB:.0f}",
         "fits": chance(row["fit_probability"]),

@@ -57,7 +57,7 @@ def test_what_moved_the_number_is_named(
     assert input_name in {one.what for one in found.inputs}
     assert group in {one.group for one in found.moved}
     if all(one.change is not None for one in found.moved):
-        a, b = found.figures["tokens_per_s_per_gpu"]
+        a, b = found.figures["expected_tokens_per_s_per_gpu"]
         assert prod(1.0 + (one.change or 0.0) for one in found.moved) == pytest.approx(b / a, rel=1e-9)
 
 

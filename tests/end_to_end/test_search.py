@@ -15,7 +15,7 @@ import yaml
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
-from primus_search.exploration import Options, RunFolder, SearchResult, run_search
+from primus_search.exploration import Options, RunFolder, SearchResult, funnel, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import MEMORY_IGNORES
 from primus_search.exploration.exhaustive.shortlist import PER_GROUP, SLOWEST, without_noise
@@ -59,6 +59,7 @@ def test_pruning_loses_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> No
     space = space_of(seed)
     ranked, frontier = brute_force(space)
     monkeypatch.setattr(evaluation, "CHUNK_ROWS", 500)
+    monkeypatch.setattr(funnel, "LEAST_RANKED", 0)
     result = run_search(space, Options(keep=20, workers=1))
     assert sorted(result.ranking.indices.tolist()) == sorted(ranked[:20])
     expected = result.ranking.expected_step_s.tolist()

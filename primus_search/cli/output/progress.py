@@ -53,7 +53,7 @@ def best_so_far(leaders: Sequence[Leader]) -> "Table":
 
     from primus_search.analysis.labels import short
 
-    table = Table("#", "best so far", "tok/s/GPU", "GB", box=SIMPLE_HEAD)
+    table = Table("#", "best so far", "projected tok/s/GPU", "GB", box=SIMPLE_HEAD)
     sizes = {leader.num_gpus for leader in leaders}
     for rank, leader in enumerate(leaders, start=1):
         where = f"{leader.num_gpus} GPUs " if len(sizes) > 1 else ""

@@ -12,7 +12,7 @@ MOST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """One of the best candidates so far: its knobs, and what is known of it."""
+    """One of the best candidates so far: its knobs, and what is projected of it."""
 
     knobs: Mapping[str, Any]
     num_gpus: int

@@ -19,10 +19,12 @@ from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import WORDED
 
 
-def kept_bytes(tables: Sequence[RankingTable]) -> bytes:
-    """The file, of one table per cluster."""
+def kept_bytes(tables: Sequence[RankingTable], keep: int = 0) -> bytes:
+    """The file, of one table per cluster, of each the first `keep` rows; 0: all of them."""
     import pyarrow
 
+    if keep:
+        tables = [table if len(table) <= keep else table.take(np.arange(keep)) for table in tables]
     return _parquet_bytes(pyarrow.concat_tables([_arrow(table, number) for number, table in enumerate(tables)]))
 
 

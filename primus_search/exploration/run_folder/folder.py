@@ -150,7 +150,7 @@ class RunFolder:
             files = {
                 "ranking.csv": csv_bytes(result.ranked_rows),
                 "pareto.csv": csv_bytes(result.frontier_rows),
-                "candidates.parquet": kept_bytes([found.ranking for found in result.clusters]),
+                "candidates.parquet": kept_bytes([found.ranking for found in result.clusters], result.keep),
             }
             if len(result.clusters) > 1:
                 files["scaling.csv"] = csv_bytes([_scaling_row(rung) for rung in ladder(result, token_budget)])

@@ -9,6 +9,7 @@ import numpy as np
 from primus_search.exploration.exhaustive.collect import Budget, Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, ShortlistRows
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import SamplerCheck
 from primus_search.space import Axis, Enumerator, Space
 from primus_search.space.nearest import Nearest
@@ -51,9 +52,17 @@ def check_sampler(funnel: Funnel, best: tuple[int, int], method: str, seed: int,
     return SamplerCheck(
         rows=size,
         evaluations=sampled.evaluations,
-        regret=regret(found.top, truth.top),
+        regret=regret(_expected(part, found.top), _expected(part, truth.top)),
         hypervolume=hypervolume_share(found.frontier, truth.frontier),
     )
+
+
+def _expected(funnel: Funnel, rows: ShortlistRows) -> ShortlistRows:
+    """Rows with their expected step in place of the projected one."""
+    if not len(rows):
+        return rows
+    shares = expected_shares(funnel.projectors[0], funnel.enumerators[0].rows(rows.indices), rows.step_s)
+    return replace(rows, step_s=rows.step_s / shares)
 
 
 def sub_space(funnel: Funnel, best: tuple[int, int]) -> Space:

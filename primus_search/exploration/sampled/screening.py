@@ -5,12 +5,20 @@ best rows or the frontier, whatever its pipeline does, is never projected. It is
 a few thousand rows at a time.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
-from primus_search.exploration.exhaustive.shortlist import NO_ROWS, Shortlist, ShortlistRows, without_noise
+from primus_search.exploration.exhaustive.shortlist import (
+    NO_ROWS,
+    Shortlist,
+    ShortlistRows,
+    fastest,
+    frontier,
+    without_noise,
+)
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import Findings, Tally
 from primus_search.values.candidates import Bools, Columns, Floats, Ints
 
@@ -32,8 +40,8 @@ class Screened(Columns):
 class Looker:
     """One cluster of a space: what was screened and projected on it so far.
 
-    step_s     step seconds by number of everything projected      bound_s  its bound
-    elite      the best rows and the frontier so far                tally     what was screened
+    step_s     expected step seconds by number of everything projected      bound_s  its bound
+    elite      the best rows by expected step, the frontier of projections    tally    what was screened
     """
 
     funnel: Funnel
@@ -66,11 +74,18 @@ class Looker:
             return
         enumerator, projector = self.funnel.enumerators[self.cluster], self.funnel.projectors[self.cluster]
         with self.tally.stage("project", len(screened)):
-            step_s = without_noise(projector.step(enumerator.rows(screened.numbers)).total)
+            candidates = enumerator.rows(screened.numbers)
+            step_s = without_noise(projector.step(candidates).total)
+            expected_s = without_noise(step_s / expected_shares(projector, candidates, step_s))
         rows = ShortlistRows(indices=screened.numbers, step_s=step_s, memory_bytes=screened.memory_bytes)
-        self.step_s.update(zip(screened.numbers.tolist(), step_s.tolist(), strict=True))
+        expected = replace(rows, step_s=expected_s)
+        self.step_s.update(zip(screened.numbers.tolist(), expected_s.tolist(), strict=True))
         self.bound_s.update(zip(screened.numbers.tolist(), screened.bound_s.tolist(), strict=True))
-        self.elite = self.elite.with_rows(rows)
+        self.elite = replace(
+            self.elite,
+            top=fastest(self.elite.top.joined(expected), self.most),
+            frontier=frontier(self.elite.frontier.joined(rows)),
+        )
         self._rows.append(rows)
 
     def may_matter(self, screened: Screened) -> Bools:

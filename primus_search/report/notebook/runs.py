@@ -21,6 +21,7 @@ from weakref import finalize
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.units import GB
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.funnel import Options
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.complete_search import search as complete_search
@@ -128,7 +129,7 @@ class Run:
             {
                 "rank": one.rank,
                 "configuration": short(one.row),
-                "tokens_per_s_per_gpu": one.row["tokens_per_s_per_gpu"],
+                RATE: one.row[RATE],
                 "change": one.change,
                 "memory_GB": one.row["memory_bytes"] / GB,
                 "fit_probability": one.row["fit_probability"],
@@ -139,7 +140,7 @@ class Run:
         return pandas.DataFrame(rows).set_index("rank")
 
     def plot(self) -> "Figure":
-        """Memory per GPU (GB) against tokens/s/GPU: all listed rows, the frontier and the best, by precision.
+        """Memory per GPU (GB) against projected tokens/s/GPU: all listed rows, the frontier and the best, by precision.
 
         Raises InputError where matplotlib is not installed.
         """
@@ -159,7 +160,7 @@ class Run:
         )
         best = self.ranking.iloc[0]
         axes.plot(best["memory_bytes"] / GB, best["tokens_per_s_per_gpu"], "k*", markersize=12, label="rank 1")
-        axes.set(xlabel="memory per GPU, GB", ylabel="tokens/s/GPU")
+        axes.set(xlabel="memory per GPU, GB", ylabel="projected tokens/s/GPU")
         axes.set_title(self._title, parse_math=False)
         axes.legend()
         return figure
@@ -186,9 +187,7 @@ class Run:
 
     def __repr__(self) -> str:
         best = self._saved.ranking[0]
-        return (
-            f"<Run {self._title}: {len(self):,} rows, best {best['tokens_per_s_per_gpu']:,.0f} tok/s/GPU, {self.path}>"
-        )
+        return f"<Run {self._title}: {len(self):,} rows, best {best[RATE]:,.0f} tok/s/GPU, {self.path}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self._title)}</p>{self.choices.to_html(float_format=lambda number: f'{number:,.3g}')}"
@@ -245,7 +244,7 @@ class RankedRow:
     def __repr__(self) -> str:
         from primus_search.analysis.labels import short
 
-        return f"<rank {self.rank}: {short(self.row)}, {self.row['tokens_per_s_per_gpu']:,.0f} tok/s/GPU>"
+        return f"<rank {self.rank}: {short(self.row)}, {self.row[RATE]:,.0f} tok/s/GPU>"
 
 
 class Explanation:

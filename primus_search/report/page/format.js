@@ -23,7 +23,8 @@ export const chance = value => value >= 0.995 ? ">99 %" : value < 0.005 ? "<1 %"
 /** Figures by the name that the filter takes, in the unit that the table shows: column, unit of the name, text. */
 export const FIGURES = [
   {name: "rank", column: "rank", title: "#", unit: 1, text: value => value ? String(value) : ""},
-  {name: "speed", column: "tokens_per_s_per_gpu", title: "tokens/s/GPU", unit: 1, text: whole},
+  {name: "speed", column: "expected_tokens_per_s_per_gpu", title: "tokens/s/GPU", unit: 1, text: whole},
+  {name: "projected", column: "tokens_per_s_per_gpu", title: "projected", unit: 1, text: whole},
   {name: "low", column: "tokens_per_s_per_gpu_low", title: "90 % from", unit: 1, text: whole},
   {name: "high", column: "tokens_per_s_per_gpu_high", title: "to", unit: 1, text: whole},
   {name: "GB", column: "memory_bytes", title: "GB", unit: GB, text: value => gigabytes(value)},

@@ -86,7 +86,7 @@ export class Pins {
   #card(i, step, memory, longest, largest) {
     const of = name => this.candidates.number(name)[i], word = name => this.candidates.value(name, i), rank = of("rank");
     const head = el("h3", {}, this.#name(i) + " ", button("Unpin", () => this.state.pin(i), {"aria-label": "Unpin " + this.#name(i)}));
-    const facts = el("p", {class: "soft"}, `${whole(of("tokens_per_s_per_gpu"))} tokens/s/GPU; 90 % interval ${whole(of("tokens_per_s_per_gpu_low"))} to ${whole(of("tokens_per_s_per_gpu_high"))}; ` +
+    const facts = el("p", {class: "soft"}, `${whole(of("expected_tokens_per_s_per_gpu"))} tokens/s/GPU; 90 % interval ${whole(of("tokens_per_s_per_gpu_low"))} to ${whole(of("tokens_per_s_per_gpu_high"))}; ` +
       `${gb(of("memory_bytes"))} per GPU, ${word("verdict")}, probability ${chance(of("fit_probability"))}; MFU ${percent(of("mfu"))}, bubble ${percent(of("bubble_ratio"))}, ` +
       `${word("microbatches")} micro-batches, dp ${word("dp")}; time ${word("time_evidence")}, memory ${word("memory_evidence")}`);
     if (!step) return [head, facts, el("p", {class: "soft"}, "The run kept no break-down of it.")];

@@ -140,7 +140,7 @@ export class Scatter {
     const [left, right] = sorted(xs), [low, high] = sorted(ys);
     const memory = this.filter.replaced(this.state.filter, "GB", `GB>=${number(left)}`, `GB<=${number(right)}`);
     this.#select(false);
-    this.state.set({filter: this.filter.replaced(memory, "speed", `speed>=${number(low)}`, `speed<=${number(high)}`)});
+    this.state.set({filter: this.filter.replaced(memory, "projected", `projected>=${number(low)}`, `projected<=${number(high)}`)});
   }
 
   /** The candidate nearest to a place of the canvas; undefined where none is near. */

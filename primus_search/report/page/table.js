@@ -3,8 +3,8 @@ import {button, byId, copyButton, downloadText, el} from "./dom.js";
 import {csvCell, FIGURES, whole, words} from "./format.js";
 
 const PAGE_ROWS = 50;
-const SHORT = ["rank", "label", "speed", "low", "high", "tie", "GB", "fits", "bubble", "MFU", "step"];
-const FALLING = ["speed", "low", "high", "fits", "MFU", "spare"];
+const SHORT = ["rank", "label", "speed", "projected", "low", "high", "tie", "GB", "fits", "bubble", "MFU", "step"];
+const FALLING = ["speed", "projected", "low", "high", "fits", "MFU", "spare"];
 
 export class Table {
   #shown = new Uint32Array(0);

@@ -131,7 +131,7 @@ def next_runs(
     budget_gpu_hours: float = np.inf,
     seed: int = 0,
 ) -> RunsToMake:
-    """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: projected seconds per row.
+    """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: seconds of a step per row.
 
     known: rates of rows that are runs themselves, 0 where one cannot run; they are not run again.
     """

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.runs.learn.launched_trials import (
     CANDIDATE,
@@ -55,11 +56,12 @@ class TrialRows:
         """Those of a run folder."""
         choice = saved.cluster(1)
         ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == choice][:MOST_ROWS]
+        tokens = saved.space.workload.tokens_per_step / choice.cluster.world
         return cls(
             job=Job(saved.space.model, choice.cluster, saved.space.workload),
             ranks=tuple(ranks),
             table=joined([saved.candidate(rank) for rank in ranks]),
-            step_s=np.array([float(saved.row(rank)["step_s"]) for rank in ranks]),
+            step_s=np.array([tokens / float(saved.row(rank)[RATE]) for rank in ranks]),
             memory_bytes=np.array([float(saved.row(rank)["memory_bytes"]) for rank in ranks]),
             framework=choice.framework.name,
             hardware=choice.cluster.accelerator.name,

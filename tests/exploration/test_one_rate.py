@@ -1,0 +1,135 @@
+"""One rate: rows are sorted, compared and shown by their expected rate, whatever is kept, by every writer."""
+
+import csv
+import io
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.analysis.explanation import as_data, explain
+from primus_search.analysis.kept_rows import Kept
+from primus_search.cli import app
+from primus_search.declare import load_space
+from primus_search.exploration import Options, run_search
+from primus_search.exploration.expected import RATE
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.html_columns import NUMBERS
+from primus_search.report.notebook.runs import load_run
+from primus_search.values.candidates import COLUMN_NAMES
+
+NARROW = ["--set", "pp=[1,2]", "--set", "cp=1", "--set", "tp=[1,2]", "--bench", "off"]
+
+MIXTURE = [
+    *("mixtral_8x22b", "--nodes", "2,4", "--set", "global_batch_size=256", "--set", "pp=[2,4]", "--set", "cp=1"),
+    *("--set", "schedule=1f1b", "--set", "tp=[1,2]", "--bench", "off"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    """A run where projections and expected rates order the rows differently."""
+    folder = tmp_path_factory.mktemp("rate") / "run"
+    done = CliRunner().invoke(app, ["run", *MIXTURE, "--out", str(folder)])
+    assert done.exit_code == 0, done.output
+    return SavedRun.open(folder)
+
+
+def falls(figures: Sequence[float], slack: float = 1e-9) -> bool:
+    """Whether figures never rise; `slack`: a share that rounding of what is printed may hide."""
+    return all(after <= before * (1.0 + slack) for before, after in pairwise(figures))
+
+
+def test_the_fixture_tells_the_two_rates_apart(run: SavedRun) -> None:
+    kept = Kept.open(run.path, 0, is_exact=True)
+    assert falls(kept.speed[1:].tolist()) and not falls(kept.column("tokens_per_s_per_gpu").tolist())
+
+
+@pytest.mark.parametrize(
+    "space", [("mixtral_8x22b", "cp=1", "schedule=1f1b"), ("llama3_8b_mi300x",), ("llama3.1_405b_h100", "cp=1")]
+)
+def test_what_is_kept_never_changes_a_recommendation(space: tuple[str, ...]) -> None:
+    loaded = load_space(space[0], overrides=["benchmark.device=off", *space[1:]], environ={})
+    found = [run_search(loaded, Options(keep=keep, workers=1)).ranking.row(0) for keep in (1, 64, 100_000)]
+    assert found[0] == found[1] == found[2]
+
+
+def test_kept_rows_are_the_first_of_the_ranking(tmp_path: Path) -> None:
+    words = ["run", "llama3_8b_mi300x", *NARROW, "--keep", "40", "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    kept = Kept.open(tmp_path / "run", 0, is_exact=True)
+    assert len(kept) == 40
+    rows = SavedRun.open(tmp_path / "run").ranking[:40]
+    assert kept.speed.tolist() == pytest.approx([row[RATE] for row in rows], rel=1e-9)
+    assert [[kept.row(i)[name] for name in COLUMN_NAMES] for i in range(40)] == [
+        [row[name] for name in COLUMN_NAMES] for row in rows
+    ]
+
+
+def test_files_are_sorted_by_the_rate_that_stands_beside_the_projection(run: SavedRun) -> None:
+    lines = list(csv.DictReader(io.StringIO((run.path / "ranking.csv").read_text())))
+    at = list(lines[0]).index("tokens_per_s_per_gpu")
+    assert list(lines[0])[at + 1] == RATE
+    ranked = run.ranking[:1000]  # behind them stand the best of each layout and precision
+    assert falls([row[RATE] for row in ranked[1:]]) and falls([row[RATE] for row in run.ranking[1001:]])
+    for row in run.ranking:
+        assert row["tokens_per_s_per_gpu_low"] < row[RATE] < row["tokens_per_s_per_gpu_high"]
+        assert row[RATE] <= row["tokens_per_s_per_gpu"] * (1 + 1e-9)
+    memory = [row["memory_bytes"] for row in run.frontier if row["nodes"] == run.ranking[0]["nodes"]]
+    assert memory == sorted(memory)
+    scaling = list(csv.DictReader(io.StringIO((run.path / "scaling.csv").read_text())))
+    worlds = [int(row["world"]) for row in scaling]
+    assert worlds == sorted(worlds)
+    best = {row["nodes"]: row[RATE] for row in reversed(run.ranking)}
+    assert [float(row["tokens_per_s_per_gpu"]) for row in scaling] == pytest.approx(
+        [best[int(row["nodes"])] for row in scaling]
+    )
+
+
+def table_of(text: str, heading: str) -> list[dict[str, str]]:
+    """The cells of the first printed table that has a column of this heading, by heading, from where they end."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip().startswith("#") and heading in line)
+    end = lines[start].index(heading) + len(heading)
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.strip():
+            break
+        rows.append({heading: line[:end].split(" ")[-1]})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("words", "is_sorted"),
+    [
+        (["run", "llama3_8b_mi300x", *NARROW, "--all", "--top", "40", "--out", "OUT"], True),
+        (["explain", "RUN", "--what-if", "hardware.nic_GBps=25"], True),
+    ],
+    ids=["--all", "--what-if"],
+)
+def test_printed_tables_are_sorted_by_the_rate_they_show(
+    run: SavedRun, tmp_path: Path, words: list[str], is_sorted: bool
+) -> None:
+    words = [word.replace("RUN", str(run.path)).replace("OUT", str(tmp_path / "run")) for word in words]
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "140"})
+    assert done.exit_code == 0, done.output
+    rates = [float(row["tok/s/GPU"].replace(",", "")) for row in table_of(done.output, "tok/s/GPU")]
+    assert len(rates) >= 8 and falls(rates[1:], slack=1e-4)
+
+
+def test_page_notebook_and_explain_show_the_rate_of_the_file(run: SavedRun) -> None:
+    first: dict[str, Any] = dict(run.ranking[0])
+    page = (run.path / "report.html").read_text()
+    assert (
+        f"{first[RATE]:,.0f}" in page and RATE in NUMBERS and '"speed", column: "' + RATE in page.replace("name: ", "")
+    )
+    notebook = load_run(run.path)
+    assert notebook.choices[RATE].iloc[0] == first[RATE] and f"{first[RATE]:,.0f}" in repr(notebook)
+    for rank in (1, 2, 40):
+        e = explain(run, rank)
+        assert (
+            as_data(e)[RATE] == run.row(rank)[RATE] == pytest.approx(e.figures.expected_tokens_per_s_per_gpu, rel=1e-9)
+        )
