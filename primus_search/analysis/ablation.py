@@ -13,7 +13,7 @@ import numpy as np
 
 from primus_search.analysis.kept_rows import Kept
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, word
+from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, word
 from primus_search.values.candidates import Bools
 from primus_search.values.knobs import KNOB, KNOBS
 
@@ -39,22 +39,22 @@ class Ablation:
     least_tuned: float | None
 
 
-def ablations(judge: Judge, base: Values, figures: Figures, kept: Kept) -> list[Ablation]:
+def ablations(evaluator: Evaluator, base: Values, figures: Figures, kept: Kept) -> list[Ablation]:
     """Every knob the candidate uses, what it gives first."""
     used = [k.name for k in KNOBS if not k.detail_of and base[k.name] != k.off]
-    every = [_ablation(judge, base, figures, kept, knob) for knob in used]
+    every = [_ablation(evaluator, base, figures, kept, knob) for knob in used]
     found = [one for one in every if one.alone.changes]  # a knob that is idle where it stands changes nothing
     return sorted(found, key=lambda one: -(one.gain if one.gain is not None else float("-inf")))
 
 
-def _ablation(judge: Judge, base: Values, figures: Figures, kept: Kept, knob: str) -> Ablation:
+def _ablation(evaluator: Evaluator, base: Values, figures: Figures, kept: Kept, knob: str) -> Ablation:
     off, rate = KNOB[knob].off, figures.expected_tokens_per_s_per_gpu
-    alone = judge.try_out(base, {knob: off})
+    alone = evaluator.try_out(base, {knob: off})
     gain = rate / alone.figures.expected_tokens_per_s_per_gpu - 1.0 if alone.figures else None
     row = kept.best(_without(knob, word(knob, off)))
     tuned = rate / row[RATE] - 1.0 if row else None
     # No row that was not kept expects more than the slowest projection of those that were.
-    is_beyond = row is None and kept.is_exact and off in judge.space.axis(knob).values
+    is_beyond = row is None and kept.is_exact and off in evaluator.space.axis(knob).values
     least = rate / kept.slowest - 1.0 if is_beyond else None
     return Ablation(
         knob=knob,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from primus_search.base.units import GB
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, said
+from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, said
 from primus_search.space import AxisValue
 from primus_search.values.candidates import Fp8, Recompute, Sharding
 from primus_search.values.machine.cluster import Cluster
@@ -58,18 +58,18 @@ class Advice:
         return next(found, None)
 
 
-def advice(judge: Judge, base: Values, figures: Figures) -> list[Advice]:
+def advice(evaluator: Evaluator, base: Values, figures: Figures) -> list[Advice]:
     """Findings on one candidate: those with a remedy first, by what it gains, then by share."""
-    patient = _Patient(judge, base, figures)
-    found = [one for check in CHECKS if (one := check(patient)) is not None]
+    subject = _Subject(evaluator, base, figures)
+    found = [one for check in CHECKS if (one := check(subject)) is not None]
     return sorted(found, key=lambda one: (-(one.best.gain or 0.0) if one.best else 0.0, -one.share))
 
 
 @dataclass(frozen=True)
-class _Patient:
+class _Subject:
     """The candidate, and ways to try something on it."""
 
-    judge: Judge
+    evaluator: Evaluator
     base: Values
     figures: Figures
 
@@ -86,21 +86,21 @@ class _Patient:
         """Other values of axes; a change to what is already there is none."""
         for change in changes:
             if any(self.base[name] != value for name, value in change.items()):
-                trial = self.judge.try_out(self.base, change)
+                trial = self.evaluator.try_out(self.base, change)
                 if trial.changes:
                     yield self._remedy(said(trial), trial, self._offers(change))
 
     def cluster(self, what: str, change: Callable[[Cluster], Cluster]) -> Iterator[Remedy]:
         """The same candidate on a changed machine."""
-        choice = replace(self.judge.choice, cluster=change(self.judge.choice.cluster))
-        yield self._elsewhere(what, Judge(self.judge.space, choice))
+        choice = replace(self.evaluator.choice, cluster=change(self.evaluator.choice.cluster))
+        yield self._elsewhere(what, Evaluator(self.evaluator.space, choice))
 
     def batch(self, factor: int) -> Iterator[Remedy]:
         """The same candidate with a larger global batch."""
-        workload = self.judge.space.workload
+        workload = self.evaluator.space.workload
         size = workload.global_batch_size * factor
-        space = replace(self.judge.space, workload=replace(workload, global_batch_size=size))
-        yield self._elsewhere(f"global_batch_size={size}", Judge(space, self.judge.choice))
+        space = replace(self.evaluator.space, workload=replace(workload, global_batch_size=size))
+        yield self._elsewhere(f"global_batch_size={size}", Evaluator(space, self.evaluator.choice))
 
     def network(self, factor: float) -> Iterator[Remedy]:
         """Faster NICs, then faster links inside the fast domain."""
@@ -117,11 +117,11 @@ class _Patient:
         return int(self.base[name])  # type: ignore[arg-type]
 
     def _offers(self, change: Mapping[str, AxisValue]) -> bool:
-        return all(value in self.judge.space.axis(name).values for name, value in change.items())
+        return all(value in self.evaluator.space.axis(name).values for name, value in change.items())
 
-    def _elsewhere(self, what: str, judge: Judge) -> Remedy:
-        broken = judge.broken(self.base)
-        figures = None if broken else judge.project([self.base])[0]
+    def _elsewhere(self, what: str, evaluator: Evaluator) -> Remedy:
+        broken = evaluator.broken(self.base)
+        figures = None if broken else evaluator.project([self.base])[0]
         trial = Trial(values=self.base, changes={}, broken=broken, figures=figures)
         return self._remedy(what, trial, False)
 
@@ -132,11 +132,11 @@ class _Patient:
         return Remedy(what=what, trial=trial, gain=gain, is_in_space=is_in_space)
 
 
-def _halved(p: _Patient, *names: str) -> Iterator[Remedy]:
+def _halved(p: _Subject, *names: str) -> Iterator[Remedy]:
     yield from p.axes(*({name: p.number(name) // 2} for name in names if p.number(name) > 1))
 
 
-def _bubble(p: _Patient) -> Advice | None:
+def _bubble(p: _Subject) -> Advice | None:
     share, m, pp = p.share("bubble"), p.figures.microbatches, p.number("pp")
     finding = (
         f"the pipeline bubble is {share:.1%} of the step ({p.figures.bubble_ratio:.1%} of the pipeline; "
@@ -146,15 +146,15 @@ def _bubble(p: _Patient) -> Advice | None:
     def tried() -> Iterator[Remedy]:
         yield from _halved(p, "micro_batch_size", "pp")
         yield from p.axes({"vpp": p.number("vpp") * 2})
-        names = dict.fromkeys([*p.judge.space.axis("schedule").values, "interleaved", "zb-h1", "zbv"])
+        names = dict.fromkeys([*p.evaluator.space.axis("schedule").values, "interleaved", "zb-h1", "zbv"])
         yield from p.axes(*({"schedule": name} for name in names if name != "ilp"))
-        yield from p.axes(*({"pipeline_layout": layout} for layout in p.judge.space.axis("pipeline_layout").values))
+        yield from p.axes(*({"pipeline_layout": layout} for layout in p.evaluator.space.axis("pipeline_layout").values))
         yield from p.batch(2)
 
     return p.found("bubble", finding, share if pp > 1 else 0.0, tried())
 
 
-def _experts(p: _Patient) -> Advice | None:
+def _experts(p: _Subject) -> Advice | None:
     share = p.share("expert_comm")
     finding = f"dispatch and combine of experts keep compute waiting for {share:.1%} of the step (ep {p.number('ep')})"
 
@@ -171,7 +171,7 @@ def _experts(p: _Patient) -> Advice | None:
     return p.found("all-to-all", finding, share, tried())
 
 
-def _tensor(p: _Patient) -> Advice | None:
+def _tensor(p: _Subject) -> Advice | None:
     share = p.share("tensor_comm")
     finding = f"tensor-parallel collectives show for {share:.1%} of the step (tp {p.number('tp')})"
 
@@ -183,7 +183,7 @@ def _tensor(p: _Patient) -> Advice | None:
     return p.found("tensor parallelism", finding, share, tried())
 
 
-def _context(p: _Patient) -> Advice | None:
+def _context(p: _Subject) -> Advice | None:
     share = p.share("context_comm")
     finding = f"ring or all-to-all attention shows for {share:.1%} of the step (cp {p.number('cp')})"
 
@@ -195,7 +195,7 @@ def _context(p: _Patient) -> Advice | None:
     return p.found("context parallelism", finding, share, tried())
 
 
-def _gradients(p: _Patient) -> Advice | None:
+def _gradients(p: _Subject) -> Advice | None:
     share = p.share("gradient_comm")
     finding = f"gradient and weight traffic between replicas shows for {share:.1%} of the step (dp {p.figures.dp})"
 
@@ -208,12 +208,12 @@ def _gradients(p: _Patient) -> Advice | None:
     return p.found("gradient exposure", finding, share, tried())
 
 
-def _sharded(p: _Patient) -> Advice | None:
+def _sharded(p: _Subject) -> Advice | None:
     share = p.share("shard_comm")
     finding = f"gathers and scatters of sharded weights show for {share:.1%} of the step"
 
     def tried() -> Iterator[Remedy]:
-        per_node = p.judge.choice.cluster.network.gpus_per_node
+        per_node = p.evaluator.choice.cluster.network.gpus_per_node
         yield from p.axes({"sharding": int(Sharding.HSDP), "shard_group": per_node})
         yield from p.axes({"sharding": int(Sharding.DISTRIBUTED_OPTIMIZER)})
         yield from p.axes({"micro_batch_size": p.number("micro_batch_size") * 2})
@@ -222,7 +222,7 @@ def _sharded(p: _Patient) -> Advice | None:
     return p.found("sharded weights", finding, share, tried())
 
 
-def _recompute(p: _Patient) -> Advice | None:
+def _recompute(p: _Subject) -> Advice | None:
     share, layers = p.share("recompute"), p.number("recompute_num_layers")
     finding = f"recompute repeats {share:.1%} of the step"
 
@@ -237,7 +237,7 @@ def _recompute(p: _Patient) -> Advice | None:
     return p.found("recompute", finding, share, tried())
 
 
-def _launches(p: _Patient) -> Advice | None:
+def _launches(p: _Subject) -> Advice | None:
     share = p.share("launch")
     finding = f"the device waits for launches and host work for {share:.1%} of the step"
 
@@ -252,7 +252,7 @@ def _launches(p: _Patient) -> Advice | None:
     return p.found("host", finding, share, tried())
 
 
-def _precision(p: _Patient) -> Advice | None:
+def _precision(p: _Subject) -> Advice | None:
     share = p.share("mlp", "experts", "attention")
     recipe = Fp8(p.number("fp8"))
     precision = "in BF16" if recipe == Fp8.NONE else f"with fp8={recipe.name.lower()}"
@@ -267,8 +267,8 @@ def _precision(p: _Patient) -> Advice | None:
     return found if found is not None and (found.best or found.best_without_room) else None
 
 
-def _memory(p: _Patient) -> Advice | None:
-    hbm = p.judge.choice.cluster.accelerator.hbm_bytes
+def _memory(p: _Subject) -> Advice | None:
+    hbm = p.evaluator.choice.cluster.accelerator.hbm_bytes
     share = p.figures.headroom_bytes / hbm
     finding = f"{p.figures.headroom_bytes / GB:.1f} GB of {hbm / GB:.0f} GB stay free beyond the margin"
 
@@ -281,13 +281,13 @@ def _memory(p: _Patient) -> Advice | None:
     return p.found("spare memory", finding, share if share > ROOM else 0.0, tried())
 
 
-def _rest(p: _Patient) -> Advice | None:
+def _rest(p: _Subject) -> Advice | None:
     share = p.share("optimizer", "overhead", "stragglers")
     finding = f"optimizer, fixed time per step and stragglers take {share:.1%} of the step, whatever the batch"
     return p.found("per step", finding, share, p.batch(2))
 
 
-CHECKS: tuple[Callable[[_Patient], Advice | None], ...] = (
+CHECKS: tuple[Callable[[_Subject], Advice | None], ...] = (
     _bubble,
     _experts,
     _tensor,

@@ -10,13 +10,13 @@ fits, the best in BF16, the simplest close to the best, the best on fewer nodes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
 from primus_search.declare.source import did_you_mean
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.result import is_on_cluster_of
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB, KNOBS, Kind
@@ -152,16 +152,6 @@ def complexity(row: Row) -> int:
 
 def _key(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
     return tuple(CLASSES[name](row) if name in CLASSES else row[name] for name in keys)
-
-
-def cluster_columns(row: Row) -> list[str]:
-    """What tells clusters apart: the columns before the axes."""
-    return list(takewhile(lambda name: name != COLUMN_NAMES[0], row))
-
-
-def is_on_cluster_of(row: Row, first: Row) -> bool:
-    """Whether two rows are of one cluster."""
-    return all(row[name] == first[name] for name in cluster_columns(row))
 
 
 def words_of(choice: ChoiceRow, first: Row) -> list[str]:

@@ -24,9 +24,9 @@ from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
 from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
+from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, figures_of, values_of
 from primus_search.exploration.result import is_row_lost
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, figures_of, values_of
 from primus_search.schedule import Timeline
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
@@ -63,16 +63,16 @@ class Explained:
         return self.run.cluster(self.rank)
 
     @cached_property
-    def judge(self) -> Judge:
-        return Judge(self.space, self.choice, self.run.lacking(self.choice))
+    def evaluator(self) -> Evaluator:
+        return Evaluator(self.space, self.choice, self.run.traced_shortfall_bytes(self.choice))
 
     @cached_property
     def job(self) -> Job:
-        return self.judge.projector.job
+        return self.evaluator.projector.job
 
     @cached_property
     def projection(self) -> Projection:
-        return self.judge.projector.project(self.one)
+        return self.evaluator.projector.project(self.one)
 
     @cached_property
     def confidence(self) -> Confidence:
@@ -87,7 +87,7 @@ class Explained:
     @cached_property
     def unmeasured_gain(self) -> UnmeasuredGain | None:
         """What rests on switches that no run of the model on this device had on together."""
-        return unmeasured_gain(self.judge.projector, self.one)
+        return unmeasured_gain(self.evaluator.projector, self.one)
 
     @cached_property
     def measured_kernels(self) -> str:
@@ -100,7 +100,7 @@ class Explained:
 
     @cached_property
     def figures(self) -> Figures:
-        share = self.judge.expected_shares(self.one, self.projection)
+        share = self.evaluator.expected_shares(self.one, self.projection)
         return figures_of(self.projection, 0, float(share[0]))
 
     @property
@@ -140,15 +140,15 @@ class Explained:
 
     @cached_property
     def ablations(self) -> list[Ablation]:
-        return ablations(self.judge, self.base, self.figures, self.kept)
+        return ablations(self.evaluator, self.base, self.figures, self.kept)
 
     @cached_property
     def steps(self) -> list[Neighbour]:
-        return steps(self.judge, self.base, self.figures)
+        return steps(self.evaluator, self.base, self.figures)
 
     @cached_property
     def advice(self) -> list[Advice]:
-        return advice(self.judge, self.base, self.figures)
+        return advice(self.evaluator, self.base, self.figures)
 
 
 def explain(run: SavedRun, rank: int) -> Explained:

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from primus_search.analysis.choices import BEST_FIT, ChoiceRow
-from primus_search.analysis.held_back import HeldBack
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import Confidence
 from primus_search.cost.memory import fit_verdict
+from primus_search.exploration.faster_if_memory_saved import FasterIfMemorySaved
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB
 
@@ -53,7 +53,7 @@ def fits(row: Mapping[str, Any]) -> str:
     return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
 
 
-def if_it_fitted(faster: HeldBack) -> str:
+def if_it_fitted(faster: FasterIfMemorySaved) -> str:
     """What saving memory would gain, in one sentence: how much of it, for which row, and what saves it."""
     remedy = (
         f"{faster.remedy} saves that, at {faster.remedy_change:+.1%}" if faster.remedy else "no one knob saves that"

@@ -11,8 +11,8 @@ import numpy as np
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.launch.experiments import Experiment, read_experiment
 from primus_search.declare.presets import shape
+from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
-from primus_search.exploration.trials import Figures, Judge, OwnConfiguration, Values, values_of, word
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
@@ -30,9 +30,9 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     world = found.choice.cluster.world
     trained = read_experiment(path, world).model
     experiment = read_experiment(path, world, space.model)
-    judge = Judge(replace(space.on(found.choice), constraints=()), found.choice)
-    own = judge.settled(values_of(experiment.candidate))
-    broken = tuple(rule for rule in judge.broken(own) if not rule.reason.endswith("(doubles)"))
+    evaluator = Evaluator(replace(space.on(found.choice), constraints=()), found.choice)
+    own = evaluator.settled(values_of(experiment.candidate))
+    broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith("(doubles)"))
     said = OwnConfiguration(
         path=str(path),
         values={name: word(name, value) for name, value in own.items()},
@@ -42,14 +42,14 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     )
     if broken:
         return said
-    figures = judge.project([own])[0]
+    figures = evaluator.project([own])[0]
     best = values_of(found.ranking.candidates, 0)
-    winner, rate = judge.project([best])[0], figures.expected_tokens_per_s_per_gpu
+    winner, rate = evaluator.project([best])[0], figures.expected_tokens_per_s_per_gpu
     said = replace(said, figures=figures, behind=1.0 - rate / winner.expected_tokens_per_s_per_gpu)
     if figures.fits:
-        rank, is_exact = _rank(found, judge, rate)
+        rank, is_exact = _rank(found, evaluator, rate)
         said = replace(said, rank=rank, is_rank_exact=is_exact)
-    pair, with_pair = _best_pair(judge, own, best, figures)
+    pair, with_pair = _best_pair(evaluator, own, best, figures)
     return replace(said, pair=pair, pair_figures=with_pair)
 
 
@@ -75,38 +75,40 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
     return notes
 
 
-def _expected(judge: Judge, table: Candidates) -> Floats:
+def _expected(evaluator: Evaluator, table: Candidates) -> Floats:
     """Expected tokens/s/GPU of every row."""
-    projection = judge.projector.project(table)
-    return projection.tokens_per_s_per_gpu * judge.expected_shares(table, projection)
+    projection = evaluator.projector.project(table)
+    return projection.tokens_per_s_per_gpu * evaluator.expected_shares(table, projection)
 
 
-def _rank(found: ClusterResult, judge: Judge, rate: float) -> tuple[int, bool]:
+def _rank(found: ClusterResult, evaluator: Evaluator, rate: float) -> tuple[int, bool]:
     """The rank of an expected rate among the rows that fit: counted where the kept rows reach it, else estimated."""
     kept = found.ranking.expected_rate
     faster = int(np.count_nonzero(kept > rate))
     if faster < len(kept) or len(kept) >= found.feasible:
         return faster + 1, True
-    share = _faster_share(judge, rate)
+    share = _faster_share(evaluator, rate)
     return max(round(share * found.feasible), faster) + 1, False
 
 
-def _faster_share(judge: Judge, rate: float) -> float:
+def _faster_share(evaluator: Evaluator, rate: float) -> float:
     """Share of the rows that fit that are faster, of random rows of the space."""
-    enumerator = Enumerator(judge.space)
-    rng = np.random.default_rng(judge.space.search.seed)
+    enumerator = Enumerator(evaluator.space)
+    rng = np.random.default_rng(evaluator.space.search.seed)
     starts = rng.integers(0, max(enumerator.size - BLOCK, 1), SAMPLES // BLOCK)
     faster = fitting = 0
     for start in starts.tolist():
         candidates = enumerator.chunk(start, start + BLOCK).candidates
         if len(candidates):
-            fits = judge.projector.project(candidates).headroom_bytes >= 0
+            fits = evaluator.projector.project(candidates).headroom_bytes >= 0
             fitting += int(np.count_nonzero(fits))
-            faster += int(np.count_nonzero(fits & (_expected(judge, candidates) > rate)))
+            faster += int(np.count_nonzero(fits & (_expected(evaluator, candidates) > rate)))
     return faster / fitting if fitting else 0.0
 
 
-def _best_pair(judge: Judge, own: Values, best: Values, before: Figures) -> tuple[Mapping[str, Any], Figures | None]:
+def _best_pair(
+    evaluator: Evaluator, own: Values, best: Values, before: Figures
+) -> tuple[Mapping[str, Any], Figures | None]:
     """The one or two changes to the winner's values that are legal and gain most, those that fit first."""
     groups: dict[str, tuple[str, ...]] = {}
     for name in AXES:
@@ -117,7 +119,7 @@ def _best_pair(judge: Judge, own: Values, best: Values, before: Figures) -> tupl
     least = (before.fits, before.expected_tokens_per_s_per_gpu)
     for heads in [*combinations(groups, 2), *((one,) for one in groups)]:
         names = [name for head in heads for name in groups[head]]
-        trial = judge.try_out(own, {name: best[name] for name in names}, may_follow=False)
+        trial = evaluator.try_out(own, {name: best[name] for name in names}, may_follow=False)
         if trial.figures is not None and (trial.fits, trial.figures.expected_tokens_per_s_per_gpu) > least:
             least = trial.fits, trial.figures.expected_tokens_per_s_per_gpu
             found = trial.values, trial.figures, tuple(trial.changes)

@@ -12,8 +12,8 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.exploration.trials import Judge, Values, values_of, word
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.machine.cluster import Cluster
@@ -200,5 +200,5 @@ def _attribution(a: SavedRun, b: SavedRun) -> tuple[list[MovedFigure], float]:
 def _speed(space: Space, cluster: Cluster, values: Values) -> float | None:
     """Expected tokens/s/GPU of one configuration; None where the rules forbid it there."""
     # Constraints and memory margins say what may be chosen, not how fast it is.
-    judge = Judge(replace(space, constraints=()), ClusterChoice(cluster=cluster))
-    return None if judge.broken(values) else judge.project([values])[0].expected_tokens_per_s_per_gpu
+    evaluator = Evaluator(replace(space, constraints=()), ClusterChoice(cluster=cluster))
+    return None if evaluator.broken(values) else evaluator.project([values])[0].expected_tokens_per_s_per_gpu

@@ -7,7 +7,7 @@ sharding, layout ...) to every other value of the space.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from primus_search.exploration.trials import Figures, Judge, Trial, Values
+from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, AxisValue, Space
 from primus_search.values.knobs import KNOBS, WORDED
@@ -27,14 +27,14 @@ class Neighbour:
     behind: float | None
 
 
-def steps(judge: Judge, base: Values, figures: Figures) -> list[Neighbour]:
+def steps(evaluator: Evaluator, base: Values, figures: Figures) -> list[Neighbour]:
     """Every step, axis by axis."""
     found = []
     for axis in AXES:
         if axis in ("schedule", "vpp", "pipeline_layout") and base["pp"] == 1:
             continue
-        for value, is_in_space in _neighbours(axis, judge.space, base[axis]):
-            trial = judge.try_out(base, {axis: value})
+        for value, is_in_space in _neighbours(axis, evaluator.space, base[axis]):
+            trial = evaluator.try_out(base, {axis: value})
             if not trial.changes:
                 continue  # the axis does not matter here
             behind = None

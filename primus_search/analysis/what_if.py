@@ -8,8 +8,16 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.neighbours import (
+    Evaluator,
+    Figures,
+    RuleViolation,
+    Values,
+    figures_of,
+    table_of,
+    values_of,
+)
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
-from primus_search.exploration.trials import Broken, Figures, Judge, Values, figures_of, table_of, values_of
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
@@ -35,23 +43,23 @@ class WhatIf:
     changes: tuple[str, ...]
     before: Figures
     after: Figures | None
-    broken: tuple[Broken, ...]
+    broken: tuple[RuleViolation, ...]
     ranking: tuple[MovedRow, ...]
     looked_at: int
     dropped: int
 
 
-def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], top: int) -> WhatIf:
+def what_if(run: SavedRun, evaluator: Evaluator, base: Values, changes: Sequence[str], top: int) -> WhatIf:
     """Change keys of the space file (`hardware.nic_GBps=100`, `nodes=16`) and project again; `top` rows are listed.
 
     Raises `InputError` for a key that cannot be changed, and for changes to the axes: that is what why-not asks.
     """
     changed = changed_space(run, changes)
-    choice = _same(changed, judge.choice, judge.space)
-    there = Judge(changed, choice)
+    choice = _same(changed, evaluator.choice, evaluator.space)
+    there = Evaluator(changed, choice)
     broken = there.broken(base)
     after = None if broken else there.project([base])[0]
-    numbers = [n for n, row in enumerate(run.ranking, start=1) if is_on(row, judge.choice)]
+    numbers = [n for n, row in enumerate(run.ranking, start=1) if is_on(row, evaluator.choice)]
     rows = [run.ranking[n - 1] for n in numbers]
     every = [values_of(Candidates.from_words({name: row[name] for name in COLUMN_NAMES})) for row in rows]
     legal = [int(i) for i in np.flatnonzero(there.still_legal(table_of(every)))] if every else []
@@ -73,7 +81,7 @@ def what_if(run: SavedRun, judge: Judge, base: Values, changes: Sequence[str], t
         ]
     return WhatIf(
         changes=tuple(changes),
-        before=judge.project([base])[0],
+        before=evaluator.project([base])[0],
         after=after,
         broken=broken,
         ranking=tuple(ranking[:top]),

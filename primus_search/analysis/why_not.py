@@ -16,8 +16,7 @@ from primus_search.declare.launch.experiments import read_experiment
 from primus_search.declare.launch.megatron import canonical
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.exploration.expected import expected_shares
-from primus_search.exploration.remedies import single_changes
-from primus_search.exploration.trials import Figures, Judge, Trial, Values, values_of
+from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, single_changes, values_of
 from primus_search.space import Axis, AxisValue, Enumerator, Space
 from primus_search.space.tokens import axis_name, read_token
 from primus_search.values.candidates import Candidates, Ints, spoken
@@ -55,14 +54,14 @@ class WhyNot:
     would_fit: tuple[str, ...]
 
 
-def parse_asked(text: str, base: Values, judge: Judge | None = None) -> dict[str, AxisValue]:
+def parse_asked(text: str, base: Values, evaluator: Evaluator | None = None) -> dict[str, AxisValue]:
     """`tp=4,pp=2` as axes with typed values; commas inside brackets and braces belong to the value.
 
     `@FILE` stands for what a launch file has otherwise than `base`. Raises `InputError` with every part that cannot be
     read, and for an axis that is given several values.
     """
     if text.startswith("@"):
-        differing = _of_file(Path(text.removeprefix("@")), base, judge)
+        differing = _of_file(Path(text.removeprefix("@")), base, evaluator)
         if not differing:
             raise InputError([Problem(f"--why-not {text}", "has the very configuration it would be compared with")])
         return differing
@@ -73,7 +72,7 @@ def parse_asked(text: str, base: Values, judge: Judge | None = None) -> dict[str
         token = None if "=" in part else read_token(part)
         if token is not None:
             pairs = [f"{name}={spoken(value)}" for name, value in token.items()]
-            asked |= parse_asked(",".join(pairs), base, judge)
+            asked |= parse_asked(",".join(pairs), base, evaluator)
             continue
         name, equals, value = (piece.strip() for piece in part.partition("="))
         name = axis_name(name)
@@ -95,10 +94,10 @@ def parse_asked(text: str, base: Values, judge: Judge | None = None) -> dict[str
     return asked
 
 
-def _of_file(path: Path, base: Values, judge: Judge | None) -> dict[str, AxisValue]:
+def _of_file(path: Path, base: Values, evaluator: Evaluator | None) -> dict[str, AxisValue]:
     """What an experiment has otherwise than a candidate; layouts that deal the layers alike are one."""
-    world = judge.choice.cluster.world if judge else 0
-    model = judge.space.model if judge else None
+    world = evaluator.choice.cluster.world if evaluator else 0
+    model = evaluator.space.model if evaluator else None
     there = values_of(read_experiment(path, world, model).candidate)
     layout, stages = base["pipeline_layout"], int(base["pp"]) * int(base["vpp"])  # type: ignore[arg-type]
     assert isinstance(layout, Layout)
@@ -117,34 +116,36 @@ def _parts(text: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def why_not(judge: Judge, base: Values, asked: Mapping[str, AxisValue]) -> WhyNot:
+def why_not(evaluator: Evaluator, base: Values, asked: Mapping[str, AxisValue]) -> WhyNot:
     """The answer for a candidate and the axes asked for."""
-    alone = judge.try_out(base, asked)
+    alone = evaluator.try_out(base, asked)
     misses = alone.is_legal and not alone.fits
-    would_fit = tuple(single_changes(judge, alone.values, keep=frozenset(asked))) if misses else ()
-    axes = tuple(Axis(name=a.name, values=(asked[a.name],)) if a.name in asked else a for a in judge.space.axes)
-    return WhyNot(asked=asked, alone=alone, chance=_chance(judge, replace(judge.space, axes=axes)), would_fit=would_fit)
+    would_fit = tuple(single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
+    axes = tuple(Axis(name=a.name, values=(asked[a.name],)) if a.name in asked else a for a in evaluator.space.axes)
+    return WhyNot(
+        asked=asked, alone=alone, chance=_chance(evaluator, replace(evaluator.space, axes=axes)), would_fit=would_fit
+    )
 
 
-def _chance(judge: Judge, narrowed: Space) -> Chance:
-    enumerator = Enumerator(narrowed.on(judge.choice))
+def _chance(evaluator: Evaluator, narrowed: Space) -> Chance:
+    enumerator = Enumerator(narrowed.on(evaluator.choice))
     seen, fitting = min(enumerator.size, MOST_ROWS), 0
     best, figures = None, None
-    room = judge.projector.job.room_bytes(judge.projector.memory_margin)
+    room = evaluator.projector.job.room_bytes(evaluator.projector.memory_margin)
     for start in range(0, seen, CHUNK):
         candidates = enumerator.chunk(start, min(start + CHUNK, seen)).candidates
-        memory = judge.projector.memory_bytes(candidates)
+        memory = evaluator.projector.memory_bytes(candidates)
         fits = memory <= room
         fitting += int(np.count_nonzero(fits))
         rows: Ints = np.flatnonzero(fits).astype(np.int64) if fits.any() else np.argsort(memory)[:1].astype(np.int64)
         if figures is not None and figures.fits and not fits.any():
             continue
         if figures is not None and figures.fits:
-            rows = rows[judge.projector.bound(candidates.take(rows)) <= figures.expected_step_s]
+            rows = rows[evaluator.projector.bound(candidates.take(rows)) <= figures.expected_step_s]
         if not len(rows):
             continue
-        order = _by_expected_step(judge, candidates.take(rows))
-        every = ((int(at), judge.figures(candidates.take(rows[at : at + 1]))[0]) for at in order)
+        order = _by_expected_step(evaluator, candidates.take(rows))
+        every = ((int(at), evaluator.figures(candidates.take(rows[at : at + 1]))[0]) for at in order)
         # Few were shown not to fit; the fastest of the others is the first or close to it.
         top, found = next(((at, one) for at, one in every if one.fits or not fits.any()), (0, None))
         if found is None:
@@ -162,15 +163,15 @@ def _chance(judge: Judge, narrowed: Space) -> Chance:
     )
 
 
-def _by_expected_step(judge: Judge, table: Candidates) -> Ints:
+def _by_expected_step(evaluator: Evaluator, table: Candidates) -> Ints:
     """Rows by expected step; those whose projection alone is slower than the first's, by that, behind the others."""
-    projection = judge.projector.project(table)
+    projection = evaluator.projector.project(table)
     step_s = projection.step.total
     first = np.argsort(step_s)[:1]
-    shares = expected_shares(judge.projector, table.take(first), step_s[first])
+    shares = expected_shares(evaluator.projector, table.take(first), step_s[first])
     close = np.flatnonzero(step_s <= step_s[first] / shares)
     expected_s = step_s / np.max(shares)
-    expected_s[close] = step_s[close] / expected_shares(judge.projector, table.take(close), step_s[close])
+    expected_s[close] = step_s[close] / expected_shares(evaluator.projector, table.take(close), step_s[close])
     return np.argsort(expected_s, kind="stable")
 
 

@@ -23,7 +23,8 @@ WhatIfTexts = Annotated[
     typer.Option("--what-if", metavar="KEY=VALUE", help="Change the machine or the job; repeatable."),
 ]
 FrameworkName = Annotated[
-    str, typer.Option("--framework", metavar="NAME", help="Judge by the rules of this framework instead of the run's.")
+    str,
+    typer.Option("--framework", metavar="NAME", help="Judge by the rules of this framework instead of the run's."),
 ]
 Top = Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")]
 
@@ -87,12 +88,12 @@ def _asked(found: "Explained", why_not: str, what_if: list[str] | None, top: int
 
     answers = {}
     if why_not:
-        reasons = asked_about(found.judge, found.base, parse_asked(why_not, found.base, found.judge))
+        reasons = asked_about(found.evaluator, found.base, parse_asked(why_not, found.base, found.evaluator))
         answers["why_not"] = plain(reasons)
         if not as_json:
             explain_text.print_why_not(found, reasons, sys.stdout)
     if what_if:
-        moved = changed(found.run, found.judge, found.base, what_if, top)
+        moved = changed(found.run, found.evaluator, found.base, what_if, top)
         answers["what_if"] = plain(moved)
         if not as_json:
             explain_text.print_what_if(found, moved, sys.stdout)

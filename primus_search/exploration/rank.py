@@ -1,19 +1,21 @@
 """From findings to tables: what was found, projected once more in full, in its final order; or why there is nothing."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from primus_search.base.errors import InputError, NothingFits, Problem
+from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import expected_shares
-from primus_search.exploration.findings import Findings
-from primus_search.exploration.near_miss import explain_miss
+from primus_search.exploration.findings import Findings, Miss
+from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
 from primus_search.exploration.result import ClusterResult, RankingTable
 from primus_search.values.candidates import Ints
 
@@ -81,12 +83,12 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
 def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
     """Those of some rows that fit surely enough, the recommendation first."""
     found = _by_step(every, indices, least_fit)
-    return found if found.take(np.arange(min(1, len(found)))).is_sure.all() else found.take(found.order)
+    return found if found.take(np.arange(min(1, len(found)))).is_fit.all() else found.take(found.order)
 
 
 def _none_was_cut(ranking: RankingTable) -> bool:
     """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
-    fit = np.flatnonzero(ranking.is_sure)
+    fit = np.flatnonzero(ranking.is_fit)
     slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf)
     return bool(len(fit)) and bool(slowest <= ranking.expected_rate[fit].max() * (1.0 - TIE))
 
@@ -143,3 +145,31 @@ def refuse_unfit(funnel: Funnel, findings: Sequence[Findings]) -> None:
         )
     miss, cluster = min(misses, key=lambda pair: (pair[0].missing_bytes, pair[1]))
     raise NothingFits(explain_miss(funnel, cluster, miss))
+
+
+def explain_miss(funnel: Funnel, cluster: int, miss: Miss) -> str:
+    """The message of `NothingFits`."""
+    space, choice = funnel.space, funnel.space.clusters[cluster]
+    candidate = funnel.enumerators[cluster].rows(np.array([miss.index]))
+    legal = sum(enumerator.size for enumerator in funnel.enumerators)
+    accelerator = choice.cluster.accelerator
+    needed = float(funnel.projectors[cluster].memory(candidate).total[0])
+    evaluator, values = Evaluator(space, choice), values_of(candidate)
+    remedies = "; ".join(single_changes(evaluator, values))
+    if not remedies:
+        closest = closest_change(evaluator, values)
+        remedies = f"no single change was found{closest and f'; {closest}'}"
+    return "\n".join(
+        [
+            f"none of {legal:,} legal candidates fits {accelerator.hbm_bytes / GB:.1f} GB per GPU"
+            f" ({accelerator.name}, {space.search.memory_margin:.0%} kept free)",
+            f"nearest miss: {_words(candidate.row(0))}",
+            f"  it misses by {miss.missing_bytes / GB:.2f} GB: needs {needed / GB:.1f} GB",
+            f"what would make it fit: {remedies}",
+        ]
+    )
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    shown = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch_size", "schedule", "fp8", "recompute", "sharding")
+    return " ".join(f"{name}={row[name]}" for name in shown if row[name] != 1 or name in ("tp", "pp"))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, ties_with_best
 from primus_search.cost.memory import fit_verdict
-from primus_search.cost.memory.fit import DEVIATIONS_TO_END, OUT_OF_MEMORY, SURELY
+from primus_search.cost.memory.fit import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare.sourced.range_files import load_ranges
@@ -20,7 +21,7 @@ from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import RATE, UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
-from primus_search.exploration.trials import OwnConfiguration
+from primus_search.exploration.neighbours import OwnConfiguration
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
@@ -40,7 +41,7 @@ class RankingTable:
     """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on.
 
     expected_shares  expected over projected rate of every row (`exploration.expected`); 1 unless given
-    sureties  probability of fitting of rows whose memory was measured, by row; projected errors say it of the others
+    measured_fits  probability of fitting of rows whose memory was measured, by row; of the others it is projected
     """
 
     job: Job
@@ -50,7 +51,7 @@ class RankingTable:
     projection: Projection
     time_evidence: tuple[str, ...] = ()
     memory_evidence: tuple[str, ...] = ()
-    sureties: Mapping[int, float] = field(default_factory=dict)
+    measured_fits: Mapping[int, float] = field(default_factory=dict)
     expected_shares: Floats = field(default_factory=lambda: np.ones(0))
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class RankingTable:
     def fits(self) -> Floats:
         """Probability of every row that it runs in device memory, by its strongest evidence."""
         fits = self._projected_confidence.fits.copy()
-        fits[list(self.sureties)] = list(self.sureties.values())
+        fits[list(self.measured_fits)] = list(self.measured_fits.values())
         fits[self._is_timed_by(RUN)] = 1.0
         return fits
 
@@ -124,10 +125,10 @@ class RankingTable:
         return was_checked & (self.projection.headroom_bytes < 0.0) & ~self._is_timed_by(RUN)
 
     @property
-    def is_sure(self) -> Bools:
+    def is_fit(self) -> Bools:
         """Rows that FIT, each by its strongest evidence: it was run, or its memory was measured, traced, projected."""
         has_room = (self.projection.headroom_bytes >= 0.0) | self._is_timed_by(RUN)
-        return has_room & (self.fits >= SURELY)
+        return has_room & (self.fits >= FIT_THRESHOLD)
 
     @property
     def is_looked_at(self) -> Bools:
@@ -152,9 +153,9 @@ class RankingTable:
         by_step: Ints = np.lexsort((self.indices, self.expected_step_s, is_behind))
         head, tail = by_step[:RANKED_ROWS], by_step[RANKED_ROWS:]
         order = np.concatenate([head[np.argsort(self.is_lost[head], kind="stable")], tail])
-        if self.take(order[:1]).is_sure.all():
+        if self.take(order[:1]).is_fit.all():
             return order
-        sure = np.flatnonzero(self.is_sure[order])[:1]
+        sure = np.flatnonzero(self.is_fit[order])[:1]
         if not sure.size:
             return order
         before = np.flatnonzero(is_behind[order[: sure[0]]] == is_behind[order[sure[0]]])
@@ -177,7 +178,7 @@ class RankingTable:
 
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
-        chosen = rows.tolist() if self.sureties else []
+        chosen = rows.tolist() if self.measured_fits else []
         return replace(
             self,
             indices=self.indices[rows],
@@ -186,12 +187,14 @@ class RankingTable:
             time_evidence=_picked(self.time_evidence, rows),
             memory_evidence=_picked(self.memory_evidence, rows),
             expected_shares=self.expected_shares[rows],
-            sureties={place: self.sureties[row] for place, row in enumerate(chosen) if row in self.sureties},
+            measured_fits={
+                place: self.measured_fits[row] for place, row in enumerate(chosen) if row in self.measured_fits
+            },
         )
 
     def plus(self, other: "RankingTable") -> "RankingTable":
         """The rows of both, one after the other."""
-        behind = {len(self) + row: chance for row, chance in other.sureties.items()}
+        behind = {len(self) + row: chance for row, chance in other.measured_fits.items()}
         return replace(
             self,
             indices=np.concatenate([self.indices, other.indices]),
@@ -200,7 +203,7 @@ class RankingTable:
             time_evidence=self.time_evidence + other.time_evidence,
             memory_evidence=self.memory_evidence + other.memory_evidence,
             expected_shares=np.concatenate([self.expected_shares, other.expected_shares]),
-            sureties=dict(self.sureties) | behind,
+            measured_fits=dict(self.measured_fits) | behind,
         )
 
     @cached_property
@@ -428,7 +431,7 @@ class SearchResult:
         per_gpu = float(first.expected_rate[0])
         is_total = self.space.search.objective == "tokens_per_s"
         return (
-            bool(found.ranking.is_sure.any()),
+            bool(found.ranking.is_fit.any()),
             not first.is_lost[0],
             first.time_evidence[0] == MEASURED,
             per_gpu * (found.choice.cluster.world if is_total else 1),
@@ -440,6 +443,16 @@ def _labelled(tables: Sequence[RankingTable], most: int | None) -> list[dict[str
     if len(tables) == 1:
         return tables[0].rows(slice(most))
     return [labels_of(one.choice) | row for one in tables for row in one.rows(slice(most))]
+
+
+def cluster_columns(row: Mapping[str, Any]) -> list[str]:
+    """What tells clusters apart: the columns before the axes."""
+    return list(takewhile(lambda name: name != COLUMN_NAMES[0], row))
+
+
+def is_on_cluster_of(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Whether two rows are of one cluster."""
+    return all(row[name] == first[name] for name in cluster_columns(row))
 
 
 def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:

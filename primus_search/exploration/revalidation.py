@@ -143,7 +143,7 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
         expected_shares=np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order]),
         time_evidence=found.time_evidence + rest,
         memory_evidence=found.memory_evidence + rest,
-        sureties=found.sureties,
+        measured_fits=found.measured_fits,
     )
     places = changed.order
     ranks = {int(row): rank for rank, row in enumerate(places, start=1)}
@@ -153,7 +153,7 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
     if len(lost):
         last = min(len(ranking), RANKED_ROWS)
         notes.append(f"torch shows that ranks {last - len(lost) + 1} to {last} do not fit: they stand last")
-    if seen.any() and not (seen & ranking.is_sure).any() and not seen[0]:
+    if seen.any() and not (seen & ranking.is_fit).any() and not seen[0]:
         notes.append(f"rank 1 was not traced: none of the {int(seen.sum())} rows that were FITS")
     return ranking, notes
 

@@ -7,9 +7,15 @@ from pathlib import Path
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
 from primus_search.base.units import GB
-from primus_search.exploration.nearest_legal import nearest_legal
+from primus_search.exploration.neighbours import (
+    Evaluator,
+    RuleViolation,
+    Values,
+    nearest_legal,
+    values_of,
+    word,
+)
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
-from primus_search.exploration.trials import Broken, Judge, Values, values_of, word
 from primus_search.export.job import Inexpressible, LaunchJob
 from primus_search.export.launch_files import LaunchFiles, launch_files
 from primus_search.space import ClusterChoice
@@ -76,11 +82,11 @@ def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[
         job = LaunchJob.of(space, one.choice, one.candidate)
         if one.choice.framework.is_any:
             launch_files(job, format_name)  # refuses
-        judge = Judge(space.on(one.choice), one.choice)
+        evaluator = Evaluator(space.on(one.choice), one.choice)
         values = values_of(one.candidate)
-        broken = judge.broken(values)
+        broken = evaluator.broken(values)
         if broken:
-            refused.append(refusal(judge, one.name, values, broken))
+            refused.append(refusal(evaluator, one.name, values, broken))
             continue
         try:
             found[one.name] = launch_files(job, format_name)
@@ -91,12 +97,12 @@ def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[
     return found
 
 
-def refusal(judge: Judge, name: str, values: Values, broken: Sequence[Broken]) -> str:
+def refusal(evaluator: Evaluator, name: str, values: Values, broken: Sequence[RuleViolation]) -> str:
     """What a framework cannot start, why, and the nearest configuration that it can, with its rate and memory."""
-    framework = judge.choice.framework
+    framework = evaluator.choice.framework
     lines = [f"row {name}: {framework.title} cannot start it"]
     lines += [f"  {one.rule}: {one.reason}" for one in broken]
-    nearest = nearest_legal(judge, values, tuple(broken))
+    nearest = nearest_legal(evaluator, values, tuple(broken))
     if nearest is None:
         return "\n".join([*lines, "  nothing near it can be started there; search with --framework " + framework.name])
     changes = ", ".join(f"{axis}={spoken(word(axis, value))}" for axis, value in nearest.changes.items())

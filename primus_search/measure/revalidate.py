@@ -22,7 +22,7 @@ import torch
 from primus_search.base.guards.files import cache_folder
 from primus_search.cost.confidence.uncertainty import confidence
 from primus_search.cost.measured import Key, keys_of
-from primus_search.cost.memory.fit import SURELY
+from primus_search.cost.memory.fit import FIT_THRESHOLD
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection, Step
 from primus_search.measure.candidate_bench import Bencher, Failure
@@ -71,7 +71,7 @@ class Revalidation:
     """What re-validation says of a ranked table. `order` lists the old rows in their new order; columns are in it.
 
     failures   candidates whose benchmark failed, with verdict and cause; they stay projected
-    sureties   probability of fitting of new rows whose memory a device was asked about
+    measured_fits   probability of fitting of new rows whose memory a device was asked about
     notes      what a reader must know: why time stayed projected, a busy machine, a shape without kernel
     remarks    on single new rows: the memory that a device was asked about, or why a row could not be traced
     """
@@ -87,7 +87,7 @@ class Revalidation:
     num_new: int = 0
     seconds: float = 0.0
     traced: dict[int, float] = field(default_factory=dict)
-    sureties: dict[int, float] = field(default_factory=dict)
+    measured_fits: dict[int, float] = field(default_factory=dict)
 
 
 def revalidate(job: Job, c: Candidates, projection: Projection, how: Benchmark) -> Revalidation:
@@ -146,7 +146,7 @@ def _trace_top(
     for row in range(len(c)):
         if row >= top_k:
             traced = np.array([one != PROJECTED for one in found.memory_evidence])
-            is_decided = bool((traced & _sure(job, c, found.projection, found.sureties)).any())
+            is_decided = bool((traced & _sure(job, c, found.projection, found.measured_fits)).any())
             if num_traced >= top_k + MOST_FURTHER or is_decided:
                 break
             if not is_projected_sure[row]:
@@ -156,11 +156,11 @@ def _trace_top(
     return found
 
 
-def _sure(job: Job, c: Candidates, projection: Projection, sureties: Mapping[int, float]) -> Bools:
+def _sure(job: Job, c: Candidates, projection: Projection, measured_fits: Mapping[int, float]) -> Bools:
     """Rows that FIT."""
     fits = confidence(job.model, job.cluster, c.fp8, projection).fits
-    fits[list(sureties)] = list(sureties.values())
-    return (fits >= SURELY) & (projection.headroom_bytes >= 0.0)
+    fits[list(measured_fits)] = list(measured_fits.values())
+    return (fits >= FIT_THRESHOLD) & (projection.headroom_bytes >= 0.0)
 
 
 def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_margin: float) -> Revalidation:
@@ -176,21 +176,21 @@ def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_marg
     buffers[row] = sharded
     memory = replace(memory, activations=activations, collective_buffers=buffers)
     evidence[row] = TRACED
-    sureties, found = dict(before.sureties), residual(job, c, row, before.measurements)
+    measured_fits, found = dict(before.measured_fits), residual(job, c, row, before.measurements)
     if found is not None:
         cluster, room = job.cluster, job.room_bytes(memory_margin)
         evidence[row] = MEASURED
         memory = with_residual(memory, row, found, cluster, room)
         remarks[row] = account(memory, row, found, cluster, room)
         point, bound = float(memory.allocated[row] + memory.context[row]), upper_bytes(memory, row, found, cluster)
-        sureties[row] = surety(point, bound, room)
+        measured_fits[row] = surety(point, bound, room)
     return replace(
         before,
         projection=_with_memory(before.projection, memory),
         memory_evidence=tuple(evidence),
         remarks=remarks,
         traced=before.traced | {row: ratio},
-        sureties=sureties,
+        measured_fits=measured_fits,
     )
 
 

@@ -3,7 +3,7 @@
 import textwrap
 
 from primus_search.base.units import GB
-from primus_search.exploration.trials import Figures, OwnConfiguration
+from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken
 
 COLUMNS = 80

@@ -18,7 +18,7 @@ from primus_search.base.units import GB, MB
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.trials import Figures, Trial, said, word
+from primus_search.exploration.neighbours import Figures, Trial, said, word
 from primus_search.report.console import Plain
 from primus_search.report.gantt import terminal
 from primus_search.report.plain_tables import table

@@ -7,11 +7,10 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from primus_search.analysis.choices import cluster_columns, is_on_cluster_of
 from primus_search.analysis.labels import evidence_of, factored
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult
+from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult, cluster_columns, is_on_cluster_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.console import Plain
 from primus_search.report.plain_tables import print_rows, room_of, shortened, widths_of

@@ -142,8 +142,8 @@ def _sentences(run: SavedRun, data: Mapping[str, Any]) -> list[str]:
     found = [f"{kind}: {facts['legal']:,} legal candidates, {facts['feasible']:,} of them fit in memory."]
     if data["ties"] > 1:
         found.append(f"{data['ties']:,} ranked candidates are within {TIE:.0%} of it, the noise between two runs.")
-    if data["held_back"] is not None:
-        found.append(if_it_fitted(data["held_back"]))
+    if data["faster_if_memory_saved"] is not None:
+        found.append(if_it_fitted(data["faster_if_memory_saved"]))
     if best["memory_verdict"] != FITS:
         found.append(if_it_runs_out(chosen))
     changed = [knob.told(best) for knob in NUMERIC if best[knob.name] != knob.word(knob.off)]

@@ -12,11 +12,11 @@ import numpy as np
 
 from primus_search.analysis.choices import ChoiceRow, choices
 from primus_search.analysis.explanation import Explained
-from primus_search.analysis.held_back import held_back
 from primus_search.analysis.kept_rows import Kept
 from primus_search.base.errors import InputError
 from primus_search.cost.memory import memories_by_rank
 from primus_search.cost.projection import Memory, Step
+from primus_search.exploration.faster_if_memory_saved import faster_if_memory_saved
 from primus_search.exploration.result import PROJECTED
 from primus_search.exploration.run_folder.saved_run import SavedRun, is_of
 from primus_search.export import launch_files
@@ -49,7 +49,7 @@ def content(run: SavedRun) -> dict[str, Any]:
         "kept": len(kept),
         "notes": list(facts["notes"]),
         "coverage": (),
-        "held_back": None,
+        "faster_if_memory_saved": None,
         "gantt": None,
         "ablations": (),
         "advice": (),
@@ -90,7 +90,7 @@ def _add_projected(data: dict[str, Any], rows: PageRows, e: Explained, chosen: t
     shown = sorted({*mine, *range(1, min(RANKED_MEMORY, len(run.ranking)) + 1)})
     data["memory_by_rank"] = _memory_by_rank(run, shown)
     data["coverage"] = e.coverage
-    data["held_back"] = held_back(run.ranking, e.judge)
+    data["faster_if_memory_saved"] = faster_if_memory_saved(run.ranking, e.evaluator)
     data["gantt"] = None if e.timeline is None else _gantt(e.timeline)
     data["ablations"] = e.ablations
     data["advice"] = e.advice
@@ -104,7 +104,7 @@ def _add_parts(rows: PageRows, e: Explained) -> None:
     if not any(added):
         return
     candidates = Candidates.from_rows([{name: row[name] for name in COLUMN_NAMES} for row in rows.added])
-    projection = e.judge.projector.project(candidates)
+    projection = e.evaluator.projector.project(candidates)
     rows.fill(
         {f.name: np.where(added, projection.step.__getattribute__(f.name), np.nan) for f in fields(Step)},
         {f.name: np.where(added, projection.memory.__getattribute__(f.name), np.nan) for f in fields(Memory)},

@@ -10,16 +10,16 @@ from typing import Any, TextIO
 from rich.table import Table as RichTable
 
 from primus_search.analysis.choices import BEST_BF16, DEFAULT_KEYS, ChoiceRow, choices
-from primus_search.analysis.held_back import held_back
 from primus_search.analysis.labels import counted, fits, if_it_fitted, if_it_runs_out, rests, short
 from primus_search.base.units import GB, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.coverage import in_words
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.memory.fit import FITS, SURELY
+from primus_search.cost.memory.fit import FIT_THRESHOLD, FITS
 from primus_search.declare.framework_files import framework_names, load_framework
+from primus_search.exploration.faster_if_memory_saved import faster_if_memory_saved
+from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.exploration.result import RankingTable, SearchResult, ladder
-from primus_search.exploration.run_folder.saved_run import lacking
-from primus_search.exploration.trials import Judge, values_of
+from primus_search.exploration.run_folder.saved_run import traced_shortfall_bytes
 from primus_search.report.console import Plain
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
 from primus_search.report.plain_tables import table
@@ -106,7 +106,7 @@ def _print_recommendation(
     gain = best.ranking.unmeasured_gain
     if gain is not None:
         console.print(f"Expected {row['expected_tokens_per_s_per_gpu']:,.0f} tok/s/GPU: {gain}.")
-    faster = held_back(rows, Judge(space, best.choice, lacking(rows, best.choice)))
+    faster = faster_if_memory_saved(rows, Evaluator(space, best.choice, traced_shortfall_bytes(rows, best.choice)))
     if faster is not None:
         console.print(if_it_fitted(faster))
     if row["memory_verdict"] != FITS:
@@ -152,8 +152,8 @@ def _unstarted(result: SearchResult) -> list[str]:
         return []
     vendor = best.choice.cluster.accelerator.vendor
     known = [load_framework(name) for name in framework_names()]
-    judges = [
-        Judge(result.space, replace(best.choice, framework=one))
+    evaluators = [
+        Evaluator(result.space, replace(best.choice, framework=one))
         for one in known
         if not one.is_any and one.runs_on(vendor)
     ]
@@ -161,11 +161,11 @@ def _unstarted(result: SearchResult) -> list[str]:
     lost = [
         str(row + 1)
         for row in range(rows)
-        if all(judge.broken(values_of(best.ranking.candidates, row)) for judge in judges)
+        if all(evaluator.broken(values_of(best.ranking.candidates, row)) for evaluator in evaluators)
     ]
-    if not judges or not lost:
+    if not evaluators or not lost:
         return []
-    names = ", ".join(judge.choice.framework.name for judge in judges)
+    names = ", ".join(evaluator.choice.framework.name for evaluator in evaluators)
     return [f"No framework ({names}) can start rows {', '.join(lost)}; --framework NAME ranks what one can start."]
 
 
@@ -221,8 +221,8 @@ def _legend(ranking: RankingTable, listed: int) -> str:
         f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} kept "
         f"candidates. vs #1: expected tokens/s/GPU against the first row; gains of switches that no run of the "
         f"model on this device had on together count in part. 90 %: interval of tok/s/GPU, from {source}. "
-        f"fits: probability that it runs in device memory, FITS from {SURELY:.0%}, AT RISK below; candidates predicted "
-        f"to run out of memory are not listed. simplest: fewest knobs off their defaults within 2 % of the best. "
+        f"fits: probability that it runs in device memory, FITS from {FIT_THRESHOLD:.0%}, AT RISK below; candidates "
+        f"predicted to run out of memory are not listed. simplest: fewest knobs off their defaults within 2 %. "
         f"{EVIDENCE} --all prints the ranking row by row; ranking.csv has {listed:,} rows."
     )
 

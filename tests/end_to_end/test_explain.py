@@ -18,8 +18,8 @@ from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Step
 from primus_search.declare.framework_files import load_framework
 from primus_search.exploration import Options, run_search
+from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.exploration.trials import Judge, Values, values_of, word
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.space import Axis, Enumerator
@@ -129,28 +129,28 @@ def test_no_legal_step_inside_the_space_beats_an_exact_winner(experts: SavedRun,
 
 
 def test_a_legal_row_and_a_row_the_enumerator_lists_are_the_same_thing(experts: SavedRun) -> None:
-    """The judge asks the rules about one row; the enumerator lists the legal ones: both must agree, both ways."""
+    """The evaluator asks the rules about one row; the enumerator lists the legal ones: both must agree, both ways."""
     e, rng = explain(experts, 1), np.random.default_rng(1)
     table = Enumerator(e.space).chunk(0, 10**9).candidates
     legal = {tuple(str(v) for v in values_of(table, i).values()) for i in range(len(table))}
     agreed = [0, 0]
     for _ in range(400):
-        values: Values = e.judge.settled(
+        values: Values = e.evaluator.settled(
             {axis.name: axis.values[rng.integers(len(axis.values))] for axis in e.space.axes}
         )
-        is_legal = not e.judge.broken(values)
+        is_legal = not e.evaluator.broken(values)
         if is_legal and tuple(str(v) for v in values.values()) not in legal:
             # Doubles are dropped by the enumerator; what is left of them is the same run.
-            one = e.judge.projector.project(_table(values)).step.total[0]
-            assert np.isclose(e.judge.projector.project(table).step.total, one, rtol=1e-12).any()
+            one = e.evaluator.projector.project(_table(values)).step.total[0]
+            assert np.isclose(e.evaluator.projector.project(table).step.total, one, rtol=1e-12).any()
         agreed[int(is_legal)] += 1
     assert min(agreed) > 10
     for i in rng.integers(len(table), size=50):
-        assert e.judge.broken(values_of(table, int(i))) == ()
+        assert e.evaluator.broken(values_of(table, int(i))) == ()
 
 
 def _table(values: Values) -> Candidates:
-    from primus_search.exploration.trials import table_of
+    from primus_search.exploration.neighbours import table_of
 
     return table_of([values])
 
@@ -161,7 +161,7 @@ def test_advice_is_true_and_never_beats_the_winner_inside_its_space(experts: Sav
             assert one.remedies, one.topic
             for remedy in one.remedies:
                 if remedy.trial.changes and remedy.gain is not None:
-                    again = Judge(e.space, e.choice).project([remedy.trial.values])[0]
+                    again = Evaluator(e.space, e.choice).project([remedy.trial.values])[0]
                     rates = [one.expected_tokens_per_s_per_gpu for one in (again, e.figures)]
                     assert rates[0] / rates[1] - 1 == pytest.approx(remedy.gain)
                 changes = remedy.trial.changes
@@ -175,14 +175,14 @@ def test_advice_is_true_and_never_beats_the_winner_inside_its_space(experts: Sav
 
 def test_why_not_names_the_rules_that_forbid_it(experts: SavedRun) -> None:
     e = explain(experts, 1)
-    answer = why_not(e.judge, e.base, parse_asked("tp=3", e.base))
+    answer = why_not(e.evaluator, e.base, parse_asked("tp=3", e.base))
     assert not answer.alone.is_legal and "tp_divides_model" in {one.rule for one in answer.alone.broken}
     assert answer.chance.rows == 0 and answer.chance.best is None
 
 
 def test_why_not_finds_the_best_of_the_space_with_these_values(experts: SavedRun) -> None:
     e = explain(experts, 1)
-    answer = why_not(e.judge, e.base, parse_asked("pp=2, fp8=none", e.base))
+    answer = why_not(e.evaluator, e.base, parse_asked("pp=2, fp8=none", e.base))
     best = next(row for row in experts.ranking if row["pp"] == 2 and row["fp8"] == "none")
     assert answer.chance.figures is not None and answer.chance.best is not None
     assert answer.chance.figures.tokens_per_s_per_gpu == pytest.approx(best["tokens_per_s_per_gpu"], rel=1e-9)
@@ -195,7 +195,7 @@ def test_why_not_says_what_would_make_it_fit(tmp_path: Path) -> None:
                "space": {"tp": [1, 2, 4], "pp": 1, "cp": 1, "micro_batch_size": [1, 2], "recompute": ["none", "full"],
                          "sharding": ["distributed_optimizer", "fsdp2"], "fp8": "none"}}  # fmt: skip
     e = explain(SavedRun.open(make_run(tmp_path, **changes)), 1)
-    answer = why_not(e.judge, e.base, parse_asked("micro_batch_size=2,recompute=none", e.base))
+    answer = why_not(e.evaluator, e.base, parse_asked("micro_batch_size=2,recompute=none", e.base))
     assert answer.alone.is_legal and not answer.alone.fits
     figures = answer.alone.figures
     assert figures is not None and figures.headroom_bytes < 0
@@ -214,14 +214,14 @@ def test_why_not_understands_the_launch_file_of_another_rank(experts: SavedRun, 
         framework=load_framework("primus"),
     )
     path.write_text(launch_files(job).texts["primus.yaml"])
-    asked = parse_asked(f"@{path}", e.base, e.judge)
+    asked = parse_asked(f"@{path}", e.base, e.evaluator)
     assert set(asked) == {axis for axis in e.base if e.base[axis] != other.base[axis]}
-    answer = why_not(e.judge, e.base, asked)
+    answer = why_not(e.evaluator, e.base, asked)
     assert answer.alone.figures is not None and not answer.alone.followed
     rate = other.row["tokens_per_s_per_gpu"]
     assert answer.alone.figures.tokens_per_s_per_gpu == pytest.approx(rate, rel=1e-9)
     with pytest.raises(InputError, match="has the very configuration"):
-        parse_asked(f"@{path}", other.base, e.judge)
+        parse_asked(f"@{path}", other.base, e.evaluator)
 
 
 def test_what_cannot_be_asked_is_said_in_one_go(experts: SavedRun) -> None:
@@ -230,7 +230,7 @@ def test_what_cannot_be_asked_is_said_in_one_go(experts: SavedRun) -> None:
     assert len(caught.value.problems) == 2 and "unknown axis 'foo'" in str(caught.value)
     e = explain(experts, 1)
     with pytest.raises(InputError, match="is an axis of the space; ask --why-not"):
-        what_if(e.run, e.judge, e.base, ["tp=2"], 5)
+        what_if(e.run, e.evaluator, e.base, ["tp=2"], 5)
     with pytest.raises(InputError, match="has ranks 1 to"):
         explain(experts, 10**6)
 
@@ -238,14 +238,14 @@ def test_what_cannot_be_asked_is_said_in_one_go(experts: SavedRun) -> None:
 def test_what_if_nothing_changes_nothing_changes(experts: SavedRun) -> None:
     e = explain(experts, 1)
     hbm = e.choice.cluster.accelerator.hbm_bytes / 1e9
-    answer = what_if(e.run, e.judge, e.base, [f"hardware.hbm_GB={hbm}"], 1000)
+    answer = what_if(e.run, e.evaluator, e.base, [f"hardware.hbm_GB={hbm}"], 1000)
     assert answer.after == answer.before
     assert [moved.was for moved in answer.ranking] == list(range(1, len(answer.ranking) + 1))
 
 
 def test_what_if_ranks_anew_as_a_search_there_would(experts: SavedRun) -> None:
     e = explain(experts, 1)
-    answer = what_if(e.run, e.judge, e.base, ["hardware.link_GBps=5", "hardware.nic_GBps=2"], 5)
+    answer = what_if(e.run, e.evaluator, e.base, ["hardware.link_GBps=5", "hardware.nic_GBps=2"], 5)
     assert answer.after is not None
     assert answer.after.tokens_per_s_per_gpu < answer.before.tokens_per_s_per_gpu
     speeds = [moved.figures.tokens_per_s_per_gpu for moved in answer.ranking]

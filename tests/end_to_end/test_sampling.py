@@ -19,7 +19,7 @@ from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, Shortlist
 from primus_search.exploration.sampled.sampler_check import hypervolume_share, regret
 from primus_search.exploration.sampled.samplers import run_sampler
-from primus_search.exploration.sampled.screening import Looker
+from primus_search.exploration.sampled.screening import ScreenedCluster
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER, OUTER
 from primus_search.space.nearest import Nearest
@@ -85,13 +85,13 @@ def test_a_gaussian_process_keeps_its_budget_and_repeats_itself() -> None:
 
 
 def test_no_candidate_is_projected_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = Looker.project, list[int]()
+    real, seen = ScreenedCluster.project, list[int]()
 
-    def counted(self: Looker, screened: Any) -> None:
+    def counted(self: ScreenedCluster, screened: Any) -> None:
         seen.extend(screened.numbers.tolist())
         real(self, screened)
 
-    monkeypatch.setattr(Looker, "project", counted)
+    monkeypatch.setattr(ScreenedCluster, "project", counted)
     found = run_sampler(Funnel(space_of(2), 100), "tpe", Budget(candidates=150), 0)
     assert len(seen) == len(set(seen)) == found.evaluations
 

@@ -12,17 +12,17 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.explanation import as_data, explain
-from primus_search.analysis.held_back import held_back
 from primus_search.analysis.why_not import why_not
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE, memory_error
-from primus_search.cost.memory.fit import SURELY, fit_probability, room_for_surety_bytes
+from primus_search.cost.memory.fit import FIT_THRESHOLD, fit_probability, room_to_fit_bytes
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare import load_space
+from primus_search.exploration.faster_if_memory_saved import faster_if_memory_saved
+from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.exploration.result import MEASURED, PROJECTED, RANKED_ROWS, RUN, TRACED, RankingTable, SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.exploration.trials import Judge, values_of
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
 from primus_search.report.complete_search import search
@@ -99,7 +99,7 @@ def test_a_row_at_risk_is_recommended_where_its_gain_times_its_probability_excee
     space: Space, shares: list[float], slower: float, order: list[int]
 ) -> None:
     rows = table(space, share_of_device=shares, slower=slower)
-    sure = int(np.flatnonzero(rows.is_sure)[0])
+    sure = int(np.flatnonzero(rows.is_fit)[0])
     worth = rows.fits[:sure] * (rows.expected_step_s[sure] / rows.expected_step_s[:sure] - 1.0)
     assert rows.order.tolist() == order
     assert order[0] == (int(np.argmax(worth)) if worth.max() > TIE else sure)
@@ -122,9 +122,9 @@ def test_the_room_for_surety_is_where_the_probability_of_fitting_is_that(space: 
     for error in (None, memory_error(cluster.stack, space.model)):
         rows = table(space, share_of_device=[0.5])
         memory = rows.projection.memory
-        wanted = room_for_surety_bytes(cluster.accelerator, error) - float(memory.allocated[0] + memory.context[0])
+        wanted = room_to_fit_bytes(cluster.accelerator, error) - float(memory.allocated[0] + memory.context[0])
         memory = replace(memory, activations=memory.activations + wanted)
-        assert fit_probability(memory, cluster.accelerator, error=error)[0] == pytest.approx(SURELY, rel=1e-6)
+        assert fit_probability(memory, cluster.accelerator, error=error)[0] == pytest.approx(FIT_THRESHOLD, rel=1e-6)
 
 
 NUM_LOST = 2
@@ -181,7 +181,7 @@ def test_a_faster_row_that_does_not_fit_is_named_with_what_saves_the_memory(
 ) -> None:
     before, result, folder = both
     run = SavedRun.open(folder)
-    faster = held_back(run.ranking, Judge(result.space, result.best.choice))
+    faster = faster_if_memory_saved(run.ranking, Evaluator(result.space, result.best.choice))
     assert faster is not None
     assert faster.rank == min(len(result.ranking), RANKED_ROWS) - NUM_LOST + 1
     assert faster.gain == pytest.approx(before.expected_rate[0] / before.expected_rate[NUM_LOST] - 1.0)
@@ -206,7 +206,7 @@ def test_explain_takes_no_row_that_was_shown_not_to_fit(both: tuple[RankingTable
     for row in range(NUM_LOST):
         values = values_of(before.candidates, row)
         differing = {name: value for name, value in values.items() if value != e.base[name]}
-        answer = why_not(e.judge, e.base, differing)
+        answer = why_not(e.evaluator, e.base, differing)
         assert answer.alone.is_legal and not answer.alone.fits
         assert answer.chance.best is None or answer.chance.best != values or not answer.chance.figures.fits
     shown = explain(run, first_lost)

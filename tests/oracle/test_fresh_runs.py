@@ -17,7 +17,7 @@ import pytest
 from scipy.special import ndtri
 
 from primus_search.cost.confidence.uncertainty import memory_error
-from primus_search.cost.memory.fit import DEVIATIONS_TO_END, SURELY
+from primus_search.cost.memory.fit import DEVIATIONS_TO_END, FIT_THRESHOLD
 from primus_search.runs.published import validated
 from primus_search.runs.validate.score import duplicate_weights, score
 from primus_search.runs.validate.score_runs import (
@@ -170,7 +170,7 @@ def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
         if pair is not None:
             assert error is not None
             spread = np.hypot(row.run.cluster.accelerator.footprint.spread, np.log(error.high) / DEVIATIONS_TO_END)
-            ran.append(pair[1] <= pair[0] * np.exp(spread * ndtri(SURELY)))
+            ran.append(pair[1] <= pair[0] * np.exp(spread * ndtri(FIT_THRESHOLD)))
             peaks.append(row.run.duplicate_key)
     weights = duplicate_weights(peaks)
     assert weights.sum() >= 25

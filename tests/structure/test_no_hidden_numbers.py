@@ -10,7 +10,7 @@ NAMED = {
     "BACKWARD_FLOPS": "five products of attention's backward over two of its forward",
     "UNFUSED_PASSES": "passes over memory of an optimizer written as separate operations",
     "ENOUGH": "what coverage calls covered",
-    "SURELY": "what the verdict calls a fit",
+    "FIT_THRESHOLD": "what the verdict calls a fit",
     "TIE": "noise between identical runs",
     "UNKNOWN": "error band of a regime without runs",
     "UNKNOWN_MEMORY": "error band of peaks of software without runs",

@@ -61,7 +61,7 @@ from primus_search.declare import make_space
 from primus_search.base.errors import InputError
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.funnel import Options, run_search
-from primus_search.exploration.trials import Judge, values_of
+from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.analysis.labels import short
 from primus_search.space import Enumerator
 
@@ -85,11 +85,11 @@ assert Candidates.from_words(Candidates.table(toy=True).row(0)).toy.all()
 result = run_search(space, Options(keep=8, workers=1))
 best = result.ranking.candidates
 assert best.toy[0] and "toy" in short(best.row(0)) and "toy" not in MEMORY_READS
-judge = Judge(space, space.clusters[0])
+evaluator = Evaluator(space, space.clusters[0])
 base = values_of(best)
-off, on = judge.try_out(base, {"toy": False}), judge.project([base])[0]
+off, on = evaluator.try_out(base, {"toy": False}), evaluator.project([base])[0]
 assert off.figures.step_s > on.step_s and off.figures.memory_bytes == on.memory_bytes
-every = judge.projector.project(rows.candidates)
+every = evaluator.projector.project(rows.candidates)
 fitting = every.tokens_per_s_per_gpu[every.headroom_bytes >= 0]
 assert on.tokens_per_s_per_gpu == max(fitting)
 """

@@ -52,17 +52,17 @@ def fit_probability(
 
 
 FITS, AT_RISK, OUT_OF_MEMORY = "FITS", "AT RISK", "OOM"
-SURELY = 0.9
+FIT_THRESHOLD = 0.9
 """Probability of fitting from which a candidate FITS. Of published runs that ran 3 % lie below it, of configurations
 known to run out of memory none above (docs/cost/memory.md)."""
 
 
-def room_for_surety_bytes(accelerator: Accelerator, error: ErrorBand | None = None) -> float:
-    """Bytes below which what is allocated plus the context FITS: `fit_probability` is `SURELY` there."""
+def room_to_fit_bytes(accelerator: Accelerator, error: ErrorBand | None = None) -> float:
+    """Bytes below which what is allocated plus the context FITS: `fit_probability` is `FIT_THRESHOLD` there."""
     spread = accelerator.footprint.spread
     if error is not None:
         spread = hypot(spread, log(error.high) / DEVIATIONS_TO_END)
-    return accelerator.room_bytes(0.0) * exp(-NormalDist().inv_cdf(SURELY) * spread)
+    return accelerator.room_bytes(0.0) * exp(-NormalDist().inv_cdf(FIT_THRESHOLD) * spread)
 
 
 def fit_verdict(probability: float, headroom_bytes: float, *, is_assumed: bool = False) -> str:
@@ -71,6 +71,6 @@ def fit_verdict(probability: float, headroom_bytes: float, *, is_assumed: bool =
     is_assumed: the software is not known, so that a projection beyond the device is not enough to say OOM: nine in ten
     pieces of software must need more than there is.
     """
-    if headroom_bytes < 0.0 and (not is_assumed or probability <= 1.0 - SURELY):
+    if headroom_bytes < 0.0 and (not is_assumed or probability <= 1.0 - FIT_THRESHOLD):
         return OUT_OF_MEMORY
-    return FITS if probability >= SURELY else AT_RISK
+    return FITS if probability >= FIT_THRESHOLD else AT_RISK

@@ -98,9 +98,9 @@ class SavedRun:
         )
         return other
 
-    def lacking(self, choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
+    def traced_shortfall_bytes(self, choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
         """Rows of one cluster that re-validation showed not to fit, by their words: bytes to spare, negative."""
-        return lacking(self.ranking, choice)
+        return traced_shortfall_bytes(self.ranking, choice)
 
     def row(self, rank: int) -> Mapping[str, Any]:
         """One row of the ranking; `rank` counts from 1. Raises `InputError` beyond the ends."""
@@ -124,8 +124,8 @@ class SavedRun:
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
 
 
-def lacking(rows: Sequence[Mapping[str, Any]], choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
-    """Of rows of a ranking, those of one cluster that re-validation showed not to fit (`Judge.lacking`)."""
+def traced_shortfall_bytes(rows: Sequence[Mapping[str, Any]], choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
+    """Of the rows of one cluster that re-validation showed not to fit: bytes to spare (`Evaluator`)."""
     return {
         tuple(row[name] for name in COLUMN_NAMES): row["headroom_bytes"]
         for row in rows

@@ -33,7 +33,7 @@ from primus_search.exploration.exhaustive.leaders import leaders
 from primus_search.exploration.exhaustive.shortlist import rival_s
 from primus_search.exploration.sampled.proposals import Moves, Proposals
 from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
-from primus_search.exploration.sampled.screening import Looker, Screened
+from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
 from primus_search.exploration.sampled.seeds import seeds
 from primus_search.exploration.sampled.study import Studies, Told
 from primus_search.space.nearest import Nearest
@@ -106,7 +106,7 @@ def run_sampler(
         interrupted_by = signal_of(stop)
         notes.append("interrupted: these are the best candidates found so far")
     return Sampled(
-        findings=tuple(looker.findings() for looker in run.lookers),
+        findings=tuple(screen.findings() for screen in run.screens),
         evaluations=run.evaluations,
         legal=run.legal,
         best=run.best(),
@@ -126,7 +126,7 @@ class _Run:
     def __init__(self, funnel: Funnel, method: str, seed: int, folder: Path | None) -> None:
         self.funnel, enumerators = funnel, funnel.enumerators
         self.legal = sum(enumerator.size for enumerator in enumerators)
-        self.lookers = [Looker(funnel, cluster, ELITE) for cluster in range(len(enumerators))]
+        self.screens = [ScreenedCluster(funnel, cluster, ELITE) for cluster in range(len(enumerators))]
         self._nearest = [Nearest(enumerator) if enumerator.size else None for enumerator in enumerators]
         sizes = {name: size for name, size in enumerators[0].job.sizes.items() if size > 1}
         if len(enumerators) > 1:
@@ -141,12 +141,12 @@ class _Run:
     @property
     def evaluations(self) -> int:
         """Candidates projected so far, each counted once."""
-        return sum(len(looker.step_s) for looker in self.lookers)
+        return sum(len(screen.step_s) for screen in self.screens)
 
     @property
     def screened(self) -> int:
         """Candidates whose memory and bound were computed."""
-        return sum(looker.tally.rows["memory"] for looker in self.lookers)
+        return sum(screen.tally.rows["memory"] for screen in self.screens)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ class _Run:
         wanted = [
             [cluster if name == CLUSTER else one[name] for name in self._moves.names]
             for one in seeds(self.funnel.space)
-            for cluster in range(len(self.lookers))
+            for cluster in range(len(self.screens))
         ]
         return Proposals(positions=np.array(wanted, dtype=np.int64), parents=np.full(len(wanted), -1))
 
@@ -182,9 +182,9 @@ class _Run:
         wanted = [[trial.params[name] for name in self._moves.names] for trial in trials]
         told = [NOWHERE] * count
         for cluster, rows, numbers in self._settled(np.array(wanted, dtype=np.int64)):
-            looker = self.lookers[cluster]
-            screened = looker.screen(np.unique(numbers))
-            looker.project(screened.take(looker.may_matter(screened) & ~looker.is_projected(screened.numbers)))
+            screen = self.screens[cluster]
+            screened = screen.screen(np.unique(numbers))
+            screen.project(screened.take(screen.may_matter(screened) & ~screen.is_projected(screened.numbers)))
             place = {number: at for at, number in enumerate(screened.numbers.tolist())}
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
                 if number in place:
@@ -197,32 +197,32 @@ class _Run:
 
         `off`: by what factor the step of the row each came from is longer than its bound.
         """
-        looker, ruled_out = self.lookers[cluster], self._ruled_out[cluster]
+        screen, ruled_out = self.screens[cluster], self._ruled_out[cluster]
         numbers, first = np.unique(numbers, return_index=True)
-        is_new = ~looker.is_projected(numbers) & np.array(
+        is_new = ~screen.is_projected(numbers) & np.array(
             [n not in ruled_out for n in numbers.tolist()], dtype=np.bool_
         )
-        screened = looker.screen(numbers[is_new])
+        screened = screen.screen(numbers[is_new])
         ruled_out.update(np.setdiff1d(numbers[is_new], screened.numbers).tolist())
         off = off[first][np.isin(numbers, screened.numbers)]
-        matters = looker.may_matter(screened)
+        matters = screen.may_matter(screened)
         ruled_out.update(screened.numbers[~matters].tolist())
         screened, off = screened.take(matters), off[matters]
-        chosen = screened.take(_most_promising(looker, screened, off, most))
-        looker.project(chosen)
+        chosen = screened.take(_most_promising(screen, screened, off, most))
+        screen.project(chosen)
         rows = self._positions(cluster, chosen.numbers).tolist()
         for at, row in enumerate(rows):
             self._studies.add(dict(zip(self._moves.names, row, strict=True)), self._told(cluster, chosen, at))
 
     def _told(self, cluster: int, screened: Screened, at: int) -> Told:
         """What is known of a screened candidate; by its bound where it was not projected."""
-        looker, number = self.lookers[cluster], int(screened.numbers[at])
-        step_s = looker.step_s.get(number, float(screened.bound_s[at]))
+        screen, number = self.screens[cluster], int(screened.numbers[at])
+        step_s = screen.step_s.get(number, float(screened.bound_s[at]))
         return Told(
             tokens_per_s_per_gpu=self._speed(cluster, step_s),
             memory_GB=float(screened.memory_bytes[at]) / GB,
             missing_GB=float(screened.missing_bytes[at]) / GB,
-            is_pruned=number not in looker.step_s and math.isfinite(step_s),
+            is_pruned=number not in screen.step_s and math.isfinite(step_s),
         )
 
     # --- proposals -------------------------------------------------------------------------------------------------
@@ -230,10 +230,10 @@ class _Run:
     def _proposals(self) -> tuple[Ints, Floats]:
         """Positions around the elite of every cluster and from anywhere, and how far off their origin's bound was."""
         rows, off = [np.zeros((0, len(self._moves.names)), dtype=np.int64)], [np.zeros(0)]
-        for cluster, looker in enumerate(self.lookers):
-            elite = self._elite(looker)
+        for cluster, screen in enumerate(self.screens):
+            elite = self._elite(screen)
             rows.append(self._positions(cluster, elite))
-            off.append(np.array([looker.step_s[n] / looker.bound_s[n] for n in elite.tolist()]))
+            off.append(np.array([screen.step_s[n] / screen.bound_s[n] for n in elite.tolist()]))
         elite, factors = np.concatenate(rows), np.concatenate(off)
         parts, self._first = [*self._first, self._moves.anywhere(ANYWHERE, self._rng)], []
         if len(elite):
@@ -242,10 +242,10 @@ class _Run:
         usual = float(np.median(factors)) if len(factors) else 1.0
         return proposals.positions, np.append(factors, usual)[proposals.parents]
 
-    def _elite(self, looker: Looker) -> Ints:
+    def _elite(self, screen: ScreenedCluster) -> Ints:
         """Numbers of the best rows, and of some of the frontier."""
-        front = self._rng.permutation(looker.elite.frontier.indices)[:ELITE]
-        return np.union1d(looker.elite.top.indices, front)
+        front = self._rng.permutation(screen.elite.frontier.indices)[:ELITE]
+        return np.union1d(screen.elite.top.indices, front)
 
     def _positions(self, cluster: int, numbers: Ints) -> Ints:
         """Positions of candidates on the axes that the moves know, one row each."""
@@ -268,7 +268,7 @@ class _Run:
 
     def best(self) -> tuple[int, int] | None:
         """Cluster and number of the fastest row by tokens per second and GPU."""
-        tops = [(cluster, looker.elite.top) for cluster, looker in enumerate(self.lookers) if len(looker.elite.top)]
+        tops = [(cluster, screen.elite.top) for cluster, screen in enumerate(self.screens) if len(screen.elite.top)]
         heads = [(-self._speed(cluster, float(top.step_s[0])), cluster, int(top.indices[0])) for cluster, top in tops]
         return min(heads)[1:] if heads else None
 
@@ -279,7 +279,7 @@ class _Run:
 
     def tick(self, most: int) -> Tick:
         """Where the search stands."""
-        tops = [looker.elite.top for looker in self.lookers]
+        tops = [screen.elite.top for screen in self.screens]
         return Tick(
             rows_done=self.evaluations,
             rows_total=most,
@@ -290,13 +290,13 @@ class _Run:
         )
 
 
-def _most_promising(looker: Looker, screened: Screened, off: Floats, most: int) -> Ints:
+def _most_promising(screen: ScreenedCluster, screened: Screened, off: Floats, most: int) -> Ints:
     """Which of some candidates to project: half by the step they promise, half by what they promise the frontier.
 
     The step is foretold by the bound times the factor by which the bound of the row they came from was off.
     """
     foretold_s = screened.bound_s * off
     fast = np.argsort(foretold_s, kind="stable")
-    gains = np.argsort(foretold_s / rival_s(looker.elite.frontier, screened.memory_bytes), kind="stable")
+    gains = np.argsort(foretold_s / rival_s(screen.elite.frontier, screened.memory_bytes), kind="stable")
     both = np.stack([fast, gains], axis=1).reshape(-1)
     return np.sort(both[np.sort(np.unique(both, return_index=True)[1])][:most])

@@ -37,7 +37,7 @@ class Screened(Columns):
 
 
 @dataclass
-class Looker:
+class ScreenedCluster:
     """One cluster of a space: what was screened and projected on it so far.
 
     step_s     expected step seconds by number of everything projected      bound_s  its bound

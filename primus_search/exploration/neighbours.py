@@ -1,25 +1,28 @@
-"""Single configurations tried out around a candidate: is it legal, does it fit, how fast is it, what had to follow.
+"""Neighbours of a candidate: is a changed configuration legal, does it fit, what is its rate, what had to follow.
 
-`explain` asks the same question in many forms (a knob switched off, one step on an axis, a configuration a person has
-in mind). A `Judge` answers it for one cluster of a space with the rules and the projection that the search uses.
+The one engine behind ablation, sensitivity, advice, remedies, why-not, what-if and baselines. A `Evaluator` evaluates
+configurations on one cluster of a space with the rules and the projection of the search.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from math import floor
 from typing import Any
 
 import numpy as np
 
+from primus_search.base.units import GB
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.exploration.expected import RATE, expected_shares
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
-from primus_search.space.context import Cells, GridJob
+from primus_search.space.auto import auto_values
+from primus_search.space.context import Cells, GridJob, reads
 from primus_search.space.framework_rules import conditionals_of, rules_of
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Recompute, spoken
-from primus_search.values.knobs import KNOB
+from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 Values = Mapping[str, AxisValue]
 """One configuration: every axis with its typed value."""
@@ -31,7 +34,7 @@ MOST_FOLLOWING = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class RuleViolation:
     """A rule a configuration breaks, by name, and why it exists."""
 
     rule: str
@@ -79,7 +82,7 @@ class Trial:
     values: Values
     changes: Mapping[str, Any]
     followed: tuple[str, ...] = ()
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[RuleViolation, ...] = ()
     figures: Figures | None = None
 
     @property
@@ -149,7 +152,7 @@ class OwnConfiguration:
     of: int = 0
     is_rank_exact: bool = True
     behind: float = 0.0
-    broken: tuple[Broken, ...] = ()
+    broken: tuple[RuleViolation, ...] = ()
     figures: Figures | None = None
     pair: Mapping[str, Any] = field(default_factory=dict)
     pair_figures: Figures | None = None
@@ -165,16 +168,16 @@ class OwnConfiguration:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Evaluator:
     """Tries configurations on one cluster of a space.
 
-    lacking  configurations that a run's re-validation showed not to fit, by their words: bytes to spare, negative.
-             They stand in place of the projection's, so that none of them is said to fit
+    traced_shortfall_bytes  of configurations that re-validation showed not to fit, by their words: bytes to spare,
+                            negative, in place of the projection's
     """
 
     space: Space
     choice: ClusterChoice
-    lacking: Mapping[tuple[Any, ...], float] = field(default_factory=dict)
+    traced_shortfall_bytes: Mapping[tuple[Any, ...], float] = field(default_factory=dict)
 
     @cached_property
     def projector(self) -> Projector:
@@ -191,7 +194,7 @@ class Judge:
         projection, shown = self.projector.project(c), self.shown_not_to_fit(c)
         shares = self.expected_shares(c, projection)
         found = [figures_of(projection, i, float(shares[i])) for i in range(len(c))]
-        return [one if lack is None else _lacking(one, lack) for one, lack in zip(found, shown, strict=True)]
+        return [one if lack is None else _with_headroom(one, lack) for one, lack in zip(found, shown, strict=True)]
 
     def expected_shares(self, c: Candidates, projection: Projection) -> Floats:
         """Expected over projected rate of every row."""
@@ -199,15 +202,15 @@ class Judge:
 
     def shown_not_to_fit(self, c: Candidates) -> list[float | None]:
         """Bytes to spare, negative, of rows that re-validation showed not to fit; None of the others."""
-        if not self.lacking:
+        if not self.traced_shortfall_bytes:
             return [None] * len(c)
-        return [self.lacking.get(tuple(row[name] for name in COLUMN_NAMES)) for row in c.rows()]
+        return [self.traced_shortfall_bytes.get(tuple(row[name] for name in COLUMN_NAMES)) for row in c.rows()]
 
-    def broken(self, values: Values) -> tuple[Broken, ...]:
+    def broken(self, values: Values) -> tuple[RuleViolation, ...]:
         """Every rule and constraint this configuration breaks, whatever the axes of the space offer."""
         job, cells = self._alone(values)
         rules = rules_of(job.framework, self.space.constraints)
-        return tuple(Broken(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
+        return tuple(RuleViolation(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
 
     def still_legal(self, rows: Candidates) -> Bools:
         """Which rows of a finished run are legal here as well: all at once, for rules that drop doubles aside."""
@@ -304,7 +307,7 @@ class Judge:
         return GridJob.on(self.choice, self.space, axes)
 
 
-def _lacking(figures: Figures, headroom_bytes: float) -> Figures:
+def _with_headroom(figures: Figures, headroom_bytes: float) -> Figures:
     """Figures with other bytes to spare; its parts stay those of the projection."""
     more = figures.headroom_bytes - headroom_bytes
     return replace(figures, memory_bytes=figures.memory_bytes + more, headroom_bytes=headroom_bytes)
@@ -321,3 +324,115 @@ def said(trial: Trial) -> str:
     asked = [f"{name}={spoken(value)}" for name, value in trial.changes.items() if name not in trial.followed]
     followed = [f"{name}={spoken(trial.changes[name])}" for name in trial.followed]
     return ", ".join(asked) + (f" (with {', '.join(followed)})" if followed else "")
+
+
+# --- what would make it fit ------------------------------------------------------------------------------------------
+
+DEGREES = tuple(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
+MORE_NODES = (2, 4, 8, 16)
+"""How many times as many nodes are tried; the first that suffices is named."""
+
+
+def single_changes(evaluator: Evaluator, values: Values, *, keep: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Changes after which it fits, cheapest in speed first: a smaller memory margin before them, more nodes behind.
+
+    Axes in `keep` stay as they are: they are what somebody asked for.
+    """
+    figures = evaluator.project([values])[0]
+    hbm, margin = evaluator.choice.cluster.accelerator.hbm_bytes, evaluator.space.search.memory_margin
+    spare = margin * hbm + figures.headroom_bytes
+    if spare >= 0:
+        yield f"memory_margin={_rounded_down(spare / hbm)} instead of {margin}"
+    fitting = [(trial, figures) for trial, figures in _tried(evaluator, values, keep) if figures.fits]
+    fitting.sort(key=lambda pair: pair[1].expected_step_s)
+    yield from dict.fromkeys(said(trial) for trial, _ in fitting)
+    yield from _more_nodes(evaluator, values)
+
+
+def _rounded_down(share: float) -> str:
+    """A share of the memory with three digits, never more than it is: a margin with which a candidate still fits."""
+    return f"{floor(share * 1e3) / 1e3:.3f}"
+
+
+def closest_change(evaluator: Evaluator, values: Values) -> str:
+    """Of changes none of which makes it fit, the one that saves most, and what it still misses; empty without any."""
+    needed = evaluator.project([values])[0].headroom_bytes
+    saving = [(figures.headroom_bytes, said(trial)) for trial, figures in _tried(evaluator, values, frozenset())]
+    most, change = max(saving, default=(needed, ""))
+    return f"{change} still misses {-most / GB:.2f} GB" if most > needed else ""
+
+
+def cheapest_saving(evaluator: Evaluator, values: Values, least_bytes: float) -> tuple[Trial, Figures] | None:
+    """The fastest legal single change that takes so many bytes less, with its figures; None where none does."""
+    needed = float(evaluator.projector.memory_bytes(table_of([values]))[0])  # projected, as that of the changes is
+    saving = [pair for pair in _tried(evaluator, values, frozenset()) if needed - pair[1].memory_bytes >= least_bytes]
+    return min(saving, key=lambda pair: pair[1].expected_step_s, default=None)
+
+
+def _tried(evaluator: Evaluator, values: Values, keep: frozenset[str]) -> list[tuple[Trial, Figures]]:
+    """Legal single changes that leave the axes in `keep` alone, with what they make of it."""
+    trials = [evaluator.try_out(values, change) for change in _reliefs(values) if not keep & set(change)]
+    return [(t, t.figures) for t in trials if t.figures is not None and t.changes and not keep & set(t.changes)]
+
+
+def _reliefs(values: Values) -> Iterator[Mapping[str, AxisValue]]:
+    yield from ({knob.name: value} for knob in KNOBS for value in knob.relief)
+    yield from ({name: 2 * int(values[name])} for name in DEGREES)  # type: ignore[arg-type]
+
+
+def _more_nodes(evaluator: Evaluator, values: Values) -> Iterator[str]:
+    cluster = evaluator.choice.cluster
+    for factor in MORE_NODES:
+        larger = replace(cluster, num_nodes=factor * cluster.num_nodes)
+        there = Evaluator(evaluator.space, replace(evaluator.choice, cluster=larger))
+        if not there.broken(values) and there.project([values])[0].fits:
+            yield f"nodes={larger.num_nodes}"
+            return
+
+
+# --- the nearest that a framework can start --------------------------------------------------------------------------
+
+MOST_TRIED = 200_000
+"""Combinations of freed axes that are looked through; beyond that only the first axes are free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestLegal:
+    """A legal configuration with the fewest changes; of those one that fits, then the fastest."""
+
+    changes: Mapping[str, AxisValue]
+    figures: Figures
+
+
+def nearest_legal(evaluator: Evaluator, values: Values, broken: tuple[RuleViolation, ...]) -> NearestLegal | None:
+    """The nearest configuration that is legal for the evaluator's framework; None where none is near."""
+    rules = {rule.name: rule for rule in rules_of(evaluator.choice.framework)}
+    freed: dict[str, None] = {}
+    for one in broken:
+        if one.rule in rules:
+            freed |= dict.fromkeys(name for name in AXES if name in reads(rules[one.rule].reads))
+    for name in list(freed):
+        freed |= dict.fromkeys(KNOB[name].followers)
+    axes: dict[str, tuple[AxisValue, ...]] = {name: (values[name],) for name in AXES}
+    size = 1
+    for name in freed:
+        choices = _words_near(evaluator, name, values)
+        if size * len(choices) > MOST_TRIED:
+            continue
+        axes[name], size = choices, size * len(choices)
+    found = evaluator.nearest(axes, values)
+    if found is None:
+        return None
+    changes = {name: value for name, value in found[0].items() if value != values[name]}
+    return NearestLegal(changes=changes, figures=found[1])
+
+
+def _words_near(evaluator: Evaluator, name: str, values: Values) -> tuple[AxisValue, ...]:
+    """Its own value, those of the space, the plain one, and what the framework has."""
+    own = auto_values(
+        name, evaluator.space.model, evaluator.choice.cluster, evaluator.space.workload, evaluator.choice.framework
+    )
+    found = [values[name], *evaluator.space.axis(name).values, KNOB[name].off, *own]
+    if name == "schedule":
+        found += list(evaluator.choice.framework.schedules)
+    return tuple(dict.fromkeys(found))

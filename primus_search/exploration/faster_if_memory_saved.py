@@ -4,20 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primus_search.analysis.choices import is_on_cluster_of
 from primus_search.cost.confidence.uncertainty import memory_error
-from primus_search.cost.memory.fit import FITS, room_for_surety_bytes
+from primus_search.cost.memory.fit import FITS, room_to_fit_bytes
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.remedies import cheapest_saving
-from primus_search.exploration.result import MEASURED
-from primus_search.exploration.trials import Judge, said, values_of
+from primus_search.exploration.neighbours import Evaluator, cheapest_saving, said, values_of
+from primus_search.exploration.result import MEASURED, is_on_cluster_of
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
+class FasterIfMemorySaved:
     """A row that is faster than the first one and does not surely fit.
 
     rank           place in ranking.csv, from 1     gain    of the expected rate over the first row's, 0.012
@@ -34,11 +32,11 @@ class HeldBack:
     remedy_change: float
 
 
-def held_back(rows: Sequence[Row], judge: Judge) -> HeldBack | None:
+def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterIfMemorySaved | None:
     """The fastest row of the first row's cluster that is faster than the first and AT RISK or OOM; None without any.
 
-    rows: as ranking.csv lists them. judge: of the first row's cluster. Rows timed on a device are compared with each
-    other only.
+    rows: as ranking.csv lists them. evaluator: of the first row's cluster. Rows timed on a device are compared with
+    each other only.
     """
     first = rows[0]
     places = [
@@ -52,13 +50,13 @@ def held_back(rows: Sequence[Row], judge: Judge) -> HeldBack | None:
     if not places or first["memory_verdict"] != FITS:
         return None
     place = max(places, key=lambda place: (rows[place][RATE], -place))
-    row, cluster = rows[place], judge.choice.cluster
-    sure_bytes = room_for_surety_bytes(cluster.accelerator, memory_error(cluster.stack, judge.space.model))
+    row, cluster = rows[place], evaluator.choice.cluster
+    sure_bytes = room_to_fit_bytes(cluster.accelerator, memory_error(cluster.stack, evaluator.space.model))
     saving = max(row["memory_bytes"] - sure_bytes, -row["headroom_bytes"])
     own, least = (values_of(Candidates.from_words({n: one[n] for n in COLUMN_NAMES})) for one in (row, first))
-    found = cheapest_saving(judge, own, saving)
-    rate = judge.project([least])[0].expected_tokens_per_s_per_gpu
-    return HeldBack(
+    found = cheapest_saving(evaluator, own, saving)
+    rate = evaluator.project([least])[0].expected_tokens_per_s_per_gpu
+    return FasterIfMemorySaved(
         rank=place + 1,
         row=row,
         gain=row[RATE] / first[RATE] - 1.0,
