@@ -8,13 +8,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 def rendered(template: str, /, **values: Any) -> str:
     """The page that a template makes of these values."""
-    return _environment().get_template(template).render(**values)
+    return environment("primus_search").get_template(template).render(**values)
 
 
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
+@lru_cache(maxsize=2)
+def environment(package: str) -> Environment:
+    """Templates of a package's folder `templates`."""
     environment = Environment(
-        loader=PackageLoader("primus_search", "templates"),
+        loader=PackageLoader(package, "templates"),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
         trim_blocks=True,

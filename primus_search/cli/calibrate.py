@@ -21,24 +21,6 @@ HardwareName = Annotated[
 ]
 Gpu = Annotated[str | None, typer.Option(help="Device name in the CSV; default: the hardware file's name.")]
 Out = Annotated[Path | None, typer.Option(help="Write the hardware file with the fitted numbers here.")]
-Table = Annotated[
-    Path | None, typer.Option(help="Write the table of all fitted numbers of the hardware and stack files here.")
-]
-Training = Annotated[
-    Path | None,
-    typer.Option(help="CSV of training runs, or a .txt file that lists several: fit stacks and training rates to it."),
-]
-Into = Annotated[Path | None, typer.Option(help="With --training: write into this folder, laid out like hardware/.")]
-LeaveOut = Annotated[
-    str | None,
-    typer.Option(
-        help="With --training: fit again without each group of runs and print the errors of the runs left out. "
-        "Groups: 'source and model', 'model', 'source' or 'publisher'.",
-    ),
-]
-Vendor = Annotated[
-    str, typer.Option(metavar="amd|nvidia", help="With --training: fit only to runs on this vendor's devices.")
-]
 Device = Annotated[
     str | None,
     typer.Option(
@@ -46,9 +28,6 @@ Device = Annotated[
         help="Measure this machine's device into --measurements first; --out then names it as the file's table. "
         "cpu measures `hardware: host` again.",
     ),
-]
-Ranges = Annotated[
-    Path | None, typer.Option(help="With --measurements and --training: write what they cover into this folder.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
 
@@ -58,13 +37,7 @@ def calibrate(
     hardware: HardwareName = None,
     gpu: Gpu = None,
     out: Out = None,
-    table: Table = None,
-    training: Training = None,
-    into: Into = None,
-    leave_out: LeaveOut = None,
-    vendor: Vendor = "",
     device: Device = None,
-    ranges: Ranges = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
@@ -72,15 +45,7 @@ def calibrate(
     Prints, per stage, the error of points left out of the fit, the numbers found, and the numbers the data does not
     identify with the reason. With --out it writes the hardware file with every fitted number and its provenance.
     """
-    if ranges is not None:
-        _write_ranges(measurements, training, ranges)
-    elif training is not None:
-        _fit_training(training, into, leave_out, vendor)
-    elif table is not None:
-        from primus_search.runs.calibrate.hardware_fit import fitted_numbers_of_files
-
-        write(table, fitted_numbers_of_files(), "--table")
-    elif device == "cpu":
+    if device == "cpu":
         from primus_search.measure.host.host_calibration import host_file
 
         typer.echo(f"hardware: host is measured: {host_file(again=True)}")
@@ -89,17 +54,6 @@ def calibrate(
         _fit_kernels(measured, hardware, gpu, out, as_json, names_table=True)
     else:
         _fit_kernels(measurements, hardware, gpu, out, as_json, names_table=False)
-
-
-def _fit_training(training: Path, into: Path | None, leave_out: str | None, vendor: str) -> None:
-    """Stacks and training rates from measured training runs, written where `into` says."""
-    from tools.fit.training_run import fit_training, left_out_lines, lines, write_training
-
-    found = fit_training(training, vendor)
-    for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
-        typer.echo(line)
-    if into is not None:
-        write_training(found, into, vendor)
 
 
 def _fit_kernels(
@@ -140,21 +94,6 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
     if table is not None:
         text = with_tables(text, beside(out, table))
     write(out, text, "--out")
-
-
-def _write_ranges(measurements: Path | None, training: Path | None, folder: Path) -> None:
-    """Devices and stacks: the sizes of everything that was measured of them."""
-    from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges
-    from tools.fit.write_switches import write_switches
-
-    if measurements is None or training is None:
-        raise InputError([Problem("--ranges", "needs --measurements and --training")])
-    devices = device_ranges(measurements, training)
-    write_ranges(
-        devices, folder / "devices.yaml", "Sizes of measured kernels, collectives and memory peaks per device."
-    )
-    write_ranges(stack_ranges(training), folder / "stacks.yaml", "Training runs of each stack: GPUs, sequence length.")
-    write_switches(training, folder.parent / "switches" / "measured.yaml")
 
 
 def beside(out: Path, table: Path) -> str:

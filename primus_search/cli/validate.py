@@ -1,6 +1,7 @@
 """`primus-search validate CSV`: projections against measured training runs, and the error per group."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,40 +27,46 @@ def validate(
     stack: Annotated[
         str | None, typer.Option("--stack", help="Project every run with this stack file, whatever its record names.")
     ] = None,
-    leave_out: Annotated[
-        str | None,
-        typer.Option(
-            "--leave-out",
-            help="Score every run by numbers fitted to the others: without its 'source and model', 'model', 'source' "
-            "or 'publisher', which takes half a minute.",
-        ),
-    ] = None,
 ) -> None:
     """Compare projections with measured training runs of a CSV file."""
     from primus_search.runs.published import validated
+
+    show(validated(csv, stack), csv.name, as_json, html)
+
+
+def show(outcome: "Validation", title: str, as_json: bool, html: Path | None) -> None:
+    """Print the errors of measured runs, as text or JSON, and write the page of all rows where one is wanted."""
+    from primus_search.cli.output.written_files import write
     from primus_search.runs.validate import summary
 
-    outcome = validated(csv, stack)
-    if leave_out is not None:
-        from tools.fit.training_run import left_out_rates, read_cases, split_of
-
-        split_of(leave_out)  # before the tables are read again
-        outcome = outcome.with_rates(left_out_rates(read_cases(csv), leave_out))
     figures = summary(outcome)
     if html is not None:
-        from primus_search.cli.output.written_files import write
-        from primus_search.runs.validate.errors_page import page
-
-        write(html, page(csv.name, figures), "--html")
+        write(html, errors_page(title, figures), "--html")
     if as_json:
         typer.echo(json.dumps(finite(figures), indent=2))
-        return
-    _print(figures, outcome)
+    else:
+        _print(figures, outcome)
+
+
+def errors_page(title: str, figures: dict[str, Any]) -> str:
+    """One HTML page with every projected run beside its measurement, by error; everything from the file is escaped."""
+    from primus_search.base.html_templates import rendered
+
+    rows = sorted(figures["per_row"], key=lambda row: abs(_error(row)), reverse=True)
+    return rendered("validation.html", title=title, figures=figures, number=_number, rows=rows, error=_error)
+
+
+def _number(value: float, form: str = ".2f") -> str:
+    """A figure, or a dash where it does not exist (no group is large enough, no row is there)."""
+    return "-" if math.isnan(value) else format(value, form)
+
+
+def _error(row: dict[str, Any]) -> float:
+    """Signed relative error of a run's rate."""
+    return float(row["predicted_tokens_per_s_per_gpu"]) / float(row["measured_tokens_per_s_per_gpu"]) - 1.0
 
 
 def _print(figures: dict[str, Any], outcome: "Validation") -> None:
-    from primus_search.runs.validate.errors_page import number
-
     typer.echo(f"{figures['rows']} runs projected, {figures['skipped']} skipped; near-duplicates count once")
     if figures["memory_only"]:
         typer.echo(f"{figures['memory_only']} more ran and publish no rate")
@@ -69,7 +76,7 @@ def _print(figures: dict[str, Any], outcome: "Validation") -> None:
         typer.echo(
             f"tokens/s/GPU: median error {figures['median_abs_error']:.1%}, "
             f"90th percentile {figures['p90_abs_error']:.1%}, worst {figures['worst_abs_error']:.1%}, "
-            f"bias {figures['bias']:+.1%}, Kendall {number(figures['kendall'])}, "
+            f"bias {figures['bias']:+.1%}, Kendall {_number(figures['kendall'])}, "
             f"90 % intervals cover {figures['coverage_90']:.1%}"
         )
     _print_memory(figures)

@@ -12,7 +12,7 @@ from primus_search.declare.source import read
 from primus_search.runs.published import measured_table
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, number_of
 from primus_search.values.measured_run import on_stack
-from tests.support.stack_table import PAGE, documented, page
+from tools.docs.stack_table import documented
 
 TRAINING = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
 
@@ -134,10 +134,6 @@ def test_no_field_of_a_stack_has_a_default() -> None:
     for cls in GROUPS.values():
         with pytest.raises(TypeError, match="missing"):
             cls()
-
-
-def test_the_page_lists_every_number_and_habit() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.support.stack_table"
 
 
 def test_every_base_is_extended_by_some_stack() -> None:

@@ -1,4 +1,4 @@
-"""Words of tables are explained and accepted, and the reference of the space file is current."""
+"""Words of tables are explained and accepted."""
 
 from pathlib import Path
 
@@ -11,10 +11,7 @@ from primus_search.analysis.why_not import parse_asked
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare import make_space
-from primus_search.declare.source import parse
-from primus_search.declare.space_reference import example, page
 from primus_search.space.tokens import PLAIN, read_token
-from primus_search.space.types import AXES
 from primus_search.values.knobs import KNOB, KNOBS, Fp8, Sharding
 
 ROOT = Path(__file__).parents[2]
@@ -64,19 +61,6 @@ def test_words_command_refuses_an_unknown_word_with_close_ones() -> None:
     assert runner.invoke(app, ["words"]).output.count("\n") > 60
     with pytest.raises(InputError, match="did you mean fp8:hybrid"):
         runner.invoke(app, ["words", "fp8:hybird"], catch_exceptions=False)
-
-
-def test_the_reference_of_the_space_file_is_current() -> None:
-    text = (ROOT / "docs" / "space_file.md").read_text(encoding="utf-8")
-    assert text == page(), "primus-search schema --markdown > docs/space_file.md"
-
-
-@pytest.mark.parametrize("name", AXES)
-def test_the_example_of_each_axis_is_read(name: str) -> None:
-    job = {"seq_length": 8192, "global_batch_size": 128}
-    values = parse(f"{name}: {example(KNOB[name])}", "example.yaml").data
-    space = make_space({"model": "llama3_8b", "hardware": "mi300x", "workload": job, "space": values}, environ={})
-    assert len(space.axis(name).values) >= 2 and f"| `{name}` | `{example(KNOB[name])}` |" in page()
 
 
 def test_a_degree_and_a_pair_of_evidence_are_explained() -> None:

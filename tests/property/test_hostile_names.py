@@ -18,6 +18,7 @@ from markupsafe import escape
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.csv_cells import FORMULA_SIGNS, unguarded
 from primus_search.base.guards.names import name_problem
+from primus_search.cli.validate import errors_page
 from primus_search.declare import make_space
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.declare.source import parse, written
@@ -37,7 +38,6 @@ from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
 from primus_search.report.notebook.runs import Run
 from primus_search.runs.learn.log_lines import plain
-from primus_search.runs.validate import errors_page
 from tests.export.test_launch_files import shipped_space
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run
@@ -264,7 +264,7 @@ def test_other_pages_hold_no_markup_of_a_name() -> None:
         figures |= dict.fromkeys(("rows", "median_abs_error", "p90_abs_error", "bias", "kendall", "coverage_90"), 0.0)
         memory = dict.fromkeys(("ran", "ran_out", "false_oom", "false_fit"), 0.0)
         figures |= {"memory": memory, "overrides": {"runs": 0, "of": 0, "per_row": listed}}
-        text = errors_page.page(name, figures)
+        text = errors_page(name, figures)
         night = hostile_night(name)
         for made in (text, night_page.report(night), night_page.trend(name, [])):
             assert escape(name) in made

@@ -1,6 +1,7 @@
-"""The house has floors: imports point down only, and heavy libraries stay in their one room."""
+"""Rooms have an order: imports point down only, none leads back, and heavy libraries stay in their one room."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,9 @@ HOMES = {
     "tomli_w": ("export/",),
 }
 MODULES = sorted(ROOT.rglob("*.py"))
+DOTTED = re.compile(r"(?:primus_search|tools)(?:\.\w+)+(?::\w+)?")
+"""A module named in a string is imported by whoever reads the string."""
+MOST_PAIRS = 95
 
 
 def room(path: Path) -> str:
@@ -62,6 +66,8 @@ def imports(path: Path) -> list[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
             found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            found.append((node.lineno, node.value.partition(":")[0]))
     return found
 
 
@@ -72,7 +78,9 @@ def test_imports_point_down_and_heavy_libraries_stay_at_home(path: Path) -> None
     faults = []
     for line, name in imports(path):
         parts = name.split(".")
-        if parts[0] == "primus_search" and len(parts) > 1:
+        if parts[0] == "tools":
+            faults.append(f"{path.name}:{line} names {name}; tools/ is not installed")
+        elif parts[0] == "primus_search" and len(parts) > 1:
             other = parts[1]
             if other in FLOORS and other != own and FLOORS[other] > FLOORS[own]:
                 faults.append(f"{path.name}:{line} imports {name}, which is on a higher floor")
@@ -81,6 +89,19 @@ def test_imports_point_down_and_heavy_libraries_stay_at_home(path: Path) -> None
             if not place.startswith(HOMES[parts[0]]):
                 faults.append(f"{path.name}:{line} imports {parts[0]}, whose home is {HOMES[parts[0]]}")
     assert not faults, "\n".join(faults)
+
+
+def test_no_room_is_reached_from_itself_and_pairs_of_rooms_are_few() -> None:
+    pairs = set()
+    for path in MODULES:
+        others = {name.split(".")[1] for _, name in imports(path) if name.startswith("primus_search.")}
+        pairs |= {(room(path), other) for other in others & FLOORS.keys() if other != room(path)}
+    pairs = {(one, other) for one, other in pairs if not one.startswith("__")}
+    reach = {one: {other for first, other in pairs if first == one} for one in FLOORS}
+    for _ in FLOORS:
+        reach = {one: others.union(*(reach[other] for other in others)) for one, others in reach.items()}
+    assert [one for one, others in reach.items() if one in others] == []
+    assert len(pairs) <= MOST_PAIRS
 
 
 @pytest.mark.parametrize("command", ["import primus_search", "from primus_search.cli import main"])

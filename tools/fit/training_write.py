@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.calibrate.provenance import SECTION, count_fitted
+from primus_search.runs.calibrate.provenance import SECTION
 from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.measured_run import MeasuredRun
+from tools.docs.fitted_numbers import count_fitted
 from tools.fit.priors import PriorParameter
 from tools.fit.training import touches
 from tools.fit.training_parameters import IDENTIFIED, MAX_FITTED, TRAINING_RATE, rate_family, yaml_key

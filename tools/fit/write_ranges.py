@@ -62,9 +62,7 @@ def run_kind(device: str, is_moe: bool, fp8: int) -> str:
 
 def write_ranges(ranges: Ranges, path: Path, head: str) -> None:
     """One YAML file, one line per range."""
-    lines = [
-        f"# {head} Written by `primus-search calibrate --ranges`; docs/cost/uncertainty.md says how they are used."
-    ]
+    lines = [f"# {head} Written by `python -m tools.fit ranges`; docs/cost/uncertainty.md says how they are used."]
     for owner, kinds in ranges.items():
         lines.append(f"{owner}:")
         for kind, box in kinds.items():

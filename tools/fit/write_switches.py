@@ -33,7 +33,7 @@ def write_switches(training: Path, path: Path) -> None:
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     lines = [
         "# Switches that measured runs had on together, and the share of projected gains of switches that measured",
-        "# pairs of runs show. Written by `primus-search calibrate --ranges`; docs/cost/uncertainty.md says how it is",
+        "# pairs of runs show. Written by `python -m tools.fit ranges`; docs/cost/uncertainty.md says how it is",
         "# used.",
         "shares:",
     ]

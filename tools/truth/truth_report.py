@@ -14,7 +14,7 @@ from typing import Any
 
 from scipy.stats import kendalltau
 
-from primus_search.base.html_templates import rendered
+from tools import rendered
 
 CALM_CASES = 0.9  # share of the cases that need calm steps for the comparison to count; noise only makes steps longer
 NOISE_SHARE = 0.05  # of a step: two cases closer than that may change places when training is repeated

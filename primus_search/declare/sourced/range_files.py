@@ -1,4 +1,4 @@
-"""Reads `hardware/ranges/*.yaml`: what was measured of each device and stack. `calibrate --ranges` writes them.
+"""Reads `hardware/ranges/*.yaml`: what was measured of each device and stack. `python -m tools.fit ranges` writes them.
 
 MI355X:
   gemm/bf16: {points: 16, low: [1024, 1024, 1024], high: [16384, 16384, 16384], source: "..."}

@@ -1,4 +1,4 @@
-"""Reads `hardware/switches/*.yaml`: switches that measured runs had together. `calibrate --ranges` writes it.
+"""Reads `hardware/switches/*.yaml`: switches that measured runs had together. `python -m tools.fit ranges` writes it.
 
 shares:
   moe: {value: 0.78, pairs: 25, source: "..."}

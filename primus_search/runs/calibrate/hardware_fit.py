@@ -9,7 +9,6 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.calibrate.kernel_fit import Calibration, calibrate
 from primus_search.runs.calibrate.points import Point, of_gpu
-from primus_search.runs.calibrate.provenance import fitted_numbers
 from primus_search.values.machine.kernel_table import NO_TABLES
 
 
@@ -50,10 +49,3 @@ def calibrate_hardware(
     # The laws are fitted to the points; tables of the same points would answer for them.
     calibration = calibrate(replace(hardware.accelerator, tables=NO_TABLES), chosen, is_own_sweep=is_own_sweep)
     return Result(name=name, gpu=found, path=hardware.path, num_points=len(chosen), calibration=calibration)
-
-
-def fitted_numbers_of_files() -> str:
-    """The table of every fitted number of the hardware and stack files in reach, as Markdown."""
-    kinds = (FileKind.HARDWARE, FileKind.STACK, FileKind.STACK_BASE)
-    paths = [path for kind in kinds for path in names(kind).values()]
-    return fitted_numbers((path.stem, path.read_text(encoding="utf-8")) for path in paths)

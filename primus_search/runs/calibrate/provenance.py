@@ -1,15 +1,13 @@
-"""Fitted numbers back into a hardware file with where they come from, and the table of all of them for docs/.
+"""Fitted numbers back into a hardware file with where they come from.
 
 The file is edited as text, one leaf per line, so that everything else in it stays byte for byte: comments, the
 network's section, numbers that were not fitted. A leaf is `key: {value: 0.75, source: "..."}`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.html_templates import rendered
 from primus_search.runs.calibrate.kernel_fit import Calibration, Fitted, StageResult
 
 _LEAF = re.compile(r'^(?P<indent> *)(?P<key>\w+): \{value: (?P<value>[^,]+), source: "(?P<source>[^"]*)"\}\s*$')
@@ -90,42 +88,3 @@ def describe(fitted: Fitted, stage: StageResult, date: str) -> str:
         f"{fitted.high:g}, standard error {fitted.standard_error:.1%}, median error of points left out "
         f"{stage.median_error:.1%}{tied})"
     )
-
-
-def fitted_numbers(files: Iterable[tuple[str, str]]) -> str:
-    """The Markdown table of every fitted, held or shared number of hardware and stack files, given as (name, text).
-
-    It is docs/cost/fitted_numbers.md. Numbers shared by all devices are listed once; tied numbers count once.
-    """
-    rows: list[tuple[str, FittedLeaf]] = []
-    counts: list[tuple[str, int, int, int]] = []
-    shared: dict[str, FittedLeaf] = {}
-    for name, text in files:
-        found = leaves(text)
-        shared |= {leaf.path: leaf for leaf in found if leaf.source.startswith("shared")}
-        own = [(name, leaf) for leaf in found if leaf.source.startswith(("fitted", "held"))]
-        rows += own
-        if own:
-            counts.append((name, count_fitted(text), _count(found, "network."), _count(found, "")))
-    every = [*(("all", leaf) for leaf in shared.values()), *rows]
-    return rendered("fitted_numbers.md", counts=counts, rows=every)
-
-
-def _count(found: Sequence[FittedLeaf], below: str) -> int:
-    return sum(leaf.source.startswith("fitted") and leaf.path.startswith(below) for leaf in found)
-
-
-def count_fitted(text: str, but: frozenset[str] = frozenset()) -> int:
-    """How many numbers of an accelerator or a stack were fitted, those of the keys in `but` aside.
-
-    Numbers tied together are one. A hardware file's network and error bands are not the accelerator's.
-    """
-    own = [leaf for leaf in leaves(text) if leaf.source.startswith("fitted") and not leaf.path.startswith("network.")]
-    own = [leaf for leaf in own if leaf.path.rpartition(".")[2] not in but]
-    tied = {f"{SECTION}.{path}" for leaf in own for path in _tied_paths(leaf.source)}
-    return len([leaf for leaf in own if leaf.path not in tied])
-
-
-def _tied_paths(source: str) -> Sequence[str]:
-    match = re.search(r"one number with ([\w., ]+)\)", source)
-    return match[1].split(", ") if match else ()

@@ -14,12 +14,12 @@ from primus_search.cli import app
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind as Named
 from primus_search.declare.search_path import names
-from primus_search.runs.calibrate.hardware_fit import fitted_numbers_of_files
 from primus_search.runs.calibrate.kernel_fit import MAX_FITTED, Calibration, calibrate, number_at
 from primus_search.runs.calibrate.points import Direction, KernelKind, Point, read_points
 from primus_search.runs.calibrate.predict import PointTable
-from primus_search.runs.calibrate.provenance import count_fitted, leaves, with_fitted
+from primus_search.runs.calibrate.provenance import leaves, with_fitted
 from primus_search.values.candidates import Fp8
+from tools.docs.fitted_numbers import count_fitted
 
 ROOT = Path(__file__).parents[3]
 H200 = load_hardware("h200").accelerator
@@ -187,11 +187,6 @@ def test_no_device_has_more_than_twelve_fitted_numbers(name: str) -> None:
 @pytest.mark.parametrize("name", names(Named.STACK))
 def test_no_stack_has_more_than_twelve_fitted_numbers(name: str) -> None:
     assert count_fitted(names(Named.STACK)[name].read_text(encoding="utf-8")) <= MAX_FITTED
-
-
-def test_the_table_of_fitted_numbers_is_current() -> None:
-    table = (ROOT / "docs" / "cost" / "fitted_numbers.md").read_text(encoding="utf-8")
-    assert table == fitted_numbers_of_files(), "run: primus-search calibrate --table docs/cost/fitted_numbers.md"
 
 
 def test_values_are_found_by_their_path() -> None:

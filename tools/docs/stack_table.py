@@ -1,4 +1,4 @@
-"""Tables of a stack's numbers and habits in docs/cost/stack.md: `python -m tests.support.stack_table` writes them."""
+"""Tables of a stack's numbers and habits in docs/cost/stack.md: `python -m tools.docs` writes them."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.values.machine.stack import GROUPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "cost" / "stack.md"
-START, END = "<!-- fields: python -m tests.support.stack_table -->\n", "<!-- end of fields -->\n"
+START, END = "<!-- fields: python -m tools.docs stack -->\n", "<!-- end of fields -->\n"
 
 
 def documented(cls: type) -> dict[str, str]:
@@ -53,7 +53,3 @@ def page() -> str:
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(START)
     return head + START + "".join(table(group) for group in GROUPS) + "\n" + END + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

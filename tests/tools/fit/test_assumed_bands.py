@@ -14,7 +14,7 @@ from primus_search.values.measured_run import MeasuredRun
 from tools.fit.assumed_bands import assumed_bands
 from tools.fit.intervals import HONEST, Band, outer
 
-RUNS = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
+RUNS = Path(__file__).parents[2] / "oracle" / "data" / "training_runs.csv"
 
 
 @lru_cache(maxsize=1)

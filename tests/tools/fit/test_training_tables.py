@@ -11,7 +11,7 @@ from primus_search.runs.published.run_table import read_rows
 from tools.fit.training_parameters import die, parameters, quoted, teaches
 from tools.fit.training_run import SPLITS, read_cases, shipped_fit
 
-DATA = Path(__file__).parents[1] / "oracle" / "data"
+DATA = Path(__file__).parents[2] / "oracle" / "data"
 TABLES = DATA / "trained_on.txt"
 
 

@@ -1,16 +1,16 @@
-"""Table of the strict expected failures of the suite: `python -m tests.support.expected_failures` writes the page."""
+"""Table of the strict expected failures of the suite: `python -m tools.docs` writes the page."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2] / "tests"
 PAGE = TESTS.parent / "docs" / "dev" / "expected_failures.md"
 HEAD = """# Expected failures
 
 Promises that the test suite checks and that do not hold today. Each is a strict expected failure: the suite fails as
 soon as the promise holds, so that the mark is removed.
-Written by `python -m tests.support.expected_failures`; a test compares.
+Written by `python -m tools.docs`; a test compares.
 
 | test | measured |
 |---|---|
@@ -41,7 +41,3 @@ def page() -> str:
     """The page as Markdown."""
     cells = [f"| `{test}` | {' '.join(reason.split()).replace('|', '/')} |" for test, reason in rows()]
     return HEAD + "\n".join(cells) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

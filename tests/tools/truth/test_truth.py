@@ -25,7 +25,7 @@ from tools.truth.rounds import pieces_of, training_job
 from tools.truth.truth_comparison import steps_csv
 from tools.truth.truth_report import Report, TruthRow
 
-COMMITTED = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"
+COMMITTED = Path(__file__).resolve().parents[3] / "results" / "measurements" / "truth.json"
 TRAIN = "tools.truth.training:train"
 DEVICE = load_hardware("h100")
 NETWORK = replace(DEVICE.network, gpus_per_node=2)

@@ -3,12 +3,12 @@
 from typing import Any
 
 from primus_search.base.guards.number_ranges import LARGEST_WHOLE
-from primus_search.base.html_templates import rendered
 from primus_search.declare.axes import AXIS
 from primus_search.declare.space_schema import json_schema
 from primus_search.space.context import DERIVED, FACTS
 from primus_search.space.types import AXES
 from primus_search.values.knobs import KNOB, Kind, Knob
+from tools import rendered
 
 
 def page() -> str:

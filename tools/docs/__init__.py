@@ -1,0 +1,1 @@
+"""Pages of docs/ that are generated from the code: `python -m tools.docs` writes them."""

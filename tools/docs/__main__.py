@@ -1,0 +1,29 @@
+"""`python -m tools.docs [NAME ...]`: write the generated pages of docs/ anew."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from tools.docs import expected_failures, fitted_numbers, space_reference, stack_table
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES: dict[str, tuple[Path, Callable[[], str]]] = {
+    "space_file": (DOCS / "space_file.md", space_reference.page),
+    "stack": (stack_table.PAGE, stack_table.page),
+    "fitted_numbers": (DOCS / "cost" / "fitted_numbers.md", fitted_numbers.page),
+    "expected_failures": (expected_failures.PAGE, expected_failures.page),
+}
+"""Where each page is, and the function that makes it."""
+
+
+def write(names: list[str] = typer.Argument(None, help=f"Of {', '.join(PAGES)}; all if left out.")) -> None:  # noqa: B008
+    """Write the generated pages of docs/ anew."""
+    for name in names or PAGES:
+        path, page = PAGES[name]
+        path.write_text(page(), encoding="utf-8")
+        typer.echo(path)
+
+
+if __name__ == "__main__":
+    typer.run(write)

@@ -1,0 +1,73 @@
+"""`python -m tools.fit`: the shipped numbers of stacks and devices, fitted to tables of training runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from primus_search.cli.validate import show
+from primus_search.runs.published import validated
+from tools.fit.training_run import (
+    SPLITS,
+    fit_training,
+    left_out_lines,
+    left_out_rates,
+    lines,
+    read_cases,
+    split_of,
+    write_training,
+)
+from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges
+from tools.fit.write_switches import write_switches
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+Tables = Annotated[Path, typer.Argument(help="CSV of training runs, or a .txt file that lists several.")]
+LeaveOut = Annotated[
+    str | None,
+    typer.Option(help=f"Score every run by a fit without its group, one of {', '.join(SPLITS)}."),
+]
+
+
+@app.command()
+def training(
+    tables: Tables,
+    into: Annotated[Path | None, typer.Option(help="Write into this folder, laid out like hardware/.")] = None,
+    leave_out: LeaveOut = None,
+    vendor: Annotated[str, typer.Option(metavar="amd|nvidia", help="Fit to runs on this vendor's devices.")] = "",
+) -> None:
+    """Fit stacks and training rates; with --leave-out print the errors of whole fits without each group."""
+    found = fit_training(tables, vendor)
+    for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
+        typer.echo(line)
+    if into is not None:
+        write_training(found, into, vendor)
+
+
+@app.command()
+def validate(
+    tables: Tables,
+    leave_out: LeaveOut = "source and model",
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
+) -> None:
+    """`primus-search validate` with every run projected by numbers fitted to the other groups (half a minute)."""
+    split_of(leave_out or "")  # refused before the tables are read
+    show(validated(tables).with_rates(left_out_rates(read_cases(tables), leave_out or "")), tables.name, as_json, html)
+
+
+@app.command()
+def ranges(
+    tables: Tables,
+    measurements: Annotated[Path, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")],
+    into: Annotated[Path, typer.Option(help="Folder for devices.yaml and stacks.yaml; beside it switches/.")],
+) -> None:
+    """Sizes of everything that was measured of devices and stacks, and switches that ran together."""
+    devices = device_ranges(measurements, tables)
+    write_ranges(devices, into / "devices.yaml", "Sizes of measured kernels, collectives and memory peaks per device.")
+    write_ranges(stack_ranges(tables), into / "stacks.yaml", "Training runs of each stack: GPUs, sequence length.")
+    write_switches(tables, into.parent / "switches" / "measured.yaml")
+
+
+if __name__ == "__main__":
+    app()
