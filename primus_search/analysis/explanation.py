@@ -124,7 +124,7 @@ class Explained:
     @cached_property
     def timeline(self) -> Timeline | None:
         """When every pass runs; None without a pipeline."""
-        return timeline(self.stages, self.one, self.figures.microbatches)
+        return timeline(self.job, self.stages, self.one, self.figures.microbatches)
 
     @cached_property
     def memory_by_rank(self) -> Memory:

@@ -79,7 +79,7 @@ class RunPipeline:
         cut = replace(
             self.one, schedules=(algorithm.name,), schedule=np.zeros(1, np.int64), vpp=np.array([virtual_stages])
         )
-        stages = stages_of(self.run.space.job_on(self.run.cluster(self.rank).cluster), cut)
+        stages = stages_of(self.run.space.job_on(self.run.cluster(self.rank)), cut)
         seconds = pipeline_costs(stages)
         return Costs(
             forward=MS_PER_S * np.asarray(seconds.forward),
@@ -103,8 +103,8 @@ def _room(run: SavedRun, rank: int, one: Candidates, microbatches: int) -> tuple
     of a second model copy.
     """
     space = run.space
-    job = space.job_on(run.cluster(rank).cluster)
-    table = order_for(one.order(0), microbatches)
+    job = space.job_on(run.cluster(rank))
+    table = order_for(one.order(0, job.launcher), microbatches)
     weight = _activation(stages_of(job, one))
     held = peak_activations(table, np.tile(weight, table.copies))
     memory = memory_by_rank(job, one)

@@ -47,7 +47,6 @@ def next(
     from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
     from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs
     from primus_search.values.candidates import joined
-    from primus_search.values.job import Job
 
     if framework is not None and framework not in FRAMEWORK_STACKS:
         known = ", ".join(FRAMEWORK_STACKS)
@@ -59,7 +58,7 @@ def next(
     surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
     ranks = (surely or ranks)[:MOST_ROWS]
     advice = next_runs(
-        Job(saved.space.model, cluster.cluster, saved.space.workload),
+        saved.space.job_on(cluster),
         joined([saved.candidate(rank) for rank in ranks]),
         np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
         _known(runs),

@@ -123,11 +123,11 @@ def stages_of(job: Job, one: Candidates) -> Stages:
     )
 
 
-def timeline(s: Stages, one: Candidates, microbatches: int) -> Timeline | None:
+def timeline(job: Job, s: Stages, one: Candidates, microbatches: int) -> Timeline | None:
     """When every pass of the step runs, at true stage costs; None without a pipeline."""
     if one.pp[0] == 1:
         return None
-    return simulate(order_for(one.order(0), microbatches), pipeline_costs(s))
+    return simulate(order_for(one.order(0, job.launcher), microbatches), pipeline_costs(s))
 
 
 def pipeline_costs(s: Stages) -> Costs:

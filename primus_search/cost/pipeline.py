@@ -54,7 +54,7 @@ class Shape:
 
     @property
     def splits_weight(self) -> bool:
-        return self.order.pp > 1 and algorithm(self.order.schedule).splits_weight
+        return self.order.pp > 1 and algorithm(self.order.schedule, self.order.launcher).splits_weight
 
 
 class PipelineKeys(NamedTuple):

@@ -112,7 +112,7 @@ class Terms:
         return ([self._shape(c, i, layers) for i, layers in enumerate(block_layers)],)
 
     def _shape(self, c: Candidates, i: int, block_layers: int) -> Shape:
-        order = c.order(i)
+        order = c.order(i, self.job.launcher)
         counts, recomputed = piece_counts(dealt_of(self.job.model, c, i), block_layers)
         return Shape(order=order, counts=counts, recomputed=recomputed, is_far=far_hops(self.job.cluster, order))
 

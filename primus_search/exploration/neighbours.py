@@ -183,7 +183,7 @@ class Evaluator:
     def projector(self) -> Projector:
         """The projector of the cluster, with the tables of terms it has seen."""
         margin = self.space.search.memory_margin
-        return Projector(self.space.job_on(self.choice.cluster), memory_margin=margin)
+        return Projector(self.space.job_on(self.choice), memory_margin=margin)
 
     def project(self, rows: Sequence[Values]) -> list[Figures]:
         """Figures of legal configurations."""

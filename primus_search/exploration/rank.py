@@ -71,7 +71,7 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
     projector = funnel.fresh_projector(cluster)
     projection = projector.project(candidates)
     return RankingTable(
-        job=funnel.space.job_on(choice.cluster),
+        job=funnel.space.job_on(choice),
         choice=choice,
         indices=numbers,
         candidates=candidates,

@@ -80,7 +80,7 @@ def revalidated(
         head = np.arange(min(RANKED_ROWS, len(table)))
         task = partial(
             revalidate,
-            space.job_on(best.choice.cluster),
+            space.job_on(best.choice),
             table.candidates.take(head),
             table.projection.take(head),
         )
@@ -183,7 +183,7 @@ def top_up(
     numbers = kept_numbers(path, space.clusters.index(choice), RANKED_ROWS)
     ranking, frontier = (_projected_anew(run, rows, numbers) for rows in (run.ranking[:RANKED_ROWS], run.frontier))
     how = Benchmark(mode=device, top_k=top_k, seconds=seconds, memory_margin=space.search.memory_margin, load=load)
-    found = revalidate(space.job_on(choice.cluster), ranking.candidates, ranking.projection, how)
+    found = revalidate(space.job_on(choice), ranking.candidates, ranking.projection, how)
     if save is not None:
         save_benchmark(save, found.measurements)
     ranking, notes = _reordered(ranking, found)
@@ -200,7 +200,7 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
     space, choice = run.space, run.cluster(1)
     words = [knobs_of(row) for row in rows if is_on(row, choice)]
     candidates = Candidates.from_rows([dict(zip(COLUMN_NAMES, one, strict=True)) for one in words])
-    job = space.job_on(choice.cluster)
+    job = space.job_on(choice)
     projector = Projector(job, memory_margin=space.search.memory_margin)
     projection = projector.project(candidates)
     table = RankingTable(

@@ -34,6 +34,7 @@ class LaunchJob(Job):
             model=space.model,
             cluster=choice.cluster,
             workload=space.workload,
+            launcher=choice.framework.launcher,
             candidate=candidate,
             framework=choice.framework,
         )

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.declare.launch.contract import setting, settings_of
-from primus_search.declare.launch.megatron import GROUP, LEVELS, group_size
+from primus_search.declare.launch.megatron import GROUP, LEVELS
 from primus_search.declare.source import read
 from primus_search.export.job import LaunchJob
+from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 
 

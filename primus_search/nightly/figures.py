@@ -122,8 +122,7 @@ def parts_of(space: Space, number: int, table: RankingTable) -> dict[str, float]
 
 def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
     """Seconds and bytes of one candidate by part, projected alone."""
-    cluster = space.clusters[number].cluster
-    projector = Projector(space.job_on(cluster), memory_margin=space.search.memory_margin)
+    projector = Projector(space.job_on(space.clusters[number]), memory_margin=space.search.memory_margin)
     projection = projector.project(candidate)
     found = {}
     for kind, record in (("step", projection.step), ("memory", projection.memory)):

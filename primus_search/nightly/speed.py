@@ -33,7 +33,7 @@ def speed_ratio(check: SpeedCheck) -> float:
 
 def _projection(check: SpeedCheck, candidates: Candidates) -> Callable[[], object]:
     space = check.space
-    return lambda: Projector(space.job_on(space.clusters[0].cluster)).project(candidates)
+    return lambda: Projector(space.job_on(space.clusters[0])).project(candidates)
 
 
 def _reference(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Callable[[], object]:

@@ -117,7 +117,7 @@ def _memory_by_rank(run: SavedRun, shown: Sequence[int]) -> dict[int, dict[str, 
     for choice in run.space.clusters:
         ranks = [rank for rank in shown if run.cluster(rank) is choice]
         rows = [{name: run.row(rank)[name] for name in COLUMN_NAMES} for rank in ranks]
-        every = memories_by_rank(run.space.job_on(choice.cluster), Candidates.from_rows(rows)) if rows else []
+        every = memories_by_rank(run.space.job_on(choice), Candidates.from_rows(rows)) if rows else []
         for rank, memory in zip(ranks, every, strict=True):
             found[rank] = {f.name: [_rounded(v) for v in memory.__getattribute__(f.name)] for f in fields(Memory)}
     return {rank: found[rank] for rank in shown}

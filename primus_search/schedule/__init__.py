@@ -2,6 +2,9 @@
 
 table = build("zbv", stages=8, microbatches=64, costs=Costs(forward=10, backward=14, weight=6, comm=1))
 simulate(table, costs).makespan
+
+`build` makes the best order that is known of a schedule; `build(..., launcher="primus")` makes the one that this
+framework runs under the name, which candidates are priced with.
 """
 
 from primus_search.schedule.bounds import lower_bound
@@ -10,6 +13,7 @@ from primus_search.schedule.registry import (
     Algorithm,
     algorithm,
     build,
+    launchers,
     names,
     order_for,
     peak_activations_for,
@@ -30,6 +34,7 @@ __all__ = [
     "Timeline",
     "algorithm",
     "build",
+    "launchers",
     "lower_bound",
     "names",
     "order_for",

@@ -4,41 +4,50 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.registry import Request
-from primus_search.schedule.simulation.pass_kernels import BW, B, F
+from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.table import Ints, Table
 
+FUSED = -1
+"""Both gradients in one pass, instead of a delay of the weight gradients."""
 
-def warm_steady_cool(request: Request, chunk: Ints, micro_batch: Ints, warm_up: Ints) -> Table:
-    """`warm_up[rank]` forwards, then one forward and one fused backward in turn, then the backwards that are left.
+
+def warm_steady_cool(
+    request: Request, chunk: Ints, micro_batch: Ints, warm_up: Ints, delay: Ints | int = FUSED
+) -> Table:
+    """`warm_up[rank]` forwards, then one forward and one backward in turn, then the backwards that are left.
 
     Every rank runs its forwards in the order of `chunk` and `micro_batch` and its backwards in the same order with
     the chunks from behind (loop placement). Micro-batches beyond those of the request are left out; the passes after
-    them keep their turns.
+    them keep their turns. `delay[rank]`: input gradients that run before the first weight gradient does; then one
+    follows each, and the others come last.
     """
     p, m, v = request.stages, request.microbatches, request.virtual_stages
-    kind, stage, micro = _alternate(chunk, micro_batch, np.asarray(warm_up, dtype=np.int64), p, m, v)
+    wait = np.broadcast_to(np.asarray(delay, dtype=np.int64), p)
+    kind, stage, micro = _alternate(chunk, micro_batch, np.asarray(warm_up, dtype=np.int64), wait, p, m, v)
     return request.table(kind, stage, micro)
 
 
 @njit(cache=True)
-def _alternate(chunk, micro, warm_up, p, m, v):  # type: ignore[no-untyped-def]
-    n, rows = len(chunk), 2 * p * m * v
-    new_kind, new_stage, new_micro = np.empty(rows, np.int8), np.empty(rows, np.int16), np.empty(rows, np.int32)
+def _alternate(chunk, micro, warm_up, delay, p, m, v):  # type: ignore[no-untyped-def]
+    n, most = len(chunk), 3 * p * m * v
+    new_kind, new_stage, new_micro = np.empty(most, np.int8), np.empty(most, np.int16), np.empty(most, np.int32)
     to = 0
     for r in range(p):
-        forwards, backwards = 0, 0
-        while backwards < n:
-            runs_forward = forwards < n and forwards - backwards <= max(0, warm_up[r])
-            if runs_forward:
+        forwards, backwards, weights = 0, 0, 0
+        while backwards < n or (weights < n and delay[r] >= 0):
+            if delay[r] >= 0 and (backwards == n or weights < backwards - delay[r]):
+                at, k, s = weights, W, (v - 1 - chunk[weights]) * p + r
+                weights += 1
+            elif forwards < n and forwards - backwards <= max(0, warm_up[r]):
                 at, k, s = forwards, F, chunk[forwards] * p + r
                 forwards += 1
             else:
-                at, k, s = backwards, BW, (v - 1 - chunk[backwards]) * p + r
+                at, k, s = backwards, BW if delay[r] < 0 else B, (v - 1 - chunk[backwards]) * p + r
                 backwards += 1
             if micro[at] < m:
                 new_kind[to], new_stage[to], new_micro[to] = k, s, micro[at]
                 to += 1
-    return new_kind, new_stage, new_micro
+    return new_kind[:to], new_stage[:to], new_micro[:to]
 
 
 def times_of(request: Request, chunk: Ints, micro_batch: Ints, warm_up: Ints) -> tuple[float, float, float]:

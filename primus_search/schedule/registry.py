@@ -3,7 +3,9 @@
     @register("gpipe", placement=Placement.LOOP, virtual_stages=(1,), summary="all forwards, then all backwards")
     def gpipe(request: Request) -> Table: ...
 
-Being registered, it appears in `build`, in the command line and in the contract tests.
+Being registered, it appears in `build`, in the command line and in the contract tests. Where a launcher of jobs runs an
+order of its own under that name, that order is registered beside it under `launchers=("primus", ...)`: candidates are
+priced with it.
 """
 
 import difflib
@@ -111,6 +113,7 @@ def _any_shape(stages: Ints, microbatches: Ints) -> Bools:
 class Algorithm:
     """One registered algorithm.
 
+    `launchers`: frameworks that run this very order under the name; empty: ours, the best order found.
     `virtual_stages`: the values it accepts, None for any. `splits_weight`: runs W apart from B. `cost_aware`: the
     order depends on the costs. `objective`: what it makes least unless told otherwise. `serves`: for which numbers of
     stages and micro-batches it has an order, element by element; `needs` says so in words. What it does not serve,
@@ -120,6 +123,7 @@ class Algorithm:
     name: str
     summary: str
     placement: Placement
+    launchers: tuple[str, ...] = ()
     virtual_stages: tuple[int, ...] | None = (1,)
     splits_weight: bool = False
     cost_aware: bool = False
@@ -140,6 +144,7 @@ class Algorithm:
 class Traits(TypedDict, total=False):
     """Fields of an `Algorithm` that have a default."""
 
+    launchers: tuple[str, ...]
     virtual_stages: tuple[int, ...] | None
     splits_weight: bool
     cost_aware: bool
@@ -152,7 +157,11 @@ class Traits(TypedDict, total=False):
 BEST = "best"
 """Not an algorithm: whichever of them is fastest within the memory limit."""
 
-_ALGORITHMS: dict[str, Algorithm] = {}
+OURS = ""
+"""The launcher of our own orders, which no framework builds by itself."""
+
+_ALGORITHMS: dict[tuple[str, str], Algorithm] = {}
+"""By launcher and name."""
 
 ALIASES: dict[str, str] = {
     "1f1b-interleaved": "interleaved",
@@ -172,12 +181,14 @@ ALIASES: dict[str, str] = {
 def register(
     name: str, *, summary: str, placement: Placement, **traits: Unpack[Traits]
 ) -> Callable[[Callable[[Request], Table]], Callable[[Request], Table]]:
-    """Make a generator known under a name."""
+    """Make a generator known under a name, for all or for some launchers."""
 
     def add(generate: Callable[[Request], Table]) -> Callable[[Request], Table]:
-        if name in _ALGORITHMS:
-            raise ValueError(f"two algorithms are called {name!r}")
-        _ALGORITHMS[name] = Algorithm(name=name, summary=summary, placement=placement, generate=generate, **traits)
+        added = Algorithm(name=name, summary=summary, placement=placement, generate=generate, **traits)
+        for launcher in added.launchers or (OURS,):
+            if (launcher, name) in _ALGORITHMS:
+                raise ValueError(f"two algorithms are called {name!r}")
+            _ALGORITHMS[launcher, name] = added
         return generate
 
     return add
@@ -192,18 +203,25 @@ def _load() -> None:
 def names() -> tuple[str, ...]:
     """Every registered algorithm."""
     _load()
-    return tuple(sorted(_ALGORITHMS))
+    return tuple(sorted(name for launcher, name in _ALGORITHMS if launcher == OURS))
+
+
+def launchers() -> tuple[str, ...]:
+    """Every launcher that runs orders of its own."""
+    _load()
+    return tuple(sorted({launcher for launcher, _ in _ALGORITHMS} - {OURS}))
 
 
 def registered() -> Iterator[Algorithm]:
-    """Every registered algorithm, by name."""
-    return (_ALGORITHMS[name] for name in names())
+    """Every registered algorithm of ours, by name."""
+    return (_ALGORITHMS[OURS, name] for name in names())
 
 
-def algorithm(name: str) -> Algorithm:
-    """The algorithm of a name or of an alias."""
+def algorithm(name: str, launcher: str = OURS) -> Algorithm:
+    """The algorithm of a name or of an alias: the launcher's own where it has one, else ours."""
     _load()
-    found = _ALGORITHMS.get(ALIASES.get(name, name))
+    named = ALIASES.get(name, name)
+    found = _ALGORITHMS.get((launcher, named)) or _ALGORITHMS.get((OURS, named))
     if found is None and ALIASES.get(name, name) == BEST:
         raise ScheduleError(f"{name!r} is a choice among schedules, not one of them; build() makes it")
     if found is None:
@@ -220,6 +238,7 @@ class Asked(TypedDict):
     `virtual_stages=1` means "what the schedule is defined for", so V schedules need not be told their 2.
     `memory_limit` is in micro-batches through one full rank stage, activations released at W. `objective`: what the
     order makes least, where the algorithm has a choice; the makespan, for ZB-1p and ZB-2p the span as in their paper.
+    `launcher`: the framework whose own order is wanted; ours where it has none of that name.
     """
 
     stages: int
@@ -229,11 +248,17 @@ class Asked(TypedDict):
     memory_limit: NotRequired[float | None]
     group: NotRequired[int | None]
     objective: NotRequired[Objective | None]
+    launcher: NotRequired[str]
 
 
 def make_request(name: str, **asked: Unpack[Asked]) -> tuple[Algorithm, Request]:
     """Check what was asked for and expand it. Raises `ScheduleError` with the reason."""
-    chosen, memory_limit, objective = algorithm(name), asked.get("memory_limit"), asked.get("objective")
+    launcher = asked.get("launcher", OURS)
+    if launcher not in (OURS, *launchers()):
+        raise ScheduleError(
+            f"{name}: launcher={launcher!r}; launchers with orders of their own: {', '.join(launchers())}"
+        )
+    chosen, memory_limit, objective = algorithm(name, launcher), asked.get("memory_limit"), asked.get("objective")
     counts = (asked["stages"], asked["microbatches"], asked.get("virtual_stages", 1))
     for label, value in zip(("stages", "microbatches", "virtual_stages"), counts, strict=True):
         if value != int(value) or value < 1:
@@ -302,18 +327,19 @@ def _best(asked: Asked) -> Table:
 
 @lru_cache(maxsize=256)
 def order_for(order: PipelineOrder, microbatches: int) -> Table:
-    """The order at unit costs, kept in memory and on disk: the search calls for the same one again and again."""
+    """The order at unit costs, in memory, and on disk where it is searched for: a search needs the same one again."""
+    chosen = algorithm(order.schedule, order.launcher)
+    if order.launcher and not chosen.launchers:
+        return order_for(order._replace(launcher=OURS), microbatches)
 
     def built() -> Table:
         return build(
             order.schedule, stages=order.pp, microbatches=microbatches, virtual_stages=order.vpp,
-            group=order.group or None,
+            group=order.group or None, launcher=order.launcher,
         )  # fmt: skip
 
-    _load()
-    chosen = _ALGORITHMS.get(order.schedule)
-    is_ours = chosen is not None and chosen.generate.__module__.startswith(algorithms.__name__)
-    return kept(order, microbatches, built) if is_ours else built()
+    is_ours = chosen.generate.__module__.startswith(algorithms.__name__)
+    return kept(order, microbatches, built) if is_ours and chosen.cost_aware else built()
 
 
 @lru_cache(maxsize=65536)
@@ -328,7 +354,7 @@ def ranks_of(order: PipelineOrder) -> NDArray[np.int64]:
     """Pipeline rank of every virtual stage, of both copies where the schedule holds the model twice."""
     if order.pp == 1:
         return np.zeros(order.vpp, dtype=np.int64)
-    return rank_of_stage(algorithm(order.schedule).placement, order.pp, order.vpp).astype(np.int64)
+    return rank_of_stage(algorithm(order.schedule, order.launcher).placement, order.pp, order.vpp).astype(np.int64)
 
 
 def warm_up() -> None:

@@ -58,7 +58,7 @@ def reads(names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(axis for name in names for axis in DERIVED.get(name, (name,)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GridJob(Job):
     """A job with its framework and the values of every axis: what rules may look up."""
 
@@ -68,7 +68,8 @@ class GridJob(Job):
     @classmethod
     def on(cls, choice: ClusterChoice, space: Space, axes: tuple[Axis, ...]) -> Self:
         """The job of a space on one cluster, with some axes."""
-        return cls(space.model, choice.cluster, space.workload, axes=axes, framework=choice.framework)
+        framework = choice.framework
+        return cls(space.model, choice.cluster, space.workload, framework.launcher, axes=axes, framework=framework)
 
     @cached_property
     def schedules(self) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ class GridJob(Job):
 
     @cached_property
     def algorithms(self) -> tuple[Algorithm, ...]:
-        return tuple(algorithm(name) for name in self.schedules)
+        return tuple(algorithm(name, self.launcher) for name in self.schedules)
 
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:

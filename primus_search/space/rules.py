@@ -211,7 +211,8 @@ def schedule_chunks(job: GridJob, c: Cells) -> Bools:
 
 @_rule(
     "schedule pp microbatches",
-    reason="the schedule has an order for that many stages and micro-batches (DualPipe: at least 2 * pp)",
+    reason="the schedule has an order for that many stages and micro-batches as its launcher builds it (DualPipe: at "
+    "least 2 * pp, AMD Primus' zbv 2 * pp - 1)",
 )
 def schedule_serves(job: GridJob, c: Cells) -> Bools:
     mask = everywhere(c, True)

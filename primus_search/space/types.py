@@ -163,11 +163,11 @@ class Space:
     @property
     def job(self) -> Job:
         """What is projected on the first cluster."""
-        return self.job_on(self.cluster)
+        return self.job_on(self.clusters[0])
 
-    def job_on(self, cluster: Cluster) -> Job:
+    def job_on(self, choice: ClusterChoice) -> Job:
         """What is projected on one of the clusters."""
-        return Job(self.model, cluster, self.workload)
+        return Job(self.model, choice.cluster, self.workload, choice.framework.launcher)
 
     @property
     def framework(self) -> Framework:

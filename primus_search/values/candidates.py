@@ -63,13 +63,15 @@ class Columns:
 class PipelineOrder(NamedTuple):
     """What decides the order of a pipeline's passes, besides the number of micro-batches.
 
-    group   micro-batches that pass through a chunk together; 0 = the schedule's own
+    group     micro-batches that pass through a chunk together; 0 = the schedule's own
+    launcher  framework whose own order of that name it is; empty: ours
     """
 
     schedule: str
     pp: int
     vpp: int = 1
     group: int = 0
+    launcher: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,10 +251,11 @@ class Candidates:
         """Ranks that share one sharded copy, of so many replicas."""
         return np.where(self.shard_group > 0, np.minimum(self.shard_group, replicas), replicas)
 
-    def order(self, row: int) -> PipelineOrder:
+    def order(self, row: int, launcher: str = "") -> PipelineOrder:
         """What decides the order of a row's passes; without a pipeline, every schedule is 1F1B."""
         pp, vpp, group = int(self.pp[row]), int(self.vpp[row]), int(self.microbatch_group[row])
-        return PipelineOrder(self.schedules[int(self.schedule[row])] if pp > 1 else "1f1b", pp, vpp, group)
+        schedule = self.schedules[int(self.schedule[row])] if pp > 1 else "1f1b"
+        return PipelineOrder(schedule, pp, vpp, group, launcher)
 
     @property
     def order_counts(self) -> tuple[Ints, Ints, Ints]:

@@ -13,11 +13,15 @@ from primus_search.values.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that a projection depends on besides the candidate."""
+    """Everything that a projection depends on besides the candidate.
+
+    launcher  framework that starts it, whose own pipeline orders are priced; empty: the best order of every name
+    """
 
     model: Model
     cluster: Cluster
     workload: Workload
+    launcher: str = ""
 
     def __post_init__(self) -> None:
         """A job holds the model's towers where its workload has images, trained or frozen as the workload says."""

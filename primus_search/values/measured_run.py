@@ -108,7 +108,7 @@ class MeasuredRun:
     @property
     def job(self) -> Job:
         """What a `Projector` projects candidates of."""
-        return Job(self.model, self.cluster, self.workload)
+        return Job(self.model, self.cluster, self.workload, self.framework or "")
 
     @property
     def tokens_per_s_per_gpu(self) -> float:

@@ -159,7 +159,7 @@ def test_what_a_device_showed_not_to_fit_leaves_the_frontier(run: SavedRun) -> N
     from primus_search.cost.project import Projector
 
     c = Candidates.table(micro_batch_size=[1, 2])
-    job = space.job_on(choice.cluster)
+    job = space.job_on(choice)
     projection = Projector(job).project(c)
     before = RankingTable(job=job, choice=choice, indices=np.array([0, 1]), candidates=c, projection=projection)
     full = replace(projection, headroom_bytes=np.array([1e9, -1e9]))

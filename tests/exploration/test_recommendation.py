@@ -50,7 +50,7 @@ def _traced(folder: Path) -> Any:
 def table(space: Space, *, share_of_device: list[float], slower: float = 0.01, **evidence: Any) -> RankingTable:
     """Rows, the fastest first, each `slower` than the one before it, that need these shares of the device."""
     choice = space.clusters[0]
-    job = space.job_on(choice.cluster)
+    job = space.job_on(choice)
     c = Candidates.table(micro_batch_size=[1] * len(share_of_device))
     p = Projector(job).project(c)
     room = job.room_bytes(0.0)

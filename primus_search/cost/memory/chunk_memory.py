@@ -57,7 +57,7 @@ class MemoryTable:
     def __init__(self, job: Job, margin: float = 0.0) -> None:
         self.job, self.margin, words = job, margin, WordNumbers()
         units = Units(len(memory_kinds(job.model)))
-        self.pipelines = PipelineMoments(job.model)
+        self.pipelines = PipelineMoments(job)
         self._state, self._batch = (
             PriceTable(range(units.state_width)), PriceTable(range(units.state_width, units.width))
         )  # fmt: skip
@@ -164,7 +164,7 @@ class MemoryTable:
     def pipeline(self, c: Candidates, row: int) -> tuple[Pipeline, Relief]:
         """The pipeline of a row, and what it recomputes and offloads."""
         taken = c.take(slice(row, row + 1))
-        return pipeline_of(taken, 0, int(self.job.degrees(taken).microbatches[0])), relief_of(taken)
+        return pipeline_of(self.job, taken, 0, int(self.job.degrees(taken).microbatches[0])), relief_of(taken)
 
     def _states(self, c: Candidates) -> tuple[NewPrices, Floats]:
         s = self.share(c)

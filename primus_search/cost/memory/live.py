@@ -49,7 +49,10 @@ def telling_microbatches(order: PipelineOrder, microbatches: int) -> int:
     few = min(microbatches, STEADY_ROUNDS * max(order.pp, order.group))
     if order.pp == 1 or few == microbatches or order.schedule == "1f1b":
         return 1 if order.pp == 1 else few
-    if algorithm(order.schedule).cost_aware or float(peak_activations_for(order, few).max()) >= few:
+    chosen = algorithm(order.schedule, order.launcher)
+    # Launchers cut other numbers than multiples of the stages into other groups.
+    is_regular = not chosen.cost_aware and not (chosen.launchers and microbatches % order.pp)
+    if not is_regular or float(peak_activations_for(order, few).max()) >= few:
         return microbatches
     return few
 

@@ -11,7 +11,7 @@ from primus_search.cost.memo import KeyNumbers, Rows, WordNumbers, distinct
 from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute
-from primus_search.values.model import Model
+from primus_search.values.job import Job
 
 NEVER = 1e15
 """Layers, micro-batches, ... of a pipeline that cannot run: finite, and more than any device holds."""
@@ -23,9 +23,9 @@ def relief_of(c: Candidates) -> Relief:
     return Relief.of(is_full, c.recompute_method, c.recompute_num_layers, c.offload_layers)
 
 
-def pipeline_of(c: Candidates, row: int, microbatches: int) -> Pipeline:
+def pipeline_of(job: Job, c: Candidates, row: int, microbatches: int) -> Pipeline:
     """The pipeline of a row; micro-batches beyond what changes a peak are not told apart."""
-    order = c.order(row)
+    order = c.order(row, job.launcher)
     return Pipeline(order, telling_microbatches(order, microbatches), c.layouts[int(c.pipeline_layout[row])])
 
 
@@ -42,8 +42,8 @@ class PipelineMoments:
     Rows that differ in what moments do not see, such as micro-batches beyond a few, have the same `number`.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model, self._width = model, Units(len(memory_kinds(model))).width
+    def __init__(self, job: Job) -> None:
+        self._job, self._width = job, Units(len(memory_kinds(job.model))).width
         self._units, self.number = Rows(self._width), Rows(dtype=np.int64)
         self.clear()
 
@@ -67,7 +67,7 @@ class PipelineMoments:
     def added(self, c: Candidates, microbatches: Ints) -> Ints:
         """The number of every row's pipeline; moments of new ones are worked out."""
         same, first = distinct([c.schedule, *c.order_counts, c.pipeline_layout, microbatches])
-        pipelines = [pipeline_of(c, i, int(microbatches[i])) for i in first.tolist()]
+        pipelines = [pipeline_of(self._job, c, i, int(microbatches[i])) for i in first.tolist()]
         pipeline = np.array([self._pipelines.setdefault(p, len(self._pipelines)) for p in pipelines])[same]
         relief = relief_of(c)
         # Sorted, so that what is new of one pipeline gets numbers in a row.
@@ -84,7 +84,7 @@ class PipelineMoments:
     def _append(self, pipeline: Pipeline, relief: Relief) -> None:
         """Add the moments of one pipeline under some settings."""
         try:
-            moments = rank_moments(self._model, pipeline, relief, across=True)
+            moments = rank_moments(self._job.model, pipeline, relief, across=True)
             first, units = moments.first, moments.units
         except ScheduleError:
             # No order serves this shape (too few micro-batches, a layout of other stages): fits on no device.

@@ -5,6 +5,7 @@ from typing import Any
 
 from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.launch.contract import modules_of, schedule_of, whole, word_of, words_of
+from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.layout import BALANCED, EVEN, Layout, expand, layout_string
 from primus_search.values.machine.framework import Framework, Settings
@@ -20,15 +21,6 @@ MANUAL = "decoder_pipeline_manual_split_list"
 def sharded(copies: int, ranks: int, alone: str = "fsdp2") -> dict[str, Any]:
     """The axes of weights in so many copies, each sharded over `ranks`; `alone`: the word of a single copy."""
     return {"sharding": "hsdp", "shard_group": ranks} if copies > 1 else {"sharding": alone}
-
-
-def group_size(microbatches: int, stages: int) -> int:
-    """Micro-batches per group of Megatron's interleaving where they are no multiple of the stages.
-
-    The smallest N >= stages whose remainder, microbatches mod N, is 0 or at least `stages`.
-    Source: megatron/core/pipeline_parallel/schedules.py:1170.
-    """
-    return next(n for n in range(stages, microbatches + 1) if microbatches % n == 0 or microbatches % n >= stages)
 
 
 def _group(row: Mapping[str, Any], found: Settings, world: int) -> int:

@@ -86,7 +86,7 @@ class Funnel:
         """A projector that has seen no row yet."""
         space = self.space
         choice, margin = space.clusters[cluster], space.search.memory_margin
-        return Projector(space.job_on(choice.cluster), memory_margin=margin)
+        return Projector(space.job_on(choice), memory_margin=margin)
 
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""

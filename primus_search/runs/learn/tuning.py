@@ -58,7 +58,7 @@ class TrialRows:
         ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == choice][:MOST_ROWS]
         tokens = saved.space.workload.tokens_per_step / choice.cluster.world
         return cls(
-            job=Job(saved.space.model, choice.cluster, saved.space.workload),
+            job=saved.space.job_on(choice),
             ranks=tuple(ranks),
             table=joined([saved.candidate(rank) for rank in ranks]),
             step_s=np.array([tokens / float(saved.row(rank)[RATE]) for rank in ranks]),

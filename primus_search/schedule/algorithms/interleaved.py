@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.schedule.patterns import times_of, warm_steady_cool
+from primus_search.schedule.patterns import FUSED, times_of, warm_steady_cool
 from primus_search.schedule.registry import TOLERANCE, Request, register
-from primus_search.schedule.table import Ints, Placement, Table
+from primus_search.schedule.table import Bools, Ints, Placement, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,57 @@ def interleaved(request: Request) -> Table:
     if request.group is not None and request.group < 1:
         raise request.refuse(f"group={request.group}; a group has at least 1 micro-batch")
     return fastest(request, _candidates(request))
+
+
+@register("interleaved", summary="1F1B over vpp chunks per rank, as Megatron-Core runs it",
+          launchers=("megatron", "nemo", "primus"), placement=Placement.LOOP, virtual_stages=None,
+          serves=lambda p, m: m >= p, needs="a group has at least stages micro-batches")  # fmt: skip
+def of_megatron(request: Request) -> Table:
+    """Groups of `group` micro-batches (`group_size` unless given), what is left over last.
+
+    Source: megatron/core/pipeline_parallel/schedules.py get_schedule_table and get_pp_rank_microbatches.
+    """
+    p, group = request.stages, request.group or group_size(request.microbatches, request.stages)
+    warm_up = 2 * (p - 1 - np.arange(p)) + (request.virtual_stages - 1) * group
+    return in_groups(request, published_cut(request.microbatches, group), warm_up)
+
+
+def group_size(microbatches: int, stages: int) -> int:
+    """Micro-batches per group that a launch file asks Megatron for: `stages` where they divide.
+
+    Else the smallest N >= stages whose remainder, microbatches mod N, is 0 or at least `stages`.
+    Source: megatron/core/pipeline_parallel/schedules.py:1170.
+    """
+    return next(n for n in range(stages, microbatches + 1) if microbatches % n == 0 or microbatches % n >= stages)
+
+
+def rounds_of_torch(p: Ints, m: Ints) -> Bools:
+    """Where the interleaved schedules of torch have an order: equal rounds of at least p micro-batches."""
+    is_round: Bools = m % np.maximum(1, m // p) == 0
+    return is_round
+
+
+@register("interleaved", summary="1F1B over vpp chunks per rank, as torch runs it", launchers=("torchtitan",),
+          placement=Placement.LOOP, virtual_stages=None, serves=rounds_of_torch,
+          needs="micro-batches must be a multiple of the rounds, micro-batches // stages")  # fmt: skip
+def of_torch(request: Request) -> Table:
+    """Equal rounds of at least p micro-batches. Source: torch.distributed.pipelining ScheduleInterleaved1F1B."""
+    return _in_rounds(request, 2, FUSED)
+
+
+@register("interleaved-zb", summary="ZB1P over vpp chunks per rank, as torch runs it", launchers=("torchtitan",),
+          placement=Placement.LOOP, virtual_stages=None, splits_weight=True, serves=rounds_of_torch,
+          needs="micro-batches must be a multiple of the rounds, micro-batches // stages")  # fmt: skip
+def zero_bubble_of_torch(request: Request) -> Table:
+    """Rank r delays r weight gradients. Source: torch.distributed.pipelining ScheduleInterleavedZeroBubble."""
+    return _in_rounds(request, 1, np.arange(request.stages))
+
+
+def _in_rounds(request: Request, slope: int, delay: Ints | int) -> Table:
+    p, m, v = request.stages, request.microbatches, request.virtual_stages
+    sizes = balanced(m, max(1, m // p))
+    warm_up = (v - 1) * sizes[0] + slope * (p - 1 - np.arange(p))
+    return in_groups(request, sizes, warm_up, delay)
 
 
 def _candidates(request: Request) -> Iterator[Alternation]:
@@ -99,13 +150,13 @@ def fastest(request: Request, orders: Iterable[Alternation]) -> Table:
     return best.table(request)
 
 
-def in_groups(request: Request, sizes: tuple[int, ...], warm_up: Ints) -> Table:
+def in_groups(request: Request, sizes: tuple[int, ...], warm_up: Ints, delay: Ints | int = FUSED) -> Table:
     """Groups of micro-batches walk through the chunks of a rank one group and chunk at a time.
 
     Where the groups have room for more micro-batches than there are, the last places stay empty: passes keep the
     turns that they have with full groups.
     """
-    return warm_steady_cool(request, *_walks(sizes, request.virtual_stages), warm_up)
+    return warm_steady_cool(request, *_walks(sizes, request.virtual_stages), warm_up, delay)
 
 
 def _walks(sizes: tuple[int, ...], chunks: int) -> tuple[Ints, Ints]:

@@ -9,12 +9,11 @@ published memory at the costs that are given.
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 
 from primus_search.schedule.optimise.portfolio import own_limit
 from primus_search.schedule.optimise.v_search import fastest_v
 from primus_search.schedule.registry import Request, register
-from primus_search.schedule.simulation.pass_kernels import BW, F
+from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.table import Placement, Table
 
 
@@ -40,33 +39,45 @@ def v_min(request: Request) -> Table:
 
 
 def published_zbv(request: Request) -> Iterator[Table]:
-    """ZBV as drawn in the paper, W left to be woven in: the only order without a bubble on any rank at F=B=W."""
+    """ZBV as drawn in the paper, W left to be placed: the only order without a bubble on any rank at F=B=W."""
+    if request.microbatches >= 2 * request.stages:
+        yield _of_legs(request, fused=True)
+
+
+@register("zbv", summary="ZBV as drawn in the paper, as AMD Primus runs it (zbv-formatted)", launchers=("primus",),
+          placement=Placement.V, virtual_stages=(2,), splits_weight=True, serves=lambda p, m: m >= 2 * p - 1,
+          needs="Primus runs at least 2 * stages - 1 micro-batches, however many there are")  # fmt: skip
+@register("zbv", summary="ZBV as drawn in the paper, as torch runs it", launchers=("torchtitan",),
+          placement=Placement.V, virtual_stages=(2,), splits_weight=True)  # fmt: skip
+def drawn_zbv(request: Request) -> Table:
+    """Every W behind its B but in the cool-down. With few micro-batches torch leaves out the passes of others.
+
+    Source: torch.distributed.pipelining ScheduleZBVZeroBubble and, from it, Primus' zbv_formatted.py.
+    """
+    return _of_legs(request, fused=False)
+
+
+F0, F1, B0, B1, W0, W1 = range(6)
+"""Legs of a rank: forward, input gradient, weight gradient of its chunk on the way down (0) and up (1)."""
+
+
+def _of_legs(request: Request, *, fused: bool) -> Table:
+    """ZBV with both gradients fused, or apart as its authors draw it."""
     p, m = request.stages, request.microbatches
-    if m < 2 * p:
-        return
-    yield request.table(*_zbv(p, m))
-
-
-RUNS = np.array([[0, -1, -1, -1], [1, 0, -1, -1], [1, 2, -1, -1], [0, 3, 1, 2], [3, 1, 2, -1], [3, 2, -1, -1],
-                 [3, -1, -1, -1]])  # fmt: skip
-"""What ZBV repeats, one run after the other: 0 forward down, 1 forward up, 2 gradient down, 3 gradient up the V."""
-
-
-@njit(cache=True)
-def _zbv(p, m):  # type: ignore[no-untyped-def]
-    """Columns of the fused order, 4m rows per rank."""
-    kind, stage, micro = np.empty(4 * p * m, np.int8), np.empty(4 * p * m, np.int16), np.empty(4 * p * m, np.int32)
-    row = 0
+    n = max(m, 2 * p - 1)
+    ranks = []
     for r in range(p):
-        ahead, done = p - r, np.zeros(4, np.int32)
-        times = (2 * ahead - 1, r, ahead, m - (2 * ahead - 1) - r, ahead - 1, r, ahead)
-        for run in range(len(times)):
-            for _ in range(times[run]):
-                for leg in RUNS[run]:
-                    if leg >= 0:
-                        kind[row] = F if leg < 2 else BW
-                        stage[row] = r if leg == 0 or leg == 3 else 2 * p - 1 - r
-                        micro[row] = done[leg]
-                        done[leg] += 1
-                        row += 1
-    return kind, stage, micro
+        ahead = p - r
+        runs = (([F0], 2 * ahead - 1), ([F1, F0], r), ([F1, B1, W1], ahead),
+                ([F0, B0, W0, F1, B1, W1], n - p - ahead + 1), ([B0, W0, F1, B1, W1], ahead - 1),
+                ([B0, B1], r), ([B0, W0], ahead), ([W1], r), ([W0], r))  # fmt: skip
+        leg = np.concatenate([np.tile(run, times) for run, times in runs])
+        micro = np.empty_like(leg)
+        for each in range(6):
+            rows = np.flatnonzero(leg == each)
+            micro[rows] = np.arange(len(rows))
+        kept = (micro < m) & ~(fused & (leg >= W0))
+        leg, micro = leg[kept], micro[kept]
+        ranks.append((np.array([F, BW if fused else B, W])[leg // 2], np.where(leg % 2, 2 * p - 1 - r, r), micro))
+    kind, stage, micro = (np.concatenate(column) for column in zip(*ranks, strict=True))
+    return request.table(kind.astype(np.int8), stage.astype(np.int16), micro.astype(np.int32))

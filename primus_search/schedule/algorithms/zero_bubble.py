@@ -24,6 +24,16 @@ def zb_h1(request: Request) -> Table:
     return fastest_loop(request, own_limit(request, p), partial(warm_ups, depth=1))
 
 
+@register("zb-h1", summary="1F1B with W delayed, as AMD Primus runs it (zero-bubble)", launchers=("primus",),
+          placement=Placement.LOOP, splits_weight=True, serves=lambda p, m: m >= p - 1,
+          needs="Primus runs all its warm-up forwards: at least stages - 1 micro-batches")  # fmt: skip
+def of_primus(request: Request) -> Table:
+    """Rank r delays r weight gradients. Source: primus/core/pipeline_parallel/scheduler/algorithms/zerobubble.py."""
+    p, m = request.stages, request.microbatches
+    ranks = np.arange(p)
+    return warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), p - 1 - ranks, ranks)
+
+
 @register("zb-h2", summary="no steady bubble, twice the memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
           cost_aware=True)  # fmt: skip
 def zb_h2(request: Request) -> Table:
