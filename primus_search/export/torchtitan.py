@@ -5,11 +5,12 @@ from itertools import count
 from typing import Any
 
 from primus_search.declare.launch.contract import settings_of
-from primus_search.declare.launch.torchtitan import MODE, OPTION
+from primus_search.declare.launch.torchtitan import MODE, OPTION, ORDER_FILE
 from primus_search.declare.presets import registered_model
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
+from primus_search.schedule import PassKind, Table, order_for
 
 JOB, SCRIPT = "torchtitan.toml", "torchtitan.sh"
 EDITS = [
@@ -25,7 +26,20 @@ def files(job: LaunchJob) -> dict[str, str]:
     found = {JOB: shell.notes(job, EDITS) + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
     if registered_model(job.framework, job.model) is None:
         found[MODEL_FILE] = model_file(job.model)
+    order_file = settings(job).get(ORDER_FILE)
+    if order_file:
+        found[order_file] = order_text(order_for(job.candidate.order(0, job.launcher), job.microbatches))
     return found
+
+
+def order_text(table: Table) -> str:
+    """The passes of a pipeline order, a line per rank, as torch's `_load_csv` reads them: `0F0,0I0,0W0`."""
+    letters = {PassKind.F: "F", PassKind.B: "I", PassKind.W: "W", PassKind.BW: "B"}
+    ranks = map(table.rank, range(table.stages))
+    return "".join(
+        ",".join(f"{s}{letters[k]}{m}" for k, s, m in zip(r.kind, r.stage, r.micro_batch, strict=True)) + "\n"
+        for r in ranks
+    )
 
 
 def settings(job: LaunchJob) -> dict[str, Any]:

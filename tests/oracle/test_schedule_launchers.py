@@ -103,6 +103,33 @@ def test_torchtitan_runs_single_stage_schedules_as_torch_steps_them(name: str, t
         assert stage.ran == ours
 
 
+@pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "v-half", "v-min", "1f1b-v"])
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 13), (8, 16)])
+def test_torch_reads_and_runs_the_orders_that_export_writes_for_torchtitan(
+    name: str, p: int, m: int, tmp_path: Path
+) -> None:
+    """`_load_csv` of the class that torchtitan 0.2.2 makes for a file, then torch's own simulation with messages."""
+    pytest.importorskip("torch")
+    from torch.distributed.pipelining.schedules import (
+        _add_send_recv,
+        _PipelineScheduleRuntime,
+        _simulate_comms_compute,
+    )
+
+    from primus_search.export.torchtitan import order_text
+
+    table = build(name, launcher="torchtitan", stages=p, microbatches=m)
+    (tmp_path / "order.csv").write_text(order_text(table))
+    runtime = _PipelineScheduleRuntime(stages_of_torch(p, table.virtual_stages), m, loss_fn=lambda *_: None)
+    runtime._load_csv(str(tmp_path / "order.csv"))
+    assert runs_of_torch(runtime, p) == passes(table)
+    assert [runtime.stage_index_to_group_rank[s] for s in range(table.model_stages)] == table.rank_of_stage.tolist()
+    with_messages = _add_send_recv(runtime.pipeline_order, runtime.stage_index_to_group_rank.__getitem__,
+                                   table.model_stages)  # fmt: skip
+    ran = _simulate_comms_compute(with_messages, runtime.stage_index_to_group_rank.__getitem__, table.model_stages)
+    assert sum(action is not None for rank in ran.values() for action in rank) > len(table)
+
+
 # --- Megatron: its own functions give the order of chunks and the warm-up --------------------------------------------
 
 
@@ -203,15 +230,16 @@ def test_the_orders_of_v_half_and_v_min_do_not_react_to_costs() -> None:
 # --- every framework and schedule name -------------------------------------------------------------------------------
 
 
-def test_every_schedule_that_a_framework_names_is_its_own_order() -> None:
-    """Schedules without a choice are built alike by all."""
+def test_every_schedule_that_a_framework_names_is_its_own_order_or_a_file() -> None:
+    """Schedules without a choice are built alike by all; orders of ours are handed over as a file."""
     from primus_search.declare.framework_files import load_framework
+    from primus_search.declare.launch.torchtitan import ORDER_FILE
 
     plain = {"1f1b", "gpipe", "dualpipev"}
     for launcher in launchers():
-        for name in load_framework(launcher).schedules:
+        for name, schedule in load_framework(launcher).schedules.items():
             own = bool(algorithm(name, launcher).launchers)
-            assert own or name in plain, (launcher, name)
+            assert own or name in plain or ORDER_FILE in schedule.keys, (launcher, name)
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:

@@ -1,6 +1,7 @@
 """Candidates from the keys of torchtitan 0.2.2's job file, section and name with a dot."""
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from primus_search.declare.launch.contract import whole, words_of
@@ -18,6 +19,8 @@ def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+ORDER_FILE = "parallelism.pipeline_parallel_schedule_csv"
+"""The file of a pipeline order; beside it the schedule's name decides where stages live."""
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
 READ = {
     "training.local_batch_size", "training.global_batch_size", "training.seq_len", "compile.enable",
@@ -81,13 +84,22 @@ def _pipeline_words(
     key = "parallelism.pipeline_parallel_"
     first, last = f"{key}first_stage_less_layers", f"{key}last_stage_less_layers"
     fqns, each = "parallelism.module_fqns_per_model_part", f"{key}layers_per_stage"
-    read |= {first, last, fqns, each, f"{key}schedule", f"{key}microbatch_size"}
+    read |= {first, last, fqns, each, f"{key}schedule", ORDER_FILE, f"{key}microbatch_size"}
     if pp == 1:
         return {"vpp": 1, "schedule": "1f1b", "pipeline_layout": "even"}
     name = str(_get(found, framework.defaults, f"{key}schedule"))
+    file = PurePosixPath(str(found.get(ORDER_FILE) or "")).name
     schedule = next(
-        (n for n, s in framework.schedules.items() if s.keys[f"{key}schedule"].lower() == name.lower()), None
+        (
+            n
+            for n, s in framework.schedules.items()
+            if (s.keys[f"{key}schedule"].lower(), s.keys.get(ORDER_FILE, "")) == (name.lower(), file)
+        ),
+        None,
     )
+    if schedule is None and file:
+        known = ", ".join(str(s.keys[ORDER_FILE]) for s in framework.schedules.values() if ORDER_FILE in s.keys)
+        raise ValueError(f"{ORDER_FILE}: {file} is none of the orders that export writes with {name}: {known}")
     if schedule is None:
         raise ValueError(f"{key}schedule: {name} is not modelled; known: {', '.join(framework.schedules)}")
     stages = pp * framework.schedules[schedule].least
