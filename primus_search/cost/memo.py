@@ -8,7 +8,7 @@ table and compared with the key they are taken for, so numbers are exact whateve
     (array([0, 0, 1]), array([0, 2]))
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -196,6 +196,17 @@ class Memo(Generic[S]):
         for table in self._tables:
             table.clear()
         self.generation += 1
+
+
+Canonical = Mapping[str, Ints | Bools | None]
+"""What a key holds in place of some columns; see `Candidates.key_columns`."""
+
+
+def by_columns(
+    *, reads: frozenset[str], canonical: Callable[[Candidates], Canonical] = lambda c: {}, **rest: Any
+) -> Memo[Candidates]:
+    """A term of candidates, whose key is the columns that it reads: a key and `reads` cannot disagree."""
+    return Memo(reads=reads, key=lambda c: c.key_columns(reads, **canonical(c)), **rest)
 
 
 class WordNumbers:

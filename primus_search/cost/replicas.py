@@ -8,7 +8,7 @@ from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
-from primus_search.cost.memory.share import share
+from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.optimizer import optimizer_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
@@ -52,7 +52,7 @@ def tied_gradient_s(job: Job, c: Candidates) -> Floats:
     network, stack, pp = job.network, job.stack, np.maximum(c.pp, 1)
     if not job.model.is_tied or not np.any(c.pp > 1):
         return np.zeros(len(c))
-    ends = [ranks_of(c.order(i))[[0, c.pp[i] * c.vpp[i] - 1]] for i in range(len(c))]
+    ends = [ranks_of(c.placement(i))[[0, c.pp[i] * c.vpp[i] - 1]] for i in range(len(c))]
     first, last = np.array(ends).T
     is_apart = (first != last) & (c.sharding < Sharding.FSDP2)
     device = np.maximum(first, last) * (job.cluster.world // pp)
@@ -66,7 +66,7 @@ def tied_gradient_s(job: Job, c: Candidates) -> Floats:
 def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
     model, cluster = job.model, job.cluster
-    s = share(model, job.workload, cluster.stack, c, cluster.world)
+    s = Share(model, job.workload, cluster.stack, c, cluster.world)
     dense_of = np.array([layer_dense_params(model, kind, s) for kind in model.kinds])
     expert_of = np.array([layer_expert_params(model, s) if k.is_moe else 0.0 * s.tp for k in model.kinds])
     mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
@@ -82,7 +82,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]
         expert = in_order(stages.counts[:, [k]] * expert_of[k, members] for k in layers)
         expert = expert + stages.mtp[:, None] * mtp_expert[members]
-        ranks = ranks_of(c.order(i))[: len(ends)]
+        ranks = ranks_of(c.placement(i))[: len(ends)]
         on_rank = [np.flatnonzero(ranks == rank) for rank in range(pp)]
         dense = np.array([in_order(dense[stage]) for stage in on_rank])
         expert = np.array([in_order(expert[stage]) for stage in on_rank])

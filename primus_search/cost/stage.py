@@ -168,7 +168,7 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
     """
     is_sharded = c.sharding >= Sharding.FSDP2
     if is_sharded.any():
-        columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS) | {"pp", "recompute"})]
+        columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS | Enters.REPEATS))]
         behind, first = pricing.numbered([number, *columns])
         work, number = work.take(number[first]), behind
         _add_sharded(pricing, piece, work, c.take(first))

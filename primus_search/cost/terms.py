@@ -4,13 +4,12 @@ Each is a memo over the columns that `knobs.Enters` says it reads. `Projector` a
 search over a grid keeps the codes per pair of outer cell and inner combination (`exploration.exhaustive.pair_codes`).
 """
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from primus_search.cost.measured import MeasuredLayers
-from primus_search.cost.memo import Memo, WordNumbers
+from primus_search.cost.memo import Canonical, Memo, WordNumbers, by_columns
 from primus_search.cost.pipeline import (
     HOP_FACTS,
     PipelineKeys,
@@ -23,14 +22,16 @@ from primus_search.cost.pipeline import (
 )
 from primus_search.cost.replicas import REPLICA_TERMS, dealt_of, replica_terms
 from primus_search.cost.stage import layer_width, piece_counts, pieces
-from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
+from primus_search.values.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Scope, reading
 
-LAYER_READS, GATHER_READS = reading(Enters.LAYER), reading(Enters.GATHERS)
 SHAPE_READS, HOP_READS, REPLICA_READS = reading(Enters.SHAPE), reading(Enters.HOPS), reading(Enters.REPLICA)
-"""Axes that each term depends on. Weights that FSDP gathers are sharded over dp, which pp decides as well."""
+LAYER_READS = reading(Enters.LAYER)
+"""Axes that each term depends on."""
+ONLY_GATHERS_READ = reading(Enters.GATHERS) - reading(Enters.INSIDE | Enters.REPEATS)
 ONLY_EXPERTS_READ = LAYER_READS - reading(Enters.LAYER, ~Scope.EXPERTS)
+"""Of those of layers, axes without effect where weights are not gathered, and in a model without experts."""
 
 
 class Terms:
@@ -45,25 +46,24 @@ class Terms:
     def __init__(self, job: Job, measured: MeasuredLayers | None, shares_rows: bool) -> None:
         self.job, self.words = job, WordNumbers()
         self.shape_list, self.pipeline_rows = PipelineShapes(), PipelineRows()
-        memo = partial(Memo[Candidates], shares=shares_rows)
+        memo = partial(by_columns, shares=shares_rows)
         self.layers = memo(
             reads=LAYER_READS,
-            key=self._layer_key,
+            canonical=self._layer_columns,
             compute=lambda c: (pieces(job, c, measured, shares_rows=shares_rows).rows,),
             width=layer_width(job.model),
         )
-        self.shapes = Memo[Candidates](
-            reads=SHAPE_READS, key=self._shape_key, compute=self._shapes, tables=(self.shape_list,)
+        self.shapes = by_columns(
+            reads=SHAPE_READS, canonical=self._shape_columns, compute=self._shapes, tables=(self.shape_list,)
         )
         self.hops = memo(
             reads=HOP_READS,
-            key=lambda c: c.key_columns(HOP_READS),
             compute=lambda c: (hop_facts(job, c),),
             width=HOP_FACTS,
         )
         self.replicas = memo(
             reads=REPLICA_READS,
-            key=lambda c: c.key_columns(REPLICA_READS, **self.words.columns(c)),
+            canonical=self.words.columns,
             compute=lambda c: (replica_terms(job, c, measured),),
             width=REPLICA_TERMS,
         )
@@ -91,20 +91,17 @@ class Terms:
         """Rows of pipelines whose bubble is not known yet."""
         return estimate(self.shape_list.arrays, keys, self.layers.data, self.hops.data)
 
-    # --- keys ------------------------------------------------------------------------------------------------------
+    # --- columns that a key holds in place of a candidate's --------------------------------------------------------
 
-    def _layer_key(self, c: Candidates) -> Sequence[Ints | Bools]:
+    def _layer_columns(self, c: Candidates) -> Canonical:
         gathers = c.sharding >= Sharding.FSDP2
-        reads = LAYER_READS if self.job.model.is_moe else LAYER_READS - ONLY_EXPERTS_READ
-        gathered = [column * gathers for column in c.key_columns(GATHER_READS | {"pp"})]
-        return [*c.key_columns(reads - GATHER_READS), *gathered]
+        gathered = {name: c.__getattribute__(name) * gathers for name in sorted(ONLY_GATHERS_READ)}
+        return gathered | (dict.fromkeys(ONLY_EXPERTS_READ) if not self.job.model.is_moe else {})
 
-    def _shape_key(self, c: Candidates) -> Sequence[Ints | Bools]:
+    def _shape_columns(self, c: Candidates) -> Canonical:
         words = self.words.columns(c)
         words["schedule"] *= c.pp > 1
-        return c.key_columns(
-            SHAPE_READS, **words, recompute_num_layers=_block_layers(c), recompute=None, recompute_method=None
-        )
+        return {**words, "recompute_num_layers": _block_layers(c), "recompute": None, "recompute_method": None}
 
     def _shapes(self, c: Candidates) -> tuple[list[Shape]]:
         """The pipeline shape of every row."""

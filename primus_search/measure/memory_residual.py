@@ -27,7 +27,7 @@ from statistics import NormalDist
 import numpy as np
 
 from primus_search.base.units import GB
-from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory import Share, layer_activations
 from primus_search.cost.memory.activations import exchanges_heads
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
@@ -85,8 +85,8 @@ def activation_ratio(job: Job, c: Candidates, row: int) -> float:
     """
     model, cluster, workload = job.model, job.cluster, job.workload
     one = c.take(np.array([row]))
-    s = share(model, workload, cluster.stack, one, cluster.world)
-    plain = replace(s, offload=np.zeros_like(s.offload))
+    s = Share(model, workload, cluster.stack, one, cluster.world)
+    plain = s.replaced(offload=np.zeros_like(s.offload))
     scale = cluster.stack.memory.element_bytes / COUNTED_BYTES
     shard = Shard.of(c, row, workload, dtype_of(cluster)).as_kept_by(
         model,
@@ -158,7 +158,7 @@ def traced_buffers(job: Job, c: Candidates, row: int, projected_bytes: float) ->
     if c.sharding[row] < Sharding.FSDP2:
         return projected_bytes
     stack = cluster.stack
-    s = share(model, workload, stack, c.take(np.array([row])), cluster.world)
+    s = Share(model, workload, stack, c.take(np.array([row])), cluster.world)
     shard = replace(
         Shard.of(c, row, workload, dtype_of(cluster)),
         micro_batch_size=1, recompute=Recompute.NONE, fp8=Fp8.NONE,

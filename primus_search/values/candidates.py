@@ -8,6 +8,7 @@ bool. Words (schedule, layout) are stored as codes into a vocabulary that travel
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -253,9 +254,12 @@ class Candidates:
 
     def order(self, row: int, launcher: str = "") -> PipelineOrder:
         """What decides the order of a row's passes; without a pipeline, every schedule is 1F1B."""
-        pp, vpp, group = int(self.pp[row]), int(self.vpp[row]), int(self.microbatch_group[row])
-        schedule = self.schedules[int(self.schedule[row])] if pp > 1 else "1f1b"
-        return PipelineOrder(schedule, pp, vpp, group, launcher)
+        return self.placement(row)._replace(group=int(self.microbatch_group[row]), launcher=launcher)
+
+    def placement(self, row: int) -> PipelineOrder:
+        """What decides which rank has which virtual stage: the order without its groups of micro-batches."""
+        pp, vpp = int(self.pp[row]), int(self.vpp[row])
+        return PipelineOrder(self.schedules[int(self.schedule[row])] if pp > 1 else "1f1b", pp, vpp)
 
     @property
     def order_counts(self) -> tuple[Ints, Ints, Ints]:
@@ -263,13 +267,16 @@ class Candidates:
         return self.pp, self.vpp, self.microbatch_group
 
     def key_columns(self, names: AbstractSet[str], **canonical: Ints | Bools | None) -> list[Ints | Bools]:
-        """Some columns, in declaration order, as the key of a term that reads them.
+        """Some columns, in declaration order, as the key of a term that reads them; no other column is touched.
 
-        `canonical` gives values that merge rows that cost the same, None for a column that another one stands for, and
-        numbers of schedules and layouts that stay the same from table to table.
+        `canonical` gives values that merge rows that cost the same, None for a column that another one stands for,
+        numbers of schedules and layouts that stay the same from table to table, and counts that follow from columns
+        (`microbatches`); all of them are among `names`.
         """
-        chosen = [canonical.get(name, column) for name, column in self.columns().items() if name in names]
-        return [column for column in chosen if column is not None]
+        assert canonical.keys() <= names, sorted(canonical.keys() - names)
+        own = [name for name in COLUMN_NAMES if name in names and name not in canonical]
+        derived = [column for column in canonical.values() if column is not None]
+        return [*(self.__getattribute__(name) for name in own), *derived]
 
 
 INNER_RANKS: Ints = np.array([way.inner_ranks for way in CpComm], dtype=np.int64)
@@ -297,17 +304,47 @@ def _frozen(owned: NDArray[Any]) -> NDArray[Any]:
     return owned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """Parallel degrees that follow from a candidate and the number of GPUs; exact where `is_whole`.
+    """Parallel degrees that follow from candidates and the number of GPUs; exact where `is_whole`.
 
     dp  replicas of a dense layer; edp  replicas of an expert; microbatches  per pipeline and step
+
+    Each is worked out when it is asked for, from the columns it depends on alone: a term that needs dp touches no
+    micro-batch size.
     """
 
-    dp: Ints
-    edp: Ints
-    microbatches: Ints
-    is_whole: Bools
+    def __init__(self, candidates: Candidates, world: int, global_batch_size: int) -> None:
+        self._c, self._world, self._batch = candidates, world, global_batch_size
+
+    @cached_property
+    def _dense(self) -> Ints:
+        """Ranks of one replica of the dense layers."""
+        return self._c.tp * self._c.cp * self._c.pp
+
+    @cached_property
+    def _experts(self) -> Ints:
+        """Ranks of one replica of the experts."""
+        return self._c.etp * self._c.ep * self._c.pp
+
+    @cached_property
+    def dp(self) -> Ints:
+        return np.maximum(self._world // self._dense, 1)
+
+    @cached_property
+    def edp(self) -> Ints:
+        return np.maximum(self._world // self._experts, 1)
+
+    @cached_property
+    def microbatches(self) -> Ints:
+        count: Ints = np.maximum(self._batch // (self._c.micro_batch_size * self.dp), 1)
+        return count
+
+    @property
+    def is_whole(self) -> Bools:
+        """Whether all divide without remainder."""
+        is_split = (self._dense * self.dp == self._world) & (self._experts * self.edp == self._world)
+        is_whole: Bools = is_split & (self._c.micro_batch_size * self.dp * self.microbatches == self._batch)
+        return is_whole
 
 
 def degrees(candidates: Candidates, *, world: int, global_batch_size: int) -> Degrees:
@@ -317,13 +354,7 @@ def degrees(candidates: Candidates, *, world: int, global_batch_size: int) -> De
     microbatches = global_batch / (micro_batch * dp). Rows that do not divide get is_whole False
     and degrees of at least 1.
     """
-    c = candidates
-    dense, experts = c.tp * c.cp * c.pp, c.etp * c.ep * c.pp
-    dp, edp = np.maximum(world // dense, 1), np.maximum(world // experts, 1)
-    samples = c.micro_batch_size * dp
-    microbatches = np.maximum(global_batch_size // samples, 1)
-    is_whole = (dense * dp == world) & (experts * edp == world) & (samples * microbatches == global_batch_size)
-    return Degrees(dp=dp, edp=edp, microbatches=microbatches, is_whole=is_whole)
+    return Degrees(candidates, world, global_batch_size)
 
 
 def spoken(value: Any) -> str:

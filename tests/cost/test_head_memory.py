@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import memory_by_rank, share
+from primus_search.cost.memory import Share, memory_by_rank
 from primus_search.cost.memory.logits import head_memory
 from primus_search.cost.projection import Memory
 from primus_search.declare.hardware_files import load_stack
@@ -67,7 +67,7 @@ def test_a_loss_in_pieces_holds_the_logits_of_one_and_the_gradient_of_its_whole_
     titan = load_stack("torchtitan")
     pieces = replace(titan, memory=replace(titan.memory, loss_chunks=8.0))
     work = Workload(seq_length=SEQ, global_batch_size=8)
-    head = head_memory(LLAMA_70B, pieces, share(LLAMA_70B, work, pieces, Candidates.table(loss_fusion=True), 8))
+    head = head_memory(LLAMA_70B, pieces, Share(LLAMA_70B, work, pieces, Candidates.table(loss_fusion=True), 8))
     assert head.running_logits[0] == SEQ * (6 * VOCAB / 8 + 4 * HIDDEN)
     assert head.kept_logits[0] == head.waiting_logits[0] == 0.0
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from primus_search.base.units import GB
-from primus_search.cost.memory import MemoryTable, memory_by_rank, saved_tensors, share
+from primus_search.cost.memory import MemoryTable, Share, memory_by_rank, saved_tensors
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
@@ -93,7 +93,7 @@ def test_w6_micro_batch_size_and_data_parallelism_set_the_micro_batches_in_fligh
 
 def test_w7_routed_copies_and_the_size_of_shared_experts_count() -> None:
     c, work = Candidates.table(ep=8, deepep=[False, True]), Workload(seq_length=4096, global_batch_size=8)
-    s = share(LITE, work, FLASH, c, 8)
+    s = Share(LITE, work, FLASH, c, 8)
     saved = {t.name: t.bytes for t in saved_tensors(LITE, FLASH, LITE.kinds[1], s, 4096)}
     copy = 2 * 6 * 4096 * 2048
     assert saved["expert input"].tolist() == [copy, copy]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from primus_search.base.units import GB, GIB
-from primus_search.cost.memory import MemoryTable, fit_probability, memory_by_rank, saved_tensors, share
+from primus_search.cost.memory import MemoryTable, Share, fit_probability, memory_by_rank, saved_tensors
 from primus_search.cost.memory.activations import kept_by_operation
 from primus_search.cost.memory.live import held
 from primus_search.declare.hardware_files import load_hardware
@@ -48,7 +48,7 @@ def cluster(nodes: int = 1, stack: Stack = FLASH) -> Cluster:
 def layer_bytes(model: Model, stack: Stack, seq: int, **columns: object) -> float:
     """Saved bytes of the model's first layer, per micro-batch."""
     c = Candidates.table(**columns)
-    s = share(model, Workload(seq_length=seq, global_batch_size=8), stack, c, 8)
+    s = Share(model, Workload(seq_length=seq, global_batch_size=8), stack, c, 8)
     return float(sum(t.bytes for t in saved_tensors(model, stack, model.kinds[0], s, seq))[0])
 
 
@@ -91,7 +91,7 @@ def test_an_mla_moe_layer_by_hand() -> None:
     # DeepSeek-V2-Lite, 4096 tokens, EP 8: 6 routed copies of every token, inner 1408, shared 2816.
     c = Candidates.table(ep=8, deepep=True)
     work = Workload(seq_length=4096, global_batch_size=8)
-    s = share(LITE, work, FLASH, c, 8)
+    s = Share(LITE, work, FLASH, c, 8)
     tensors = {t.name: float(t.bytes[0]) / 4096 for t in saved_tensors(LITE, FLASH, LITE.kinds[1], s, 4096)}
     assert tensors["queries"] == tensors["keys"] == 2 * 16 * 192
     assert tensors["values"] == 2 * 16 * 128
@@ -108,7 +108,7 @@ def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:
 
     def kept(model: Model, ep: int) -> float:
         c = Candidates.table(ep=ep, recompute=Recompute.OP_SAC)
-        s = share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+        s = Share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
         return float(np.ravel(kept_by_operation(model, FLASH, model.kinds[1], s))[0])
 
     assert kept(wide, 1) == kept(LITE, 1)
@@ -119,7 +119,7 @@ def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:
 def test_per_operation_checkpointing_may_keep_products_of_experts_too() -> None:
     def kept(flags: Recompute) -> float:
         c = Candidates.table(recompute=flags)
-        s = share(LITE, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+        s = Share(LITE, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
         return float(np.ravel(kept_by_operation(LITE, FLASH, LITE.kinds[1], s))[0])
 
     more = kept(Recompute.OP_SAC | Recompute.OP_SAC_EXPERTS) - kept(Recompute.OP_SAC)
@@ -130,7 +130,7 @@ def test_per_operation_checkpointing_keeps_every_product_with_a_bias() -> None:
     # `addmm` is on the list, and every second `mm` is not.
     def kept(model: Model) -> float:
         c = Candidates.table(recompute=Recompute.OP_SAC)
-        s = share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+        s = Share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
         return float(np.ravel(kept_by_operation(model, FLASH, model.kinds[0], s))[0])
 
     products = 2 * (64 * 128 + 2 * 8 * 128 + 8192 + 8192 + 2 * 28672)  # queries, keys, values, output, down, both
@@ -140,7 +140,7 @@ def test_per_operation_checkpointing_keeps_every_product_with_a_bias() -> None:
 def test_a_compiled_norm_keeps_no_output_and_an_eager_clamped_activation_every_step() -> None:
     oss = replace(LITE, activation_clamp=7.0)
     compiled = replace(FLASH, memory=replace(FLASH.memory, recomputes_norms=True))
-    s = share(oss, Workload(seq_length=4096, global_batch_size=8), FLASH, Candidates.table(), 8)
+    s = Share(oss, Workload(seq_length=4096, global_batch_size=8), FLASH, Candidates.table(), 8)
 
     def kept(stack: Stack) -> dict[str, float]:
         return {t.name: float(t.bytes[0]) for t in saved_tensors(oss, stack, oss.kinds[1], s, 4096)}
@@ -156,7 +156,7 @@ def test_a_checkpoint_outside_compiled_modules_keeps_the_input_of_a_layer_with_e
     hidden_from_it = replace(FLASH, memory=replace(FLASH.memory, hides_expert_layers=True))
 
     def kept(number: int, **columns: int | bool) -> float:
-        s = share(LITE, Workload(seq_length=4096, global_batch_size=8), FLASH, Candidates.table(**columns), 8)
+        s = Share(LITE, Workload(seq_length=4096, global_batch_size=8), FLASH, Candidates.table(**columns), 8)
         return float(np.ravel(kept_by_operation(LITE, hidden_from_it, LITE.kinds[number], s))[0])
 
     assert kept(1, ep=8) == 2 * 4096 * LITE.hidden

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory import Share, layer_activations
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.measure.device.device_info import CPU
@@ -86,7 +86,7 @@ DIVIDED = ("Mamba-2", "Gated DeltaNet", "KDA, low-rank gate", "gated attention",
 def test_flops_and_activations_of_a_mixer_are_those_torch_counts(name: str, ranks: int) -> None:
     model, workload = model_of(MIXERS[name]), Workload(seq_length=1024, global_batch_size=8)
     c = Candidates.table(tp=ranks, sequence_parallel=ranks > 1)
-    s = share(model, workload, STACK, c, 8)
+    s = Share(model, workload, STACK, c, 8)
     kind, shard = model.kinds[0], Shard.of(c, 0, workload).as_kept_by(model, STACK, has_fused_dispatch=False)
     assert not without_module(model)
     traced = trace_layer(model, shard, kind)
@@ -102,7 +102,7 @@ def test_flops_and_activations_of_a_mixer_are_those_torch_counts(name: str, rank
 def test_layers_of_hybrid_models_keep_what_torch_keeps(name: str) -> None:
     model, workload = load_model(name), Workload(seq_length=1024, global_batch_size=8)
     c = Candidates.table()
-    s = share(model, workload, STACK, c, 8)
+    s = Share(model, workload, STACK, c, 8)
     shard = Shard.of(c, 0, workload).as_kept_by(model, STACK, has_fused_dispatch=False)
     for kind in model.kinds:
         traced = trace_layer(model, shard, kind)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory import Share, layer_activations
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.measure.memory_residual import activation_ratio, as_traced
@@ -103,7 +103,7 @@ def test_habits_that_the_modules_do_not_have_stay_as_projected(name: str, stack:
     assert ratio(name, stack) == pytest.approx(1.0, abs=BAND)
     model, own = load_model(name), load_stack(stack)
     c = Candidates.table()
-    s = share(model, WORKLOAD, own, c, 8)
+    s = Share(model, WORKLOAD, own, c, 8)
     kept, alike = (
         layer_activations(model, one, model.kinds[-1], s, WORKLOAD.seq_length).kept[0] for one in (own, as_traced(own))
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import share
+from primus_search.cost.memory import Share
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.price import element_scale
 from primus_search.declare.hardware_files import load_stack
@@ -25,7 +25,7 @@ LARGEST = ("llama3.1_405b", "deepseek_v3")
 def projected_buffers(model: Model, stack_name: str, params: float, **columns: object) -> float:
     stack = load_stack(stack_name)
     c = Candidates.table(sharding=int(Sharding.FSDP2), **columns)
-    s = share(model, Workload(seq_length=4096, global_batch_size=64), stack, c, 64)
+    s = Share(model, Workload(seq_length=4096, global_batch_size=64), stack, c, 64)
     return float(gathered_bytes(stack, s, params)[0]) * element_scale(stack)
 
 

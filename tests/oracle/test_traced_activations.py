@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory import Share, layer_activations
 from primus_search.declare.hardware_files import load_stack
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import trace_layer
@@ -38,7 +38,7 @@ def test_kept_activations_agree_with_torch_within_three_percent(
 ) -> None:
     kind = model.kinds[layer]
     c = Candidates.table(**columns)
-    s = share(model, Workload(seq_length=SEQ, global_batch_size=64), STACK, c, 8)
+    s = Share(model, Workload(seq_length=SEQ, global_batch_size=64), STACK, c, 8)
     projected = float(layer_activations(model, STACK, kind, s, SEQ).kept[0])
     if int(c.recompute[0]) & FULL:
         projected = float(s.split_tokens[0]) * model.hidden * 2.0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from primus_search.cost.memory import layer_activations, share
+from primus_search.cost.memory import Share, layer_activations
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import presets
@@ -55,7 +55,7 @@ CASES += [(name, words, knobs) for words, (names, knobs) in ONLY.items() for nam
 def test_projected_activations_and_flops_are_those_torch_counts(name, words, knobs):
     model = load_model(name)
     c = Candidates.table(**{knob: value for knob, value in knobs.items() if knob != "ep" or model.is_moe})
-    s = share(model, WORKLOAD, STACK, c, 64)
+    s = Share(model, WORKLOAD, STACK, c, 64)
     shard = Shard.of(c, 0, WORKLOAD).as_kept_by(model, STACK, has_fused_dispatch=False)
     for kind in model.kinds:
         traced = trace_layer(model, shard, kind)
@@ -88,7 +88,7 @@ def test_recompute_under_fp8_drops_what_the_kernels_of_the_stack_do_not_save(nam
     without = replace(c, recompute=np.zeros(1, np.int64))
     kind = model.kinds[-1]
     whole, kept = (
-        layer_activations(model, TURBO, kind, share(model, WORKLOAD, TURBO, one, 64), WORKLOAD.seq_length).kept
+        layer_activations(model, TURBO, kind, Share(model, WORKLOAD, TURBO, one, 64), WORKLOAD.seq_length).kept
         for one in (without, c)
     )
     if recompute == Recompute.MOE_ACTIVATION:
@@ -98,7 +98,7 @@ def test_recompute_under_fp8_drops_what_the_kernels_of_the_stack_do_not_save(nam
 def test_experts_whose_shapes_are_fixed_have_room_for_every_row_of_their_group():
     model = load_model(EXPERTS)
     c = Candidates.table(ep=[8, 8, 1, 1], deepep=[True, True, False, False], sync_free_stage=[2, 3, 0, 0])
-    rows = share(model, WORKLOAD, TURBO, c, 64).routed_rows
+    rows = Share(model, WORKLOAD, TURBO, c, 64).routed_rows
     assert rows[1] == 8.0 * WORKLOAD.seq_length * model.moe.top_k
     assert rows[0] < 2.0 * WORKLOAD.seq_length * model.moe.top_k
 

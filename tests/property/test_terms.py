@@ -1,7 +1,8 @@
 """Terms are shared between candidates that differ in columns a term ignores: here those columns are changed."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,14 +15,15 @@ from primus_search.cost.stage import pieces, scope_of
 from primus_search.cost.terms import HOP_READS, LAYER_READS, REPLICA_READS, SHAPE_READS, Terms
 from primus_search.declare import make_space
 from primus_search.space import AXES, Enumerator
-from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
-from primus_search.values.knobs import Enters, reading
+from primus_search.space.context import DERIVED
+from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Bools, Candidates, Floats, Ints
+from primus_search.values.knobs import KNOB, Enters, reading
 
 MODELS = ("llama3.1_8b", "deepseek_v2_lite", "qwen3_30b_a3b")
 ROWS = 40
 
 
-def candidates(model: str) -> tuple[Enumerator, Candidates]:
+def candidates(model: str, hardware: str = "h100", rows: int = ROWS) -> tuple[Enumerator, Candidates]:
     """Some rows of a space in which every axis has several values."""
     axes = {
         "schedule": ["1f1b", "interleaved", "zb-h1", "v-half"],
@@ -33,11 +35,18 @@ def candidates(model: str) -> tuple[Enumerator, Candidates]:
         "microbatch_group": [0, 8],
         "micro_batch_size": [1, 2],
         "sequence_parallel": [True, False],
+        "state_format": list(KNOB["state_format"].members),
+        "cp_comm": list(KNOB["cp_comm"].members),
+        "cuda_graph": ["none", "partial", "full"],
+        "tp_overlap": [False, True],
+        "exchange_overlap": [False, True],
+        "dispatch_backend": ["stack", "deepep", "hybridep"],
+        "overlap_grad_reduce": [False, True],
     }
-    data = {"model": model, "hardware": "h100", "nodes": 4, "space": axes}
+    data = {"model": model, "hardware": hardware, "nodes": 4, "framework": "any", "space": axes}
     space = make_space(data | {"workload": {"seq_length": 4096, "global_batch_size": 256}})
     enumerator = Enumerator(space)
-    numbers = np.random.default_rng(0).choice(enumerator.size, ROWS, replace=False)
+    numbers = np.random.default_rng(0).choice(enumerator.size, rows, replace=False)
     return enumerator, enumerator.rows(np.sort(numbers))
 
 
@@ -53,8 +62,6 @@ def changed(c: Candidates, name: str, enumerator: Enumerator) -> Candidates:
 def test_terms_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
     enumerator, c = candidates(model)
     job = enumerator.job
-    # Weights are sharded over the replicas of a job without pipeline: a rule, so that pp need not tell layers apart.
-    alone = c.take((c.sharding < Sharding.FSDP2) | (c.pp == 1))
 
     def layer(rows: Candidates) -> Floats:
         p = pieces(job, rows, shares_rows=False)
@@ -66,8 +73,7 @@ def test_terms_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
         return np.concatenate([part.ravel() for one in found for part in (one.counts, one.recomputed, one.is_far)])
 
     terms: list[tuple[frozenset[str], Candidates, Callable[[Candidates], Floats]]] = [
-        (LAYER_READS | {"pp"}, c, layer),
-        (LAYER_READS, alone.take(alone.sharding < Sharding.FSDP2), layer),
+        (LAYER_READS, c, layer),
         (SHAPE_READS, c, shape),
         (HOP_READS, c, lambda rows: hop_facts(job, rows)),
         (REPLICA_READS, c, lambda rows: replica_terms(job, rows, None)),
@@ -93,7 +99,7 @@ def test_a_piece_depends_on_knobs_of_its_scope(model: str) -> None:
     enumerator, c = candidates(model)
     job = enumerator.job
     usual = pieces(job, c, shares_rows=False)
-    for name in set(AXES) - {"pp"}:  # shards of gathered weights depend on dp, which pp decides
+    for name in AXES:
         other = pieces(job, changed(c, name, enumerator), shares_rows=False)
         for number, (piece, was) in enumerate(zip(other.pieces, usual.pieces, strict=True)):
             if name not in reading(Enters.LAYER, scope_of(job.model, number)):
@@ -119,6 +125,46 @@ def test_memory_keys_depend_on_the_columns_they_are_numbered_by(model: str) -> N
         usual = codes(c)
         for name in set(AXES) - read:
             assert np.array_equal(codes(changed(c, name, enumerator)), usual), name
+
+
+class Recording(Candidates):
+    """A table that notes which of its columns are touched; `take` touches none."""
+
+    __slots__ = ()
+    touched: ClassVar[set[str]] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in DEFAULTS:
+            Recording.touched.add(name)
+        return super().__getattribute__(name)
+
+    def columns(self) -> dict[str, Ints | Bools]:
+        plain = object.__getattribute__
+        return {name: plain(self, name) for name in COLUMN_NAMES}
+
+
+@pytest.mark.parametrize("hardware", ["h100", "mi355x"])
+@pytest.mark.parametrize("model", [*MODELS, "qwen3.5_27b", "nemotron3_nano", "gpt_oss_20b"])
+def test_a_term_touches_no_column_that_its_key_lacks(model: str, hardware: str) -> None:
+    """Keys are the declared columns (`memo.by_columns`); here what key and formula really touch is recorded."""
+    enumerator, c = candidates(model, hardware)
+    recording = Recording(schedules=c.schedules, layouts=c.layouts, **c.columns())
+    terms, memory = Terms(enumerator.job, None, shares_rows=True), MemoryTable(enumerator.job)
+    microbatches = DERIVED["microbatches"]
+    for memo in (terms.layers, terms.shapes, terms.hops, terms.replicas, memory.states, memory.batches, memory.moments):
+        Recording.touched = set()
+        memo.codes(recording)
+        reads = {name for one in memo.reads for name in (microbatches if one == "microbatches" else (one,))}
+        assert Recording.touched <= reads, Recording.touched - reads
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sharing_rows_changes_no_step(model: str) -> None:
+    """Terms computed once for rows that share a key, against every row computed by itself."""
+    enumerator, c = candidates(model, rows=400)
+    shared, alone = (Projector(enumerator.job, shares_rows=shares).step(c) for shares in (True, False))
+    for f in fields(shared):
+        assert np.allclose(shared.__getattribute__(f.name), alone.__getattribute__(f.name), rtol=1e-12), f.name
 
 
 def test_a_memo_forgets_with_the_memos_it_builds_on() -> None:

@@ -94,7 +94,9 @@ def experts(network: Network, c: Candidates) -> list[Comm]:
 
 def as_many_replicas(c: Candidates) -> Degrees:
     """Replicas of every row, of any number: as many as samples of a micro-batch."""
-    return replace(job(NETWORKS[0]).degrees(c), dp=c.micro_batch_size, edp=c.micro_batch_size)
+    many = job(NETWORKS[0]).degrees(c)
+    many.dp = many.edp = c.micro_batch_size
+    return many
 
 
 def gradients(network: Network, c: Candidates) -> list[Comm]:

@@ -12,15 +12,15 @@ from primus_search.cost.memory.activations import layer_activations, saved_tenso
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.fit import fit_probability, fit_verdict
 from primus_search.cost.memory.rank_memory import memories_by_rank, memory_by_rank
-from primus_search.cost.memory.share import share
+from primus_search.cost.memory.share import Share
 
 __all__ = [
     "MemoryTable",
+    "Share",
     "fit_probability",
     "fit_verdict",
     "layer_activations",
     "memories_by_rank",
     "memory_by_rank",
     "saved_tensors",
-    "share",
 ]

@@ -10,7 +10,7 @@ heads, d head size, F inner size of an MLP, 2 bytes per BF16 element.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -130,7 +130,7 @@ def seen(model: Model, kind: LayerKind, s: Share) -> tuple[Model, LayerKind, Sha
     view = model.layer_view(kind)
     if view is model:
         return model, kind, s
-    return view, view.layers[0], replace(s, kv_heads=np.maximum(view.num_kv_heads / s.tp, 1.0))
+    return view, view.layers[0], s.replaced(kv_heads=np.maximum(view.num_kv_heads / s.tp, 1.0))
 
 
 def _own_mixer(kind: LayerKind) -> Mixer | None:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.cost.memo import Memo, Rows, WordNumbers, distinct, in_order
+from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.pipeline_keys import PipelineMoments, moment_key, pipeline_of, relief_of
+from primus_search.cost.memory.pipeline_keys import PipelineMoments, moment_columns, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds
 from primus_search.cost.memory.runtime import context_bytes
-from primus_search.cost.memory.share import Share, share
+from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.values.job import Job
@@ -62,22 +62,21 @@ class MemoryTable:
             PriceTable(range(units.state_width)), PriceTable(range(units.state_width, units.width))
         )  # fmt: skip
         self._context, self._expert_buffer = Rows(), Rows()
-        memo = partial(Memo[Candidates], limit=KEY_LIMIT)
+        memo = partial(by_columns, limit=KEY_LIMIT)
         self.moments = memo(
             reads=MOMENT_READS,
-            key=lambda c: moment_key(c, job.degrees(c).microbatches, words),
+            canonical=lambda c: moment_columns(c, job.degrees(c).microbatches, words),
             compute=lambda c: (self.pipelines.added(c, job.degrees(c).microbatches),),
             tables=(self.pipelines,),
         )
         self.states = memo(
             reads=STATE_READS,
-            key=lambda c: c.key_columns(STATE_READS),
             compute=self._states,
             tables=(self._state, self._context),
         )
         self.batches = memo(
             reads=BATCH_READS,
-            key=lambda c: c.key_columns(BATCH_READS, pp=c.pp > 1, sharding=c.sharding >= Sharding.FSDP2),
+            canonical=lambda c: {"pp": c.pp > 1, "sharding": c.sharding >= Sharding.FSDP2},
             compute=self._batches,
             tables=(self._batch, self._expert_buffer),
         )
@@ -137,7 +136,7 @@ class MemoryTable:
 
     def share(self, c: Candidates) -> Share:
         """What one device sees of the model and of a micro-batch, per row."""
-        return share(self.job.model, self.job.workload, self.job.stack, c, self.job.cluster.world)
+        return Share(self.job.model, self.job.workload, self.job.stack, c, self.job.cluster.world)
 
     # --- keys ------------------------------------------------------------------------------------------------------
 

@@ -28,8 +28,7 @@ class HeadMemory:
     """Bytes of the head on one device.
 
     Per micro-batch from forward to backward: inputs of norm and matrix, kept_logits; from input to weight gradient:
-    waiting_input, waiting_logits. While it runs: running_logits beyond those it keeps, weight_gradient, and gathered:
-    what exists over all tokens where sequence parallelism had split them, the gradient of the input and the input. The
+    waiting_input, waiting_logits. While it runs: running_logits beyond those it keeps, and gathered: what exists over all tokens where sequence parallelism had split them, the gradient of the input and the input. The
     gathered input is for good (gathered_input) in Megatron's own linear, which has a buffer for it: Megatron-Core
     tensor_parallel/layers.py, get_global_memory_buffer; its layers are Transformer Engine's, which have none.
     """
@@ -39,13 +38,12 @@ class HeadMemory:
     waiting_input: Floats
     waiting_logits: Floats
     running_logits: Floats
-    weight_gradient: Floats
     gathered: Floats
     gathered_input: Floats
 
 
 def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
-    """Saved input of the final norm and of the output matrix; logits with upcasts; weight gradient of the matrix."""
+    """Saved input of the final norm and of the output matrix; logits with upcasts."""
     m = stack.memory
     fused, unfused = m.fused_logit_bytes, m.unfused_logit_bytes
     at_worst = np.where(
@@ -68,7 +66,11 @@ def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
         running_logits=np.maximum(at_worst - kept, 0.0) * logits
         if is_whole
         else at_worst * logits / m.loss_chunks + FP32_BYTES * stream,
-        weight_gradient=np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp),
         gathered=2.0 * whole - gathered_input,
         gathered_input=gathered_input,
     )
+
+
+def head_weight_gradient(model: Model, s: Share) -> Floats:
+    """Bytes of the weight gradient of the output matrix while it exists beside the main gradient."""
+    return np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp)

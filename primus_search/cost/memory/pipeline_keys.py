@@ -7,10 +7,10 @@ apart agree. New pipelines of one order are walked through together, however man
 import numpy as np
 
 from primus_search.base.errors import ScheduleError
-from primus_search.cost.memo import KeyNumbers, Rows, WordNumbers, distinct
+from primus_search.cost.memo import Canonical, KeyNumbers, Rows, WordNumbers, distinct
 from primus_search.cost.memory.live import telling_microbatches
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
-from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute
+from primus_search.values.candidates import Candidates, Floats, Ints, Recompute
 from primus_search.values.job import Job
 
 NEVER = 1e15
@@ -29,11 +29,12 @@ def pipeline_of(job: Job, c: Candidates, row: int, microbatches: int) -> Pipelin
     return Pipeline(order, telling_microbatches(order, microbatches), c.layouts[int(c.pipeline_layout[row])])
 
 
-def moment_key(c: Candidates, microbatches: Ints, words: WordNumbers) -> list[Ints | Bools]:
+def moment_columns(c: Candidates, microbatches: Ints, words: WordNumbers) -> Canonical:
     """Columns that are equal where two rows hold the same at every moment of their pipelines."""
     is_full = (c.recompute & int(Recompute.FULL)) != 0
     recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
-    return [*c.order_counts, *words.columns(c).values(), microbatches, recompute, c.offload_layers]
+    relief = {"recompute": recompute, "recompute_method": None, "recompute_num_layers": None}
+    return {**words.columns(c), "microbatches": microbatches, **relief}
 
 
 class PipelineMoments:

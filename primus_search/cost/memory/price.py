@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import layer_activations, seen
-from primus_search.cost.memory.logits import head_memory
+from primus_search.cost.memory.logits import head_memory, head_weight_gradient
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.parameters import (
     ModelState,
@@ -109,7 +109,7 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     for name, shapes in in_flight.items():
         prices.put("workspace", units.at(f"{name}_present"), buffers.weight_gradient_bytes(stack, s, shapes))
     runs = units.at("head_gathers")
-    prices.put("workspace", runs, head_memory(model, stack, s).weight_gradient)
+    prices.put("workspace", runs, head_weight_gradient(model, s))
     prices.put("collective_buffers", runs, buffers.gathered_head_bytes(stack, s, matrix))
     return prices
 

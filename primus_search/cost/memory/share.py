@@ -1,6 +1,8 @@
 """What one device sees of the model and of a micro-batch: the columns every memory formula is written in."""
 
-from dataclasses import dataclass
+from copy import copy
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -14,87 +16,149 @@ from primus_search.values.workload import Workload
 BF16_BYTES, FP32_BYTES, FP8_BYTES, MASK_BYTES = 2.0, 4.0, 1.0, 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Share:
     """Degrees and sizes, one entry per candidate (or per distinct key of candidates).
 
-    tokens          of one micro-batch on one context-parallel rank
-    split_tokens    the same where sequence parallelism splits the residual stream over tensor-parallel ranks
-    routed_rows     token copies that reach one device's experts: tokens/tp * top_k, times the imbalance of routing,
-                    times etp because every rank of an expert's tensor-parallel group sees its group's tokens; those of
-                    the whole group (times ep) where shapes are fixed ahead
-    sent_rows       token copies a device permutes for sending
-    offload         `Offload` flags
-    is_delayed      FP8 with delayed scaling
-    state_format    `StateFormat` codes; cp_comm  `CpComm` codes, none of them STACK
-    kv_heads        key/value heads on one device, at least one
-    shards          devices that share what is sharded of a dense parameter; expert_shards of an expert's
+    Each is worked out when a formula asks for it, so that a formula touches only the columns that it depends on.
     """
 
-    tp: Floats
-    cp: Floats
-    pp: Floats
-    ep: Floats
-    etp: Floats
-    dp: Floats
-    edp: Floats
-    tokens: Floats
-    split_tokens: Floats
-    routed_rows: Floats
-    sent_rows: Floats
-    kv_heads: Floats
-    shards: Floats
-    expert_shards: Floats
-    sharding: Ints
-    recompute: Ints
-    offload: Ints
-    is_fp8: Bools
-    is_delayed: Bools
-    has_fused_dispatch: Bools
-    has_group_buffers: Bools
-    has_fused_loss: Bools
-    state_format: Ints
-    cp_comm: Ints
+    def __init__(self, model: Model, workload: Workload, stack: Stack, c: Candidates, world: int) -> None:
+        self._model, self._workload, self._stack, self._c = model, workload, stack, c
+        self._degrees = degrees(c, world=world, global_batch_size=workload.global_batch_size)
 
+    def replaced(self, **columns: Floats | Ints | Bools) -> Self:
+        """The same with some of its columns replaced; those that follow from them stay as they were."""
+        other = copy(self)
+        other.__dict__.update(columns)
+        return other
 
-def share(model: Model, workload: Workload, stack: Stack, c: Candidates, world: int) -> Share:
-    """The columns of `c`. Experts work on tokens split over tp whether or not the dense part is sequence parallel."""
-    d = degrees(c, world=world, global_batch_size=workload.global_batch_size)
-    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
-    sent = np.zeros_like(tokens)
-    if model.moe is not None:
-        sent = tokens / c.tp * model.moe.top_k
-    has_all = stack.memory.has_room_for_every_row & (not workload.pads_to_capacity) & ~c.has_fused_dispatch
-    has_all = has_all | c.has_fixed_expert_rows
-    rows = np.where(has_all, c.ep, busiest_over_mean(workload, c)) * sent
-    replicas = d.dp * c.cp
-    group = c.shard_ranks(replicas)
-    return Share(
-        tp=_floats(c.tp),
-        cp=_floats(c.cp),
-        pp=_floats(c.pp),
-        ep=_floats(c.ep),
-        etp=_floats(c.etp),
-        dp=_floats(d.dp),
-        edp=_floats(d.edp),
-        tokens=tokens,
-        split_tokens=np.where(c.sequence_parallel, tokens / c.tp, tokens),
-        routed_rows=rows * c.etp,
-        sent_rows=sent,
-        kv_heads=np.maximum(model.num_kv_heads / c.tp, 1.0),
-        shards=_floats(group),
-        expert_shards=np.maximum(d.edp * group / replicas, 1.0),
-        sharding=c.sharding,
-        recompute=c.recompute,
-        offload=c.offload_modules,
-        is_fp8=c.fp8 != Fp8.NONE,
-        is_delayed=c.fp8 == Fp8.DELAYED,
-        has_fused_dispatch=c.has_fused_dispatch,
-        has_group_buffers=c.has_group_buffers(usual=stack.memory.group_buffer_copies > 0),
-        has_fused_loss=c.loss_fusion,
-        state_format=c.state_format,
-        cp_comm=c.exchange_of_context(stack.communication.cp_comm),
-    )
+    @cached_property
+    def tp(self) -> Floats:
+        return _floats(self._c.tp)
+
+    @cached_property
+    def cp(self) -> Floats:
+        return _floats(self._c.cp)
+
+    @cached_property
+    def pp(self) -> Floats:
+        return _floats(self._c.pp)
+
+    @cached_property
+    def ep(self) -> Floats:
+        return _floats(self._c.ep)
+
+    @cached_property
+    def etp(self) -> Floats:
+        return _floats(self._c.etp)
+
+    @cached_property
+    def dp(self) -> Floats:
+        return _floats(self._degrees.dp)
+
+    @cached_property
+    def edp(self) -> Floats:
+        return _floats(self._degrees.edp)
+
+    @cached_property
+    def _tokens(self) -> Floats:
+        return self._c.micro_batch_size * (self._workload.seq_length / self._c.cp)
+
+    @cached_property
+    def tokens(self) -> Floats:
+        """Tokens of one micro-batch on one context-parallel rank."""
+        return self._tokens
+
+    @cached_property
+    def split_tokens(self) -> Floats:
+        """The same where sequence parallelism splits the residual stream over tensor-parallel ranks."""
+        return np.where(self._c.sequence_parallel, self._tokens / self._c.tp, self._tokens)
+
+    @cached_property
+    def routed_rows(self) -> Floats:
+        """Token copies that reach one device's experts.
+
+        tokens/tp * top_k, times the imbalance of routing, times etp because every rank of an expert's tensor-parallel
+        group sees its group's tokens; those of the whole group (times ep) where shapes are fixed ahead. Experts work
+        on tokens split over tp whether or not the dense part is sequence parallel.
+        """
+        c, memory = self._c, self._stack.memory
+        has_all = memory.has_room_for_every_row & (not self._workload.pads_to_capacity) & ~c.has_fused_dispatch
+        has_all = has_all | c.has_fixed_expert_rows
+        return np.where(has_all, c.ep, busiest_over_mean(self._workload, c)) * self._sent_rows * c.etp
+
+    @cached_property
+    def _sent_rows(self) -> Floats:
+        moe = self._model.moe
+        return np.zeros_like(self._tokens) if moe is None else self._tokens / self._c.tp * moe.top_k
+
+    @cached_property
+    def sent_rows(self) -> Floats:
+        """Token copies a device permutes for sending."""
+        return self._sent_rows
+
+    @cached_property
+    def kv_heads(self) -> Floats:
+        """Key/value heads on one device, at least one."""
+        return np.maximum(self._model.num_kv_heads / self._c.tp, 1.0)
+
+    @cached_property
+    def _group(self) -> Ints:
+        return self._c.shard_ranks(self._degrees.dp * self._c.cp)
+
+    @cached_property
+    def shards(self) -> Floats:
+        """Devices that share what is sharded of a dense parameter."""
+        return _floats(self._group)
+
+    @cached_property
+    def expert_shards(self) -> Floats:
+        """Devices that share what is sharded of an expert's parameter."""
+        return np.maximum(self._degrees.edp * self._group / (self._degrees.dp * self._c.cp), 1.0)
+
+    @cached_property
+    def sharding(self) -> Ints:
+        return self._c.sharding
+
+    @cached_property
+    def recompute(self) -> Ints:
+        return self._c.recompute
+
+    @cached_property
+    def offload(self) -> Ints:
+        """`Offload` flags."""
+        return self._c.offload_modules
+
+    @cached_property
+    def is_fp8(self) -> Bools:
+        return np.not_equal(self._c.fp8, Fp8.NONE)
+
+    @cached_property
+    def is_delayed(self) -> Bools:
+        """FP8 with delayed scaling."""
+        return np.equal(self._c.fp8, Fp8.DELAYED)
+
+    @cached_property
+    def has_fused_dispatch(self) -> Bools:
+        return self._c.has_fused_dispatch
+
+    @cached_property
+    def has_group_buffers(self) -> Bools:
+        return self._c.has_group_buffers(usual=self._stack.memory.group_buffer_copies > 0)
+
+    @cached_property
+    def has_fused_loss(self) -> Bools:
+        return self._c.loss_fusion
+
+    @cached_property
+    def state_format(self) -> Ints:
+        """`StateFormat` codes."""
+        return self._c.state_format
+
+    @cached_property
+    def cp_comm(self) -> Ints:
+        """`CpComm` codes, none of them STACK."""
+        return self._c.exchange_of_context(self._stack.communication.cp_comm)
 
 
 def shards_weights(s: Share) -> Bools:

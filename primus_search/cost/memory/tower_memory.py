@@ -3,8 +3,6 @@
 Layers of an encoder keep what a dense decoder layer keeps, in BF16 and without recompute; a frozen tower keeps nothing.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from primus_search.cost.memory.activations import layer_activations
@@ -39,8 +37,7 @@ def _kept(tower: Tower, stack: Stack, workload: Workload, s: Share) -> Floats:
     image_tokens = s.tokens * s.cp * (workload.image_tokens / workload.seq_length)
     tokens, ranks = image_tokens * tower.merge, tower.ranks(s.tp.astype(np.int64)).astype(np.float64)
     encoder = encoder_model(tower)
-    own = replace(
-        s,
+    own = s.replaced(
         tp=ranks,
         cp=np.ones_like(s.cp),
         tokens=tokens,

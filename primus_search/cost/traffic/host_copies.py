@@ -11,7 +11,7 @@ Valid: not compared with a measured pair; published runs with offloading changed
 """
 
 from primus_search.cost.memory.activations import offloaded_bytes
-from primus_search.cost.memory.share import share
+from primus_search.cost.memory.share import Share
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
@@ -20,7 +20,7 @@ from primus_search.values.model import LayerKind
 
 def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:
     """Copies of one layer and micro-batch to the host and back, and what of each shows."""
-    s = share(job.model, job.workload, job.stack, c, job.cluster.world)
+    s = Share(job.model, job.workload, job.stack, c, job.cluster.world)
     moved = offloaded_bytes(job.model, job.stack, kind, s, job.workload.seq_length)
     seconds = moved / job.cluster.network.host_copy_bytes_per_s
     count = 1.0 * (moved > 0)

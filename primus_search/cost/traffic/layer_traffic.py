@@ -11,7 +11,7 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
-from primus_search.cost.memory.share import share
+from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import shapes
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.parts.recomputed_work import recompute_s
@@ -76,7 +76,7 @@ def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> tup
     model, cluster, workload = job.model, job.cluster, job.workload
     if not np.any(c.sharding >= Sharding.FSDP2):
         return ()
-    s = share(model, workload, cluster.stack, c, cluster.world)
+    s = Share(model, workload, cluster.stack, c, cluster.world)
     layer = sharded_layer(
         job,
         c,

@@ -40,7 +40,7 @@ class Enters(Flag):
 
     KERNELS  what one device computes in a piece (layer, embedding, head)     HOPS     bytes between pipeline stages
     TRAFFIC  what a piece exchanges or waits for                              REPLICA  gradients and optimizer
-    GATHERS  exchange of sharded weights around a piece                       STATE    memory of weights and optimizer
+    GATHERS  exchange of weights sharded over replicas (pp decides how many)  STATE    memory of weights and optimizer
     REPEATS  recompute of a layer in backward                                 BATCH    memory of one micro-batch
     SHAPE    layers of stages and their order                                 MOMENTS  what a rank holds at once
     """

@@ -3,7 +3,7 @@
 import pytest
 
 from primus_search.cost.memory.activations import layer_activations
-from primus_search.cost.memory.share import share
+from primus_search.cost.memory.share import Share
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.runs.published.convert import converted
 from primus_search.runs.published.machine_of_run import stack_name, switched
@@ -167,7 +167,7 @@ def test_inputs_of_offloaded_modules_wait_on_the_host() -> None:
 
     def kept(flags: str) -> float:
         case = converted(run_of(flags=flags))
-        columns = share(case.model, case.workload, case.cluster.stack, case.candidates, case.cluster.world)
+        columns = Share(case.model, case.workload, case.cluster.stack, case.candidates, case.cluster.world)
         layer = layer_activations(case.model, case.cluster.stack, case.model.kinds[0], columns, 4096)
         return float(layer.kept[0])
 
