@@ -28,8 +28,9 @@ class HeadMemory:
     """Bytes of the head on one device.
 
     Per micro-batch from forward to backward: inputs of norm and matrix, kept_logits; from input to weight gradient:
-    waiting_input, waiting_logits. While it runs: running_logits beyond those it keeps, and gathered: what exists over all tokens where sequence parallelism had split them, the gradient of the input and the input. The
-    gathered input is for good (gathered_input) in Megatron's own linear, which has a buffer for it: Megatron-Core
+    waiting_input, waiting_logits. While it runs: running_logits beyond those it keeps, and gathered: what exists over
+    all tokens where sequence parallelism had split them, the gradient of the input and the input. The gathered input is
+    for good (gathered_input) in Megatron's own linear, which has a buffer for it: Megatron-Core
     tensor_parallel/layers.py, get_global_memory_buffer; its layers are Transformer Engine's, which have none.
     """
 
