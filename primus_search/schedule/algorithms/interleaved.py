@@ -49,16 +49,18 @@ def interleaved(request: Request) -> Table:
 
 
 @register("interleaved", summary="1F1B over vpp chunks per rank, as Megatron-Core runs it",
-          launchers=("megatron", "nemo", "primus"), placement=Placement.LOOP, virtual_stages=None,
-          serves=lambda p, m: m >= p, needs="a group has at least stages micro-batches")  # fmt: skip
+          launchers=("megatron", "nemo", "primus"), placement=Placement.LOOP, virtual_stages=None)  # fmt: skip
 def of_megatron(request: Request) -> Table:
     """Groups of `group` micro-batches (`group_size` unless given), what is left over last.
 
     Source: megatron/core/pipeline_parallel/schedules.py get_schedule_table and get_pp_rank_microbatches.
     """
-    p, group = request.stages, request.group or group_size(request.microbatches, request.stages)
+    p, m = request.stages, request.microbatches
+    if m < (request.group or p):
+        raise request.refuse("a group has at least stages micro-batches, and no more than there are")
+    group = request.group or group_size(m, p)
     warm_up = 2 * (p - 1 - np.arange(p)) + (request.virtual_stages - 1) * group
-    return in_groups(request, published_cut(request.microbatches, group), warm_up)
+    return in_groups(request, published_cut(m, group), warm_up)
 
 
 def group_size(microbatches: int, stages: int) -> int:
