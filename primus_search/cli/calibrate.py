@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.json_numbers import finite
+from primus_search.base.guards.numbers import finite
 from primus_search.cli.output.written_files import write
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any, Self, TypeVar, get_type_hints
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.number_ranges import LARGEST, LARGEST_WHOLE
+from primus_search.base.guards.numbers import LARGEST, LARGEST_WHOLE
 from primus_search.declare.source import Document, Keys, did_you_mean
 
 

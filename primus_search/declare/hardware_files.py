@@ -16,7 +16,7 @@ from typing import Any
 from primus_search.base import units
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
-from primus_search.base.guards.names import name_problem
+from primus_search.base.guards.texts import name_problem
 from primus_search.base.lazy import provided
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
@@ -25,8 +25,7 @@ from primus_search.declare.sourced.inheritance import EXTENDS, VARIANTS, read_wi
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.network import UNFAILING, Network, Reliability
+from primus_search.values.machine.cluster import UNFAILING, Cluster, Network, Reliability
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, Stack, number_of
 
 HOST = "host"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.csv_cells import guarded, unguarded
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
+from primus_search.base.guards.texts import guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
 from primus_search.declare.hardware_files import load_cluster, load_hardware
 from primus_search.declare.model_files import load_model
@@ -25,8 +25,7 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import did_you_mean
 from primus_search.values.candidates import DEFAULTS, Candidates
 from primus_search.values.knobs import WORDED
-from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import (
     MeasuredRun,

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from primus_search.base.errors import Problem
-from primus_search.base.guards.number_ranges import LARGEST_WHOLE
+from primus_search.base.guards.numbers import LARGEST_WHOLE
 from primus_search.declare.axes import AXIS
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective

@@ -21,7 +21,7 @@ from primus_search.base.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
-from primus_search.values.machine.network import Reliability
+from primus_search.values.machine.cluster import Reliability
 
 COVERED = 0.99
 """Share of the time in which a failed node finds a spare."""

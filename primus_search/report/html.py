@@ -18,7 +18,7 @@ from typing import Any
 from primus_search.analysis.choices import BEST_BF16, words_of
 from primus_search.analysis.labels import between, chance, counted, fits, if_it_fitted, if_it_runs_out, short
 from primus_search.base.guards.files import replacing
-from primus_search.base.guards.json_numbers import finite
+from primus_search.base.guards.numbers import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE

@@ -10,9 +10,8 @@ from typing import Literal, Self
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.job import Job
 from primus_search.values.layout import Layout
-from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.cluster import UNFAILING, Cluster, Reliability
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
-from primus_search.values.machine.network import UNFAILING, Reliability
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 

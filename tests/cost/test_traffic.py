@@ -22,8 +22,7 @@ from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, CpComm, Fp8, Sharding, degrees
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack, with_numbers
 from primus_search.values.model import LayerKind, MixtureOfExperts, Model
 from primus_search.values.workload import Workload

@@ -10,7 +10,7 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
-from primus_search.values.machine.network import Reliability
+from primus_search.values.machine.cluster import Reliability
 from primus_search.values.workload import Workload
 
 TYPICAL = Reliability(node_mtbf_hours=5000.0, restart_minutes=10.0, checkpoint_bytes_per_s=2e9)

@@ -170,22 +170,23 @@ def run_in(home: Path, code: str) -> str:
 
 
 def listed(title: str) -> set[str]:
-    """The Python files that a section of the page lists."""
+    """The Python files and the folders of one new file that a section of the page lists."""
     page = (ROOT / "docs" / "dev" / "adding.md").read_text(encoding="utf-8")
     section = page.split(f"## {title}\n")[1].split("\n## ")[0]
-    return {file for file in re.findall(r"^\| `(\S+)`", section, flags=re.MULTILINE) if file.endswith(".py")}
+    files = re.findall(r"^\|[^`|]*`(primus_search/\S+)`", section, flags=re.MULTILINE)
+    return {file for file in files if file.endswith((".py", "/"))}
 
 
 def test_a_toy_knob_needs_a_row_a_field_a_rule_and_a_formula(tmp_path: Path) -> None:
     edited(tmp_path, KNOB)
     run_in(tmp_path, OF_KNOB)
-    assert listed("A knob") == {file if "cost/" not in file else "primus_search/cost/MODULE.py" for file in KNOB}
+    assert listed("A knob") == {file if "cost/" not in file else "primus_search/cost/" for file in KNOB}
 
 
 def test_a_toy_schedule_needs_one_file(tmp_path: Path) -> None:
     edited(tmp_path, {"primus_search/schedule/algorithms/toy.py": (None, SCHEDULE)})
     run_in(tmp_path, OF_SCHEDULE)
-    assert listed("A schedule") == {"primus_search/schedule/algorithms/NAME.py"}
+    assert listed("A schedule") == {"primus_search/schedule/algorithms/"}
 
 
 def test_a_toy_cost_effect_needs_one_file(tmp_path: Path) -> None:
@@ -198,4 +199,4 @@ def test_a_toy_cost_effect_needs_one_file(tmp_path: Path) -> None:
     assert {k: v for k, v in after.items() if k != "norms"} == pytest.approx(
         {k: v for k, v in before.items() if k != "norms"}
     )
-    assert listed("A cost effect inside a layer") == {"primus_search/cost/parts/MODULE.py"}
+    assert listed("A cost effect inside a layer") == {"primus_search/cost/parts/"}

@@ -17,8 +17,7 @@ from primus_search.runs.calibrate import network_points
 from primus_search.runs.calibrate.points import KernelKind, Point, read_points
 from primus_search.runs.published import validated
 from primus_search.values.candidates import Fp8
-from primus_search.values.machine.kernel_table import GROUPED
-from primus_search.values.machine.measured_ranges import Range, Ranges
+from primus_search.values.machine.accelerator import GROUPED, Range, Ranges
 from tools.fit.training_parameters import teaches
 
 MOST_SOURCES = 2

@@ -17,9 +17,8 @@ from primus_search.cost.parts.mixer_operations import attention_family, unmeasur
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
+from primus_search.values.machine.accelerator import GROUPED, Range, Ranges
 from primus_search.values.machine.cluster import CAPACITY
-from primus_search.values.machine.kernel_table import GROUPED
-from primus_search.values.machine.measured_ranges import Range, Ranges
 
 ENOUGH = 0.9
 """Share of a part's FLOPs that has to lie inside measured ranges for the part to count as calibrated."""

@@ -16,7 +16,7 @@ from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
-from primus_search.values.machine.kernel_table import GROUPED, Tables
+from primus_search.values.machine.accelerator import GROUPED, Tables
 from primus_search.values.model import LayerKind
 
 

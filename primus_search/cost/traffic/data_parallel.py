@@ -23,7 +23,7 @@ from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
 from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Sharding
 from primus_search.values.job import Job
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Network
 
 Collective = Callable[[Network, Floats, Group], Floats]
 

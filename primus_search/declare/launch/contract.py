@@ -7,7 +7,7 @@ layer lists) is written by the module of the format. `words_of` is the inverse a
 from collections.abc import Mapping
 from typing import Any
 
-from primus_search.base.guards.number_ranges import LARGEST_WHOLE
+from primus_search.base.guards.numbers import LARGEST_WHOLE
 from primus_search.space.framework_rules import recompute_parts
 from primus_search.values.candidates import DEFAULTS, spoken
 from primus_search.values.knobs import KNOB, WORDED, Kind, Scope

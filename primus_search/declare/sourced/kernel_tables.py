@@ -13,7 +13,7 @@ from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.values.machine.kernel_table import GROUPED, KernelTable, Tables
+from primus_search.values.machine.accelerator import GROUPED, KernelTable, Tables
 
 TERA, MICRO = 1e12, 1e-6
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")

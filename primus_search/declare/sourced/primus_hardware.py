@@ -19,7 +19,7 @@ from primus_search.declare.fields import Fields
 from primus_search.declare.known_keys import key_table
 from primus_search.declare.source import Document, did_you_mean
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Network
 
 
 def known_names() -> tuple[str, ...]:

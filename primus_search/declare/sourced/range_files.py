@@ -10,7 +10,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, read
-from primus_search.values.machine.measured_ranges import Range, Ranges
+from primus_search.values.machine.accelerator import Range, Ranges
 
 FOLDER = "hardware/ranges"
 _KEYS = ("points", "low", "high", "source")

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from primus_search.base import units
 from primus_search.base.errors import Problem
-from primus_search.base.guards.number_ranges import range_problem
+from primus_search.base.guards.numbers import range_problem
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
 
 
@@ -85,7 +85,7 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
 
 
 def _check_range(name: str, value: Any, raw: Any, keys: Keys, reading: Reading) -> None:
-    """Notes a problem where a number is not physically possible (`number_ranges`)."""
+    """Notes a problem where a number is not physically possible (`guards.numbers`)."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         wrong = range_problem(name, value)
         if wrong:

@@ -26,8 +26,8 @@ import numpy as np
 
 from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
-from primus_search.base.guards.csv_cells import guarded
 from primus_search.base.guards.files import TEMPORARY, replacing
+from primus_search.base.guards.texts import guarded
 from primus_search.base.sources import PACKAGE, fingerprint_of
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.csv_cells import unguarded
-from primus_search.base.guards.number_ranges import LARGEST_WHOLE
+from primus_search.base.guards.numbers import LARGEST_WHOLE
+from primus_search.base.guards.texts import unguarded
 from primus_search.exploration.result import SearchResult, is_row_lost, labels_of
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written

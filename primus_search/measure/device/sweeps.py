@@ -20,7 +20,7 @@ from primus_search.measure.device.timing import measure
 from primus_search.measure.modules.attention_modules import core_attention
 from primus_search.measure.modules.experts import grouped_product
 from primus_search.measure.modules.linear import precise8, scaled_mm, wide8
-from primus_search.values.machine.kernel_table import GROUPED
+from primus_search.values.machine.accelerator import GROUPED
 
 TERA = 1e12
 BACKWARD_ATTENTION = 2.5  # five products against two, as in cost/laws/attention.py

@@ -51,7 +51,7 @@ from primus_search.values.machine.accelerator import (
     LaunchLaw,
     MemoryLaw,
 )
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Network
 
 MAX_DEVICES = 8
 CALIBRATION = 7  # raise when the calibration or the keys of hardware files change, so that old files are measured again

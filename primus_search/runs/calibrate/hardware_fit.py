@@ -9,7 +9,7 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.calibrate.kernel_fit import Calibration, calibrate
 from primus_search.runs.calibrate.points import Point, of_gpu
-from primus_search.values.machine.kernel_table import NO_TABLES
+from primus_search.values.machine.accelerator import NO_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

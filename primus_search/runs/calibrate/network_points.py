@@ -23,7 +23,7 @@ from primus_search.cost.laws.collectives import (
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.runs.calibrate.points import rows_of
 from primus_search.values.candidates import Floats, Ints
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Network
 
 # The DeepEP and MORI benchmarks: experts and experts per token of the model they stand for (DeepSeek-V3).
 BENCHMARK_EXPERTS, BENCHMARK_TOP_K = 256, 8

@@ -12,8 +12,7 @@ from primus_search.declare.hardware_files import Hardware, load_hardware, load_s
 from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.published.rules import first, vocabulary
 from primus_search.runs.published.run_table import PublishedRun, Skipped
-from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.network import Network
+from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
 
 WITHOUT_RUNS: tuple[str, ...] = tuple(vocabulary("stacks")["without_runs"])

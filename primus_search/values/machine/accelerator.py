@@ -1,4 +1,4 @@
-"""One accelerator: its data-sheet rates and the parameters of the laws that say what its kernels really achieve.
+"""One accelerator: its data-sheet rates, the parameters of its kernel laws, measured calls, and measured ranges.
 
 Every number here is read from `hardware/*.yaml`, where it carries its unit and its source. The laws themselves
 (formulas) live in `cost/`; these types only hold their parameters. Three kinds of numbers stand side by side in YAML:
@@ -8,11 +8,101 @@ last kind says "fitted" in its source, and there are at most twelve of it per ac
 All efficiencies are fractions of the dense data-sheet peak at the *sustained* clock: what a device keeps up for
 hours under full load, which is what training sees. A measurement of a few iterations on a cool device is faster by
 1 / `sustained_over_burst`.
+
+A table holds measured calls of one kind (a GEMM in BF16, forward; an all-reduce), which projections take before any
+law; `measured_correction` interpolates between them. It is a CSV beside the hardware file, written by
+`primus-search calibrate --device`.
+
+A range is a box of measured sizes. Its owner is a device or a software stack; its kind names the law and the sizes:
+
+    gemm/<recipe>               m, n, k of the forward product
+    attention/<family>          queries of one rank, size of a query/key head
+    grouped_gemm/<recipe>       rows of one expert, n, k
+    collectives/inside, /across ranks inside one domain; nodes of a group that spans several
+    dispatch/inside, /across    likewise, of tokens sent to their experts
+    memory/<dense|moe>          peak in GB
+    <device>/<dense|moe>/<bf16|low>   of a stack: GPUs and sequence length of the training runs it was fitted to
+Recipes are named as in `candidates.Fp8`, BF16 as bf16.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from primus_search.values.machine.kernel_table import NO_TABLES, Tables
+GROUPED = "grouped_gemm"
+"""Kind of a call that multiplies for all experts of a rank, in tables, ranges and files of points."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTable:
+    """Seconds of one kind of call at measured shapes; a shape is as many sizes as the kind has, all positive.
+
+    Shapes by kind (kinds are joined with '/'):
+        gemm/<recipe>/fwd|bwd       m, n, k of the forward product; bwd is both gradients together
+        grouped_gemm/<recipe>/...   groups, rows of each, n, k; likewise
+        attention/<family>/...      batch times heads, sequence, head dimension; causal, whole sequences
+        all_reduce, all_gather, reduce_scatter, all_to_all, send    ranks, bytes as the cost model counts them
+    """
+
+    kind: str
+    shapes: tuple[tuple[float, ...], ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.shapes or len(self.shapes) != len(self.seconds):
+            raise ValueError(f"{self.kind}: a table needs one duration for each of its shapes, and at least one")
+        if min(self.seconds) <= 0.0 or min(min(shape) for shape in self.shapes) <= 0.0:
+            raise ValueError(f"{self.kind}: sizes and seconds are positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """All tables of a device or a network, at most one of each kind."""
+
+    tables: tuple[KernelTable, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)
+
+    def __iter__(self) -> Iterator[KernelTable]:
+        return iter(self.tables)
+
+    def of(self, kind: str) -> KernelTable | None:
+        """The table of that kind, if it was measured."""
+        return next((table for table in self.tables if table.kind == kind), None)
+
+
+NO_TABLES = Tables()
+
+
+OCTAVE = 2.0
+"""Laws are smooth: up to this factor beyond the ends of a range still counts as measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """A box of sizes in which so many points were measured, and where they are from."""
+
+    points: int
+    low: Sequence[float]
+    high: Sequence[float]
+    source: str
+
+    def __post_init__(self) -> None:
+        if len(self.low) != len(self.high) or any(a > b for a, b in zip(self.low, self.high, strict=False)):
+            raise ValueError("low and high need as many sizes, low the smaller ones")
+
+    def outside(self, sizes: Sequence[float]) -> int | None:
+        """The position of the first size beyond the box and its octave; None inside."""
+        if len(sizes) != len(self.low):
+            raise ValueError(f"this range is of {len(self.low)} sizes")
+        for i, (size, low, high) in enumerate(zip(sizes, self.low, self.high, strict=True)):
+            if not low / OCTAVE <= size <= high * OCTAVE:
+                return i
+        return None
+
+
+Ranges = Mapping[str, Mapping[str, Range]]
+"""Owner -> kind -> range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The model: its sizes, its parameter counts and its FLOPs, summed over its layers.
+"""The model: its sizes, its parameter counts and its FLOPs, summed over its layers; the feed-forward of a layer.
 
 Symbols used in the formulas: H hidden, A heads, G key/value heads, d head dim, F ffn hidden, E experts, K top-k,
 Fe expert ffn hidden, Fs shared-expert ffn hidden, V vocabulary, S sequence length, L layers.
@@ -9,11 +9,53 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from primus_search.values.model.feed_forward import DenseMlp, FeedForward, MixtureOfExperts, NoFeedForward
-from primus_search.values.model.full_attention import Attention
-from primus_search.values.model.latent_attention import LatentAttention, LatentMixer
+from primus_search.values.model.attention_mixers import Attention, LatentAttention, LatentMixer
 from primus_search.values.model.mixer import Mixer, NoMixer, mixer_params
 from primus_search.values.model.tower import Tower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureOfExperts:
+    """The routed and shared experts of every MoE layer of a model.
+
+    has_router_bias     a bias of the router that is trained or kept beside it
+    is_router_bias_buffer  that bias is updated by a rule and no parameter (DeepSeek-V3): not in published counts
+    has_shared_gate     a learned scalar gate of the shared experts (Qwen)
+    latent_hidden       size of the latent space that routed experts work in, 0: the hidden size (Nemotron-3, Kimi-K3)
+    has_latent_norm     a norm of the latent vectors
+    parallel_ffn_hidden inner size of a dense MLP beside the experts (Gemma 4, Arctic), 0: none
+    has_router_scales   a scale per channel before the router and one per expert behind it (Gemma 4)
+    num_groups          groups of experts that routing picks `top_groups` of; 0: routing is not limited to groups
+    """
+
+    num_experts: int
+    top_k: int
+    expert_ffn_hidden: int
+    shared_ffn_hidden: int = 0
+    has_router_bias: bool = False
+    has_shared_gate: bool = False
+    is_router_bias_buffer: bool = False
+    latent_hidden: int = 0
+    has_latent_norm: bool = False
+    parallel_ffn_hidden: int = 0
+    has_router_scales: bool = False
+    num_groups: int = 0
+    top_groups: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseMlp:
+    """A dense MLP of a size of its own, in a model whose layers differ."""
+
+    ffn_hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoFeedForward:
+    """A layer that is a mixer alone (Nemotron-H)."""
+
+
+FeedForward = DenseMlp | NoFeedForward
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,3 +446,19 @@ class Model:
         forward += 2.0 * self.hidden * self.per_layer_embedding * self.num_layers
         mtp = self.layer_flops(self.layers[-1], seq_length) + 4.0 * self.hidden**2 + 2.0 * self.head_params
         return 3.0 * (forward + self.num_mtp_layers * mtp)
+
+
+def encoder_model(tower: Tower) -> Model:
+    """One encoder layer as a model, whose attention the caller takes as going both ways."""
+    return Model(
+        name=tower.name,
+        num_layers=1,
+        hidden=tower.hidden,
+        ffn_hidden=tower.ffn_hidden,
+        num_heads=tower.num_heads,
+        num_kv_heads=tower.num_heads,
+        head_dim=tower.head_dim,
+        vocab_size=1,
+        is_gated=tower.is_gated,
+        has_linear_bias=not tower.is_gated,
+    )

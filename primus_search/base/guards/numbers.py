@@ -1,9 +1,11 @@
-"""Physically possible ranges of the numbers of hardware and stack files: one rule per kind of quantity, by field name.
+"""Physically possible ranges of the numbers of hardware and stack files, by field name; numbers as JSON has them.
 
 Files and overrides (`--set hardware.nic_GBps=...`, hardware axes) pass the same check, in base units.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 LARGEST = 1e30
 """Above every rate, size and time of any machine, in base units."""
@@ -42,3 +44,12 @@ def range_problem(name: str, value: float) -> str:
     if name.endswith(_SHARES) and value > 1 and name not in ("expert_gemm_share", "expert_fp8_gemm_share"):
         return "is a share and must be at most 1"
     return ""
+
+
+def finite(value: Any) -> Any:
+    """The same data with None in place of numbers that are not finite; tuples become lists."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(inner) for key, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
