@@ -20,13 +20,7 @@ from primus_search.cost.stage import piece_counts, pieces
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.data_parallel import data_parallel
-from primus_search.cost.traffic.layer_traffic import (
-    add_exposed,
-    end_traffic_s,
-    layer_traffic,
-    sharded_ends,
-    sharded_traffic,
-)
+from primus_search.cost.traffic.layer_traffic import add_beside, add_inside, end_traffic_s, sharded_ends
 from primus_search.schedule import Costs, Timeline, order_for, ranks_of, simulate
 from primus_search.values.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
 from primus_search.values.job import Job
@@ -181,13 +175,10 @@ def _pieces(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) 
 
 
 def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]:
-    """Traffic of one layer and micro-batch, as `layer_traffic.add_traffic` adds it."""
+    """Traffic of one layer and micro-batch."""
     operations, formats = layer_operations(job, kind, one), one.state_format
     work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=formats)
-    found = layer_traffic(work, kind, job, one)
-    for part, traffic in found:
-        add_exposed(work, part, traffic)
-    found += [(Part.SHARD_COMM, traffic) for traffic in sharded_traffic(work, kind, job, one)]
+    found = [*add_inside(work, kind, job, one), *add_beside(work, kind, job, one)]
     both = [(part.name.lower(), comm) for part, traffic in found for _, comm in traffic.passes]
     return [(part, comm) for part, comm in both if comm.seconds[0] > 0]
 

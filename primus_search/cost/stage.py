@@ -18,13 +18,7 @@ from primus_search.cost.parts.operations import Module, Operation, Part, Pass, W
 from primus_search.cost.parts.recomputed_work import recompute_s
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
-from primus_search.cost.traffic.layer_traffic import (
-    add_exposed,
-    add_traffic,
-    end_traffic_s,
-    sharded_ends,
-    sharded_traffic,
-)
+from primus_search.cost.traffic.layer_traffic import add_beside, add_exposed, add_inside, end_traffic_s, sharded_ends
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Scope, reading
@@ -162,16 +156,18 @@ class _Pricing:
 
 
 def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints, c: Candidates) -> Piece:
-    """One piece of every candidate from the work of distinct rows: sharded weights, launches and recompute added.
+    """One piece of every candidate from the work of distinct rows: what runs beside it, launches and recompute added.
 
     number, first  the distinct row of every candidate, and one candidate of each
     """
     is_sharded = c.sharding >= Sharding.FSDP2
-    if is_sharded.any():
-        columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS | Enters.REPEATS))]
-        behind, first = pricing.numbered([number, *columns])
-        work, number = work.take(number[first]), behind
-        _add_sharded(pricing, piece, work, c.take(first))
+    has_beside = is_sharded | (c.offload_modules > 0)
+    if has_beside.any():
+        columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS))]
+        columns += [column * has_beside for column in c.key_columns(reading(Enters.REPEATS))]
+        beside, first = pricing.numbered([number, *columns])
+        work, number = work.take(number[first]), beside
+        _add_beside(pricing, piece, work, c.take(first))
     kind, acc, stack = pricing.kind(piece), pricing.job.accelerator, pricing.job.stack
     dispatcher = np.where(c.has_fused_dispatch[first], stack.host.host_dispatch_factor, 1.0)
     enters_fp8 = (exchange_overlap_share(stack, c.take(first)) > 0.0) & (c.fp8[first] != Fp8.NONE)
@@ -208,19 +204,21 @@ def _with_traffic_inside(pricing: _Pricing, piece: int, work: Work, c: Candidate
         work = work.plus(tower_work(job, c, shares_rows=pricing.shares_rows))
     put_measured(work, pricing.measured, piece, c)
     if kind is not None:
-        return add_traffic(work, kind, job, c)
+        add_inside(work, kind, job, c)
+        return work
     ends_s = end_traffic_s(job, c)
     work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
     work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s
     return work
 
 
-def _add_sharded(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> None:
-    """What shows of the exchange of sharded weights: of a layer behind its compute, of an end all of it."""
-    job = pricing.job
-    kind, end = pricing.kind(piece), piece - len(job.model.kinds)
-    sharded = sharded_ends(job, c)[end : end + 1] if kind is None else sharded_traffic(work, kind, job, c)
-    for traffic in sharded:
+def _add_beside(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> None:
+    """What shows of host copies and sharded weights: of a layer behind its compute, of an end all of it."""
+    job, kind, end = pricing.job, pricing.kind(piece), piece - len(pricing.job.model.kinds)
+    if kind is not None:
+        add_beside(work, kind, job, c)
+        return
+    for traffic in sharded_ends(job, c)[end : end + 1]:
         add_exposed(work, Part.SHARD_COMM, traffic)
 
 

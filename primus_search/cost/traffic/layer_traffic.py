@@ -25,10 +25,13 @@ from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job
 from primus_search.values.model import LayerKind
 
+Found = list[tuple[Part, LayerTraffic]]
+"""Traffic by the part of the step that it counts to."""
 
-def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[tuple[Part, LayerTraffic]]:
-    """Every kind of traffic of one layer and micro-batch, with what the layer's compute leaves exposed of it."""
-    found: list[tuple[Part, LayerTraffic]] = []
+
+def add_inside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
+    """Adds to a layer's work the traffic between its kernels, which recompute of a layer repeats; returns it."""
+    found: Found = []
     module_s = work.forward_module_s
     if np.any(c.tp > 1):
         gemms_s = module_s[Module.LINEAR] + module_s[Module.MLP]
@@ -49,44 +52,41 @@ def layer_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> list[
             backward_s=work.gradients_s,
         )
         found.append((Part.EXPERT_COMM, expert))
-    if np.any(c.offload_modules):
-        copies = host_copies(job, kind, c, forward_s=work.pass_s(Pass.FORWARD), backward_s=work.gradients_s)
-        found.append((Part.HOST_COPIES, copies))
+    for part, traffic in found:
+        add_exposed(work, part, traffic)
+        module = Module.EXPERT_COMM if part is Part.EXPERT_COMM else Module.COMM
+        work.forward_module_s[module] += traffic.forward.exposed_s
     return found
 
 
-def add_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Work:
-    """The layer's work with its exposed traffic, sharded weights apart; recompute of a layer repeats the forward."""
-    for part, traffic in layer_traffic(work, kind, job, c):
-        add_exposed(work, part, traffic)
-        if part is not Part.HOST_COPIES:
-            module = Module.EXPERT_COMM if part is Part.EXPERT_COMM else Module.COMM
-            work.forward_module_s[module] += traffic.forward.exposed_s
-    return work
+def add_beside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
+    """Adds what runs beside a whole layer and depends on what of it is recomputed: copies to the host, then gathers of
+    sharded weights and scatters of their gradients, which also hide behind what recompute repeats; returns them."""
+    found: Found = []
+    if np.any(c.offload_modules):
+        copies = host_copies(job, kind, c, forward_s=work.pass_s(Pass.FORWARD), backward_s=work.gradients_s)
+        add_exposed(work, Part.HOST_COPIES, copies)
+        found.append((Part.HOST_COPIES, copies))
+    if np.any(c.sharding >= Sharding.FSDP2):
+        s = Share(job.model, job.workload, job.stack, c, job.cluster.world)
+        weights = sharded_layer(
+            job,
+            c,
+            job.degrees(c),
+            dense_params=layer_dense_params(job.model, kind, s),
+            expert_params=layer_expert_params(job.model, s) if kind.is_moe else 0.0,
+            forward_s=work.pass_s(Pass.FORWARD),
+            backward_s=work.gradients_s + recompute_s(work.forward_module_s, c.recompute),
+        )
+        add_exposed(work, Part.SHARD_COMM, weights)
+        found.append((Part.SHARD_COMM, weights))
+    return found
 
 
 def add_exposed(work: Work, part: Part, traffic: LayerTraffic) -> None:
     """Add what shows of some traffic to the passes of a piece."""
     for which, one in traffic.passes:
         work.seconds[which, part] += one.exposed_s
-
-
-def sharded_traffic(work: Work, kind: LayerKind, job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
-    """Weight gathers and gradient scatters of one layer behind all its compute; none where no row shards weights."""
-    model, cluster, workload = job.model, job.cluster, job.workload
-    if not np.any(c.sharding >= Sharding.FSDP2):
-        return ()
-    s = Share(model, workload, cluster.stack, c, cluster.world)
-    layer = sharded_layer(
-        job,
-        c,
-        job.degrees(c),
-        dense_params=layer_dense_params(model, kind, s),
-        expert_params=layer_expert_params(model, s) if kind.is_moe else 0.0,
-        forward_s=work.pass_s(Pass.FORWARD),
-        backward_s=work.gradients_s + recompute_s(work.forward_module_s, c.recompute),
-    )
-    return (layer,)
 
 
 def sharded_ends(job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
