@@ -38,7 +38,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(PARSERS)
 	$(BIN)/python -m compileall -q primus_search
-	$(BIN)/python -m primus_search.schedule
+	$(BIN)/python -c "from primus_search.schedule import warm_up; warm_up()"
 	$(BIN)/primus-search run spaces/mixtral_8x22b_mi355x.yaml --bench off --workers 1 --out $(WARM) $(NARROW) >/dev/null
 	@touch $(READY)
 

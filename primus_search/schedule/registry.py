@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
-from primus_search.schedule.order_cache import kept
 from primus_search.schedule.simulation.timeline import peak_activations, simulate
 from primus_search.schedule.table import Bools, Ints, Placement, Table, rank_of_stage
 from primus_search.values.candidates import PipelineOrder
@@ -327,19 +326,14 @@ def _best(asked: Asked) -> Table:
 
 @lru_cache(maxsize=256)
 def order_for(order: PipelineOrder, microbatches: int) -> Table:
-    """The order at unit costs, in memory, and on disk where it is searched for: a search needs the same one again."""
+    """The order at unit costs, kept: a search calls for the same one again and again."""
     chosen = algorithm(order.schedule, order.launcher)
     if order.launcher and not chosen.launchers:
         return order_for(order._replace(launcher=OURS), microbatches)
-
-    def built() -> Table:
-        return build(
-            order.schedule, stages=order.pp, microbatches=microbatches, virtual_stages=order.vpp,
-            group=order.group or None, launcher=order.launcher,
-        )  # fmt: skip
-
-    is_ours = chosen.generate.__module__.startswith(algorithms.__name__)
-    return kept(order, microbatches, built) if is_ours and chosen.cost_aware else built()
+    return build(
+        order.schedule, stages=order.pp, microbatches=microbatches, virtual_stages=order.vpp,
+        group=order.group or None, launcher=order.launcher,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=65536)

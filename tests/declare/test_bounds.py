@@ -10,7 +10,6 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import cache_folder, expanded, read_bytes
 from primus_search.declare import make_space
 from primus_search.declare.search_path import FileKind, find, roots
-from primus_search.schedule import order_cache
 from primus_search.values.layout import MAX_SIGNS, expand
 
 BASE = {"model": "llama3_8b", "hardware": "h100", "workload": {"seq_length": 4096, "global_batch_size": 512}}
@@ -50,7 +49,6 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", _no_home)
     assert cache_folder().name == "primus-search"
-    assert order_cache.folder().is_relative_to(cache_folder())
 
 
 def _no_home() -> Path:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, build, lower_bound, simulate
-from primus_search.schedule.optimise.constraint_solver import solve
+from primus_search.schedule.algorithms.exact import solve
 from primus_search.schedule.registry import make_request
 
 whole = st.integers(1, 9)

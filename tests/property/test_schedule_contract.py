@@ -187,7 +187,7 @@ def test_a_shape_is_servable_exactly_where_there_is_an_order(name: str) -> None:
 
 
 def test_periods_are_really_skipped() -> None:
-    from primus_search.schedule.simulation.periods import find
+    from primus_search.schedule.simulation.batch import find
 
     for name in ("1f1b", "interleaved", "zb-h1", "dualpipev"):
         table = build(name, stages=4, microbatches=64, virtual_stages=chunks(name, 2))

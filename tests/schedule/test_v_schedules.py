@@ -5,7 +5,7 @@ import pytest
 
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, PassKind, build, lower_bound, peak_activations, simulate
-from primus_search.schedule.optimise.greedy_insertion import timetable
+from primus_search.schedule.optimise.greedy_insertion import insert_greedily
 from primus_search.schedule.registry import make_request
 
 
@@ -26,8 +26,8 @@ def test_laid_orders_are_complete_run_as_laid_and_keep_their_memory() -> None:
         _, request = make_request("v-auto", stages=p, microbatches=m, costs=costs)
         stage = request.costs
         work = float(stage.duration[:3].sum())
-        makespan, *columns = timetable(p, m, np.ascontiguousarray(stage.duration[:3]), stage.comm, stage.activation,
-                                       limit, work, 0.5 * work)  # fmt: skip
+        makespan, *columns = insert_greedily(p, m, np.ascontiguousarray(stage.duration[:3]), stage.comm,
+                                             stage.activation, limit, work, 0.5 * work)  # fmt: skip
         table = request.table(*columns)
         assert len({*zip(table.kind, table.stage, table.micro_batch, strict=True)}) == 6 * p * m
         assert np.bincount(table.kind, minlength=len(PassKind))[: PassKind.BW].tolist() == [2 * p * m] * 3

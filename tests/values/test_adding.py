@@ -96,7 +96,7 @@ assert on.tokens_per_s_per_gpu == max(fitting)
 
 
 SCHEDULE = """
-from primus_search.schedule.algorithms.gpipe import gpipe
+from primus_search.schedule.algorithms.one_f_one_b import gpipe
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Placement, Table
 

@@ -12,9 +12,8 @@ from primus_search.exploration.engines.local_engine import Engine, InProcess, Pr
 from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Shortlist
 from primus_search.exploration.exhaustive.task_order import SMALL_ROWS
-from primus_search.schedule.order_cache import is_kept
 from primus_search.space import Enumerator
-from primus_search.values.candidates import Ints, PipelineOrder
+from primus_search.values.candidates import Ints
 
 MAX_TASK_ROWS = 16 * CHUNK_ROWS
 TASKS_PER_WORKER = 16
@@ -142,22 +141,10 @@ def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: in
 
 
 def _searched_orders(enumerator: Enumerator) -> int:
-    """Orders of the space that have to be searched for at length: those not on disk."""
+    """Orders of the space that have to be searched for at length."""
     _, example = enumerator.outer_numbers(frozenset({"pp", "vpp", "schedule", "microbatches"}))
-    outer, chosen = enumerator.blocks[0].values, enumerator.job.algorithms
-    columns = (
-        outer["schedule"][example],
-        outer["pp"][example],
-        enumerator.microbatches[example],
-        outer["vpp"][example],
-    )
-    shapes = zip(*(column.tolist() for column in columns), strict=True)
-    return sum(
-        chosen[which].cost_aware
-        and pp > QUICK_STAGES
-        and not is_kept(PipelineOrder(chosen[which].name, pp, vpp), microbatches)
-        for which, pp, microbatches, vpp in shapes
-    )
+    is_searched = ~enumerator.is_quick & (enumerator.blocks[0].values["pp"] > QUICK_STAGES)
+    return int(np.count_nonzero(is_searched[example]))
 
 
 @contextmanager

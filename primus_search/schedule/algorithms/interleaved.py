@@ -5,36 +5,14 @@ each with the shortest warm-up that cannot deadlock, and the fastest that fits t
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
-from primus_search.schedule.patterns import FUSED, times_of, warm_steady_cool
+from primus_search.schedule.patterns import FUSED, warm_steady_cool
 from primus_search.schedule.registry import TOLERANCE, Request, register
+from primus_search.schedule.simulation.timeline import Timeline, run
 from primus_search.schedule.table import Bools, Ints, Placement, Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alternation:
-    """An interleaved order that is not written down yet, with its times and its peak activations."""
-
-    chunk: Ints
-    micro_batch: Ints
-    warm_up: Ints
-    makespan: float
-    span: float
-    peak: float
-
-    @classmethod
-    def of(cls, request: Request, sizes: tuple[int, ...], warm_up: Ints) -> "Alternation":
-        """Groups of micro-batches walk through the chunks of a rank; an infinite makespan when that cannot finish."""
-        chunk, micro_batch = _walks(sizes, request.virtual_stages)
-        makespan, span, peak = times_of(request, chunk, micro_batch, warm_up)
-        return cls(chunk=chunk, micro_batch=micro_batch, warm_up=warm_up, makespan=makespan, span=span, peak=peak)
-
-    def table(self, request: Request) -> Table:
-        """The order."""
-        return warm_steady_cool(request, self.chunk, self.micro_batch, self.warm_up)
 
 
 @register("interleaved", summary="1F1B over vpp chunks per rank", placement=Placement.LOOP, virtual_stages=None)
@@ -45,7 +23,7 @@ def interleaved(request: Request) -> Table:
     """
     if request.group is not None and request.group < 1:
         raise request.refuse(f"group={request.group}; a group has at least 1 micro-batch")
-    return fastest(request, _candidates(request))
+    return _fastest(request, _candidates(request))
 
 
 @register("interleaved", summary="1F1B over vpp chunks per rank, as Megatron-Core runs it",
@@ -101,22 +79,19 @@ def _in_rounds(request: Request, slope: int, delay: Ints | int) -> Table:
     return in_groups(request, sizes, warm_up, delay)
 
 
-def _candidates(request: Request) -> Iterator[Alternation]:
+def _candidates(request: Request) -> Iterator[Table]:
     p, m, v = request.stages, request.microbatches, request.virtual_stages
     behind = p - 1 - np.arange(p)
     if v == 1:
-        yield Alternation.of(request, (m,), behind)
+        yield in_groups(request, (m,), behind)
         return
     for sizes in _cuts(m, p) if request.group is None else [published_cut(m, request.group)]:
         # The published warm-up counts places of groups that few micro-batches do not fill.
         nominal = request.group or (p if m < p else sizes[0])
         for group in sorted({sizes[0], max(sizes), nominal}):
             base = (v - 1) * group
-            for extra in (0, p, m * v):
-                order = Alternation.of(request, sizes, base + 2 * behind + extra)
-                if np.isfinite(order.makespan):
-                    yield order
-                    break
+            tried = (in_groups(request, sizes, base + 2 * behind + extra) for extra in (0, p, m * v))
+            yield from islice((table for table in tried if table.is_finite), 1)
 
 
 def _cuts(m: int, p: int) -> list[tuple[int, ...]]:
@@ -137,19 +112,22 @@ def published_cut(m: int, group: int) -> tuple[int, ...]:
     return (group,) * whole + ((rest,) if rest else ())
 
 
-def fastest(request: Request, orders: Iterable[Alternation]) -> Table:
+def _fastest(request: Request, orders: Iterable[Table]) -> Table:
     """The order with the least makespan, then span, then peak, among those that fit; raises when none does."""
     # Scores are rounded to this, so that orders that differ by float noise tie and the leaner one wins.
     grain = 1e-10 * request.microbatches * float(request.costs.duration.sum()) or 1.0
-    found = list(orders)
-    fitting = [order for order in found if order.peak <= request.memory_limit + TOLERANCE]
+    runs = [run(table, request.costs) for table in orders]
+    fitting = [each for each in runs if each.peak_activations.max() <= request.memory_limit + TOLERANCE]
     if not fitting:
         raise request.refuse(
-            f"the leanest order holds {min(order.peak for order in found):g} micro-batches of activations, "
-            f"the memory limit is {request.memory_limit:g}"
+            f"the leanest order holds {min(each.peak_activations.max() for each in runs):g} micro-batches of "
+            f"activations, the memory limit is {request.memory_limit:g}"
         )
-    best = min(fitting, key=lambda order: (round(order.makespan / grain), round(order.span / grain), order.peak))
-    return best.table(request)
+
+    def score(each: Timeline) -> tuple[int, int, float]:
+        return round(each.makespan / grain), round(each.span / grain), float(each.peak_activations.max())
+
+    return min(fitting, key=score).table
 
 
 def in_groups(request: Request, sizes: tuple[int, ...], warm_up: Ints, delay: Ints | int = FUSED) -> Table:

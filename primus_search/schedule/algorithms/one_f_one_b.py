@@ -1,4 +1,4 @@
-"""1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473): one forward, one backward in turn."""
+"""1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473) and GPipe (Huang et al. 2019, arXiv:1811.06965)."""
 
 import numpy as np
 
@@ -12,3 +12,10 @@ def one_f_one_b(request: Request) -> Table:
     """Bubble (p-1)(F+B+W), peak p - r on rank r (or m if that is less)."""
     p, m = request.stages, request.microbatches
     return warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), p - 1 - np.arange(p))
+
+
+@register("gpipe", summary="all forwards, then all backwards", placement=Placement.LOOP)
+def gpipe(request: Request) -> Table:
+    """Bubble (p-1)(F+B+W), peak m."""
+    p, m = request.stages, request.microbatches
+    return warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), np.full(p, m))

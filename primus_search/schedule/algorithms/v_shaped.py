@@ -1,4 +1,4 @@
-"""V-shaped schedules: ZBV, V-Half, V-Min (Qi et al. 2024, arXiv:2405.15362).
+"""V-shaped schedules: ZBV, V-Half, V-Min, the adaptive V-auto and 1F1B-V (Qi et al. 2024, arXiv:2405.15362).
 
 Each rank holds one chunk of the way down and one of the way up, so the last stage is on rank 0 and all ranks can hold
 equally much. The three differ in that memory: p, about p/2, about p/3 micro-batches. The published orders are built
@@ -7,6 +7,7 @@ published memory at the costs that are given.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from primus_search.schedule.optimise.portfolio import own_limit
 from primus_search.schedule.optimise.v_search import fastest_v
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
-from primus_search.schedule.table import Placement, Table
+from primus_search.schedule.table import PassKind, Placement, Table
 
 
 @register("zbv", summary="V placement, zero bubble, memory of 1F1B", placement=Placement.V, virtual_stages=(2,),
@@ -36,6 +37,38 @@ def v_half(request: Request) -> Table:
 def v_min(request: Request) -> Table:
     """Peak (p + 4) // 3."""
     return fastest_v(request, own_limit(request, (request.stages + 4) // 3))
+
+
+@register("v-auto", summary="fastest V order within the memory limit", placement=Placement.V, virtual_stages=(2,),
+          splits_weight=True, cost_aware=True)  # fmt: skip
+def v_auto(request: Request) -> Table:
+    """V placement, any memory limit, aware of the costs."""
+    return fastest_v(request, request.memory_limit, published_zbv)
+
+
+@register("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", placement=Placement.V,
+          virtual_stages=(2,), cost_aware=True)  # fmt: skip
+def one_f_one_b_v(request: Request) -> Table:
+    """Peak 2p // 3 + 1, that of the published building block; at least 2."""
+    units = max(2, 2 * request.stages // 3 + 1)
+    costs = request.costs
+    fused = replace(request, costs=replace(costs, backward=costs.fused, weight=np.zeros_like(costs.weight)))
+    return _fuse(fastest_v(fused, own_limit(request, units)))
+
+
+def _fuse(table: Table) -> Table:
+    """A table whose W passes take no time, with each one back in its B."""
+    kept = table.kind != PassKind.W
+    kind = np.where(table.kind == PassKind.B, np.int8(PassKind.BW), table.kind)[kept]
+    sizes = np.add.reduceat(kept.astype(np.int64), table.offsets[:-1])
+    return replace(
+        table,
+        offsets=np.concatenate([[0], np.cumsum(sizes)]),
+        kind=kind,
+        stage=table.stage[kept],
+        micro_batch=table.micro_batch[kept],
+        overlaps_next=table.overlaps_next[kept],
+    )
 
 
 def published_zbv(request: Request) -> Iterator[Table]:

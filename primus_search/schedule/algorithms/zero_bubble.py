@@ -1,18 +1,23 @@
-"""ZB-H1 and ZB-H2: 1F1B with B and W split (Qi et al. 2023, arXiv:2401.10241, section 2).
+"""Zero bubble with one stage per rank: 1F1B with B and W split (Qi et al. 2023, arXiv:2401.10241).
 
-Both run forwards and input gradients in the 1F1B way with a longer warm-up for H2; the weight gradients fill the
-gaps, held back so that no rank keeps more than p (H1) or 2p - 1 (H2) micro-batches.
+ZB-H1 and ZB-H2 run forwards and input gradients in the 1F1B way with a longer warm-up for H2; the weight gradients fill
+the gaps, held back so that no rank keeps more than p (H1) or 2p - 1 (H2) micro-batches. ZB-1p and ZB-2p are the order
+of least span that the paper's heuristic finds within p and 2p micro-batches, half of an activation released at B
+(`zb_heuristic`); ZB-auto goes on searching from there.
 """
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
 from primus_search.schedule.optimise.loop_search import fastest_loop
 from primus_search.schedule.optimise.portfolio import own_limit
+from primus_search.schedule.optimise.zb_heuristic import best_of_the_grid
 from primus_search.schedule.patterns import warm_steady_cool
-from primus_search.schedule.registry import Request, register
+from primus_search.schedule.registry import TOLERANCE, Objective, Request, register
+from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Placement, Table
 
 
@@ -53,3 +58,38 @@ def warm_ups(request: Request, depth: int) -> Iterator[Table]:
     shapes = [np.minimum(most, slope * behind + extra) for slope, extra in ((1, 0), (2, 0), (3, 0), (1, 1))]
     for warm_up in np.unique(np.minimum(shapes, m), axis=0):
         yield warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), warm_up)
+
+
+@register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,
+          splits_weight=True, cost_aware=True)  # fmt: skip
+def zb_auto(request: Request) -> Table:
+    """One stage per rank, any memory limit, aware of the costs."""
+    return fastest_loop(request, request.memory_limit, _any_warm_up)
+
+
+def _any_warm_up(request: Request) -> Iterator[Table]:
+    return chain(warm_ups(request, 1), warm_ups(request, 2))
+
+
+@register("zb-1p", summary="the paper's search in the memory of p, half released at B", placement=Placement.LOOP,
+          splits_weight=True, cost_aware=True, objective=Objective.SPAN)  # fmt: skip
+def zb_1p(request: Request) -> Table:
+    """Within p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
+    return _published(request, 1)
+
+
+@register("zb-2p", summary="the paper's search in the memory of 2p, half released at B", placement=Placement.LOOP,
+          splits_weight=True, cost_aware=True, objective=Objective.SPAN)  # fmt: skip
+def zb_2p(request: Request) -> Table:
+    """Within 2p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
+    return _published(request, 2)
+
+
+def _published(request: Request, multiple: int) -> Table:
+    """Half of an activation released at B, as in the paper, where that keeps the caller's limit on those held to W."""
+    limit = float(multiple * request.stages)
+    if request.memory_limit >= limit:
+        table = best_of_the_grid(request, limit, half_at_b=True)
+        if peak_activations(table, request.costs.activation).max() <= request.memory_limit + TOLERANCE:
+            return table
+    return best_of_the_grid(request, min(limit, request.memory_limit), half_at_b=False)

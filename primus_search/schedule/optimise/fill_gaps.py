@@ -2,9 +2,9 @@
 """Gaps of an order filled, and its weight gradients placed anew: for any order whose B and W are apart, at any costs.
 
 A repeating order leaves gaps in its warm-up and cool-down, where the passes that would fill them in the steady part do
-not exist yet or any more. `inserted` moves every pass to the earliest gap of its rank that it fits, if its input is
+not exist yet or any more. `gaps_filled` moves every pass to the earliest gap of its rank that it fits, if its input is
 there and its activations do not lift the rank above the limit at any point in between; no pass begins later than
-before. `rewoven` keeps the forwards and input gradients and decides anew where the weight gradients go.
+before. `weights_replaced` keeps the forwards and input gradients and decides anew where the weight gradients go.
 Source: squeezing and reordering of arXiv:2405.15362, section 4.2, there on a grid of equal passes; here in time.
 """
 
@@ -28,7 +28,7 @@ def _ready(k, s, i, end, comm):
 
 
 @njit(cache=True)
-def inserted(p, m, kind, stage, micro, duration, comm, weight, limit):
+def gaps_filled(p, m, kind, stage, micro, duration, comm, weight, limit):
     """Makespan, span and columns of the order after every pass has moved to the earliest gap of its rank that it fits.
 
     Passes of a rank move in the order of its list, so none begins later than before. The makespan is infinite where
@@ -99,10 +99,10 @@ def _gap(low, high, ready, length, rise, first, last, held, limit):
 
 
 @njit(cache=True)
-def rewoven(p, m, kind, stage, micro, duration, comm, weight, limit, patience):
+def weights_replaced(p, m, kind, stage, micro, duration, comm, weight, limit, delay_limit):
     """Makespan and columns of the same forwards and input gradients, each W put where its rank would wait long enough.
 
-    `patience[rank]`: the share of a W that must fit into a gap before it runs there; negative: at once. Before a
+    `delay_limit[rank]`: the share of a W that must fit into a gap before it runs there; negative: at once. Before a
     forward that would break the limit the oldest W runs. An infinite makespan where the limit is broken anyway.
     """
     n, num_stages = len(kind), duration.shape[1]
@@ -131,8 +131,8 @@ def rewoven(p, m, kind, stage, micro, duration, comm, weight, limit, patience):
                     gap = ready - free[r]
                     if gap == np.inf:
                         break
-                    runs_weight = patience[r] < 0.0 or (
-                        gap > 0.0 and gap >= patience[r] * duration[W, stage[weights[r]]]
+                    runs_weight = delay_limit[r] < 0.0 or (
+                        gap > 0.0 and gap >= delay_limit[r] * duration[W, stage[weights[r]]]
                     )
                 if runs_weight:
                     if waiting[r] == 0:

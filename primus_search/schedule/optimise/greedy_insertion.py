@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""A V order laid micro-batch by micro-batch into the time its ranks have left, as trains are into a timetable.
+"""A V order laid micro-batch by micro-batch into the time its ranks have left, as trains are into a insert_greedily.
 
 For pipelines whose pace is set by memory: with room for few activations every wait of a micro-batch keeps a place
 occupied on all ranks it has passed. A path that repeats for every micro-batch must wait wherever it meets itself again;
@@ -23,7 +23,7 @@ HASTE = 0.1
 
 
 @njit(cache=True)
-def timetable(p, m, duration, hops, activation, limit, work, gap):
+def insert_greedily(p, m, duration, hops, activation, limit, work, gap):
     """Makespan and columns of the order, 6m rows per rank; infinite where a micro-batch does not fit.
 
     `work`: of the busiest rank per micro-batch; `gap`: least time between two starts.

@@ -23,7 +23,7 @@ class Policy:
     pace        due dates of micro-batch j are j * pace later: 0 favours passes near their micro-batch's start,
                 a large value favours older micro-batches whatever the pass
     slack       a weight gradient is due that much after its input gradient
-    patience    0: never idle while a pass is there; towards 1: idle for an earlier-due pass that arrives before the
+    delay_limit    0: never idle while a pass is there; towards 1: idle for an earlier-due pass that arrives before the
                 first other one would have ended
     release     micro-batch j enters the pipeline no earlier than j * release
     trusts_drain  a forward may use the room that micro-batches about to finish on this rank will leave
@@ -31,28 +31,28 @@ class Policy:
 
     pace: float
     slack: float
-    patience: float
+    delay_limit: float
     release: float = 0.0
     trusts_drain: bool = False
 
 
 # In the order of what they add to the ones before them, over the shapes and costs of the public tables.
 POLICIES: tuple[Policy, ...] = (
-    Policy(pace=0.5, slack=np.inf, patience=0.5),
-    Policy(pace=1.5, slack=np.inf, patience=0.999, release=1.0, trusts_drain=True),
-    Policy(pace=1.0, slack=np.inf, patience=0.0),
-    Policy(pace=0.5, slack=np.inf, patience=0.999),
-    Policy(pace=0.5, slack=0.0, patience=0.999),
-    Policy(pace=1.0, slack=2.0, patience=0.999, release=1.0, trusts_drain=True),
-    Policy(pace=1.0, slack=np.inf, patience=0.0, release=1.0, trusts_drain=True),
-    Policy(pace=0.5, slack=2.0, patience=0.0, trusts_drain=True),
-    Policy(pace=0.5, slack=2.0, patience=0.5, release=1.0, trusts_drain=True),
-    Policy(pace=0.5, slack=1.0, patience=0.999),
-    Policy(pace=0.5, slack=1.0, patience=0.5),
-    Policy(pace=1.5, slack=np.inf, patience=0.999),
-    Policy(pace=1.0, slack=1.0, patience=0.5, release=1.0, trusts_drain=True),
-    Policy(pace=0.0, slack=-np.inf, patience=0.5, trusts_drain=True),
-    Policy(pace=2.0, slack=0.0, patience=0.5),
+    Policy(pace=0.5, slack=np.inf, delay_limit=0.5),
+    Policy(pace=1.5, slack=np.inf, delay_limit=0.999, release=1.0, trusts_drain=True),
+    Policy(pace=1.0, slack=np.inf, delay_limit=0.0),
+    Policy(pace=0.5, slack=np.inf, delay_limit=0.999),
+    Policy(pace=0.5, slack=0.0, delay_limit=0.999),
+    Policy(pace=1.0, slack=2.0, delay_limit=0.999, release=1.0, trusts_drain=True),
+    Policy(pace=1.0, slack=np.inf, delay_limit=0.0, release=1.0, trusts_drain=True),
+    Policy(pace=0.5, slack=2.0, delay_limit=0.0, trusts_drain=True),
+    Policy(pace=0.5, slack=2.0, delay_limit=0.5, release=1.0, trusts_drain=True),
+    Policy(pace=0.5, slack=1.0, delay_limit=0.999),
+    Policy(pace=0.5, slack=1.0, delay_limit=0.5),
+    Policy(pace=1.5, slack=np.inf, delay_limit=0.999),
+    Policy(pace=1.0, slack=1.0, delay_limit=0.5, release=1.0, trusts_drain=True),
+    Policy(pace=0.0, slack=-np.inf, delay_limit=0.5, trusts_drain=True),
+    Policy(pace=2.0, slack=0.0, delay_limit=0.5),
 )
 
 
@@ -91,7 +91,7 @@ def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | Non
         policy.trusts_drain,
         policy.pace * unit,
         np.clip(policy.slack, -1e9, 1e9) * unit,
-        policy.patience,
+        policy.delay_limit,
         policy.release * unit,
     )
     if not np.isfinite(makespan):
@@ -121,7 +121,7 @@ def _depths(duration, comm):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _pick(  # type: ignore[no-untyped-def]
-    r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, patience, release, depth, end, count,
+    r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit, release, depth, end, count,
     free, held, ready_of, due_of, op_of,
 ):  # fmt: skip
     """The pass a rank would run next and when it can start; start is infinite when nothing is known to come."""
@@ -170,7 +170,7 @@ def _pick(  # type: ignore[no-untyped-def]
             ready_of[n], due_of[n], op_of[n] = free[r], w * pace + depth[W, s] + slack, 3 * s + W
             n += 1
     best, chosen = np.inf, -1
-    latest = first_start + patience * (first_end - first_start) + 1e-12
+    latest = first_start + delay_limit * (first_end - first_start) + 1e-12
     for i in range(n):
         if ready_of[i] <= latest and due_of[i] < best:
             best, chosen = due_of[i], i
@@ -181,7 +181,7 @@ def _pick(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _dispatch(  # type: ignore[no-untyped-def]
-    m, rank_of, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, patience, release
+    m, rank_of, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit, release
 ):
     """Makespan and columns of the order; an infinite makespan when the ranks block each other."""
     p, laps = of_rank.shape
@@ -196,8 +196,8 @@ def _dispatch(  # type: ignore[no-untyped-def]
     ready_of, due_of, op_of = np.empty(3 * laps), np.empty(3 * laps), np.empty(3 * laps, np.int64)
     when, op = np.empty(p), np.empty(p, np.int64)
     for r in range(p):
-        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack,
-                               patience, release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
+        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit,
+                               release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
     out = np.arange(p) * rows
     for _ in range(p * rows):
         r = 0
@@ -224,10 +224,10 @@ def _dispatch(  # type: ignore[no-untyped-def]
             held[r] -= weight[s]
         kind[out[r]], stage[out[r]], micro[out[r]] = k, s, j
         out[r] += 1
-        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack,
-                               patience, release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
+        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit,
+                               release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
         if other != r:
             when[other], op[other] = _pick(other, m, of_rank, duration, comm, weight, owed, limit, trusts, pace,
-                                           slack, patience, release, depth, end, count, free, held, ready_of, due_of,
+                                           slack, delay_limit, release, depth, end, count, free, held, ready_of, due_of,
                                            op_of)  # fmt: skip
     return free.max(), kind, stage, micro

@@ -1,6 +1,6 @@
 """The best of several orders within a memory limit, in milliseconds however long the pipeline runs.
 
-Whoever knows the placement says which orders compete; the first one to reach the lower bound ends the contest. A long
+Whoever knows the placement says which orders compete; the first one to reach the lower bound ends the portfolio. A long
 run is decided on a short one: warm-up, steady pace and cool-down all show within a few times p micro-batches, and the
 best orders are then run with as many more of their own periods as it takes (`extend`). Small pipelines get a local
 search on single passes at the end.
@@ -15,13 +15,13 @@ from primus_search.schedule.bounds import bound
 from primus_search.schedule.optimise.anneal import anneal
 from primus_search.schedule.optimise.extend import extended
 from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, dispatch
-from primus_search.schedule.optimise.split_backward import patiences, split_backward
+from primus_search.schedule.optimise.split_backward import delay_limits, split_backward
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import Table
 
-CONTEST_ROWS = 150_000
-"""Passes that all contestants together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 5 ms."""
+PORTFOLIO_ROWS = 150_000
+"""Passes that all candidates together may place, plus `ROWS_PER_PASS` for every pass of the pipeline; about 5 ms."""
 
 ROWS_PER_PASS = 3
 
@@ -32,17 +32,17 @@ POLISH_WORK = 1_000_000
 """Row evaluations that the local search at the end may spend, about 10 ms; only small pipelines have one."""
 
 DISPATCH_WEIGHT = 8
-"""How much longer dispatching a pass takes than weaving it."""
+"""How much longer dispatching a pass takes than placing it."""
 
 CLOSE = 1e-9
 """Relative distance to the lower bound that counts as reaching it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
+class CandidateOrder:
     """An order's times and how to write it down.
 
-    `cost`: the time to find it, in weavings of its passes; `again`: the same recipe for another number of
+    `cost`: the time to find it, in placements of its passes; `again`: the same recipe for another number of
     micro-batches, where there is one.
     """
 
@@ -50,7 +50,7 @@ class Contestant:
     span: float
     cost: int
     table: Callable[[], Table]
-    again: "Callable[[Request], Contestant | None] | None" = None
+    again: "Callable[[Request], CandidateOrder | None] | None" = None
 
     def score(self, request: Request) -> tuple[int, int]:
         """What decides, rounded so that float noise does not."""
@@ -59,25 +59,25 @@ class Contestant:
         return times if request.objective is Objective.MAKESPAN else times[::-1]
 
 
-Contest = Callable[[Request, float], Iterator[Contestant]]
+Portfolio = Callable[[Request, float], Iterator[CandidateOrder]]
 """Orders within a limit on activations, roughly in the order of what they add to the ones before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How a contest goes.
+    """How a portfolio goes.
 
     `short`: micro-batches of the short run, in units of the pipeline's ranks; `step`: of how many micro-batches what
-    is left is to be a multiple, so that whole periods fill it; `in_full`: contestants that enter at
-    full length, beside the finalists of the short run; `rows`, `rows_per_pass`: passes that contestants may place,
+    is left is to be a multiple, so that whole periods fill it; `in_full`: candidates that enter at
+    full length, beside the finalists of the short run; `rows`, `rows_per_pass`: passes that candidates may place,
     in all and for every pass of the pipeline; `polish`: row evaluations of the local search.
     """
 
-    contest: Contest
+    portfolio: Portfolio
     short: int
     step: int
-    in_full: Contest | None = None
-    rows: int = CONTEST_ROWS
+    in_full: Portfolio | None = None
+    rows: int = PORTFOLIO_ROWS
     rows_per_pass: int = ROWS_PER_PASS
     polish: int = POLISH_WORK
 
@@ -120,23 +120,23 @@ def own_limit(request: Request, units: float) -> float:
 
 
 def _short_run(request: Request, rules: Rules) -> int:
-    """Micro-batches of the contest: enough to show all phases, the rest a whole number of steps."""
+    """Micro-batches of the portfolio: enough to show all phases, the rest a whole number of steps."""
     base = rules.short * request.stages
     return min(request.microbatches, base + (request.microbatches - base) % rules.step)
 
 
-def by_score(request: Request) -> Callable[[Contestant], tuple[int, int]]:
-    """Sorts contestants, best first."""
-    return lambda contestant: contestant.score(request)
+def by_score(request: Request) -> Callable[[CandidateOrder], tuple[int, int]]:
+    """Sorts candidates, best first."""
+    return lambda candidate: candidate.score(request)
 
 
-def _best(request: Request, limit: float, rules: Rules) -> list[Contestant]:
+def _best(request: Request, limit: float, rules: Rules) -> list[CandidateOrder]:
     """The finalists, best first; only the winner where it reaches the lower bound."""
     floor = bound(request, limit) if request.objective is Objective.MAKESPAN else _least_span(request)
     rows = 3 * request.stages * request.virtual_stages * request.microbatches
     left = rules.rows + rules.rows_per_pass * rows
-    found: list[Contestant] = []
-    for each in rules.contest(request, limit):
+    found: list[CandidateOrder] = []
+    for each in rules.portfolio(request, limit):
         found.append(each)
         reached = each.makespan if request.objective is Objective.MAKESPAN else each.span
         if reached <= floor * (1.0 + CLOSE):
@@ -153,17 +153,17 @@ def _least_span(request: Request) -> float:
     return request.microbatches * float(max(work[stages].sum() for stages in request.stages_of_rank))
 
 
-def woven(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator[Contestant]:
+def weights_placed(request: Request, limit: float, patterns: Iterable[Table]) -> Iterator[CandidateOrder]:
     """Fused orders with their weight gradients placed more and less patiently."""
     for pattern in patterns:
-        for patience in patiences(request.stages):
-            order = split_backward(request, pattern, limit, patience)
+        for delay_limit in delay_limits(request.stages):
+            order = split_backward(request, pattern, limit, delay_limit)
             if order is None:
                 break
-            yield Contestant(makespan=order.makespan, span=order.span, cost=1, table=order.table)
+            yield CandidateOrder(makespan=order.makespan, span=order.span, cost=1, table=order.table)
 
 
-def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> Iterator[Contestant]:
+def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> Iterator[CandidateOrder]:
     """Orders formed in time under several policies: one of them fits wherever a micro-batch does."""
     for policy in policies:
         order = dispatch(request, policy, limit)
@@ -172,13 +172,13 @@ def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> It
             yield as_run(request, table, cost=DISPATCH_WEIGHT)
 
 
-def as_run(request: Request, table: Table, cost: int) -> Contestant:
+def as_run(request: Request, table: Table, cost: int) -> CandidateOrder:
     """An order as it is."""
     timeline = run(table, request.costs)
-    return Contestant(makespan=timeline.makespan, span=timeline.span, cost=cost, table=lambda: table)
+    return CandidateOrder(makespan=timeline.makespan, span=timeline.span, cost=cost, table=lambda: table)
 
 
-def _polished(request: Request, winner: Contestant, limit: float, work: int) -> Table:
+def _polished(request: Request, winner: CandidateOrder, limit: float, work: int) -> Table:
     """The order after local search on single passes, where the pipeline is small enough for it."""
     table = winner.table()
     if request.objective is Objective.SPAN:

@@ -16,10 +16,10 @@ from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.table import Table
 
 
-def patiences(p: int) -> tuple[Floats, ...]:
+def delay_limits(p: int) -> tuple[Floats, ...]:
     """How much of a W must fit into a gap before it runs there, per rank; all are tried, the fastest is kept.
 
-    A late input gradient delays all ranks before this one, so the first ranks can afford less patience.
+    A late input gradient delays all ranks before this one, so the first ranks can afford less delay_limit.
     """
     ramp = np.arange(p) / max(1, p - 1)
     return (np.ones(p), ramp, np.full(p, 0.5), 0.5 * ramp, np.minimum(1.0, np.arange(p)), np.zeros(p), np.full(p, -1.0))
@@ -49,14 +49,14 @@ class Woven:
         )
 
 
-def split_backward(request: Request, pattern: Table, memory_limit: float, patience: Floats,
+def split_backward(request: Request, pattern: Table, memory_limit: float, delay_limit: Floats,
           lag: NDArray[np.int64] | None = None) -> Woven | None:  # fmt: skip
     """A fused order with its weight gradients placed; None when the pattern itself exceeds the limit.
 
     F and B keep their order. A rank's oldest W runs before a forward that would break the limit, as soon as more than
-    `lag[rank]` of them wait (any number unless given), and before any pass whose input is late by `patience[rank]`
-    times that W; with a negative patience at once. Gaps are known exactly: nothing on another rank ever waits for a W
-    of this one, so a rank decides only once its input has a time.
+    `lag[rank]` of them wait (any number unless given), and before any pass whose input is late by `delay_limit[rank]`
+    times that W; with a negative one at once. Gaps are known exactly: nothing on another rank ever waits for a W of this
+    one, so a rank decides only once its input has a time.
     """
     links = pattern.links
     if lag is None:
@@ -64,7 +64,7 @@ def split_backward(request: Request, pattern: Table, memory_limit: float, patien
     costs, offsets = request.costs, pattern.offsets + pattern.offsets // 2
     fits, kind, row, makespan, span = _split(
         pattern.offsets, offsets, pattern.kind, pattern.stage, links.source, links.hop, costs.duration[:3], costs.comm,
-        costs.activation, memory_limit + TOLERANCE, patience, lag,
+        costs.activation, memory_limit + TOLERANCE, delay_limit, lag,
     )  # fmt: skip
     if not fits:
         return None
@@ -73,7 +73,7 @@ def split_backward(request: Request, pattern: Table, memory_limit: float, patien
 
 
 @njit(cache=True)
-def _split(offsets, new_offsets, kind, stage, source, hop, duration, hops, weight, limit, patience, lag):  # type: ignore[no-untyped-def]
+def _split(offsets, new_offsets, kind, stage, source, hop, duration, hops, weight, limit, delay_limit, lag):  # type: ignore[no-untyped-def]
     """Whether it fits, the new column of kinds, the old row of every new one, and the times of this run."""
     n, p = len(kind), len(offsets) - 1
     new_kind, came_from = np.empty(new_offsets[p], np.int8), np.empty(new_offsets[p], np.int32)
@@ -97,7 +97,7 @@ def _split(offsets, new_offsets, kind, stage, source, hop, duration, hops, weigh
                 if waiting > 0:
                     row, gap = queue[head[r]], ready - free[r]
                     w = duration[W, stage[row]]
-                    fills = is_known and (patience[r] < 0.0 or (gap >= patience[r] * w and gap > 0.0))
+                    fills = is_known and (delay_limit[r] < 0.0 or (gap >= delay_limit[r] * w and gap > 0.0))
                     if is_full or waiting > lag[r] or fills:
                         new_kind[out[r]], came_from[out[r]] = W, row
                         out[r] += 1

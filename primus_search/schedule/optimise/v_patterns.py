@@ -28,12 +28,12 @@ class PatternStart:
     grid        the path is laid for passes that all take one slot, a fused backward two, and free communication
     stretch     period of the path, in units of the busiest rank's work per micro-batch
     walks_grid  the order is formed on that grid too, not at the costs
-    patience    which of `split_backward.patiences` decides where its weight gradients go at first
+    delay_limit    which of `split_backward.delay_limits` decides where its weight gradients go at first
     """
 
     legs: Legs
     grid: bool
-    patience: int
+    delay_limit: int
     stretch: float = 1.0
     walks_grid: bool = False
     turn: int = 0
@@ -41,43 +41,43 @@ class PatternStart:
 
 # In the order of what they add to the ones before them, over pipelines of 4 to 16 ranks at even and uneven costs.
 STARTS: tuple[PatternStart, ...] = (
-    PatternStart(legs=(0, 0, 0, 0), grid=True, patience=6, walks_grid=True, turn=5),
-    PatternStart(legs=(1, 0, 1, 0), grid=True, patience=0, walks_grid=True),
-    PatternStart(legs=(0, 1, 0, 0), grid=True, patience=0, walks_grid=True, turn=4),
-    PatternStart(legs=(0, 0, 0, 0), grid=False, patience=0, turn=1),
-    PatternStart(legs=(0, 0, 0, 0), grid=True, patience=0, walks_grid=True),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, patience=0),
-    PatternStart(legs=(0, 3, 0, 3), grid=True, patience=2),
-    PatternStart(legs=(0, 0, 0, 0), grid=True, patience=6, turn=1),
-    PatternStart(legs=(1, 0, 0, 0), grid=True, patience=0, walks_grid=True, turn=3),
-    PatternStart(legs=(1, 0, 0, 1), grid=False, patience=0, turn=2, stretch=1.25),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, patience=2, stretch=1.1),
-    PatternStart(legs=(0, 0, 0, 0), grid=True, patience=6, walks_grid=True),
-    PatternStart(legs=(1, 0, 0, 1), grid=True, patience=6, walks_grid=True, turn=5),
-    PatternStart(legs=(0, 1, 1, 0), grid=False, patience=0, turn=1),
-    PatternStart(legs=(0, 1, 0, 0), grid=False, patience=6, stretch=1.25),
-    PatternStart(legs=(0, 1, 0, 1), grid=False, patience=2),
-    PatternStart(legs=(0, 0, 0, 0), grid=False, patience=0, turn=5, stretch=1.1),
-    PatternStart(legs=(1, 1, 1, 1), grid=False, patience=6, stretch=1.1),
-    PatternStart(legs=(0, 1, 0, 0), grid=False, patience=0, stretch=1.25),
-    PatternStart(legs=(1, 0, 0, 0), grid=True, patience=0, walks_grid=True),
-    PatternStart(legs=(1, 3, 1, 3), grid=False, patience=0),
-    PatternStart(legs=(2, 2, 2, 2), grid=False, patience=6, turn=1, stretch=1.25),
-    PatternStart(legs=(1, 3, 0, 3), grid=True, patience=0, walks_grid=True),
-    PatternStart(legs=(0, 1, 0, 1), grid=True, patience=6, walks_grid=True, turn=2),
-    PatternStart(legs=(0, 0, 1, 0), grid=True, patience=0, walks_grid=True, turn=3),
-    PatternStart(legs=(0, 1, 0, 1), grid=False, patience=6, turn=1, stretch=1.1),
-    PatternStart(legs=(0, 0, 0, 0), grid=False, patience=2, turn=1, stretch=1.1),
-    PatternStart(legs=(0, 1, 0, 0), grid=False, patience=0, stretch=1.1),
-    PatternStart(legs=(1, 1, 1, 1), grid=False, patience=0, stretch=1.1),
-    PatternStart(legs=(0, 3, 0, 3), grid=True, patience=0, walks_grid=True, turn=1),
-    PatternStart(legs=(0, 1, 0, 1), grid=True, patience=6, walks_grid=True, turn=4),
-    PatternStart(legs=(1, 0, 0, 1), grid=True, patience=0, walks_grid=True, turn=3),
-    PatternStart(legs=(1, 1, 0, 1), grid=False, patience=2, stretch=1.25),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, patience=2),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, patience=0, turn=2, stretch=1.1),
-    PatternStart(legs=(0, 0, 0, 1), grid=False, patience=0, stretch=1.1),
-    PatternStart(legs=(0, 3, 0, 3), grid=False, patience=2, turn=1, stretch=1.25),
+    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=6, walks_grid=True, turn=5),
+    PatternStart(legs=(1, 0, 1, 0), grid=True, delay_limit=0, walks_grid=True),
+    PatternStart(legs=(0, 1, 0, 0), grid=True, delay_limit=0, walks_grid=True, turn=4),
+    PatternStart(legs=(0, 0, 0, 0), grid=False, delay_limit=0, turn=1),
+    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=0, walks_grid=True),
+    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=0),
+    PatternStart(legs=(0, 3, 0, 3), grid=True, delay_limit=2),
+    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=6, turn=1),
+    PatternStart(legs=(1, 0, 0, 0), grid=True, delay_limit=0, walks_grid=True, turn=3),
+    PatternStart(legs=(1, 0, 0, 1), grid=False, delay_limit=0, turn=2, stretch=1.25),
+    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=2, stretch=1.1),
+    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=6, walks_grid=True),
+    PatternStart(legs=(1, 0, 0, 1), grid=True, delay_limit=6, walks_grid=True, turn=5),
+    PatternStart(legs=(0, 1, 1, 0), grid=False, delay_limit=0, turn=1),
+    PatternStart(legs=(0, 1, 0, 0), grid=False, delay_limit=6, stretch=1.25),
+    PatternStart(legs=(0, 1, 0, 1), grid=False, delay_limit=2),
+    PatternStart(legs=(0, 0, 0, 0), grid=False, delay_limit=0, turn=5, stretch=1.1),
+    PatternStart(legs=(1, 1, 1, 1), grid=False, delay_limit=6, stretch=1.1),
+    PatternStart(legs=(0, 1, 0, 0), grid=False, delay_limit=0, stretch=1.25),
+    PatternStart(legs=(1, 0, 0, 0), grid=True, delay_limit=0, walks_grid=True),
+    PatternStart(legs=(1, 3, 1, 3), grid=False, delay_limit=0),
+    PatternStart(legs=(2, 2, 2, 2), grid=False, delay_limit=6, turn=1, stretch=1.25),
+    PatternStart(legs=(1, 3, 0, 3), grid=True, delay_limit=0, walks_grid=True),
+    PatternStart(legs=(0, 1, 0, 1), grid=True, delay_limit=6, walks_grid=True, turn=2),
+    PatternStart(legs=(0, 0, 1, 0), grid=True, delay_limit=0, walks_grid=True, turn=3),
+    PatternStart(legs=(0, 1, 0, 1), grid=False, delay_limit=6, turn=1, stretch=1.1),
+    PatternStart(legs=(0, 0, 0, 0), grid=False, delay_limit=2, turn=1, stretch=1.1),
+    PatternStart(legs=(0, 1, 0, 0), grid=False, delay_limit=0, stretch=1.1),
+    PatternStart(legs=(1, 1, 1, 1), grid=False, delay_limit=0, stretch=1.1),
+    PatternStart(legs=(0, 3, 0, 3), grid=True, delay_limit=0, walks_grid=True, turn=1),
+    PatternStart(legs=(0, 1, 0, 1), grid=True, delay_limit=6, walks_grid=True, turn=4),
+    PatternStart(legs=(1, 0, 0, 1), grid=True, delay_limit=0, walks_grid=True, turn=3),
+    PatternStart(legs=(1, 1, 0, 1), grid=False, delay_limit=2, stretch=1.25),
+    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=2),
+    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=0, turn=2, stretch=1.1),
+    PatternStart(legs=(0, 0, 0, 1), grid=False, delay_limit=0, stretch=1.1),
+    PatternStart(legs=(0, 3, 0, 3), grid=False, delay_limit=2, turn=1, stretch=1.25),
 )
 
 SLOTS = 6.0

@@ -1,7 +1,7 @@
 """The fastest order of the V placement within a memory limit, in milliseconds however long the pipeline runs.
 
 An order begins as a path that repeats (`v_patterns`), walked by every rank (`unroll`), its gaps filled (`fill_gaps`);
-where memory sets the pace also as paths laid one by one (`greedy_insertion`). The best ones go through rounds: their
+where memory sets the pace also as paths laid one by one (`greedy_insertion`). The best ones go through improved: their
 weight gradients are placed anew, more or less patiently, and the gaps are filled again, until nothing gets faster. What
 an even grid of passes gives and what the costs give compete, so that no order is worse than the published ones, which
 are built on the grid.
@@ -15,11 +15,18 @@ import numpy as np
 
 from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.costs import Floats
-from primus_search.schedule.optimise.fill_gaps import inserted, rewoven
-from primus_search.schedule.optimise.greedy_insertion import timetable
+from primus_search.schedule.optimise.fill_gaps import gaps_filled, weights_replaced
+from primus_search.schedule.optimise.greedy_insertion import insert_greedily
 from primus_search.schedule.optimise.list_scheduling import POLICIES
-from primus_search.schedule.optimise.portfolio import Contestant, Rules, by_score, dispatched, fastest, woven
-from primus_search.schedule.optimise.split_backward import patiences
+from primus_search.schedule.optimise.portfolio import (
+    CandidateOrder,
+    Rules,
+    by_score,
+    dispatched,
+    fastest,
+    weights_placed,
+)
+from primus_search.schedule.optimise.split_backward import delay_limits
 from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of
 from primus_search.schedule.registry import Request
 from primus_search.schedule.simulation.unroll import unroll
@@ -29,24 +36,24 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Kind, stage and micro-batch, rank after rank, B and W apart."""
 
 Turns = tuple[int, ...]
-"""Which of `split_backward.patiences` place the weight gradients anew, one after the other."""
+"""Which of `split_backward.delay_limits` place the weight gradients anew, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class InsertedStart:
     """Where an order begins as paths laid one by one.
 
     gap    least time between micro-batches, in units of the busiest rank's work per micro-batch
-    spare  activations of the limit that stay unused, in units of one micro-batch: rounds may fit better in less
+    spare  activations of the limit that stay unused, in units of one micro-batch: improved may fit better in less
     """
 
     gap: float
     spare: float = 0.0
 
 
-Beginning = PatternStart | Laid
+Start = PatternStart | InsertedStart
 
-LAID = (Laid(gap=0.5), Laid(gap=0.9), Laid(gap=0.5, spare=0.5))
+INSERTED = (InsertedStart(gap=0.5), InsertedStart(gap=0.9), InsertedStart(gap=0.5, spare=0.5))
 """What is tried where memory sets the pace."""
 
 PACED = 0.9
@@ -68,11 +75,11 @@ START_ROWS = 120_000
 """Passes that all starts together may place where that is more; about 5 ms."""
 
 FURTHER = 6
-"""Orders that go through rounds, as far as the contest's passes last."""
+"""Orders that go through improved, as far as the portfolio's passes last."""
 
 ROWS = 190_000
 ROWS_PER_PASS = 26
-"""Passes that all contestants may place, in all and for every pass of the pipeline."""
+"""Passes that all candidates may place, in all and for every pass of the pipeline."""
 
 POLISH_WORK = 8_000_000
 """Row evaluations of the local search at the end, about 60 ms; only small pipelines have one."""
@@ -90,24 +97,24 @@ def fastest_v(request: Request, limit: float, patterns: Callable[[Request], Iter
     `patterns`: fused orders that compete too. Raises `ScheduleError` when not even one micro-batch fits.
     """
     limit = min(limit, float(MOST_MEMORY * request.stages))
-    laid = LAID if pace_of_memory(request, limit) >= PACED else ()
-    rules = Rules(contest=partial(_contestants, patterns, laid), short=SHORT, step=STEP, rows=ROWS,
+    laid = INSERTED if pace_of_memory(request, limit) >= PACED else ()
+    rules = Rules(portfolio=partial(_portfolio, patterns, laid), short=SHORT, step=STEP, rows=ROWS,
                   rows_per_pass=ROWS_PER_PASS + 2 * FILL_WEIGHT * len(laid), polish=POLISH_WORK)  # fmt: skip
     return fastest(request, limit, rules)
 
 
-def _contestants(
-    patterns: Callable[[Request], Iterable[Table]], laid: tuple[Laid, ...], request: Request, limit: float
-) -> Iterator[Contestant]:
-    yield from woven(request, limit, patterns(request))
-    floor = _Floor.of(request, limit)
+def _portfolio(
+    patterns: Callable[[Request], Iterable[Table]], laid: tuple[InsertedStart, ...], request: Request, limit: float
+) -> Iterator[CandidateOrder]:
+    yield from weights_placed(request, limit, patterns(request))
+    search = _VSearch.of(request, limit)
     for lay in laid:
-        for order in floor.opened(lay):
+        for order in search.first_order(lay):
             yield order[0]
-            yield from (each[0] for each in floor.rounds(lay, order[1], ROUNDS[0]))
-    found: list[tuple[Contestant, PatternStart, Columns]] = []
+            yield from (each[0] for each in search.improved(lay, order[1], ROUNDS[0]))
+    found: list[tuple[CandidateOrder, PatternStart, Columns]] = []
     for start in STARTS[: max(STARTED, START_ROWS // (12 * request.stages * request.microbatches))]:
-        for order in floor.opened(start):
+        for order in search.first_order(start):
             found.append((order[0], start, order[1]))
             yield order[0]
     if not found:
@@ -116,45 +123,45 @@ def _contestants(
     distinct = {ranking(each): (start, columns) for each, start, columns in reversed(found)}
     for score in sorted(distinct)[:FURTHER]:
         for turns in ROUNDS:
-            for order in floor.rounds(*distinct[score], turns):
+            for order in search.improved(*distinct[score], turns):
                 yield order[0]
 
 
-def _played(start: Beginning, turns: Turns, limit: float, request: Request) -> Contestant | None:
+def _replayed(start: Start, turns: Turns, limit: float, request: Request) -> CandidateOrder | None:
     """The order of a start after some turns."""
-    floor = _Floor.of(request, limit)
-    orders = list(floor.opened(start))
+    search = _VSearch.of(request, limit)
+    orders = list(search.first_order(start))
     if orders and turns:
-        orders = list(floor.rounds(start, orders[0][1], turns))[len(turns) - 1 :]
+        orders = list(search.improved(start, orders[0][1], turns))[len(turns) - 1 :]
     return orders[0][0] if orders else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Floor:
-    """What all orders of a contest have in common."""
+class _VSearch:
+    """What all orders of a portfolio have in common."""
 
     request: Request
     limit: float
     duration: Floats
-    patiences: tuple[Floats, ...]
+    delay_limits: tuple[Floats, ...]
 
     @classmethod
-    def of(cls, request: Request, limit: float) -> "_Floor":
+    def of(cls, request: Request, limit: float) -> "_VSearch":
         """Set up for a request."""
         duration = np.ascontiguousarray(request.costs.duration[:3])
-        return cls(request=request, limit=limit, duration=duration, patiences=patiences(request.stages))
+        return cls(request=request, limit=limit, duration=duration, delay_limits=delay_limits(request.stages))
 
-    def opened(self, start: Beginning) -> Iterator[tuple[Contestant, Columns]]:
+    def first_order(self, start: Start) -> Iterator[tuple[CandidateOrder, Columns]]:
         """The order of a start with its gaps filled; none where it does not fit."""
         columns = self._walked(start) if isinstance(start, PatternStart) else self._laid(start)
         order = None if columns is None else self.filled(columns, start, ())
         if order is not None:
             yield order
 
-    def _laid(self, start: Laid) -> Columns | None:
+    def _laid(self, start: InsertedStart) -> Columns | None:
         p, work = self.request.stages, self.duration.sum(axis=0)
         busiest = float((work + work[::-1]).max())
-        makespan, *columns = timetable(p, self.request.microbatches, self.duration, self.request.costs.comm,
+        makespan, *columns = insert_greedily(p, self.request.microbatches, self.duration, self.request.costs.comm,
                                        self.request.costs.activation, self.limit - start.spare, busiest,
                                        start.gap * busiest)  # fmt: skip
         return (columns[0], columns[1], columns[2]) if makespan < np.inf else None
@@ -167,32 +174,32 @@ class _Floor:
             duration, comm, _ = grid_costs(self.request)
         columns: Columns = (np.empty(6 * p * m, np.int8), np.empty(6 * p * m, np.int16), np.empty(6 * p * m, np.int32))
         makespan, _ = unroll(p, m, path, period, duration, comm, activation, self.limit,
-                           self.patiences[start.patience], *columns, True)  # fmt: skip
+                           self.delay_limits[start.delay_limit], *columns, True)  # fmt: skip
         if makespan < np.inf and start.walks_grid:
-            makespan, _, *moved = inserted(p, m, *columns, duration, comm, activation, self.limit)
+            makespan, _, *moved = gaps_filled(p, m, *columns, duration, comm, activation, self.limit)
             columns = (moved[0], moved[1], moved[2])
         return columns if makespan < np.inf else None
 
-    def filled(self, columns: Columns, start: Beginning, turns: Turns) -> tuple[Contestant, Columns] | None:
+    def filled(self, columns: Columns, start: Start, turns: Turns) -> tuple[CandidateOrder, Columns] | None:
         """An order that came from a start by some turns with its gaps filled; None where it does not fit."""
-        makespan, span, *better = inserted(
+        makespan, span, *better = gaps_filled(
             self.request.stages, self.request.microbatches, *columns, self.duration, self.request.costs.comm,
             self.request.costs.activation, self.limit,
         )  # fmt: skip
         if not np.isfinite(makespan):
             return None
-        contestant = Contestant(
+        candidate = CandidateOrder(
             makespan=makespan, span=span, cost=FILL_WEIGHT, table=partial(self.request.table, *better),
-            again=partial(_played, start, turns, self.limit),
+            again=partial(_replayed, start, turns, self.limit),
         )  # fmt: skip
-        return contestant, tuple(better)
+        return candidate, tuple(better)
 
-    def rounds(self, start: Beginning, columns: Columns, turns: Turns) -> Iterator[tuple[Contestant, Columns]]:
+    def improved(self, start: Start, columns: Columns, turns: Turns) -> Iterator[tuple[CandidateOrder, Columns]]:
         """The orders after each turn: weight gradients placed anew, gaps filled."""
         for n, turn in enumerate(turns, start=1):
-            makespan, *anew = rewoven(
+            makespan, *anew = weights_replaced(
                 self.request.stages, self.request.microbatches, *columns, self.duration, self.request.costs.comm,
-                self.request.costs.activation, self.limit, self.patiences[turn],
+                self.request.costs.activation, self.limit, self.delay_limits[turn],
             )  # fmt: skip
             order = self.filled(tuple(anew), start, turns[:n]) if np.isfinite(makespan) else None
             if order is None:

@@ -1,7 +1,7 @@
 """The zero-bubble paper's automatic scheduling: one forward, one input gradient in turn, W where a rank would idle.
 
 Rounds instead of events: round i runs one forward on the ranks that want one, then input gradient i on every rank
-from the last to the first. Three yes-or-no choices (`Habits`) make eight orders; the best of them, by the objective,
+from the last to the first. Three yes-or-no choices (`Choices`) make eight orders; the best of them, by the objective,
 is the paper's ZB-1p or ZB-2p. Source: Qi et al. 2023 (arXiv:2401.10241), section 3.1.
 Valid: one stage per rank. Table 5 of the paper follows to four decimals.
 """
@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.optimise.portfolio import Contestant
+from primus_search.schedule.optimise.portfolio import CandidateOrder
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.simulation.timeline import peak_activations
@@ -21,7 +21,7 @@ from primus_search.schedule.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class Choices:
     """What the paper's grid search chooses.
 
     eager     warm-up: one more forward even where it delays the first input gradient
@@ -34,29 +34,29 @@ class Habits:
     spares: bool
 
 
-HABITS = tuple(Habits(eager=e, yields=y, spares=s) for e, y, s in product((False, True), repeat=3))
+CHOICES = tuple(Choices(eager=e, yields=y, spares=s) for e, y, s in product((False, True), repeat=3))
 
 
-def heuristic(request: Request, habits: Habits, limit: float, half_at_b: bool) -> Contestant | None:
-    """The order of one choice of habits within `limit` activations per rank; None where it does not fit."""
+def heuristic(request: Request, choices: Choices, limit: float, half_at_b: bool) -> CandidateOrder | None:
+    """The order of one choice of choices within `limit` activations per rank; None where it does not fit."""
     costs = request.costs
     released = 0.5 if half_at_b else 0.0
     makespan, span, *columns = _rounds(
         request.stages, request.microbatches, costs.duration[:3], costs.comm, costs.activation,
         np.array([1.0, -released, released - 1.0]), min(limit, 1e18) + TOLERANCE,
-        habits.eager, habits.yields, habits.spares,
+        choices.eager, choices.yields, choices.spares,
     )  # fmt: skip
     if not np.isfinite(makespan):
         return None
-    return Contestant(makespan=makespan, span=span, cost=1, table=partial(request.table, *columns))
+    return CandidateOrder(makespan=makespan, span=span, cost=1, table=partial(request.table, *columns))
 
 
 def best_of_the_grid(request: Request, limit: float, half_at_b: bool) -> Table:
-    """The order of the habits that serve the request's objective best, the leanest of equals.
+    """The order of the choices that serve the request's objective best, the leanest of equals.
 
     Raises `ScheduleError` when none fits.
     """
-    found = [heuristic(request, habits, limit, half_at_b) for habits in HABITS]
+    found = [heuristic(request, choices, limit, half_at_b) for choices in CHOICES]
     fitting = [order for order in found if order is not None]
     if not fitting:
         raise request.refuse(f"one micro-batch does not fit a memory limit of {limit:g} micro-batches of activations")

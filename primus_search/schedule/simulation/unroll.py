@@ -15,11 +15,11 @@ FULL = -1
 
 
 @njit(cache=True)
-def unroll(p, m, path, period, duration, hops, weight, limit, patience, kind, stage, micro, write):
+def unroll(p, m, path, period, duration, hops, weight, limit, delay_limit, kind, stage, micro, write):
     """Makespan and span of a path's order; infinite when it exceeds `limit` or deadlocks.
 
     `path[s]`: time of F(s) of micro-batch 0; `path[4p - 1 - s]`: of B(s). With `write` the columns are filled, 6m rows
-    per rank. `patience[rank]`: the share of a W that must fit into a gap before it runs there; negative: at once.
+    per rank. `delay_limit[rank]`: the share of a W that must fit into a gap before it runs there; negative: at once.
     """
     end = np.full((2, 2 * p, m), np.inf)
     nxt = np.zeros((p, 4), np.int64)
@@ -40,7 +40,7 @@ def unroll(p, m, path, period, duration, hops, weight, limit, patience, kind, st
                 if head[r] < tail[r]:
                     waiting = queue_stage[r, head[r]]
                     full = k == F and held[r] + weight[s] > limit + 1e-9
-                    if full or _runs_weight(ready, free[r], patience[r], duration[W, waiting]):
+                    if full or _runs_weight(ready, free[r], delay_limit[r], duration[W, waiting]):
                         if write:
                             kind[out[r]], stage[out[r]], micro[out[r]] = W, waiting, queue_micro[r, head[r]]
                             out[r] += 1
@@ -105,6 +105,6 @@ def _input(k, s, i, end, hops):
 
 
 @njit(cache=True)
-def _runs_weight(ready, free, patience, length):
-    """Whether a W goes before a pass: always without patience, else where enough of it fits before the known input."""
-    return patience < 0.0 or (ready < np.inf and ready > free and ready - free >= patience * length)
+def _runs_weight(ready, free, delay_limit, length):
+    """Whether a W goes before a pass: always without a delay, else where enough of it fits before the known input."""
+    return delay_limit < 0.0 or (ready < np.inf and ready > free and ready - free >= delay_limit * length)
