@@ -1,8 +1,8 @@
 """The fastest order of the loop placement within a memory limit.
 
 Candidates are published patterns with their weight gradients placed in the gaps, the same with each W a fixed number
-of gradients late, the zero-bubble paper's own search, and orders dispatched in time under several policies. Patterns win
-where costs are even, the others where they are not.
+of gradients late, the zero-bubble paper's own search, and orders dispatched in time under several policies. Patterns
+win where costs are even, the others where they are not.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -55,8 +55,8 @@ def split_backward(request: Request, pattern: Table, memory_limit: float, delay_
 
     F and B keep their order. A rank's oldest W runs before a forward that would break the limit, as soon as more than
     `lag[rank]` of them wait (any number unless given), and before any pass whose input is late by `delay_limit[rank]`
-    times that W; with a negative one at once. Gaps are known exactly: nothing on another rank ever waits for a W of this
-    one, so a rank decides only once its input has a time.
+    times that W; with a negative one at once. Gaps are known exactly: nothing on another rank ever waits for a W of
+    this one, so a rank decides only once its input has a time.
     """
     links = pattern.links
     if lag is None:

@@ -75,7 +75,7 @@ START_ROWS = 120_000
 """Passes that all starts together may place where that is more; about 5 ms."""
 
 FURTHER = 6
-"""Orders that go through improved, as far as the portfolio's passes last."""
+"""Orders that go through rounds, as far as the portfolio's passes last."""
 
 ROWS = 190_000
 ROWS_PER_PASS = 26
