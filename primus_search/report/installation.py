@@ -7,13 +7,19 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 from primus_search.base.cores import available_cores
 from primus_search.base.units import GB
 
-NEEDED = ("numpy", "numba", "scipy", "pydantic", "pyarrow", "optuna", "ray", "torch")
+NEEDED = ("numpy", "numba", "scipy", "pydantic", "pyarrow")
+EXTRAS = {
+    "torch": "memory stays projected and nothing is measured; pip install 'primus-search[torch]'",
+    "ray": "searches use this machine alone; pip install 'primus-search[ray]'",
+    "optuna": "large spaces are not sampled; pip install 'primus-search[optuna]'",
+    "ortools": "the schedules `ilp` and `ilp-v` cannot be solved; pip install 'primus-search[ilp]'",
+}
+"""What may be missing, and what is then not done."""
 SPARE_BYTES = 1.0 * GB
 """Free disk below which a run folder with its Parquet table and a Ray session may not fit."""
 
@@ -39,8 +45,11 @@ def _versions() -> Iterator[Finding]:
             yield Finding(name=name, value=metadata.version(name))
         except metadata.PackageNotFoundError:
             yield Finding(name=name, value="not installed", is_well=False)
-    exact = metadata.version("ortools") if find_spec("ortools") else "not installed (only `ilp` needs it)"
-    yield Finding(name="ortools", value=exact)
+    for name, without in EXTRAS.items():
+        try:
+            yield Finding(name=name, value=metadata.version(name))
+        except metadata.PackageNotFoundError:
+            yield Finding(name=name, value=f"not installed, optional: {without}")
 
 
 def _machine() -> Iterator[Finding]:
