@@ -21,16 +21,11 @@ DATA = {
 setup(
     packages=[*find_namespace_packages(include=["primus_search*"]), *DATA],
     package_dir=DATA,
-    package_data={name: ["*.yaml"] for name in DATA}
-    | {
+    package_data={
+        "": ["*.yaml"],
         "primus_search": ["py.typed"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],
         "primus_search.templates": ["*.html", "*.md"],
-        "primus_search.analysis": ["*.yaml"],
-        "primus_search.runs.calibrate": ["*.yaml"],
-        "primus_search.export": ["*.yaml"],
-        "primus_search.runs.published.vocabulary": ["*.yaml"],
-        "primus_search.runs.learn.logs": ["*.yaml"],
     },
 )
