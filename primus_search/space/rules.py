@@ -28,14 +28,12 @@ from primus_search.values.knobs import (
     RecomputeMethod,
 )
 from primus_search.values.layout import COUNTED_ENDS
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.model import Mamba2, Model
 
 INTERLEAVED = "interleaved"
 MOST_OVERLAPPED_MTP = 1
 """MTP modules that overlapped expert exchange supports (Megatron-Core transformer_config.py)."""
-
-BEFORE_BLACKWELL = ("sm80", "sm89", "sm90")
-"""Architectures without fused grouped products whose sizes are on the device."""
 
 Keeps = Callable[[GridJob, Cells], Bools]
 
@@ -349,8 +347,9 @@ def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
     "and core/transformer/moe/experts.py _is_fused_impl_supported; TransformerEngine pytorch/ops/_common.py)",
 )
 def graph_has_grouped_products(job: GridJob, c: Cells) -> Bools:
-    is_newer = job.cluster.accelerator.arch not in BEFORE_BLACKWELL
-    is_fused = np.isin(c.ints("fp8"), (Fp8.MXFP8, Fp8.NVFP4)) & (c["etp"] == 1) & is_newer
+    # Fused grouped products whose sizes are on the device came with the FP4 units of Blackwell.
+    is_blackwell = is_nvidia(job.cluster.accelerator) and job.cluster.accelerator.fp4_peak_flops_per_s > 0
+    is_fused = np.isin(c.ints("fp8"), (Fp8.MXFP8, Fp8.NVFP4)) & (c["etp"] == 1) & is_blackwell
     mask: Bools = (c.ints("cuda_graph") != CudaGraph.FULL) | (not job.model.is_moe) | is_fused
     return mask
 
@@ -367,14 +366,18 @@ _holds(
 # --- precision and sharding ------------------------------------------------------------------------------------------
 
 
+def is_nvidia(accelerator: Accelerator) -> bool:
+    """Whether NVIDIA made it: CUDA-only kernels and formats."""
+    return accelerator.vendor.lower() == "nvidia"
+
+
 @_rule("fp8", reason="the accelerator has matrix units for the low-precision format")
 def device_has_format(job: GridJob, c: Cells) -> Bools:
     accelerator, fp8 = job.cluster.accelerator, c["fp8"]
     has_fp8, has_fp4 = accelerator.fp8_peak_flops_per_s > 0, accelerator.fp4_peak_flops_per_s > 0
-    is_nvidia = accelerator.vendor.lower() == "nvidia"
     mask: Bools = (fp8 == Fp8.NONE) | (has_fp8 & (fp8 != Fp8.NVFP4) & (fp8 != Fp8.MXFP8))
     # Block scales in the matrix instruction itself arrived with FP4 (Blackwell, CDNA 4).
-    mask |= (has_fp4 & (fp8 == Fp8.MXFP8)) | (has_fp4 & is_nvidia & (fp8 == Fp8.NVFP4))
+    mask |= (has_fp4 & (fp8 == Fp8.MXFP8)) | (has_fp4 & is_nvidia(accelerator) & (fp8 == Fp8.NVFP4))
     return mask
 
 

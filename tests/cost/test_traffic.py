@@ -177,12 +177,22 @@ def test_a_ring_step_hides_behind_its_own_share_of_attention_only() -> None:
     assert half == pytest.approx(total - 7 / 8 * total / 2)
 
 
+def test_keys_and_values_cross_in_collectives_of_their_own() -> None:
+    """TransformerEngine flash_attn_a2a_communicate: one all-to-all each of q, k and v, and one of the output."""
+    got = context(Candidates.table(cp=8, cp_comm=int(CpComm.A2A))).forward
+    tokens, group = 8192 / 8, Group(8, 1)
+    queries, keys = tokens * 32 * 128 * 2.0, tokens * 8 * 128 * 2.0
+    four = 2 * all_to_all_s(H100, queries, group) + 2 * all_to_all_s(H100, keys, group)
+    assert got.count == 4 and got.seconds == pytest.approx(four)
+    assert got.count * got.message_bytes == pytest.approx(2 * queries + 2 * keys)
+
+
 def test_an_all_to_all_inside_a_ring_sends_each_part_over_its_own_links() -> None:
     """16 ranks on nodes of 8: heads for tokens inside the node, one step of the ring between the nodes."""
     got = context(Candidates.table(cp=16, cp_comm=int(CpComm.A2A8_P2P)))
     tokens = 8192 / 16
     queries, keys = tokens * 32 * 128 * 2.0, tokens * 8 * 128 * 2.0
-    inside = 2 * all_to_all_s(H100, queries, Group(8, 1)) + all_to_all_s(H100, 2 * keys, Group(8, 1))
+    inside = 2 * (all_to_all_s(H100, queries, Group(8, 1)) + all_to_all_s(H100, keys, Group(8, 1)))
     one, two = (send_s(H100, part * 2 * keys, Group(2, 8)) for part in (1, 2))
     assert got.forward.seconds == pytest.approx(inside + one)
     assert got.backward.seconds == pytest.approx(inside + two + one)

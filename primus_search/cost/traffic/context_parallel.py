@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
+from primus_search.cost.memo import in_order
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Bools, Candidates, CpComm, Floats, Ints
 from primus_search.values.job import Job
@@ -111,9 +112,10 @@ def _heads_for_tokens(job: Job, c: Candidates, group: Group) -> LayerTraffic:
     tokens = c.micro_batch_size * (workload.seq_length / c.cp)
     query = tokens * model.num_heads / c.tp * BF16_BYTES
     key_value = key_value_bytes(model, workload, c)
-    sizes = (query * model.qk_head_dim, key_value, query * model.v_head_dim)
-    total = sizes[0] + sizes[1] + sizes[2]
-    seconds = sum((all_to_all_s(job.network, size, group) for size in sizes), start=np.zeros_like(total))
+    key = key_value * (model.qk_head_dim / (model.qk_head_dim + model.v_head_dim))
+    sizes = (query * model.qk_head_dim, key, key_value - key, query * model.v_head_dim)
+    total = in_order(sizes)
+    seconds = in_order(all_to_all_s(job.network, size, group) for size in sizes)
     seconds = seconds / job.stack.efficiencies.network_efficiency
     count = 4 * (np.asarray(group.size) > 1)
     return LayerTraffic(
