@@ -27,7 +27,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "ignored", "effects", "flavors", "launchers", "lifts",
+    "ignored", "effects", "flavors", "launchers", "lifts", "stacks",
 )  # fmt: skip
 
 
@@ -85,6 +85,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         release=str(data.get("release", base.release)),
         releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
+        stacks={**base.stacks, **data.get("stacks", {})},
         schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
         spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),

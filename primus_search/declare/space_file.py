@@ -255,9 +255,15 @@ class _Assembly:
             load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
             hardware = self._collect(load)
             self.notes += hardware.notes if hardware else ()
-            stacks = self._stacks(shape, hardware)
             if hardware is None:
                 continue
+            frameworks = self._frameworks(shape, hardware)
+            if shape.stack is not None:
+                named = self._named_stacks(shape)
+                pairs = [(stack, framework) for stack in named for framework in frameworks]
+            else:
+                found = ((self._default_stack(shape, hardware, framework), framework) for framework in frameworks)
+                pairs = [(stack, framework) for stack, framework in found if stack is not None]
             machines += [
                 variants.Machine(
                     hardware=hardware,
@@ -265,8 +271,7 @@ class _Assembly:
                     framework=framework,
                     is_framework_assumed=shape.framework is None,
                 )
-                for stack in stacks
-                for framework in self._frameworks(shape, hardware)
+                for stack, framework in pairs
             ]
         return machines
 
@@ -287,20 +292,23 @@ class _Assembly:
                 found.append(framework)
         return found
 
-    def _stacks(self, shape: SpaceFile, hardware: Hardware | None) -> list[Stack]:
-        if shape.stack is None:
-            if hardware is None:
-                return []
-            if hardware.default_stack is None:
-                what = f"hardware '{hardware.name}' names no default_stack; add stack: NAME"
-                self.problems.append(self.document.problem(("hardware",), what))
-                return []
-            names = [(hardware.default_stack, f"{hardware.path} @ $.default_stack")]
-        else:
-            names = [(name, self.document.where(keys)) for name, keys in self._listed("stack", shape.stack)]
-        stacks = [self._collect(partial(load_stack, name, beside=self.beside, where=where)) for name, where in names]
-        is_assumed = shape.stack is None and hardware is not None and is_guess(hardware)
-        return [replace(stack, is_assumed=is_assumed) for stack in stacks if stack is not None]
+    def _named_stacks(self, shape: SpaceFile) -> list[Stack]:
+        listed = self._listed("stack", shape.stack)
+        loads = [partial(load_stack, name, beside=self.beside, where=self.document.where(keys)) for name, keys in listed]
+        return [replace(one, is_assumed=False) for one in map(self._collect, loads) if one is not None]
+
+    def _default_stack(self, shape: SpaceFile, hardware: Hardware, framework: Framework) -> Stack | None:
+        """The stack that runs under a framework that was named, else the one of the hardware file."""
+        own = framework.stacks.get(hardware.accelerator.vendor) if shape.framework is not None else None
+        name, where = own, f"hardware/frameworks/{framework.launcher}.yaml @ $.stacks"
+        if name is None:
+            name, where = hardware.default_stack, f"{hardware.path} @ $.default_stack"
+        if name is None:
+            what = f"hardware '{hardware.name}' names no default_stack; add stack: NAME"
+            self.problems.append(self.document.problem(("hardware",), what))
+            return None
+        stack = self._collect(partial(load_stack, name, beside=self.beside, where=where))
+        return stack and replace(stack, is_assumed=own is None and is_guess(hardware))
 
     # --- axes ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_file import make_space
 from primus_search.space import Space
 from primus_search.values.knobs import KNOB, KNOBS
+from primus_search.values.machine.framework import Framework
 from primus_search.values.model import Model
 
 
@@ -95,6 +96,8 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
         "search": {"memory_margin": 0.0},
     }
+    if stack is None and experiment.variant and not framework:
+        stack = _variant(experiment.framework, begun.hardware, experiment.variant)
     if stack is not None:
         data["stack"] = stack
     return make_space(
@@ -105,6 +108,12 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         environ={},
         model=experiment.model,
     )
+
+
+def _variant(framework: Framework, hardware: str, variant: str) -> str | None:
+    """The framework's own stack on some hardware in a variant; None where its contract names no stack."""
+    own = framework.stacks.get(load_hardware(hardware).accelerator.vendor)
+    return f"{own}@{variant}" if own else None
 
 
 def _given(axis: str, row: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 from primus_search.declare.launch.contract import settings_of
-from primus_search.declare.launch.torchtitan import MODE, OPTION, ORDER_FILE
+from primus_search.declare.launch.torchtitan import COMPILE, COMPONENTS, MODE, OPTION, ORDER_FILE
 from primus_search.declare.presets import registered_model
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
@@ -66,7 +66,14 @@ def settings(job: LaunchJob) -> dict[str, Any]:
     if row["pp"] == 1:
         written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
         written["parallelism.pipeline_parallel_degree"] = 1
-    return said | written | _degrees(job) | _stages(job) | _checkpointing(job)
+    return said | written | _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
+
+
+def _compiled(job: LaunchJob) -> dict[str, Any]:
+    """What torch.compile takes: blocks unless the stack runs them eagerly, and the loss where it is fused."""
+    is_compiled = {"model": job.cluster.stack.kernels.has_fused_norm, "loss": job.row["loss_fusion"]}
+    components = [name for name, is_on in is_compiled.items() if is_on]
+    return {COMPILE: bool(components), COMPONENTS: components}
 
 
 def _checkpointing(job: LaunchJob) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class Experiment:
     model         None where the file names none that can be read; `model_problems` then say why
     world         GPUs it starts, 0 where the file does not say
     not_modelled  `key: value` of every setting that no axis covers, with its effect where that is known
+    variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Experiment:
     model_problems: tuple[Problem, ...] = ()
     world: int = 0
     not_modelled: tuple[str, ...] = field(default=())
+    variant: str = ""
 
     @property
     def candidate(self) -> Candidates:
@@ -255,7 +257,11 @@ def _torchtitan(
         local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
         ranks = row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
         sizes["global_batch_size"] = local * (world // ranks) if world else None
-    return _experiment(path, framework, row, sizes, given, keys, loaded, problems)
+    compiled = torchtitan.compiled(found, framework.defaults)
+    read = _experiment(path, framework, row, sizes, given, keys, loaded, problems)
+    keys_of_variant = (torchtitan.COMPILE, torchtitan.COMPONENTS)
+    notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
+    return replace(read, not_modelled=notes, variant="" if "model" in compiled else torchtitan.EAGER)
 
 
 def _namesake(path: Path, name: str) -> Model | None:

@@ -21,10 +21,13 @@ def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 ORDER_FILE = "parallelism.pipeline_parallel_schedule_csv"
 """The file of a pipeline order; beside it the schedule's name decides where stages live."""
+COMPILE, COMPONENTS = "compile.enable", "compile.components"
+EAGER = "eager"
+"""The variant of a stack whose blocks are not compiled."""
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
 READ = {
-    "training.local_batch_size", "training.global_batch_size", "training.seq_len", "compile.enable",
-    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree", "compile.components",
+    "training.local_batch_size", "training.global_batch_size", "training.seq_len", COMPILE, COMPONENTS,
+    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
 }  # fmt: skip
 
 
@@ -41,9 +44,13 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
         row["micro_batch_size"] = whole("training.local_batch_size", _get(found, defaults, "training.local_batch_size"))
     row |= _sharding(found, defaults, row, world)
     read |= READ
-    components = _get(found, defaults, "compile.components") or []
-    row["loss_fusion"] = bool(_get(found, defaults, "compile.enable")) and "loss" in components
+    row["loss_fusion"] = "loss" in compiled(found, defaults)
     return row, read
+
+
+def compiled(found: Settings, defaults: Settings) -> list[str]:
+    """What a job file compiles: model, loss."""
+    return list(_get(found, defaults, COMPONENTS) or []) if _get(found, defaults, COMPILE) else []
 
 
 def _get(found: Settings, defaults: Settings, key: str) -> Any:
