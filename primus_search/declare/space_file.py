@@ -294,7 +294,9 @@ class _Assembly:
 
     def _named_stacks(self, shape: SpaceFile) -> list[Stack]:
         listed = self._listed("stack", shape.stack)
-        loads = [partial(load_stack, name, beside=self.beside, where=self.document.where(keys)) for name, keys in listed]
+        loads = [
+            partial(load_stack, name, beside=self.beside, where=self.document.where(keys)) for name, keys in listed
+        ]
         return [replace(one, is_assumed=False) for one in map(self._collect, loads) if one is not None]
 
     def _default_stack(self, shape: SpaceFile, hardware: Hardware, framework: Framework) -> Stack | None:
