@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError
+from primus_search.declare.constants import of_huggingface
 from primus_search.declare.families import FAMILIES, TEXT_OF
 from primus_search.declare.families.towers import SECTIONS, towers
 from primus_search.declare.fields import Fields, Located
@@ -48,6 +49,7 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
     filled = _fill_in(fields, family)
     values = FAMILIES[family](fields)
     fields.read.update(filled)
+    values["constants"] = of_huggingface(fields, family)
     values["towers"] = towers(outer, outer_family, values) if has_text else ()
     known = known_keys("huggingface")
     for section in (outer, fields) if has_text else (fields,):

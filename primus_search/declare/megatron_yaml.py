@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.declare.constants import of_megatron
 from primus_search.declare.families.megatron_hybrid import (
     HYBRID_TYPE,
     PATTERNS,
@@ -270,6 +271,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
         "num_mtp_layers": fields.integer("mtp_num_layers", num_predictions(fields), least=0),
     }
+    values["constants"] = of_megatron(fields)
     values |= variant_layers(
         fields, DeclaredSizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent)
     )

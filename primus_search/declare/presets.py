@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
+from primus_search.declare.constants import of_huggingface
 from primus_search.declare.fields import Fields, layer_pattern
 from primus_search.declare.search_path import FileKind, find, names, roots
 from primus_search.declare.source import Document, read
 from primus_search.values.machine.framework import Framework, Settings
-from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
+from primus_search.values.model import Constants, LatentAttention, MixtureOfExperts, Model
 
 VOCAB_MULTIPLE = 128
 
@@ -29,7 +30,7 @@ _AS_IN_MODEL = (
 )  # fmt: skip
 _KEYS = (
     *_AS_IN_MODEL, "title", "source", "published", "tokenizers", "num_kv_heads", "head_dim", "vocab_size", "latent",
-    "moe", "moe_layers", "windows", "norm",
+    "moe", "moe_layers", "windows", "norm", "constants",
 )  # fmt: skip
 _LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_KEYS = (
@@ -133,6 +134,7 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
         "moe_layers": tuple(flag > 0 for flag in pattern(fields, "moe_layers", num_layers)),
         "windows": pattern(fields, "windows", num_layers),
         "norm": _norm(fields),
+        "constants": _constants(document, fields),
         "source": fields.word("source"),
     }
     title = fields.word("title", path.stem)
@@ -160,6 +162,15 @@ def _published_configuration(document: Document, fields: Fields, path: Path, voc
     return Preset(
         title=fields.word("title", path.stem), model=model, published=published, tokenizers=tokenizers, path=path
     )
+
+
+def _constants(document: Document, fields: Fields) -> Constants:
+    """Constants under the keys of config.json; `model_type` gives those of a class that are left out."""
+    data = fields.anything("constants")
+    if not isinstance(data, dict):
+        return Constants()
+    section = Fields.of(document, data, ("constants",), into=fields)
+    return of_huggingface(section, section.word("model_type", ""))
 
 
 def _norm(fields: Fields) -> Literal["rmsnorm", "layernorm"]:

@@ -14,6 +14,7 @@ from primus_search.values.model.attention_mixers import (
     LatentAttention,
     LatentMixer,
 )
+from primus_search.values.model.constants import Constants
 from primus_search.values.model.decoder import (
     DenseMlp,
     FeedForward,
@@ -36,6 +37,7 @@ from primus_search.values.model.tower import Tower
 __all__ = [
     "Attention",
     "CompressedAttention",
+    "Constants",
     "DenseMlp",
     "FeedForward",
     "GatedDeltaNet",

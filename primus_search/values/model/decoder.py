@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from primus_search.values.model.attention_mixers import Attention, LatentAttention, LatentMixer
+from primus_search.values.model.constants import Constants
 from primus_search.values.model.mixer import Mixer, NoMixer, mixer_params
 from primus_search.values.model.tower import Tower
 
@@ -90,6 +91,7 @@ class Model:
     num_mtp_layers    multi-token-prediction modules after the last layer (DeepSeek-V3, arXiv:2412.19437 section 2.2)
     mixers            one mixer or None per layer; empty: the declared attention everywhere
     feed_forwards     one feed-forward or None per layer; empty: experts or the MLP as `moe_layers` says
+    constants         what changes results alone: epsilon, rotation, routing
     vocab_padding     rows of `vocab_size` that only pad it; not in published counts
     hyper_streams     parallel residual streams of hyper-connections (DeepSeek-V4), 0: one plain residual
     per_layer_embedding  width of an embedding that every layer adds (Gemma 3n, Gemma 4 E), 0: none
@@ -125,6 +127,7 @@ class Model:
     hyper_streams: int = 0
     per_layer_embedding: int = 0
     towers: tuple[Tower, ...] = ()
+    constants: Constants = field(default=Constants(), compare=False)
     vocab_padding: int = field(default=0, compare=False)
     source: str = field(default="", compare=False)
     ignored: Sequence[str] = field(default=(), compare=False)
