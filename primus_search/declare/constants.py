@@ -26,12 +26,16 @@ def of_huggingface(fields: Fields, family: str) -> Constants:
     plain = {key: value for key, value in rope.items() if not isinstance(value, Mapping)}
     found = _listed(given, table["huggingface"]) | _listed(plain, table["huggingface"])
     has_positions = "rotary_base" in table["classes"].get(family, {})
+    if family in table["classes"] and not has_positions:
+        found.pop("rotary_base", None)  # its layers rotate nothing, whatever the file says
     values = table["classes"].get(family, {}) | found
     if "activation" in values:
         values["activation"] = table["activations"].get(values["activation"], values["activation"])
     others = [
         (key, given[key]) for key, neutral in table["others"].items() if given.get(key, neutral) not in (neutral, None)
     ]
+    if isinstance(kinds := given.get("attn_config"), Mapping) and kinds.get("alibi"):
+        others.append(("positions", "alibi"))
     names_scaling = any(isinstance(given.get(key), Mapping) for key in ROPE)
     scaling = plain if names_scaling else table["scaling"].get(family, {}) if "rope_theta" not in given else {}
     return _built(values, _scaling(scaling) if has_positions or names_scaling else (), (*others, *more))

@@ -65,4 +65,4 @@ def files(job: LaunchJob) -> dict[str, str]:
         f'  "$MEGATRON_PATH/{entry}" \\',
         "  " + " ".join(f'"${{{name}[@]}}"' for name in (*groups, "DATA_ARGS")) + ' "$@"',
     ]
-    return {SCRIPT: shell.script(job, SCRIPT, EDITS + edits(job.model), lines)}
+    return {SCRIPT: shell.script(job, SCRIPT, EDITS + edits(job), lines)}

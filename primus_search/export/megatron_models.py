@@ -8,7 +8,7 @@ transformer_config.py.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,17 @@ from primus_search.base.errors import InputError
 from primus_search.declare.megatron_yaml import from_document
 from primus_search.declare.source import Document
 from primus_search.export.job import Inexpressible, LaunchJob
-from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Mixer, Model, NoMixer
+from primus_search.values.model import (
+    Attention,
+    Constants,
+    GatedDeltaNet,
+    LatentMixer,
+    LayerKind,
+    Mamba2,
+    Mixer,
+    Model,
+    NoMixer,
+)
 
 HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 """The stack that `hybrid_layer_pattern` builds; 0.20 keeps the name for that of core/models/hybrid."""
@@ -26,7 +36,9 @@ HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec
 def model_settings(job: LaunchJob) -> dict[str, Any]:
     """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
     said = _settings(job)
-    lost = unsaid(job.model, said)
+    read = read_back(job.model, said)
+    lost = read if isinstance(read, list) else unsaid(job.model, read)
+    lost += refused_constants(job)
     if job.workload.image_tokens:
         lost.append("towers of other inputs")
     if lost:
@@ -35,9 +47,10 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
     return said
 
 
-def edits(model: Model) -> list[str]:
-    """What a model of ours does not say and a person has to: which activation an MLP without a gate has."""
-    return [] if model.is_gated else ["activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron"]
+def edits(job: LaunchJob) -> list[str]:
+    """Constants of the model that no argument says, for a person to set."""
+    read = read_back(job.model, _settings(job))
+    return [] if isinstance(read, list) else unsaid_constants(job.model, read)
 
 
 def _settings(job: LaunchJob) -> dict[str, Any]:
@@ -51,11 +64,12 @@ def _settings(job: LaunchJob) -> dict[str, Any]:
         "max_position_embeddings": max(job.workload.seq_length, model.learned_positions),
         "position_embedding_type": "learned_absolute" if has_learned else "rope",
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "attention_dropout": 0.0,
-        "hidden_dropout": 0.0,
+        "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"]),
     }
+    said |= constant_settings(model)
     switches = {
         "swiglu": model.is_gated and not model.activation_clamp,
+        "squared_relu": not model.is_gated and model.constants.activation == "relu2",
         "quick_geglu": model.is_gated and model.activation_clamp > 0,
         "add_qkv_bias": model.has_qkv_bias,
         # Under latent attention: the norms of compressed queries, keys and values.
@@ -78,6 +92,7 @@ def _attention(model: Model) -> dict[str, Any]:
         low: dict[str, Any] = {"multi_latent_attention": True, "kv_lora_rank": latent.kv_lora_rank}
         low |= {"q_lora_rank": latent.q_lora_rank} if latent.q_lora_rank else {}
         return low | {
+            "kv_channels": model.head_dim,  # without it the hidden size has to be a multiple of the heads
             "qk_head_dim": latent.qk_nope_head_dim,
             "qk_pos_emb_head_dim": latent.qk_rope_head_dim,
             "v_head_dim": latent.v_head_dim,
@@ -105,8 +120,8 @@ def _experts(model: Model) -> dict[str, Any]:
         "moe_aux_loss_coeff": 0.001,
     }
     if moe.has_router_bias and not model.has_linear_bias:
-        said |= {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
-        said["moe_router_load_balancing_type"] = "seq_aux_loss"
+        said |= {"moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss"}
+    said |= _routing(model)
     if moe.num_groups > 1:
         said |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
     if moe.shared_ffn_hidden:
@@ -116,6 +131,44 @@ def _experts(model: Model) -> dict[str, Any]:
     if moe.latent_hidden:
         said["moe_latent_size"] = moe.latent_hidden
     return said
+
+
+def _routing(model: Model) -> dict[str, Any]:
+    """How the router scores: softmax over the chosen ones or over all of them, or sigmoid; and the factor on top."""
+    moe, constants = model.moe, model.constants
+    assert moe is not None
+    has_rule = moe.has_router_bias and not model.has_linear_bias
+    score = constants.router_score or ("sigmoid" if has_rule else "softmax")
+    said: dict[str, Any] = {"moe_router_score_function": "sigmoid" if has_rule and score == "softmax" else score}
+    if said["moe_router_score_function"] == "softmax" and (constants.router_normalises is False or moe.top_k == 1):
+        said["moe_router_pre_softmax"] = True
+    if constants.router_scale not in (None, 1.0):
+        said["moe_router_topk_scaling_factor"] = constants.router_scale
+    return said
+
+
+def constant_settings(model: Model) -> dict[str, Any]:
+    """Epsilon, rotation and dropout of a model; no argument is left to a default."""
+    constants, scaling = model.constants, model.constants.scaling
+    said: dict[str, Any] = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
+    if constants.norm_epsilon is not None:
+        said["norm_epsilon"] = constants.norm_epsilon
+    if constants.rotary_base is not None and constants.rotary_base == int(constants.rotary_base):
+        said["rotary_base"] = int(constants.rotary_base)
+    if constants.rotary_share != 1.0 and model.latent is None:
+        said["rotary_percent"] = constants.rotary_share
+    if scaling.get("rope_type") == "llama3":
+        said |= {"use_rope_scaling": True, "rope_scaling_factor": float(scaling.get("factor", 8.0))}
+    if model.latent is not None:  # Megatron's latent attention has YaRN, of which a factor of 1 is none
+        is_yarn = scaling.get("rope_type") == "yarn"
+        said["rotary_scaling_factor"] = float(scaling.get("factor", 1.0)) if is_yarn else 1.0
+        said |= {key: float(scaling[key]) for key in ("mscale", "mscale_all_dim") if is_yarn and key in scaling}
+    return said
+
+
+def padding_multiple(vocab_size: int, tp: int) -> int:
+    """What Megatron pads the vocabulary to, times its tensor-parallel ranks, so that it has the model's rows."""
+    return next((m for m in (128, 64, 32, 16, 8, 4, 2) if vocab_size % (m * tp) == 0), 1)
 
 
 def pattern(flags: tuple[Any, ...]) -> str:
@@ -158,6 +211,7 @@ def _hybrid(job: LaunchJob, said: Mapping[str, Any]) -> dict[str, Any]:
     model = job.model
     ours = {key: value for key, value in said.items() if key not in ("num_layers", "moe_layer_freq", "mtp_num_layers")}
     ours |= {"hybrid_layer_pattern": _letters(job), "spec": list(HYBRID_SPEC), "position_embedding_type": "none"}
+    ours.pop("rotary_base", None)
     mamba = next((kind.mixer for kind in model.kinds if isinstance(kind.mixer, Mamba2)), None)
     if mamba is None:
         return ours
@@ -188,8 +242,8 @@ def _letter(model: Model, kind: LayerKind) -> str:
 # --- what no argument says --------------------------------------------------------------------------------------------
 
 
-def unsaid(model: Model, said: Mapping[str, Any]) -> list[str]:
-    """Parts of a model that its arguments, read back, say otherwise."""
+def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
+    """The model of some arguments, or what is wrong with them."""
     sizes = {key: value for key, value in said.items() if key != "no_rope_fusion"}
     sizes |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
     sizes |= {"add_bias_linear": model.has_linear_bias, "swiglu": said.get("swiglu", False)}
@@ -198,10 +252,67 @@ def unsaid(model: Model, said: Mapping[str, Any]) -> list[str]:
     if "spec" in sizes:
         sizes |= {"spec": str(sizes["spec"]), "num_layers": model.num_layers}
     try:
-        read = from_document(Document("arguments", sizes), Path("arguments"))
+        return from_document(Document("arguments", sizes), Path("arguments"))
     except InputError as error:
         return [problem.what for problem in error.problems]
+
+
+def unsaid(model: Model, read: Model) -> list[str]:
+    """Parts of a model that come back as others."""
     return [name for name, part in PARTS.items() if part(model) != part(read)] + _lost_mixers(model, read)
+
+
+ACTIVATIONS = {"gelu": "gelu_tanh", "": None}
+"""Two forms of one function, whose values differ by less than BF16 resolves."""
+
+
+def refused_constants(job: LaunchJob) -> list[str]:
+    """Constants that make another model, so that a file without them would not be this one's."""
+    model = job.model
+    lost = [f"{name} ({value})" for name, value in model.constants.others if name in MAKES_ANOTHER]
+    if model.is_gated and model.constants.activation not in ("", "silu") and not model.activation_clamp:
+        lost.append(f"a gate of {model.constants.activation}")
+    if 0 < model.learned_positions < job.workload.seq_length:
+        lost.append(f"a sequence of {job.workload.seq_length:,} with {model.learned_positions:,} learned positions")
+    return lost
+
+
+MAKES_ANOTHER = ("positions",)
+
+
+def unsaid_constants(model: Model, read: Model) -> list[str]:
+    """Constants of a model that its file says otherwise, each with its value."""
+    ours, theirs = model.constants, read.constants
+    lost = []
+    for one in fields(ours):
+        value, back = ours.__getattribute__(one.name), theirs.__getattribute__(one.name)
+        if one.name in ("others", "activation") or value in (None, ""):
+            continue
+        if one.name == "rotary_scaling":
+            value, back = _plainly(ours), _plainly(theirs)
+        if value != back and not (one.name == "router_scale" and value == 1.0 and back is None):
+            lost.append(f"{one.name.replace('_', ' ')} of the model: {_shown(value)}")
+    activation = ours.activation
+    if (
+        not model.is_gated
+        and activation
+        and ACTIVATIONS.get(activation, activation) != ACTIVATIONS.get(theirs.activation, theirs.activation)
+    ):
+        lost.append(f"activation of the MLP: {activation}")
+    if not activation and not model.is_gated:
+        lost.append("activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron")
+    return lost + [f"{name.replace('_', ' ')} of the model: {value}" for name, value in ours.others]
+
+
+def _plainly(constants: Constants) -> dict[str, Any]:
+    """The stretch of frequencies without what changes nothing."""
+    neutral: dict[str, Any] = {"mscale": 1.0, "mscale_all_dim": 0.0, "beta_fast": 32.0, "beta_slow": 1.0}
+    found = {k: v for k, v in constants.scaling.items() if k != "max_position_embeddings"}
+    return {k: v for k, v in found.items() if neutral.get(k) != v} if found.get("factor") != 1.0 else {}
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _lost_mixers(model: Model, read: Model) -> list[str]:

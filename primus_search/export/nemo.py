@@ -67,7 +67,7 @@ def files(job: LaunchJob) -> dict[str, str]:
         '  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --mode pretrain --dataset mock \\',
         '  "${OVERRIDES[@]}" "$@"',
     ]
-    return {SCRIPT: shell.script(job, SCRIPT, EDITS + own + edits(job.model), lines)}
+    return {SCRIPT: shell.script(job, SCRIPT, EDITS + own + edits(job), lines)}
 
 
 def _value(value: Any) -> str:

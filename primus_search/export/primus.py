@@ -6,6 +6,7 @@ plain language model and writes every size. What Primus' defaults would set othe
 
 from typing import Any
 
+from primus_search.declare.fields import layer_pattern
 from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
 from primus_search.export import shell
@@ -19,7 +20,17 @@ EDITS = [
     "tokenizer, learning rate and iterations in primus.yaml",
 ]
 PLAIN_MODEL = "language_model.yaml"
-OFF = ("swiglu", "quick_geglu", "add_qkv_bias", "qk_layernorm", "group_query_attention", "multi_latent_attention")
+PATTERNS = ("window_attn_skip_freq", "linear_attention_freq")
+"""Arguments of one number per layer that Megatron's model builder takes as a list (core/models/gpt)."""
+OFF = (
+    "swiglu",
+    "squared_relu",
+    "quick_geglu",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "group_query_attention",
+    "multi_latent_attention",
+)
 """Switches of a model that Primus' plain model may have on."""
 
 
@@ -45,7 +56,7 @@ def experiment(job: LaunchJob) -> str:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
     name = shell.safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
-    sizes = {} if own else _sizes(job)
+    sizes = _constants(job) if own else _sizes(job)
     training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
     training |= argument_table("training") | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
     module = {
@@ -61,14 +72,24 @@ def experiment(job: LaunchJob) -> str:
         "workspace": "${PRIMUS_WORKSPACE:./output}",
         "modules": {"pre_trainer": module},
     }
-    by_hand = EDITS if own else EDITS + edits(job.model)
+    by_hand = EDITS + edits(job)
     return shell.notes(job, by_hand) + written(data)
+
+
+def _constants(job: LaunchJob) -> dict[str, Any]:
+    """What Primus' own file of the shape may have of another model: epsilon, rotation, routing, padding."""
+    names = ("make_vocab_size_divisible_by", "norm_epsilon", "rotary_base", "use_rope_scaling", "rope_scaling_factor",
+             "rotary_scaling_factor", "mscale", "mscale_all_dim", "moe_router_score_function", "attention_dropout",
+             "moe_router_pre_softmax", "moe_router_topk_scaling_factor", "hidden_dropout")  # fmt: skip
+    said = model_settings(job)
+    absent = {"use_rope_scaling": False} | ({"moe_router_pre_softmax": False} if job.model.is_moe else {})
+    return absent | {name: said[name] for name in names if name in said}
 
 
 def _sizes(job: LaunchJob) -> dict[str, Any]:
     """Every size of a model that Primus has no file of."""
     model = job.model
-    sizes = dict.fromkeys(OFF, False) | model_settings(job)
+    sizes = dict.fromkeys(OFF, False) | {"use_rope_scaling": False, "rotary_percent": 1.0} | model_settings(job)
     sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
     # The null tokenizer of mock data adds one word for the end of a document.
     sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}
@@ -80,7 +101,8 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
         sizes |= {"model_type": "mamba", "num_layers": None}  # the pattern says how many
     if "window_size" in sizes:
         sizes["window_size"] = [int(part) for part in str(sizes["window_size"]).split(",")]
-    return sizes
+    # Megatron's arguments turn the text of a pattern into a list, which Primus' configuration does not.
+    return sizes | {name: list(layer_pattern(sizes[name])) for name in PATTERNS if name in sizes}
 
 
 def script(job: LaunchJob) -> str:

@@ -67,7 +67,15 @@ def rendezvous(job: LaunchJob) -> str:
 def notes(job: LaunchJob, edits: list[str]) -> str:
     """The comments at the top of a file that a script reads: for which cluster it is, what is to be edited by hand."""
     nodes, gpus = _size(job)
-    return text_of([f"# nodes: {nodes} x {gpus} GPUs", *(f"# Edit: {line}" for line in edits)])
+    return text_of([f"# nodes: {nodes} x {gpus} GPUs", release(job), *(f"# Edit: {line}" for line in edits)])
+
+
+def release(job: LaunchJob) -> str:
+    """The comment that names the release that a file is written for, and the software it was priced with."""
+    framework = job.framework
+    at = framework.name.partition("@")[2]
+    needed = f"{framework.title} {at}" if at else framework.release
+    return f"# Needs: {needed}; priced as stack {safe_name(job.cluster.stack.reference)}"
 
 
 def script(job: LaunchJob, name: str, edits: list[str], body: list[str]) -> str:
@@ -76,6 +84,7 @@ def script(job: LaunchJob, name: str, edits: list[str], body: list[str]) -> str:
     head = [
         "#!/usr/bin/env bash",
         f"# {safe_name(job.model.name)} on {nodes} nodes x {gpus} GPUs",
+        release(job),
         f"# Slurm: srun --nodes {nodes} --ntasks-per-node 1 --gpus-per-node {gpus} bash {name}",
         *(f"# Edit: {line}" for line in edits),
         "set -euo pipefail",

@@ -460,7 +460,11 @@ def test_a_framework_without_releases_for_the_devices_is_refused() -> None:
 
 def test_several_frameworks_are_searched_as_one_axis() -> None:
     space = load_space("llama3_8b_mi300x", overrides=["framework=[primus, megatron]"], environ={})
-    assert [choice.labels for choice in space.clusters] == [(("framework", "primus"),), (("framework", "megatron"),)]
+    labels = [choice.labels for choice in space.clusters]
+    assert labels == [
+        (("stack", "primus_megatron"), ("framework", "primus")),
+        (("stack", "megatron_te_rocm"), ("framework", "megatron")),
+    ]
 
 
 @pytest.mark.parametrize(("microbatches", "stages", "size"), [(5, 4, 5), (6, 4, 6), (9, 4, 5), (10, 4, 5), (11, 4, 6)])
