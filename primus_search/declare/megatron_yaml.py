@@ -271,11 +271,11 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
         "num_mtp_layers": fields.integer("mtp_num_layers", num_predictions(fields), least=0),
     }
-    values["constants"] = of_megatron(fields)
     values |= variant_layers(
         fields, DeclaredSizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent)
     )
-    return build_model(fields, name=name, source=fields.where, ignored=ignored, **rows, **values)
+    constants = of_megatron(fields)
+    return build_model(fields, name=name, source=fields.where, ignored=ignored, constants=constants, **rows, **values)
 
 
 def _num_layers(fields: Fields) -> int:

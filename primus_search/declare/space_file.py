@@ -309,7 +309,7 @@ class _Assembly:
             what = f"hardware '{hardware.name}' names no default_stack; add stack: NAME"
             self.problems.append(self.document.problem(("hardware",), what))
             return None
-        stack = self._collect(partial(load_stack, name, beside=self.beside, where=where))
+        stack: Stack | None = self._collect(partial(load_stack, name, beside=self.beside, where=where))
         return stack and replace(stack, is_assumed=own is None and is_guess(hardware))
 
     # --- axes ------------------------------------------------------------------------------------------------------
