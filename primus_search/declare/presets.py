@@ -257,7 +257,10 @@ def model_called(framework: Framework, theirs: str) -> Model | None:
 
 def _changed(fields: Settings) -> Model:
     """The preset that `fields` name, with the other fields of theirs."""
-    return replace(load_preset(str(fields["preset"])).model, **{k: v for k, v in fields.items() if k != "preset"})
+    model = load_preset(str(fields["preset"])).model
+    of_constants = {k: v for k, v in fields.items() if k in Constants.__slots__}
+    sizes = {k: v for k, v in fields.items() if k != "preset" and k not in of_constants}
+    return replace(model, **sizes, constants=replace(model.constants, **of_constants))
 
 
 @lru_cache(maxsize=256)

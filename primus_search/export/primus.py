@@ -12,7 +12,14 @@ from primus_search.declare.source import written
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron_arguments import argument_table, candidate_settings
-from primus_search.export.megatron_models import edits, model_settings
+from primus_search.export.megatron_models import (
+    constant_settings,
+    edits,
+    model_settings,
+    padding_multiple,
+    routing_settings,
+)
+from primus_search.values.model import CompressedAttention
 
 EXPERIMENT, SCRIPT = "primus.yaml", "primus.sh"
 EDITS = [
@@ -78,12 +85,12 @@ def experiment(job: LaunchJob) -> str:
 
 def _constants(job: LaunchJob) -> dict[str, Any]:
     """What Primus' own file of the shape may have of another model: epsilon, rotation, routing, padding."""
-    names = ("make_vocab_size_divisible_by", "norm_epsilon", "rotary_base", "use_rope_scaling", "rope_scaling_factor",
-             "rotary_scaling_factor", "mscale", "mscale_all_dim", "moe_router_score_function", "attention_dropout",
-             "moe_router_pre_softmax", "moe_router_topk_scaling_factor", "hidden_dropout")  # fmt: skip
-    said = model_settings(job)
-    absent = {"use_rope_scaling": False} | ({"moe_router_pre_softmax": False} if job.model.is_moe else {})
-    return absent | {name: said[name] for name in names if name in said}
+    model = job.model
+    said = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
+    said |= {"use_rope_scaling": False} | constant_settings(model)
+    if model.is_moe and not any(isinstance(kind.mixer, CompressedAttention) for kind in model.kinds):
+        said |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
+    return said
 
 
 def _sizes(job: LaunchJob) -> dict[str, Any]:

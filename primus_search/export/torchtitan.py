@@ -6,10 +6,9 @@ from typing import Any
 
 from primus_search.declare.launch.contract import settings_of
 from primus_search.declare.launch.torchtitan import COMPILE, COMPONENTS, MODE, OPTION, ORDER_FILE
-from primus_search.declare.presets import registered_model
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, model_file
+from primus_search.export.torchtitan_models import FLAVOR, MODEL_FILE, MODULE, edits, flavor_of, model_file
 from primus_search.schedule import PassKind, Table, order_for
 
 JOB, SCRIPT = "torchtitan.toml", "torchtitan.sh"
@@ -23,9 +22,9 @@ def files(job: LaunchJob) -> dict[str, str]:
     """The job file and the script of a candidate, and a model file where torchtitan has no flavor of this shape."""
     import tomli_w
 
-    found = {JOB: shell.notes(job, EDITS) + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
-    if registered_model(job.framework, job.model) is None:
-        found[MODEL_FILE] = model_file(job.model)
+    found = {JOB: shell.notes(job, EDITS + edits(job)) + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
+    if flavor_of(job.framework, job.model) is None:
+        found[MODEL_FILE] = model_file(job)
     order_file = settings(job).get(ORDER_FILE)
     if order_file:
         found[order_file] = order_text(order_for(job.candidate.order(0, job.launcher), job.microbatches))
@@ -45,7 +44,7 @@ def order_text(table: Table) -> str:
 def settings(job: LaunchJob) -> dict[str, Any]:
     """Every key of the job file, section and name with dots."""
     row = job.row
-    own = registered_model(job.framework, job.model)
+    own = flavor_of(job.framework, job.model)
     family, _, flavor = (own or f"{MODULE}:{FLAVOR}").partition(":")
     said: dict[str, Any] = {
         "job.description": f"{shell.safe_name(job.model.name)} on {job.cluster.world} GPUs",

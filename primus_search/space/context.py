@@ -44,6 +44,12 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_delta_net": lambda model: any(isinstance(kind.mixer, GatedDeltaNet) for kind in model.kinds),
     "has_indexer": lambda model: any(getattr(kind.mixer, "indexer", None) is not None for kind in model.kinds),
     "is_tied": lambda model: model.is_tied,
+    "is_gated": lambda model: model.is_gated,
+    "has_two_norms": lambda model: model.num_norms == 2,
+    "is_plain_llama": lambda model: (
+        not (model.is_moe or model.has_qk_norm or model.is_tied or model.latent or model.has_attention_sinks)
+        and model.head_dim * model.num_heads == model.hidden
+    ),
     "has_dense_layers": lambda model: model.is_moe and not all(model.moe_layers),
     "has_dense_behind_experts": lambda model: (
         model.is_moe and tuple(model.moe_layers) != tuple(sorted(model.moe_layers))

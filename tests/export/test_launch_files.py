@@ -377,7 +377,7 @@ def test_frameworks_accept_every_candidate(name: str, judge: str, framework: str
 def test_the_feed_forward_of_torchtitans_llama_is_that_of_the_model(name: str) -> None:
     """torchtitan/models/llama3/model/model.py FeedForward, of the arguments that our model file gives it."""
     model = load_preset(name).model
-    text = model_file(model)
+    text = model_file(replace(next(jobs(shipped_space("llama3_8b_mi300x", "torchtitan"), 1)), model=model))
     multiple, factor = (
         float(re.search(rf"{key}=([\d.e-]+)", text)[1]) for key in ("multiple_of", "ffn_dim_multiplier")
     )
@@ -431,7 +431,9 @@ def test_an_earlier_release_has_the_files_of_its_launcher() -> None:
     space = shipped_space("gpt_oss_120b_gb200", "nemo@26.04")
     assert space.framework.name == "nemo@26.04"
     job = next(iter(jobs(space, 1)))
-    assert launch_files(job).texts == launch_files(replace(job, framework=load_framework("nemo"))).texts
+    ours, newest = (launch_files(one).texts["nemo.sh"] for one in (job, replace(job, framework=load_framework("nemo"))))
+    others = [pair for pair in zip(ours.splitlines(), newest.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert len(others) == 1 and others[0][0].startswith("# Needs: NeMo Megatron-Bridge 26.04")
 
 
 @pytest.mark.parametrize(

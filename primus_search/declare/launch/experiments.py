@@ -24,7 +24,7 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.families.megatron_layers import VARIANTS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
-from primus_search.declare.launch import scripts, torchtitan
+from primus_search.declare.launch import scripts, torchtitan, torchtitan_models
 from primus_search.declare.launch.contract import OFF, same, settings_of, whole
 from primus_search.declare.launch.megatron import candidate_words, canonical
 from primus_search.declare.megatron_yaml import (
@@ -246,7 +246,7 @@ def _torchtitan(
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
     found = {**preset, **given}
-    loaded = model or _flavor(framework, found)
+    loaded = model or _flavor(framework, found) or _imported(path, found)
     problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
     row, keys = torchtitan.words(framework, found, loaded, world)
     ours = {"job.description", "job.dump_folder", "model.name", "model.flavor", "experimental.custom_import"}
@@ -276,6 +276,14 @@ def _namesake(path: Path, name: str) -> Model | None:
         if found:
             return load_model(str(found[0]))
     return None
+
+
+def _imported(path: Path, found: Settings) -> Model | None:
+    """The model that a module beside the file registers under the name that the file asks for."""
+    module = path.with_name(f"{found.get('experimental.custom_import')}.py")
+    if not module.is_file() or module.stem != found.get("model.name"):
+        return None
+    return replace(torchtitan_models.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
 
 
 def _flavor(framework: Framework, found: Settings) -> Model | None:

@@ -1,0 +1,61 @@
+"""From blank to launch file: what export writes, read back with its own stack, has the numbers of the first screen."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.cli import app
+from primus_search.declare import make_space
+
+OWN_MODEL = {
+    "model_type": "llama", "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+    "num_attention_heads": 24, "num_key_value_heads": 8, "vocab_size": 50000, "rms_norm_eps": 1e-6,
+    "rope_theta": 2000000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+STACKS = {
+    "h100": "torchtitan",
+    "h200": "torchtitan",
+    "b200": "torchtitan",
+    "mi300x": "primus_torchtitan",
+    "mi355x": "primus_torchtitan",
+}
+AXES = {
+    "tp": [1, 2], "pp": [1, 2], "cp": 1, "vpp": [1, 3], "micro_batch_size": [1, 2], "recompute": ["none", "op_sac"],
+    "fp8": ["none", "hybrid"], "schedule": ["1f1b", "interleaved"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["", "@eager"])
+@pytest.mark.parametrize("hardware", STACKS)
+def test_a_torchtitan_file_read_back_has_the_numbers_of_its_row(hardware: str, variant: str, tmp_path: Path) -> None:
+    if variant and hardware not in ("h200", "mi300x"):
+        pytest.skip("the variant is one of two stacks")
+    model = tmp_path / "own.json"
+    model.write_text(json.dumps(OWN_MODEL))
+    space = {"name": "own", "model": str(model), "hardware": hardware, "nodes": 2, "framework": "torchtitan",
+             "workload": {"seq_length": 8192, "global_batch_size": 64}, "space": AXES}  # fmt: skip
+    if variant:
+        space["stack"] = STACKS[hardware] + variant
+    assert make_space(space, name="own", environ={}).cluster.stack.reference == STACKS[hardware] + variant
+    file, folder, exports = tmp_path / "own.yaml", tmp_path / "run", tmp_path / "exports"
+    file.write_text(json.dumps(space))
+    runner = CliRunner()
+    done = runner.invoke(app, ["run", str(file), "--bench", "off", "--workers", "1", "--out", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert runner.invoke(app, ["export", str(folder), "1", "--out", str(exports)]).exit_code == 0
+    launch = exports / "1" / "torchtitan.toml"
+    read = runner.invoke(app, ["project", str(launch), "--hardware", hardware, "--nodes", "2", "--json"])
+    assert read.exit_code == 0, read.output
+    figures, row = json.loads(read.output), next(csv.DictReader((folder / "ranking.csv").open()))
+    assert figures["not_modelled"] == []
+    pairs = {
+        "tokens_per_s_per_gpu": figures["tokens_per_s_per_gpu"],
+        "mfu": figures["mfu"],
+        "memory_bytes": figures["memory"]["total_bytes"],
+        "step_s": figures["step"]["total_s"],
+    }
+    for name, ours in pairs.items():
+        assert f"{ours:.12g}" == f"{float(row[name]):.12g}", name
