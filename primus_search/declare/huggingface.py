@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError
-from primus_search.declare.constants import of_huggingface
 from primus_search.declare.families import FAMILIES, TEXT_OF
 from primus_search.declare.families.towers import SECTIONS, towers
 from primus_search.declare.fields import Fields, Located
 from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
+from primus_search.declare.model_constants import of_huggingface
 from primus_search.declare.presets import build_model
 from primus_search.declare.search_path import title
 from primus_search.declare.source import Document, did_you_mean

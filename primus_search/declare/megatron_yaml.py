@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.declare.constants import of_megatron
 from primus_search.declare.families.megatron_hybrid import (
     HYBRID_TYPE,
     PATTERNS,
@@ -33,6 +32,7 @@ from primus_search.declare.families.parts import sizes
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
 from primus_search.declare.megatron_keys import megatron_keys
+from primus_search.declare.model_constants import of_megatron
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read
 from primus_search.values.model import Attention, LatentAttention, MixtureOfExperts, Model

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
-from primus_search.declare.constants import of_huggingface
 from primus_search.declare.fields import Fields, layer_pattern
+from primus_search.declare.model_constants import of_huggingface
 from primus_search.declare.search_path import FileKind, find, names, roots
 from primus_search.declare.source import Document, read
 from primus_search.values.machine.framework import Framework, Settings

@@ -2,14 +2,14 @@
 
 The specification reuses the classes of a family that torchtitan ships: Llama 3 and Qwen 3 for grouped-query attention,
 DeepSeek-V3 for latent attention, GPT-OSS for attention sinks. Its arguments are read back
-(`declare.launch.torchtitan_models`): a part of the model that comes back as another is refused.
+(`declare.launch.torchtitan_arguments`): a part of the model that comes back as another is refused.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from primus_search.declare.launch.torchtitan_models import model_of
+from primus_search.declare.launch.torchtitan_arguments import model_of
 from primus_search.declare.presets import model_called, registered_model
 from primus_search.export.job import Inexpressible, LaunchJob
 from primus_search.export.read_back import refused_constants, unsaid, unsaid_constants

@@ -14,7 +14,7 @@ import pytest
 
 from primus_search.declare import make_space
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.launch.torchtitan_models import model_of, model_of_module
+from primus_search.declare.launch.torchtitan_arguments import model_of, model_of_module
 from primus_search.declare.presets import load_preset, model_called, presets, shape
 from primus_search.export import Inexpressible
 from primus_search.export.job import LaunchJob

@@ -24,7 +24,7 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.families.megatron_layers import VARIANTS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
-from primus_search.declare.launch import scripts, torchtitan, torchtitan_models
+from primus_search.declare.launch import scripts, torchtitan, torchtitan_arguments
 from primus_search.declare.launch.contract import OFF, same, settings_of, whole
 from primus_search.declare.launch.megatron import candidate_words, canonical
 from primus_search.declare.megatron_yaml import (
@@ -283,7 +283,7 @@ def _imported(path: Path, found: Settings) -> Model | None:
     module = path.with_name(f"{found.get('experimental.custom_import')}.py")
     if not module.is_file() or module.stem != found.get("model.name"):
         return None
-    return replace(torchtitan_models.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
+    return replace(torchtitan_arguments.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
 
 
 def _flavor(framework: Framework, found: Settings) -> Model | None:
