@@ -169,11 +169,25 @@ def _run(table: str, line: int, row: dict[str, str | None], names: dict[str, str
     return PublishedRun(
         table=table,
         line=line,
-        words={name: cells.get(name, "").strip() for name in WORDS},
+        words={name: cells.get(name, "").strip() for name in WORDS} | {"year": _year(cells)},
         numbers={name: _number(cells.get(name, "")) for name in NUMBERS},
         ran_out=ran_out,
         ran=ran and not ran_out,
     )
+
+
+_DATED = re.compile(r"(?<!\d)(20[12]\d)-[01]\d(?!\d)")
+_ARXIV = re.compile(r"arxiv:(\d\d)[01]\d\.\d{4,5}", re.IGNORECASE)
+
+
+def _year(cells: dict[str, str]) -> str:
+    """Year that the date of a row, of its source or of an arXiv number says; empty where none is written."""
+    for text in (cells.get("date", ""), cells.get("source", "")):
+        found = _DATED.search(text)
+        if found:
+            return found[1]
+    found = _ARXIV.search(f"{cells.get('source', '')} {cells.get('notes', '')}")
+    return f"20{found[1]}" if found else ""
 
 
 _OUT_OF_MEMORY = re.compile(r"\boom\b|out[- _]?of[- _]?memory", re.IGNORECASE)
