@@ -9,6 +9,7 @@ DATA = {
         "hardware/bases",
         "hardware/frameworks",
         "hardware/ranges",
+        "hardware/sites",
         "hardware/switches",
         "hardware/stacks",
         "hardware/stacks/bases",

@@ -24,9 +24,10 @@ from primus_search.declare.sourced import primus_hardware
 from primus_search.declare.sourced.inheritance import EXTENDS, VARIANTS, read_with_parents, varied
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
+from primus_search.declare.sourced.site_files import load_sites
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import UNFAILING, Cluster, Network, Reliability
-from primus_search.values.machine.stack import GROUP_OF, GROUPS, Stack, number_of
+from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
 
 HOST = "host"
 RUNS_ENDING = ".runs.parquet"
@@ -162,9 +163,20 @@ def load_cluster(
             network=network,
             stack=replace(load_stack(name), is_assumed=is_assumed) if isinstance(name, str) else name,
             num_nodes=nodes,
+            site=site_of(loaded),
         )
     except ValueError as error:
         raise InputError([Problem("nodes", str(error))]) from None
+
+
+def site_of(hardware: Hardware, publisher: str = "") -> SiteErrors | None:
+    """Errors of a cluster of somebody's; None on a machine that its own file was measured on, and for a publisher whose
+    runs are in the fits."""
+    return load_sites().of(publisher) if hardware.accelerator.vendor in VENDORS else None
+
+
+VENDORS = ("amd", "nvidia")
+"""Vendors of the devices that training runs were published of."""
 
 
 def is_guess(hardware: Hardware) -> bool:

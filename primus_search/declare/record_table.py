@@ -18,7 +18,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.texts import guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
-from primus_search.declare.hardware_files import load_cluster, load_hardware
+from primus_search.declare.hardware_files import load_cluster, load_hardware, site_of
 from primus_search.declare.model_files import load_model
 from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
@@ -271,7 +271,7 @@ class _Row:
             if "stack_is_assumed" in self.cells:
                 is_assumed = self._switch("stack_is_assumed")
                 cluster = replace(cluster, stack=replace(cluster.stack, is_assumed=is_assumed))
-            return cluster
+            return replace(cluster, site=site_of(hardware, str(self.cells.get("publisher", ""))))
 
         return self._tried("hardware", make)
 

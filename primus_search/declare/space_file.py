@@ -19,7 +19,7 @@ from primus_search.base.guards.texts import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.framework_files import default_framework, framework_names, load_framework
-from primus_search.declare.hardware_files import Hardware, is_guess, load_hardware, load_stack
+from primus_search.declare.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.declare.model_files import load_model
 from primus_search.declare.overrides import applied
 from primus_search.declare.search_path import FileKind, find, is_path, title
@@ -270,6 +270,7 @@ class _Assembly:
                     stack=stack,
                     framework=framework,
                     is_framework_assumed=shape.framework is None,
+                    site=None if shape.site == "vendor" else site_of(hardware),
                 )
                 for stack, framework in pairs
             ]

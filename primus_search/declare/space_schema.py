@@ -8,7 +8,7 @@ import ast
 import copy
 import inspect
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
@@ -123,6 +123,9 @@ class SpaceFile(_Strict):
     """Devices used per node, if not all."""
     stack: str | list[str] | None = None
     """Software stack by name; the hardware file's default if left out. `torchtitan@2025`: a variant of its file."""
+    site: Literal["own", "vendor"] = "own"
+    """Whose cluster it is. `own`: one that no fit has seen, whose rates are expected below the projection and whose
+    bands are wider, until `learn` has read runs of it; `vendor`: the device vendor's, as in its published runs."""
     framework: str | list[str] | None = None
     """What starts the job: primus, megatron, torchtitan, nemo, or any (the union of their rules); several are compared.
     `nemo@26.04`: as that release was. Left out: primus on AMD devices, megatron on NVIDIA devices."""

@@ -23,7 +23,7 @@ from primus_search.space import ClusterChoice
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import Cluster, Network, Reliability
 from primus_search.values.machine.framework import Framework
-from primus_search.values.machine.stack import GROUPS, Stack
+from primus_search.values.machine.stack import GROUPS, SiteErrors, Stack
 
 PREFIXES = ("hardware.", "stack.")
 
@@ -77,6 +77,7 @@ class Machine:
     stack: Stack
     framework: Framework
     is_framework_assumed: bool
+    site: SiteErrors | None = None
 
 
 def clusters(
@@ -115,6 +116,7 @@ def clusters(
                 stack=parts[Stack],
                 num_nodes=count,
                 overridden=tuple(overridden),
+                site=machine.site,
             )
             price = hard.price_per_gpu_hour_usd or 0.0
             choices.append(

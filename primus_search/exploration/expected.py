@@ -1,4 +1,5 @@
-"""What rows are ranked by: the rate to expect, where gains of switches that nobody measured together count in part.
+"""What rows are ranked by: the rate to expect on the cluster (`site_ratio`), where gains of switches that nobody measured
+together count in part.
 
 The fastest of millions of projections is the one whose error is likely upward. What runs on the device never had on
 together is where the model is least sure, so of two nearly equal rows the better evidenced one is first
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
+from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.cost.project import Projector
 from primus_search.declare.sourced.switch_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
@@ -27,10 +29,10 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
     evidence = _evidence(job.stack)
     measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
     rows = np.flatnonzero(unmeasured(table, measured_part))
-    shares: Floats = np.ones(len(table))
+    shares: Floats = np.full(len(table), site_ratio(job.cluster))
     if len(rows):
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
-        shares[rows] = evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)
+        shares[rows] *= evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)
     return shares
 
 

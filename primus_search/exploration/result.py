@@ -11,7 +11,7 @@ import numpy as np
 
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.cost.confidence.coverage import Covered, coverage
-from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, ties_with_best
+from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, site_ratio, ties_with_best
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.memory.fit import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
@@ -98,10 +98,12 @@ class RankingTable:
         was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
         comparable = was_timed if was_timed.any() else may_run  # projected times do not compare with measured ones
         first = np.isin(np.arange(len(self)), self.order[:1])
+        switches = self.expected_shares / site_ratio(self.job.cluster)  # the interval is of the site already
         return replace(
             sure,
-            low=np.where(was_run, low, sure.low * self.expected_shares),
-            high=np.where(was_run, high, sure.high * self.expected_shares),
+            expected=rate,
+            low=np.where(was_run, low, sure.low * switches),
+            high=np.where(was_run, high, sure.high * switches),
             fits=self.fits,
             ties_with_best=comparable & ties_with_best(self.expected_rate, first),
         )

@@ -8,9 +8,17 @@ that the stack was seen in, and a wider one per family for other regimes. A stac
 ran on such a model, has the still wider bands of runs projected with a stack that is not theirs. Where a stack has
 none, `UNKNOWN` says so honestly.
 Two candidates whose rates differ by less than the noise between identical runs are a tie, whatever the ranking says.
+
+Those bands hold for clusters of publishers whose runs are in a fit. On another one (`cluster.site`), before its own
+runs, the rate to expect is shifted and its band has the error of the site beside that of the software:
+
+    log(measured / projected) ~ log(mean_ratio) + t(site^2 + group^2 + configuration^2)
+
+Rows of one ranking share site and group, so that their ratio has the configuration's error alone (`comparison`).
 """
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -19,7 +27,7 @@ from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection
 from primus_search.values.candidates import Bools, Floats, Fp8, Ints
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import ErrorBand, Stack
+from primus_search.values.machine.stack import ErrorBand, SiteErrors, Stack
 from primus_search.values.model import Model
 
 UNKNOWN = ErrorBand(low=0.7, high=1.3, runs=0.0)
@@ -30,10 +38,19 @@ TIE = 0.04
 same MLPerf job 5 % across servers (AMD-AGI/Primus logs; MLPerf Training v5.1)."""
 
 
+class Knowledge(StrEnum):
+    """What is known of the cluster that a projection is for; the reader of a figure is in one of the three."""
+
+    FIRST_CONTACT = "first contact"
+    VENDOR = "vendor"
+    OWN_RUNS = "own runs"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """90 % interval of a rate and the number of runs like it that it rests on, per candidate."""
+    """Rate to expect, its 90 % interval and the number of runs like it that it rests on, per candidate."""
 
+    expected: Floats
     low: Floats
     high: Floats
     runs: Floats
@@ -74,6 +91,48 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     return ErrorBand(low=min(b.low for b in bands), high=max(b.high for b in bands), runs=0.0)
 
 
+def knowledge(cluster: Cluster) -> Knowledge:
+    """Whether runs of the cluster were learned from, it is one that the fits have seen, or neither."""
+    learned = cluster.stack.errors if MEMORY in cluster.stack.errors else {}
+    if any(found.runs > 0.0 for found in learned.values()):
+        return Knowledge.OWN_RUNS
+    return Knowledge.VENDOR if cluster.site is None else Knowledge.FIRST_CONTACT
+
+
+def site_ratio(cluster: Cluster) -> float:
+    """Rate to expect over the projected one on the site of a cluster; 1 where it is known."""
+    site = cluster.site
+    return 1.0 if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT else site.mean_ratio
+
+
+def site_band(cluster: Cluster, model: Model, found: ErrorBand) -> ErrorBand:
+    """The band of a stack on a site that is not known: around the rate to expect there, and as wide as the site's own
+    errors at least; bands of software that had to be assumed are of other sites already."""
+    site = cluster.site
+    if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT:
+        return found
+    variance = site.site**2 + site.group**2 + site.configuration**2
+    half = _half_width(site, model, variance)
+    low, high = (site.mean_ratio * float(np.exp(sign * half)) for sign in (-1.0, 1.0))
+    return replace(found, low=min(low, site.mean_ratio * found.low), high=max(high, site.mean_ratio * found.high))
+
+
+def comparison(cluster: Cluster, model: Model) -> float:
+    """Half a 90 % band of the ratio of two rows of one ranking, which share the error of site and group: 0.1 = 10 %.
+
+    On a known cluster the noise between two identical runs.
+    """
+    if cluster.site is None:
+        return TIE
+    return float(np.expm1(_half_width(cluster.site, model, 2.0 * cluster.site.configuration**2)))
+
+
+def _half_width(site: SiteErrors, model: Model, variance: float) -> float:
+    """Half a 90 % band in logarithms of an error of that variance (of dense models)."""
+    factor = site.moe_factor if model.is_moe else 1.0
+    return factor * float(np.sqrt(variance)) * site.quantile
+
+
 def is_doubtful(stack: Stack, model: Model) -> bool:
     """Whether nobody named the stack, neither peaks of it nor runs with such a model were seen, or it was learned."""
     runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == model.family)
@@ -101,9 +160,9 @@ def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interva
     codes = np.broadcast_to(fp8, values.shape)
     low, high, runs = np.empty_like(values), np.empty_like(values), np.empty_like(values)
     for code in np.unique(codes).tolist():
-        rows, found = codes == code, band(cluster, model, code)
+        rows, found = codes == code, site_band(cluster, model, band(cluster, model, code))
         low[rows], high[rows], runs[rows] = values[rows] * found.low, values[rows] * found.high, found.runs
-    return Interval(low=low, high=high, runs=runs)
+    return Interval(expected=values * site_ratio(cluster), low=low, high=high, runs=runs)
 
 
 def ties_with_best(rate: Floats, among: Bools | bool = True) -> Bools:
@@ -117,12 +176,14 @@ def ties_with_best(rate: Floats, among: Bools | bool = True) -> Bools:
 class Confidence:
     """How far a table of projections may be trusted, per candidate.
 
+    expected         tokens/s/GPU to expect on this cluster
     low, high        90 % interval of tokens/s/GPU
     runs             runs of the stack in its regime, left out of the fit, that the interval rests on
     fits             probability that the candidate runs in device memory
     ties_with_best   it cannot be told from the fastest of the table by running both once
     """
 
+    expected: Floats
     low: Floats
     high: Floats
     runs: Floats
@@ -135,6 +196,7 @@ def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Conf
     rate = p.tokens_per_s_per_gpu
     found = interval(cluster, model, fp8, rate)
     return Confidence(
+        expected=found.expected,
         low=found.low,
         high=found.high,
         runs=found.runs,

@@ -12,7 +12,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare import megatron_yaml
-from primus_search.declare.hardware_files import Hardware, load_hardware, on_fewer_gpus
+from primus_search.declare.hardware_files import Hardware, load_hardware, on_fewer_gpus, site_of
 from primus_search.declare.model_files import load_model
 from primus_search.declare.source import Document
 from primus_search.runs.learn.logs import table
@@ -161,7 +161,13 @@ def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -
         what = f"{gpus} GPUs are no whole number of nodes of {per_node} ({hardware.name})"
         raise InputError([Problem(reading.source, what)])
     network = on_fewer_gpus(hardware.network, per_node)
-    return Cluster(accelerator=hardware.accelerator, network=network, stack=stack, num_nodes=gpus // per_node)
+    return Cluster(
+        accelerator=hardware.accelerator,
+        network=network,
+        stack=stack,
+        num_nodes=gpus // per_node,
+        site=site_of(hardware),
+    )
 
 
 def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.declare.hardware_files import RUNS_ENDING, load_hardware, load_stack
+from primus_search.declare.hardware_files import RUNS_ENDING, load_hardware, load_stack, site_of
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE
@@ -61,7 +61,9 @@ def _unmeasured(said: SaidBeside, stack: Stack) -> Cluster:
     if said.hardware is None:
         raise InputError([Problem("FILES", "are needed, or --hardware NAME: what is known of software before it ran")])
     hardware = load_hardware(said.hardware)
-    return Cluster(accelerator=hardware.accelerator, network=hardware.network, stack=stack, num_nodes=1)
+    return Cluster(
+        accelerator=hardware.accelerator, network=hardware.network, stack=stack, num_nodes=1, site=site_of(hardware)
+    )
 
 
 def write_runs(runs: Sequence[MeasuredRun], path: Path) -> None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from primus_search.base.errors import InputError
-from primus_search.declare.hardware_files import Hardware, load_hardware, load_stack, on_fewer_gpus
+from primus_search.declare.hardware_files import Hardware, load_hardware, load_stack, on_fewer_gpus, site_of
 from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.published.rules import first, vocabulary
 from primus_search.runs.published.run_table import PublishedRun, Skipped
@@ -76,7 +76,13 @@ def build_cluster(run: PublishedRun, hardware: Hardware, stack: Stack) -> Cluste
     if gpus % per_node:
         raise Skipped(f"{gpus} GPUs are no whole number of nodes of {per_node}")
     network = on_fewer_gpus(network, per_node)
-    return Cluster(accelerator=hardware.accelerator, network=network, stack=stack, num_nodes=gpus // per_node)
+    return Cluster(
+        accelerator=hardware.accelerator,
+        network=network,
+        stack=stack,
+        num_nodes=gpus // per_node,
+        site=site_of(hardware, run.publisher),
+    )
 
 
 def _fabric(run: PublishedRun, network: Network) -> Network:

@@ -71,7 +71,7 @@ def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
     return ScoredRun(
         run=run,
         projection=projection,
-        predicted=float(rate[0]),
+        predicted=float(ends.expected[0]),
         interval=(float(ends.low[0]), float(ends.high[0])),
         fit_probability=probability,
         verdict=fit_verdict(probability, headroom, is_assumed=is_doubtful(cluster.stack, model)),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from primus_search.values.machine.accelerator import NO_TABLES, Accelerator, Tables
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import SiteErrors, Stack
 
 _EFFICIENCIES = (
     "ring_efficiency",
@@ -139,6 +139,7 @@ class Cluster:
     """A homogeneous cluster.
 
     overridden  numbers that a user gave in place of the files', by field path: `accelerator.hbm_bytes_per_s`
+    site        errors of a cluster that no fit has seen; None: that of a publisher whose runs are in the fits
     """
 
     accelerator: Accelerator
@@ -146,6 +147,7 @@ class Cluster:
     stack: Stack
     num_nodes: int
     overridden: tuple[str, ...] = ()
+    site: SiteErrors | None = None
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1:
