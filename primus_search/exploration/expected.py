@@ -1,5 +1,4 @@
-"""What rows are ranked by: the rate to expect on the cluster, where gains of switches that nobody measured together count
-in part.
+"""What rows are ranked by: the rate to expect on the cluster, where unmeasured gains of switches count in part.
 
 The fastest of millions of projections is the one whose error is likely upward. What runs on the device never had on
 together is where the model is least sure, so of two nearly equal rows the better evidenced one is first

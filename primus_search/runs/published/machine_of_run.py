@@ -124,11 +124,11 @@ def build_stack(
             return switched(stack_file(named + version), run, hardware), ()
         except InputError:
             assumed = (f"stack {named!r} is not known",)
-    name = stack_name(run.words | {"source": named}) if named else None
+    name = stack_name(run.facts | {"source": named}) if named else None
     if name is not None:
         assumed = (f"stack {named!r} read as {name}",)
     else:
-        name = stack_name(run.words)
+        name = stack_name(run.facts)
     is_assumed = name is None
     if name is None:
         name = inferred_stack(run, hardware)
@@ -170,7 +170,7 @@ def switched(stack: Stack, run: PublishedRun, hardware: Hardware) -> Stack:
 
 def _facts(run: PublishedRun, hardware: Hardware) -> dict[str, Any]:
     acc = hardware.accelerator
-    return run.words | {
+    return run.facts | {
         "device.vendor": acc.vendor,
         "device.arch": acc.arch,
         "device.kernels": " ".join(acc.attention.kernels),

@@ -8,6 +8,7 @@ from primus_search.declare.record_table import read_records
 from primus_search.runs.published.convert import converted_rows
 from primus_search.runs.published.run_table import is_published, read_rows, tables
 from primus_search.runs.validate import Validation, validate_runs
+from primus_search.runs.validate.undescribed import with_undescribed
 from primus_search.values.measured_run import RunTable, on_stack
 
 
@@ -29,9 +30,12 @@ def _part(path: Path, vendor: str) -> RunTable:
 
 
 def validated(path: Path, stack: str | None = None) -> Validation:
-    """Every run of a table projected; with `stack` on that software, what a run overrides in its own stays."""
+    """Every run of a table projected; with `stack` on that software, what a run overrides in its own stays.
+
+    A run whose software nobody described has the rates of the mixture over stacks.
+    """
     table = measured_table(path)
     if stack is not None:
         loaded = load_stack(stack)
         table = replace(table, runs=tuple(on_stack(run, loaded) for run in table.runs))
-    return validate_runs(table)
+    return with_undescribed(validate_runs(table))

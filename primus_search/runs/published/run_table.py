@@ -31,6 +31,8 @@ LIST = ".txt"
 VENDORS = ("amd", "nvidia")
 """Words that may stand after a table in a list."""
 
+_DATED = re.compile(r"(?<!\d)(20[12]\d)-[01]\d(?!\d)")
+_ARXIV = re.compile(r"arxiv:(\d\d)[01]\d\.\d{4,5}", re.IGNORECASE)
 _MLPERF = re.compile(r"mlperf|training_results_v", re.IGNORECASE)
 
 
@@ -70,6 +72,13 @@ class PublishedRun:
             return "MLPerf"
         repository = re.match(r"[\w.-]+/[\w.-]+", source)
         return repository.group() if repository else re.split(r"[(,:]| v?\d", source)[0].strip()
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The words, and the year that the source's date or an arXiv number says; empty where none is written."""
+        source, notes = self.word("source"), self.word("notes")
+        dated, preprint = _DATED.search(f"{self.words.get('date', '')} {source}"), _ARXIV.search(f"{source} {notes}")
+        return self.words | {"year": dated[1] if dated else f"20{preprint[1]}" if preprint else ""}
 
     def word(self, name: str) -> str:
         """A word, empty when the cell is."""
@@ -169,25 +178,11 @@ def _run(table: str, line: int, row: dict[str, str | None], names: dict[str, str
     return PublishedRun(
         table=table,
         line=line,
-        words={name: cells.get(name, "").strip() for name in WORDS} | {"year": _year(cells)},
+        words={name: cells.get(name, "").strip() for name in WORDS},
         numbers={name: _number(cells.get(name, "")) for name in NUMBERS},
         ran_out=ran_out,
         ran=ran and not ran_out,
     )
-
-
-_DATED = re.compile(r"(?<!\d)(20[12]\d)-[01]\d(?!\d)")
-_ARXIV = re.compile(r"arxiv:(\d\d)[01]\d\.\d{4,5}", re.IGNORECASE)
-
-
-def _year(cells: dict[str, str]) -> str:
-    """Year that the date of a row, of its source or of an arXiv number says; empty where none is written."""
-    for text in (cells.get("date", ""), cells.get("source", "")):
-        found = _DATED.search(text)
-        if found:
-            return found[1]
-    found = _ARXIV.search(f"{cells.get('source', '')} {cells.get('notes', '')}")
-    return f"20{found[1]}" if found else ""
 
 
 _OUT_OF_MEMORY = re.compile(r"\boom\b|out[- _]?of[- _]?memory", re.IGNORECASE)

@@ -113,7 +113,7 @@ def test_a_regime_that_a_named_stack_was_never_seen_in_has_a_wider_band_and_says
 
 
 def test_rows_of_one_table_have_the_band_of_their_own_precision() -> None:
-    cluster, model = load_cluster("h100", 1, "nemo_2024"), load_model("llama3.1_8b")
+    cluster, model = replace(load_cluster("h100", 1, "nemo_2024"), site=None), load_model("llama3.1_8b")
     found = interval(cluster, model, np.array([Fp8.NONE, Fp8.DELAYED, Fp8.NONE]), np.array([1.0, 1.0, 2.0]))
     errors = cluster.stack.errors
     assert found.low[2] == 2.0 * found.low[0] == 2.0 * errors["dense/sm90/bf16"].low

@@ -1,0 +1,101 @@
+"""Rates of runs whose software nobody described: the prior mixture over every shipped stack, never one guessed stack.
+
+Each hypothesis of `runs.learn.hypotheses` that could train on the device projects the run with what its record says of
+kernels and switches; its weight is its prior, more where the words and the configuration of the run point to it, less
+where it shards weights and the run does not, or the other way round. Around each lies the error of a site. The rate to
+expect is the median of the mixture, its band the mixture's 5th and 95th percentile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from primus_search.runs.learn.hypotheses import OTHER_KIND, Hypothesis, is_megatron_like, shipped_hypotheses
+from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, log_rates, reference_of
+from primus_search.runs.validate.score_runs import Refitted, Validation
+from primus_search.values.candidates import Floats, Sharding
+from primus_search.values.measured_run import MeasuredRun
+
+SUGGESTED = 2.0
+"""Log-prior of the stack that the words and the configuration of a run point to, over any other of its kind: 251 runs
+of nine publishers whose software is not described, 2026-11-23; 1 and 3 have medians within 1 % of it."""
+
+NAMED = 3
+"""Stacks that are named."""
+
+SAME_SITE = 0.12
+"""Standard deviation of log(measured / projected) on the cluster of a publisher whose runs are in the fits where the
+software is not described: 86 such runs, 2026-11-23."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undescribed:
+    """Rate to expect of a run, its 90 % interval, and the stacks that weigh most, with their probabilities."""
+
+    rate: Refitted
+    weights: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights)
+        return f"software is not described: median over stacks, most likely {named}"
+
+
+def undescribed_rates(runs: Sequence[MeasuredRun]) -> list[Undescribed]:
+    """What is to be expected of every run, in their order."""
+    alike: dict[tuple[str, bool, str], list[int]] = {}
+    for i, run in enumerate(runs):
+        key = run.cluster.accelerator.arch, bool(run.candidates.sharding[0] >= Sharding.FSDP2), run.cluster.stack.name
+        alike.setdefault(key, []).append(i)
+    found: dict[int, Undescribed] = {}
+    for (arch, is_sharded, suggested), places in alike.items():
+        every = shipped_hypotheses(archs={arch})
+        weights = _weights(every, suggested, is_sharded=is_sharded)
+        kept = np.flatnonzero(weights >= NEGLIGIBLE * weights.max())
+        references = [reference_of(runs[i]) for i in places]
+        logs = np.array([log_rates(every[k].stack, references) for k in kept.tolist()])
+        names = [every[k].stack.name for k in kept.tolist()]
+        for column, i in enumerate(places):
+            rate = _median(runs[i], weights[kept] / weights[kept].sum(), logs[:, column : column + 1])
+            found[i] = Undescribed(rate=rate, weights=_heaviest(names, weights[kept] / weights[kept].sum()))
+    return [found[i] for i in range(len(runs))]
+
+
+def _median(run: MeasuredRun, weights: Floats, logs: Floats) -> Refitted:
+    """Median and 90 % interval of the mixture."""
+    site = run.cluster.site
+    sigma = SAME_SITE if site is None else float(np.sqrt(site.site**2 + site.group**2 + site.configuration**2))
+    sigma *= site.moe_factor if site is not None and run.model.is_moe else 1.0
+    mixture = Mixture(weights=weights, means=logs, variances=np.full(logs.shape, sigma**2))
+    low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
+    return Refitted(rate=rate, low=low, high=high)
+
+
+def _heaviest(names: Sequence[str], weights: Floats) -> tuple[tuple[str, float], ...]:
+    """Stacks by their probability, the first few."""
+    total: dict[str, float] = {}
+    for name, weight in zip(names, weights.tolist(), strict=True):
+        total[name] = total.get(name, 0.0) + weight
+    return tuple(sorted(total.items(), key=lambda pair: (-pair[1], pair[0]))[:NAMED])
+
+
+def _weights(hypotheses: Sequence[Hypothesis], suggested: str, *, is_sharded: bool) -> Floats:
+    """Probability of every hypothesis before any measurement."""
+    logs = np.array([one.log_prior for one in hypotheses])
+    logs += [SUGGESTED if one.stack.name == suggested else 0.0 for one in hypotheses]
+    logs += [OTHER_KIND if is_megatron_like(one.stack.name) == is_sharded else 0.0 for one in hypotheses]
+    weights = np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum())
+
+
+def with_undescribed(outcome: Validation) -> Validation:
+    """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed."""
+    rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
+    by_place = dict(zip((row.run.place for row in rows), undescribed_rates([row.run for row in rows]), strict=True))
+    told = (
+        replace(row, run=replace(row.run, assumed=(*row.run.assumed, str(by_place[row.run.place]))))
+        if row.run.cluster.stack.is_assumed
+        else row
+        for row in outcome.rows
+    )
+    return replace(outcome, rows=tuple(told)).with_rates({place: one.rate for place, one in by_place.items()})

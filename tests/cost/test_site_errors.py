@@ -1,0 +1,64 @@
+"""What a projection claims on a cluster that no fit has seen, before and after its own runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from primus_search.cost.confidence.uncertainty import (
+    MEMORY,
+    Knowledge,
+    band,
+    comparison,
+    interval,
+    knowledge,
+    site_band,
+)
+from primus_search.declare.hardware_files import load_cluster, load_hardware, site_of
+from primus_search.declare.model_files import load_model
+from primus_search.declare.space_file import load_space
+from primus_search.values.candidates import Fp8
+from primus_search.values.machine.stack import ErrorBand
+
+DENSE, EXPERTS = load_model("llama3.1_8b"), load_model("mixtral_8x7b")
+THEIRS = load_cluster("h100", 4, "nemo_2024")
+VENDORS = replace(THEIRS, site=None)
+OWN = replace(THEIRS, stack=replace(THEIRS.stack, errors={MEMORY: ErrorBand(low=0.9, high=1.1, runs=3.0)}))
+ONE = np.array([Fp8.NONE]), np.array([1000.0])
+
+
+def test_a_cluster_is_at_first_contact_until_it_is_said_to_be_the_vendors_or_its_runs_are_learned() -> None:
+    assert [knowledge(one) for one in (THEIRS, VENDORS, OWN)] == list(Knowledge)
+
+
+def test_a_publisher_whose_runs_are_in_the_fits_has_no_error_of_a_site() -> None:
+    hardware = load_hardware("h100")
+    assert site_of(hardware, "NVIDIA/dgxc-benchmarking") is None
+    assert THEIRS.site is not None and site_of(hardware) == site_of(hardware, "somebody") == THEIRS.site
+
+
+def test_first_contact_expects_less_and_claims_less_than_the_vendors_cluster() -> None:
+    theirs, vendors = (interval(cluster, DENSE, *ONE) for cluster in (THEIRS, VENDORS))
+    assert theirs.expected < vendors.expected == 1000.0
+    assert theirs.low < vendors.low and theirs.high > vendors.high
+    assert site_band(OWN, DENSE, band(VENDORS, DENSE, Fp8.NONE)) == band(VENDORS, DENSE, Fp8.NONE)
+
+
+def test_experts_err_more_and_the_band_surrounds_the_rate_to_expect() -> None:
+    dense, experts = (interval(THEIRS, model, *ONE) for model in (DENSE, EXPERTS))
+    assert experts.high / experts.low > dense.high / dense.low
+    assert dense.low < dense.expected < dense.high
+
+
+def test_two_rows_of_a_ranking_compare_closer_than_either_is_known() -> None:
+    found = interval(THEIRS, DENSE, *ONE)
+    assert comparison(THEIRS, DENSE) < found.high[0] / found.expected[0] - 1.0
+    assert comparison(VENDORS, DENSE) == 0.04
+
+
+def test_a_space_may_mean_the_vendors_own_cluster(tmp_path: Path) -> None:
+    lines = "model: llama3.1_8b\nhardware: h100\nworkload: {seq_length: 4096, global_batch_size: 256}\n"
+    for word, site in (("", THEIRS.site), ("site: vendor\n", None)):
+        path = tmp_path / "space.yaml"
+        path.write_text(lines + word)
+        assert load_space(path).cluster.site == site
