@@ -21,10 +21,10 @@ from primus_search.base.lazy import provided
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
 from primus_search.declare.sourced import primus_hardware
+from primus_search.declare.sourced.first_contact import load_sites
 from primus_search.declare.sourced.inheritance import EXTENDS, VARIANTS, read_with_parents, varied
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build
-from primus_search.declare.sourced.site_files import load_sites
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import UNFAILING, Cluster, Network, Reliability
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
