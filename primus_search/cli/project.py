@@ -1,13 +1,14 @@
 """`primus-search project`: one candidate, its memory tree and its step, part by part."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.cli.output.written_files import write
 
 if TYPE_CHECKING:
     from primus_search.cost.projection import Projection
@@ -37,25 +38,49 @@ def project(
     row: Annotated[
         str, typer.Option("--row", metavar="RUN:RANK", help="A row of a run: out/first/ranking.csv:17.")
     ] = "",
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the step as a Chrome/Perfetto trace: .json or .json.gz.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Project one candidate: its memory tree and its step, part by part.
 
     With a FILE, the candidate and the workload of a real experiment; --set changes them. With --row, a row of a run.
     """
-    space, figures = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
+    found = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
+    space, figures = found.space, found.figures
+    if trace is not None:
+        from primus_search.report.trace import trace_bytes
+
+        write(trace, trace_bytes(space.job, found.one, found.projection, packed=trace.suffix == ".gz"), "--trace")
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:
         _print(space, figures)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Projected:
+    """One candidate on the first cluster of a space."""
+
+    space: "Space"
+    one: "Candidates"
+    projection: "Projection"
+    figures: dict[str, Any]
+
+    @classmethod
+    def of(cls, space: "Space", one: "Candidates") -> "_Projected":
+        from primus_search.cost.project import Projector
+
+        projection = Projector(space.job, memory_margin=space.search.memory_margin).project(one)
+        return cls(space=space, one=one, projection=projection, figures=_figures(space, projection, one))
+
+
 def _of_options(
     file: Path | None, model: str, hardware: str, nodes: int, sets: list[str] | None, stack: str | None,
     ignore: list[str] | None, framework: str,
-) -> "tuple[Space, dict[str, Any]]":  # fmt: skip
-    """The space and the figures of the one candidate that options or an experiment describe."""
-    from primus_search.cost.project import Projector
+) -> _Projected:  # fmt: skip
+    """The one candidate that options or an experiment describe."""
     from primus_search.space import Enumerator
 
     skipped = [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
@@ -72,18 +97,15 @@ def _of_options(
     enumerator = Enumerator(space)
     chunk = enumerator.chunk(0, enumerator.size)
     _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
-    projector = Projector(space.job, memory_margin=space.search.memory_margin)
-    projection = projector.project(chunk.candidates)
-    figures = _figures(space, projection, chunk.candidates)
+    found = _Projected.of(space, chunk.candidates)
     if experiment is not None:
-        figures["notes"] += experiment.notes
-        figures["not_modelled"] = list(experiment.experiment.not_modelled)
-    return space, figures
+        found.figures["notes"] += experiment.notes
+        found.figures["not_modelled"] = list(experiment.experiment.not_modelled)
+    return found
 
 
-def _of_row(row: str) -> "tuple[Space, dict[str, Any]]":
-    """The space and the figures of a row of a run's ranking on its cluster."""
-    from primus_search.cost.project import Projector
+def _of_row(row: str) -> _Projected:
+    """A row of a run's ranking on its cluster."""
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
     place, colon, rank = row.rpartition(":")
@@ -92,9 +114,7 @@ def _of_row(row: str) -> "tuple[Space, dict[str, Any]]":
     if not colon or not rank.isdecimal() or len(rank) > 9:
         raise InputError([Problem(f"--row {row}", "write RUN:RANK, for example out/first/ranking.csv:17")])
     saved = SavedRun.open(folder)
-    space, candidate = saved.space.on(saved.cluster(int(rank))), saved.candidate(int(rank))
-    projection = Projector(space.job, memory_margin=space.search.memory_margin).project(candidate)
-    return space, _figures(space, projection, candidate)
+    return _Projected.of(saved.space.on(saved.cluster(int(rank))), saved.candidate(int(rank)))
 
 
 def _must_have(**options: str | int) -> None:

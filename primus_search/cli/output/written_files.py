@@ -18,8 +18,8 @@ def must_be_folder(path: Path, flag: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def write(path: Path, text: str, flag: str) -> None:
-    """Write a text file. Raises `InputError` at `flag` with the reason where that is impossible."""
+def write(path: Path, content: str | bytes, flag: str) -> None:
+    """Write a file. Raises `InputError` at `flag` with the reason where that is impossible."""
     with writing(f"{flag} {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
