@@ -50,7 +50,7 @@ def project(
     found = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
     space, figures = found.space, found.figures
     if trace is not None:
-        from primus_search.report.trace import trace_bytes
+        from primus_search.report.step_trace import trace_bytes
 
         write(trace, trace_bytes(space.job, found.one, found.projection, packed=trace.suffix == ".gz"), "--trace")
     if as_json:
