@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from primus_search.base.guards.interrupts import restore
+from primus_search.base.guards import interrupts
 
 Result = TypeVar("Result")
 
@@ -48,9 +48,15 @@ def spread(function: Callable[[Any], Result], items: Sequence[Any], *, at_least:
         return [function(item) for item in items]
     _work = (function, items)
     try:
-        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), initializer=restore) as pool:
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
             chunk = max(len(items) // (workers * CHUNKS_PER_WORKER), 1)
-            return list(pool.map(_call, range(len(items)), chunksize=chunk))
+            starts = range(0, len(items), chunk)
+            calls = [pool.submit(_call, range(start, min(start + chunk, len(items)))) for start in starts]
+            try:
+                return [result for some in interrupts.results(calls) for result in some]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
     except BrokenProcessPool:  # a worker was killed, by want of memory for one: what it does can be done here
         return [function(item) for item in items]
     finally:
@@ -77,7 +83,7 @@ def control_group_values(name: str) -> list[str]:
         return []
 
 
-def _call(i: int) -> Any:
+def _call(numbers: range) -> list[Any]:
     assert _work is not None
     function, items = _work
-    return function(items[i])
+    return [function(items[i]) for i in numbers]

@@ -7,8 +7,12 @@ returns an exit code through the type of the error it meets (`errors.PrimusSearc
 import atexit
 import errno
 import gc
+import os
+import platform
 import sys
+import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,7 +20,7 @@ from typer.core import TyperGroup
 
 from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, printable
-from primus_search.base.guards.interrupts import Interrupted, install
+from primus_search.base.guards import interrupts
 from primus_search.cli.output import standard_streams
 
 COMMANDS: dict[str, str] = {
@@ -45,6 +49,10 @@ COMMANDS: dict[str, str] = {
 EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}
 """Libraries that a search can do without, and how to get them."""
 
+
+FAULT = 70
+"""Exit code after an error that no message is made for (EX_SOFTWARE of sysexits.h)."""
+SHOW_TRACEBACK = "PRIMUS_SEARCH_TRACEBACK"
 
 SELDOM = 100_000
 """Objects between collections of garbage: at 700, imports alone make a first ranking 5 % longer, at 20,000 3 %."""
@@ -95,34 +103,64 @@ def main() -> None:
     gc.set_threshold(SELDOM)
     atexit.register(gc.freeze)  # the collections at exit would walk a million objects: 8 % of a first ranking
     standard_streams.prepare()
-    install()
+    interrupts.install()
+    code = _exit_code()
+    signal = interrupts.finish()
+    if signal:
+        typer.echo(f"primus-search: {interrupts.Interrupted(signal)}", err=True)
+    sys.exit(128 + signal if signal else code)
+
+
+def _exit_code() -> int:
+    """The exit code of the command; what went wrong is printed."""
     try:
         try:
+            interrupts.check()
             app()
         finally:
             sys.stdout.flush()
-    except Interrupted as stop:
-        typer.echo(f"primus-search: {stop}", err=True)
-        sys.exit(stop.exit_code)
+    except interrupts.Interrupted as stop:
+        return 128 + stop.number
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except PrimusSearchError as error:
         typer.echo(str(error), err=True)
-        sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        typer.echo(f"this needs {error.name}, which is not installed: {EXTRAS[error.name]}", err=True)
-        sys.exit(InputError.exit_code)
+        return error.exit_code
     except BrokenPipeError:
         standard_streams.discard()  # the reader of the pipe (head, less) is gone
-        sys.exit(141)
-    except OSError as error:
-        what = unusable(error)
-        if not what:
-            raise
+        return 141
+    except Exception as error:
+        return _unexpected(error)
+    return 0
+
+
+def _unexpected(error: Exception) -> int:
+    """The exit code after an error without a message of its own: a missing library or file, else a fault to report."""
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        typer.echo(f"this needs {error.name}, which is not installed: {EXTRAS[error.name]}", err=True)
+        return InputError.exit_code
+    if isinstance(error, OSError) and (what := unusable(error)):
         if error.filename is None:
             standard_streams.discard()
         typer.echo(what, err=True)
-        sys.exit(1 if error.filename is None else 2)
+        return 1 if error.filename is None else InputError.exit_code
+    typer.echo(fault(error), err=True)
+    if os.environ.get(SHOW_TRACEBACK):
+        traceback.print_exception(error)
+    return FAULT
+
+
+def fault(error: Exception) -> str:
+    """What is printed about an error that should have been a message."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "primus_search" in frame.filename]
+    path = " < ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(frames[-5:]))
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    return printable(
+        f"primus-search: {type(error).__name__}: {first}\n"
+        "This is a fault of primus-search, or a damaged file that it should have refused by name. Please report it with"
+        f" the command and this line:\n  {__version__}, Python {platform.python_version()}: {path}\n"
+        f"{SHOW_TRACEBACK}=1 prints the traceback."
+    )
 
 
 def unusable(error: OSError) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -80,7 +81,9 @@ def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
 
     folder = out / SEARCH
     if not (folder / "run.json").is_file():
-        search(load_space(space, overrides=[*overrides, '--bench benchmark.device="off"']), out=folder)
+        found = search(load_space(space, overrides=[*overrides, '--bench benchmark.device="off"']), out=folder)
+        if found.interrupted_by:
+            raise Interrupted(found.interrupted_by)
     return SavedRun.open(folder)
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from primus_search.base.guards.interrupts import Interrupted
+from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
@@ -117,7 +117,7 @@ def _planned(
         with open_engine(funnel, options.engine, workers, options.ray_address) as engine:
             rows = task_rows(funnel, engine.workers)
             journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
-            tasks = plan_tasks(funnel, journal.task_rows if journal else rows, promising.result())
+            tasks = plan_tasks(funnel, journal.task_rows if journal else rows, results([promising])[0])
             if options.folder and journal:
                 options.folder.refuse_untrue(journal, funnel, tasks)
             aside.shutdown()  # an engine may fork, which a second thread would not survive

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.base.cores import available_cores
+from primus_search.base.guards import interrupts
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.schedule import order_for
 from primus_search.space import Enumerator, Space
@@ -43,8 +44,8 @@ def compile_kernels(space: Space, say: Say) -> None:
     processes = [fork.Process(target=_quietly, args=(part, funnel), daemon=True) for part in PARTS]
     for process in processes:
         process.start()
-    for process in processes:
-        process.join()
+    while at_work := [process.sentinel for process in processes if process.is_alive()]:
+        interrupts.wait(at_work)
     say(f"kernels compiled in {time.perf_counter() - began:.0f} s")
 
 

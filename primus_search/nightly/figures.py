@@ -5,6 +5,7 @@ from typing import Any
 
 from primus_search.analysis.labels import short
 from primus_search.base.errors import InputError, NothingFits
+from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
 from primus_search.exploration import ClusterResult, Options, RankingTable, SearchResult, run_search
 from primus_search.space import Space
@@ -67,6 +68,8 @@ def figures_of(space: Space) -> tuple[ClusterFigures, ...]:
     except (NothingFits, InputError) as error:
         # Tonight's answer may be that nothing is legal or fits any more: a figure to compare, not an end of the night.
         return tuple(_nothing(space, number, str(error)) for number in range(len(space.clusters)))
+    if result.interrupted_by:
+        raise Interrupted(result.interrupted_by)
     return tuple(_figures(result, found) for found in result.clusters)
 
 

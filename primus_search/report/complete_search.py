@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from primus_search.base.guards.interrupts import Interrupted
 from primus_search.declare.snapshot import INDEX
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
@@ -54,13 +55,18 @@ def search(
             result = run_search(space, replace(options, folder=folder, progress=tick))
         try:
             files = {"load": load_benchmark, "save": save_benchmark}
-            result = _with_own_runs(revalidated(result, **files, ray_address=options.ray_address))
+            if not result.interrupted_by:
+                result = revalidated(result, **files, ray_address=options.ray_address)
+            result = _with_own_runs(result)
             if baseline is not None:
                 from primus_search.analysis.own_configuration import baseline_of
 
                 result = replace(result, baseline=baseline_of(result, baseline))
             if on_result is not None:
                 on_result(result)
+        except (KeyboardInterrupt, Interrupted):
+            result = replace(result, notes=(*result.notes, "interrupted before the best rows were re-validated"))
+            raise
         finally:
             if folder is not None:
                 folder.write(result, token_budget=token_budget)

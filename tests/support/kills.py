@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from primus_search.exploration.run_folder.journal import MAGIC
 
 TASK_ROWS = KEEP = 500
 MARK = "KILL_TEST_MARK"
+HOLD, IGNORES = "KILL_TEST_HOLD", "KILL_TEST_NOHUP"
 PATIENCE_S = 600.0
 POLL_S = 0.01
 RAY_WORKER = b"ray::Worker"
@@ -36,14 +37,33 @@ LATER_S = 0.2
 
 # The command with small tasks; workers are forked from it, and Ray's get their range with each task.
 COMMAND = f"""
-import sys
+import os, signal, sys
+from pathlib import Path
+if not os.environ.get("{IGNORES}"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+from primus_search.base.guards import interrupts
+interrupts.install()
 from primus_search.exploration.exhaustive import evaluate, task_plan
+from primus_search.exploration.run_folder.journal import Journal
 for module in (evaluate, task_plan):
     module.CHUNK_ROWS = {TASK_ROWS}
 task_plan.MAX_TASK_ROWS = task_plan.LEAST_TASK_ROWS = {TASK_ROWS}
+if os.environ.get("{HOLD}"):
+    number, held = os.environ["{HOLD}"].split(" ", 1)
+    records, add = [], Journal.add
+    def hold(self, task, findings):
+        add(self, task, findings)
+        records.append(task)
+        if len(records) == int(number):
+            Path(held).touch()
+            while Path(held).exists():
+                interrupts.wait(timeout_s=0.02)
+    Journal.add = hold
 from primus_search.cli import main
 main()
 """
+"""Options by environment: `HOLD` is a number of tasks and a file. The run that has recorded so many makes the file and
+goes on when it is gone or a signal came."""
 
 SPACE = {
     "name": "killed",
@@ -74,15 +94,23 @@ class Run:
     options: tuple[str, ...] = ()
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def start(self, *more: str) -> subprocess.Popen[bytes]:
+    def start(self, *more: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """The command, started."""
         arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", str(KEEP), *self.options, *more]
         return subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
-            env=os.environ | {MARK: self.mark},
+            env=os.environ | {MARK: self.mark} | dict(environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+
+    def held(self, num_tasks: int, *more: str, environment: Mapping[str, str] | None = None) -> "Held":
+        """The command, started, as it stands still with so many tasks on record."""
+        file = self.folder.with_name(f"{self.folder.name}.held")
+        process = self.start(*more, environment={HOLD: f"{num_tasks} {file}"} | dict(environment or {}))
+        wait_for(lambda: file.exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[1].decode()
+        return Held(process, file)
 
     def finish(self, *more: str) -> None:
         """The command, to its end."""
@@ -114,6 +142,20 @@ class Run:
             left = {number: _words(number, "cmdline").replace(b"\0", b" ")[:100] for number in self.processes()}
             assert time.monotonic() < deadline, f"orphans: {left}"
             time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that stands still as long as the file is there."""
+
+    process: subprocess.Popen[bytes]
+    file: Path
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code and standard error, let go."""
+        self.file.unlink(missing_ok=True)
+        _, text = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, text.decode()
 
 
 def write_space(folder: Path) -> Path:

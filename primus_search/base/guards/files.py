@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.interrupts import check
 
 MAX_PATH = 4096
 MAX_TABLE_BYTES = 256 * 1024 * 1024
@@ -38,6 +39,7 @@ def opened(path: Path, *, name: str = "") -> IO[bytes]:
     Raises InputError, with `name` (default: the path) as its place, for a missing file, a folder, a device, a FIFO or a
     socket, and for a file that cannot be read.
     """
+    check()
     where = name or str(path)
     try:
         # Without O_NONBLOCK opening a FIFO waits for a writer.
@@ -95,6 +97,7 @@ def read_text(path: Path, *, most: int, name: str = "", encoding: str = "utf-8")
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """A file with this content, whole or as it was; its folder is made. Raises OSError."""
+    check()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -125,6 +128,7 @@ def expanded(text: str, *, where: str = "") -> Path:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A file beside `path` to write; it takes its place as the block ends, else `path` stays as it was."""
+    check()
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
         yield temporary

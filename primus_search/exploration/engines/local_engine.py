@@ -14,11 +14,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from primus_search.base.guards.interrupts import restore
+from primus_search.base.guards import interrupts
 from primus_search.exploration.engines.task_assignment import TaskAssignment, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
@@ -61,8 +61,11 @@ class InProcess:
         self._funnel = funnel
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
-        evaluate = self._funnel.evaluate
-        return ((task, evaluate(task, cut_of(task.cluster))) for task in tasks if not is_spent())
+        for task in tasks:
+            interrupts.check()
+            if is_spent():
+                return
+            yield task, self._funnel.evaluate(task, cut_of(task.cluster))
 
     def close(self) -> None:
         """Nothing to release."""
@@ -96,7 +99,7 @@ class Processes:
             busy = [worker for worker in self._pool if worker.tasks]
             if not busy:
                 return
-            ready = wait([worker.pipe for worker in busy])
+            ready = interrupts.wait([worker.pipe for worker in busy])
             for worker in [worker for worker in busy if worker.pipe in ready]:
                 try:
                     task, findings = worker.receive()
@@ -141,7 +144,7 @@ class _Worker:
 
     def end(self) -> None:
         """Tasks have no effect but their answer, so a worker may be ended at any time."""
-        self._process.terminate()
+        self._process.kill()
         self._process.join()
         self.pipe.close()
 
@@ -152,8 +155,6 @@ def _serve(funnel: Funnel, pipe: "Connection[Any, Any]", driver: int) -> None:
     They are taken off the pipe at once, so that neither end ever waits for the other to read.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers itself
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    restore()
     tasks = SimpleQueue[tuple[Task, Cut]]()
     threading.Thread(target=_take, args=(pipe, tasks), daemon=True).start()
     threading.Thread(target=_end_with, args=(driver,), daemon=True).start()

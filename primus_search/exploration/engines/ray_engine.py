@@ -32,6 +32,7 @@ from ray.exceptions import (
 import primus_search
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards import interrupts
 from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
 from primus_search.exploration.engines.ray_reaper import Guardian, environment
 from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, WorkerLost, most_in_flight
@@ -43,6 +44,8 @@ from primus_search.space import Space
 LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, WorkerCrashedError)
 OBJECT_STORE_BYTES = 256 * 1024**2  # summaries are small; the default would take a third of the machine
 RESCAN_S = 5.0
+LOOK_S = 0.2
+"""Longest wait for an answer before signals are looked at: Ray's own wait returns for none."""
 CONNECT_S = 5.0
 TOKEN_BYTES = 32
 HTTP2_PREFACE, EMPTY_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"
@@ -126,7 +129,8 @@ class RayCluster:
     def _ready(self) -> "list[_Lane]":
         """Workers with an answer, as soon as there is one; none when none comes for a while."""
         waited_for = {lane.next_answer: lane for lane in self._pool if lane.next_answer is not None}
-        ready, _ = ray.wait(list(waited_for), num_returns=1, timeout=RESCAN_S)
+        interrupts.check()
+        ready, _ = ray.wait(list(waited_for), num_returns=1, timeout=LOOK_S)
         return [waited_for[reference] for reference in ready]
 
     def _replace(self, lane: "_Lane", assignment: TaskAssignment, error: Exception) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from primus_search.base.guards.interrupts import Interrupted, signal_of
+from primus_search.base.guards.interrupts import Interrupted, check, signal_of
 from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
@@ -95,6 +95,7 @@ def run_sampler(
     most = min(budget.candidates, run.legal)
     try:
         while run.evaluations < most and stale < STALE:
+            check()
             if budget.seconds and time.monotonic() - started >= budget.seconds:
                 notes.append("the budget of seconds ran out: these are the best candidates found so far")
                 break

@@ -23,6 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.guards import interrupts
 from primus_search.base.guards.files import replacing
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -76,9 +77,8 @@ def isolated(
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))} | (environment or {}),
             )
         try:
-            child.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            return ProcessOutcome(verdict=ProcessVerdict.HANG, cause=f"no result within {limit_s:.0f} s")
+            if not interrupts.has_ended(child, limit_s):
+                return ProcessOutcome(verdict=ProcessVerdict.HANG, cause=f"no result within {limit_s:.0f} s")
         finally:
             _end_group(child)
         return _outcome(child.returncode, result, errors.read_text(encoding="utf-8", errors="replace"))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from primus_search.base.guards import interrupts
 from primus_search.measure.device.device_info import CPU, CUDA, LARGEST_MMAP_THRESHOLD
 from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict, isolated
 
@@ -39,7 +40,7 @@ def run_ranks(function: str, payload: dict[str, Any], *, ranks: int, limit_s: fl
             job = payload | {"rank": rank, "ranks": ranks, "meeting": meeting}
             return isolated(function, job, limit_s=limit_s, environment=CPU_ENVIRONMENT)
 
-        return list(pool.map(run, range(ranks)))
+        return interrupts.results([pool.submit(run, rank) for rank in range(ranks)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

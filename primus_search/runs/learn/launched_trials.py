@@ -22,6 +22,7 @@ from typing import Any, get_args
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
+from primus_search.base.guards.interrupts import check
 from primus_search.runs.learn.log_lines import lines
 from primus_search.runs.learn.logged_run import measurement_of
 from primus_search.runs.learn.reading import Death, LogReading
@@ -170,6 +171,7 @@ def _waited(folder: Path, parts: Sequence[str], limits: Limits, stop: Event) -> 
         while process.poll() is None and verdict is None:
             if stop.wait(LOOK_S):
                 raise Stopped
+            check()
             now, written = time.monotonic(), _size(folder)
             grown, size = (now, written) if written != size else (grown, size)
             if now - begin > limits.seconds:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.interrupts import results
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.runs.learn.launched_trials import (
@@ -151,7 +152,7 @@ def _together(calls: Sequence[Callable[[], Outcome]], stop: Event) -> list[Outco
     with ThreadPoolExecutor(len(calls)) as pool:
         running = [pool.submit(call) for call in calls]
         try:
-            return [one.result() for one in running]
+            return results(running)
         except BaseException:
             stop.set()
             raise
