@@ -41,6 +41,9 @@ def project(
     trace: Annotated[
         Path | None, typer.Option(help="Write the step as a Chrome/Perfetto trace: .json or .json.gz.")
     ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="A trace of one step: Kineto JSON (.gz), nsys SQLite or rocprof CSV.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Project one candidate: its memory tree and its step, part by part.
@@ -53,6 +56,11 @@ def project(
         from primus_search.report.step_trace import trace_bytes
 
         write(trace, trace_bytes(space.job, found.one, found.projection, packed=trace.suffix == ".gz"), "--trace")
+    if against is not None:
+        from primus_search.analysis.traced_step import side_by_side
+        from primus_search.runs.device_trace import read_trace
+
+        figures["trace"] = side_by_side(space.job, found.one, found.projection, read_trace(against))
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:
@@ -244,6 +252,8 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     for note in filter(None, [*figures["notes"], figures["measured_kernels"]]):
         typer.echo(textwrap.fill(note, 80, initial_indent="  ", subsequent_indent="  "))
     _tree("step", figures["step"], "total_s", 1e3, "ms")
+    if "trace" in figures:
+        _print_trace(figures["trace"])
     _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
     if left:
         typer.echo("\nset in the file and not modelled")
@@ -259,3 +269,16 @@ def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: 
         if abs(value) > ROUNDING * parts[total] or name == total:
             label = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
             typer.echo(f"  {label:<24}{value * factor:>12,.2f} {unit}{value / parts[total]:>9.1%}")
+
+
+def _print_trace(trace: dict[str, Any]) -> None:
+    """The projected step beside the traced one, part by part."""
+    projected, traced = trace["projected"], trace["traced"]
+    typer.echo(f"\n{'step by kernels':<26}{'projected':>12}{'traced':>15}")
+    for name, seconds in traced.items():
+        label = {"gemm_s": "GEMM"}.get(name, name.removesuffix("_s"))
+        off = f"{projected[name] / seconds - 1:>+9.0%}" if seconds > 0.0 else ""
+        typer.echo(f"  {label:<24}{1e3 * projected[name]:>9,.1f} ms{1e3 * seconds:>12,.1f} ms{off}")
+    typer.echo(
+        f"  traced: mean of {trace['steps']} steps, {1e3 * trace['hidden_exchange_s']:,.1f} ms of exchange hidden"
+    )

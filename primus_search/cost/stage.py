@@ -105,7 +105,7 @@ def pieces(
         number, first = pricing.numbered(c.key_columns(pricing.reads(piece)))
         distinct_rows = c.take(first)
         work = tally(
-            _operations(job, piece, distinct_rows),
+            piece_operations(job, piece, distinct_rows),
             acc=job.accelerator,
             stack=job.stack,
             rows=len(first),
@@ -189,7 +189,7 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
     )
 
 
-def _operations(job: Job, piece: int, c: Candidates) -> list[Operation]:
+def piece_operations(job: Job, piece: int, c: Candidates) -> list[Operation]:
     """Kernels of a piece, collectives and launches apart."""
     end = piece - len(job.model.kinds)
     if end < 0:

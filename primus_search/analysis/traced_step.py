@@ -1,0 +1,85 @@
+"""A projected step by what the device does, beside the step that a profiler saw."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from primus_search.cost.breakdown import busiest_rank, stages_of
+from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation, Pass, tally
+from primus_search.cost.projection import Projection
+from primus_search.cost.stage import piece_operations
+from primus_search.runs.device_trace import TracedStep
+from primus_search.values.candidates import Candidates
+from primus_search.values.job import Job
+
+EXCHANGE = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "gradient_comm")
+IDLE = ("bubble", "launch", "overhead", "stragglers")
+"""Parts of a projected step in which the device exchanges with others or waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """Seconds of one step of one device; they add up to it."""
+
+    gemm_s: float
+    attention_s: float
+    exchange_s: float
+    other_s: float
+    idle_s: float
+
+    @property
+    def total_s(self) -> float:
+        return float(sum(self.__getattribute__(f.name) for f in fields(self)))
+
+    @classmethod
+    def traced(cls, step: TracedStep) -> "StepParts":
+        """What a profiler saw."""
+        return cls(gemm_s=step.gemm_s, attention_s=step.attention_s, exchange_s=step.exchange_s, other_s=step.other_s,
+                   idle_s=step.idle_s)  # fmt: skip
+
+    @classmethod
+    def projected(cls, job: Job, one: Candidates, projection: Projection) -> "StepParts":
+        """Of the pipeline rank with most work; recomputed kernels count as what they repeat."""
+        ran, step = _passes(job, one, int(projection.microbatches[0])), projection.step
+        exchange = sum(float(step.__getattribute__(name)[0]) for name in EXCHANGE)
+        idle = sum(float(step.__getattribute__(name)[0]) for name in IDLE)
+        forward_s = ran["all"][Pass.FORWARD]
+        again = min(1.0, float(step.recompute[0]) / forward_s) if forward_s > 0.0 else 0.0
+        gemm, attention = (sum(ran[name]) + again * ran[name][Pass.FORWARD] for name in ("gemm", "attention"))
+        other = float(step.total[0]) - gemm - attention - exchange - idle
+        return cls(gemm_s=gemm, attention_s=attention, exchange_s=exchange, other_s=other, idle_s=idle)
+
+
+def _passes(job: Job, one: Candidates, microbatches: int) -> dict[str, list[float]]:
+    """Seconds of products, of attention's core and of all kernels of the busiest rank, each by pass."""
+    stages = stages_of(job, one)
+    mine = stages.counts[stages.rank == busiest_rank(stages, one)].sum(axis=0) * microbatches
+    found = {name: [0.0] * len(Pass) for name in ("gemm", "attention", "all")}
+    for piece in np.flatnonzero(mine).tolist():
+        operations = piece_operations(job, piece, one)
+        chosen: dict[str, list[Operation]] = {
+            "gemm": [o for o in operations if isinstance(o, LinearOp | GroupedLinear)],
+            "attention": [o for o in operations if isinstance(o, Call) and o.module is Module.CORE],
+            "all": operations,
+        }
+        for name, some in chosen.items():
+            seconds = _seconds(job, one, some)
+            found[name] = [before + mine[piece] * s for before, s in zip(found[name], seconds, strict=True)]
+    return found
+
+
+def _seconds(job: Job, one: Candidates, operations: list[Operation]) -> list[float]:
+    """Of each pass of a piece."""
+    work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=one.state_format)
+    return [float(work.pass_s(which)[0]) for which in Pass]
+
+
+def side_by_side(job: Job, one: Candidates, projection: Projection, step: TracedStep) -> dict[str, Any]:
+    """Both steps by part, for JSON: `{"projected": {...}, "traced": {...}, "steps", "hidden_exchange_s", "ran_on"}`."""
+    parts = {"projected": StepParts.projected(job, one, projection), "traced": StepParts.traced(step)}
+    found: dict[str, Any] = {
+        name: {f.name: part.__getattribute__(f.name) for f in fields(part)} | {"total_s": part.total_s}
+        for name, part in parts.items()
+    }
+    return found | {"steps": step.steps, "hidden_exchange_s": step.hidden_exchange_s, "ran_on": step.ran_on}

@@ -1,0 +1,258 @@
+"""Seconds of one step by what the device did, from a trace: Kineto (JSON), nsys (SQLite), rocprof (CSV).
+
+    torch.profiler: export_chrome_trace("step.json.gz")    nsys export --type sqlite    rocprofv3 --kernel-trace -f csv
+
+Every moment of the step counts once: as attention where an attention kernel runs, else as GEMM, else as another kernel,
+else as an exchange between devices, else as idle. So parts add up to the step, and exchange is what nothing hides.
+A trace without kernels of a device is read by its operators: training on a CPU.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import opened, read_bytes
+from primus_search.values.candidates import Floats
+
+LIMIT = 1 << 29
+"""Most bytes that are read of a trace, and most it may unpack to: 512 MiB are about two million kernels."""
+
+NS_PER_S, US_PER_S = 1e9, 1e6
+
+
+class Kind(IntEnum):
+    """What runs; of several at a moment the first one counts."""
+
+    ATTENTION = 0
+    GEMM = 1
+    OTHER = 2
+    EXCHANGE = 3
+
+
+PATTERNS = (
+    (Kind.EXCHANGE, r"nccl|rccl|c10d::|gloo:|all_?gather|all_?reduce|reduce_?scatter|all_?to_?all|sendrecv|deep_?ep|"
+                    r"hybrid_?ep|nvshmem|rocshmem|userbuffers"),
+    (Kind.ATTENTION, r"flash|fmha|sdpa|scaled_dot_product|attn|attention|mha_"),
+    (Kind.GEMM, r"gemm|nvjet|cublas|cutlass|cijk_|xmma|wgrad|dgrad|splitk|hipblaslt|"
+                r"^aten::_?(mm|addmm|bmm|baddbmm|scaled_mm|grouped_mm)$"),
+)  # fmt: skip
+"""Names of kernels by kind, the first that fits: NCCL and RCCL; flash-attention, cuDNN, CK and AITER; cuBLAS, CUTLASS,
+hipBLASLt (Tensile's Cijk_) and torch's own products. Everything else is another kernel."""
+
+_FINDERS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in PATTERNS)
+
+DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
+STEP = "ProfilerStep#"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """Seconds of one step of one device, the mean of `steps`.
+
+    hidden_exchange_s  exchange beside other kernels, which is part of theirs       ran_on  device | cpu
+    """
+
+    attention_s: float
+    gemm_s: float
+    other_s: float
+    exchange_s: float
+    idle_s: float
+    hidden_exchange_s: float
+    steps: int
+    ran_on: str
+
+    @property
+    def total_s(self) -> float:
+        return self.attention_s + self.gemm_s + self.other_s + self.exchange_s + self.idle_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Intervals:
+    """What ran from when to when, in seconds; `window`: begin and end of all steps where the trace says so."""
+
+    kind: np.ndarray
+    start: Floats
+    end: Floats
+    window: tuple[float, float] | None = None
+    steps: int = 1
+    ran_on: str = "device"
+
+
+def read_trace(path: Path) -> TracedStep:
+    """The step of a trace. Raises `InputError` for a file that is none, is damaged or holds no kernels."""
+    with opened(path) as file:
+        head = file.read(16)
+    if head.startswith(b"SQLite format 3"):
+        return _step(_of_nsys(path), path)
+    content = read_bytes(path, most=LIMIT)
+    if head.startswith(b"\x1f\x8b"):
+        content = _unpacked(content, path)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise _refuse(path, f"is not UTF-8 text (byte {error.start})") from None
+    is_json = text.lstrip()[:1] in ("{", "[")
+    return _step(_of_kineto(text, path) if is_json else _of_rocprof(text, path), path)
+
+
+def _refuse(path: Path, what: str) -> InputError:
+    return InputError([Problem(str(path), what)])
+
+
+def _unpacked(packed: bytes, path: Path) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        content = unpacker.decompress(packed, LIMIT + 1)
+    except zlib.error as error:
+        raise _refuse(path, f"is a damaged gzip file: {error}") from None
+    if len(content) > LIMIT:
+        raise _refuse(path, f"unpacks to more than {LIMIT:,} bytes, the most that is read of a trace")
+    if not unpacker.eof:
+        raise _refuse(path, "is a gzip file that ends too early; the profiler may have been killed")
+    return content
+
+
+def kind_of(name: str) -> Kind:
+    """What a kernel or an operator of that name is."""
+    return next((kind for kind, finder in _FINDERS if finder.search(name)), Kind.OTHER)
+
+
+def _intervals(rows: Sequence[tuple[str, float, float]], **facts: Any) -> _Intervals:
+    kinds = {name: int(kind_of(name)) for name in {name for name, _, _ in rows}}
+    return _Intervals(
+        kind=np.array([kinds[name] for name, _, _ in rows], dtype=np.int64),
+        start=np.array([start for _, start, _ in rows], dtype=np.float64),
+        end=np.array([end for _, _, end in rows], dtype=np.float64),
+        **facts,
+    )
+
+
+def _step(found: _Intervals, path: Path) -> TracedStep:
+    if not len(found.kind):
+        raise _refuse(path, "holds no kernels and no operators; profile with CUDA or CPU activities")
+    low, high = found.window or (float(found.start.min()), float(found.end.max()))
+    start, end = np.clip(found.start, low, high), np.clip(found.end, low, high)
+    covered, before = [], 0.0
+    for kind in Kind:
+        busy = _union_s(start[found.kind <= kind], end[found.kind <= kind])
+        covered.append((busy - before) / found.steps)
+        before = busy
+    exchange = found.kind == Kind.EXCHANGE
+    return TracedStep(
+        attention_s=covered[Kind.ATTENTION],
+        gemm_s=covered[Kind.GEMM],
+        other_s=covered[Kind.OTHER],
+        exchange_s=covered[Kind.EXCHANGE],
+        idle_s=(high - low - before) / found.steps,
+        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / found.steps - covered[Kind.EXCHANGE],
+        steps=found.steps,
+        ran_on=found.ran_on,
+    )
+
+
+def _union_s(start: Floats, end: Floats) -> float:
+    """Time that at least one interval covers."""
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    start, reached = start[order], np.maximum.accumulate(end[order])
+    gaps = np.maximum(0.0, start[1:] - reached[:-1]).sum()
+    return float(reached[-1] - start[0] - gaps)
+
+
+# --- Kineto ----------------------------------------------------------------------------------------------------------
+
+
+def _of_kineto(text: str, path: Path) -> _Intervals:
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refuse(path, f"is no complete JSON ({str(error)[:100]}); the profiler may have been killed") from None
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise _refuse(path, "has no list of traceEvents; export it with torch.profiler's export_chrome_trace")
+    complete = [one for one in events if isinstance(one, dict) and one.get("ph") == "X"]
+    on_device = [one for one in complete if str(one.get("cat", "")).lower() in DEVICE_CATEGORIES]
+    rows = list(_rows(on_device, path)) or list(_rows([o for o in complete if o.get("cat") == "cpu_op"], path))
+    marks = [one for one in complete if str(one.get("name", "")).startswith(STEP)]
+    of_device = [one for one in marks if one.get("cat") == "gpu_user_annotation"]
+    steps = len({str(one["name"]) for one in marks}) or 1
+    spans = list(_rows(of_device if on_device else marks, path))
+    window = (min(low for _, low, _ in spans), max(high for _, _, high in spans)) if spans else None
+    return _intervals(rows, window=window, steps=steps, ran_on="device" if on_device else "cpu")
+
+
+def _rows(events: Sequence[Mapping[str, Any]], path: Path) -> Iterator[tuple[str, float, float]]:
+    """Name, begin and end in seconds of events that last."""
+    for one in events:
+        yield _row(str(one.get("name", "")), one.get("ts"), one.get("dur"), US_PER_S, path)
+
+
+def _row(name: str, begin: Any, lasts: Any, per_s: float, path: Path) -> tuple[str, float, float]:
+    try:
+        start, duration = float(begin) / per_s, float(lasts) / per_s
+    except (TypeError, ValueError):
+        start = duration = math.nan
+    if not (math.isfinite(start) and math.isfinite(duration) and duration >= 0.0):
+        raise _refuse(path, f"{name[:80]!r} has no time: {begin!r} for {lasts!r}"[:200])
+    return name, start, start + duration
+
+
+# --- nsys and rocprof ------------------------------------------------------------------------------------------------
+
+NSYS = """
+SELECT s.value, k.start, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
+WHERE k.deviceId = (SELECT min(deviceId) FROM CUPTI_ACTIVITY_KIND_KERNEL)
+"""
+
+
+def _of_nsys(path: Path) -> _Intervals:
+    """Kernels of the first device of an nsys export."""
+    if path.stat().st_size > LIMIT:
+        raise _refuse(path, f"has more than {LIMIT:,} bytes, the most that is read of such a file")
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            found = database.execute(NSYS).fetchall()
+    except sqlite3.Error as error:
+        raise _refuse(path, f"is no export of nsys with kernels: {error}") from None
+    return _intervals([_row(str(name), start, lasts, NS_PER_S, path) for name, start, lasts in found])
+
+
+ROCPROF = (
+    ("Kernel_Name", "Start_Timestamp", "End_Timestamp", "Agent_Id"),
+    ("KernelName", "BeginNs", "EndNs", "gpu-id"),
+)
+"""Columns of rocprofv3 (kernel_trace.csv) and of rocprof (results.csv): name, begin and end in ns, device."""
+
+
+def _of_rocprof(text: str, path: Path) -> _Intervals:
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns = next((names for names in ROCPROF if set(names[:3]) <= set(reader.fieldnames or ())), None)
+        lines = list(reader) if columns else []
+    except csv.Error as error:
+        raise _refuse(path, f"is no table: {error}") from None
+    if columns is None:
+        raise _refuse(path, "is no trace: neither JSON of Kineto, SQLite of nsys nor kernels of rocprof as CSV")
+    name, begin, end, device = columns
+    first = min((str(line.get(device) or "") for line in lines), default="")
+    mine = [line for line in lines if str(line.get(device) or "") == first]
+    rows = []
+    for line in mine:
+        _, start, _ = _row(str(line[name]), line[begin], 0.0, NS_PER_S, path)
+        _, stop, _ = _row(str(line[name]), line[end], 0.0, NS_PER_S, path)
+        rows.append(_row(str(line[name]), start, stop - start, 1.0, path))
+    return _intervals(rows)
