@@ -33,7 +33,7 @@ LIMIT = 1 << 29
 NS_PER_S, US_PER_S = 1e9, 1e6
 
 
-class KernelKind(IntEnum):
+class DeviceWork(IntEnum):
     """What runs; of several at a moment the first one counts."""
 
     ATTENTION = 0
@@ -42,17 +42,17 @@ class KernelKind(IntEnum):
     EXCHANGE = 3
 
 
-PATTERNS = (
-    (KernelKind.EXCHANGE, r"nccl|rccl|c10d::|gloo:|all_?gather|all_?reduce|reduce_?scatter|all_?to_?all|sendrecv|deep_?ep|"
-                    r"hybrid_?ep|nvshmem|rocshmem|userbuffers"),
-    (KernelKind.ATTENTION, r"flash|fmha|sdpa|scaled_dot_product|attn|attention|mha_"),
-    (KernelKind.GEMM, r"gemm|nvjet|cublas|cutlass|cijk_|xmma|wgrad|dgrad|splitk|hipblaslt|"
-                r"^aten::_?(mm|addmm|bmm|baddbmm|scaled_mm|grouped_mm)$"),
-)  # fmt: skip
+PATTERNS = {
+    DeviceWork.EXCHANGE: r"nccl|rccl|c10d::|gloo:|all_?gather|all_?reduce|reduce_?scatter|all_?to_?all|sendrecv|"
+    r"deep_?ep|hybrid_?ep|nvshmem|rocshmem|userbuffers",
+    DeviceWork.ATTENTION: r"flash|fmha|sdpa|scaled_dot_product|attn|attention|mha_",
+    DeviceWork.GEMM: r"gemm|nvjet|cublas|cutlass|cijk_|xmma|wgrad|dgrad|splitk|hipblaslt|"
+    r"^aten::_?(mm|addmm|bmm|baddbmm|scaled_mm|grouped_mm)$",
+}
 """Names of kernels by kind, the first that fits: NCCL and RCCL; flash-attention, cuDNN, CK and AITER; cuBLAS, CUTLASS,
 hipBLASLt (Tensile's Cijk_) and torch's own products. Everything else is another kernel."""
 
-_FINDERS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in PATTERNS)
+_FINDERS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in PATTERNS.items())
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 STEP = "ProfilerStep#"
@@ -125,9 +125,9 @@ def _unpacked(packed: bytes, path: Path) -> bytes:
     return content
 
 
-def kind_of(name: str) -> KernelKind:
+def kind_of(name: str) -> DeviceWork:
     """What a kernel or an operator of that name is."""
-    return next((kind for kind, finder in _FINDERS if finder.search(name)), KernelKind.OTHER)
+    return next((kind for kind, finder in _FINDERS if finder.search(name)), DeviceWork.OTHER)
 
 
 def _intervals(rows: Sequence[tuple[str, float, float]], **facts: Any) -> _Intervals:
@@ -146,18 +146,18 @@ def _step(found: _Intervals, path: Path) -> TracedStep:
     low, high = found.window or (float(found.start.min()), float(found.end.max()))
     start, end = np.clip(found.start, low, high), np.clip(found.end, low, high)
     covered, before = [], 0.0
-    for kind in KernelKind:
+    for kind in DeviceWork:
         busy = _union_s(start[found.kind <= kind], end[found.kind <= kind])
         covered.append((busy - before) / found.steps)
         before = busy
-    exchange = found.kind == KernelKind.EXCHANGE
+    exchange = found.kind == DeviceWork.EXCHANGE
     return TracedStep(
-        attention_s=covered[KernelKind.ATTENTION],
-        gemm_s=covered[KernelKind.GEMM],
-        other_s=covered[KernelKind.OTHER],
-        exchange_s=covered[KernelKind.EXCHANGE],
+        attention_s=covered[DeviceWork.ATTENTION],
+        gemm_s=covered[DeviceWork.GEMM],
+        other_s=covered[DeviceWork.OTHER],
+        exchange_s=covered[DeviceWork.EXCHANGE],
         idle_s=(high - low - before) / found.steps,
-        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / found.steps - covered[KernelKind.EXCHANGE],
+        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / found.steps - covered[DeviceWork.EXCHANGE],
         steps=found.steps,
         ran_on=found.ran_on,
     )

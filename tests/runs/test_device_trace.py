@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.runs import device_trace
-from primus_search.runs.device_trace import KernelKind, kind_of, read_trace
+from primus_search.runs.device_trace import DeviceWork, kind_of, read_trace
 
 KERNELS = [
     # name, begin, microseconds: two streams, the exchange half hidden, a gap of 20 behind it
@@ -90,22 +90,22 @@ def test_steps_that_the_trace_marks_are_averaged_and_wait_until_they_end(tmp_pat
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", KernelKind.GEMM),
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", DeviceWork.GEMM),
         (
             "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8>",
-            KernelKind.GEMM,
+            DeviceWork.GEMM,
         ),
-        ("aten::linear", KernelKind.OTHER),
-        ("aten::addmm", KernelKind.GEMM),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x128x128", KernelKind.ATTENTION),
-        ("void ck_tile::kentry<FmhaFwdKernel<...>>", KernelKind.ATTENTION),
-        ("rcclDevKernel_Generic_1(ncclDevKernelArgsStorage)", KernelKind.EXCHANGE),
-        ("void deep_ep::intranode::dispatch<8, 768, 8192>", KernelKind.EXCHANGE),
-        ("void at::native::reduce_kernel<512, 1>", KernelKind.OTHER),
-        ("multi_tensor_apply_kernel<AdamFunctor>", KernelKind.OTHER),
+        ("aten::linear", DeviceWork.OTHER),
+        ("aten::addmm", DeviceWork.GEMM),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x128x128", DeviceWork.ATTENTION),
+        ("void ck_tile::kentry<FmhaFwdKernel<...>>", DeviceWork.ATTENTION),
+        ("rcclDevKernel_Generic_1(ncclDevKernelArgsStorage)", DeviceWork.EXCHANGE),
+        ("void deep_ep::intranode::dispatch<8, 768, 8192>", DeviceWork.EXCHANGE),
+        ("void at::native::reduce_kernel<512, 1>", DeviceWork.OTHER),
+        ("multi_tensor_apply_kernel<AdamFunctor>", DeviceWork.OTHER),
     ],
 )
-def test_kernels_are_known_by_name(name: str, kind: KernelKind) -> None:
+def test_kernels_are_known_by_name(name: str, kind: DeviceWork) -> None:
     assert kind_of(name) is kind
 
 
