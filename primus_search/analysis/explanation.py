@@ -64,7 +64,7 @@ class Explained:
 
     @cached_property
     def evaluator(self) -> Evaluator:
-        return Evaluator(self.space, self.choice, self.run.traced_shortfall_bytes(self.choice))
+        return self.run.evaluator(self.choice)
 
     @cached_property
     def job(self) -> Job:

@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primus_search.analysis.choices import BEST_FIT, ChoiceRow
-from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import Confidence
 from primus_search.cost.memory import fit_verdict
-from primus_search.exploration.faster_if_memory_saved import FasterIfMemorySaved
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB
 
@@ -51,23 +48,6 @@ def chance(probability: float) -> str:
 def fits(row: Mapping[str, Any]) -> str:
     """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
     return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
-
-
-def if_it_fitted(faster: FasterIfMemorySaved) -> str:
-    """What saving memory would gain, in one sentence: how much of it, for which row, and what saves it."""
-    remedy = (
-        f"{faster.remedy} saves that, at {faster.remedy_change:+.1%}" if faster.remedy else "no one knob saves that"
-    )
-    return (
-        f"{faster.gain:+.1%} with {faster.saving_bytes / GB:.0f} GB less: row {faster.rank} needs "
-        f"{faster.row['memory_bytes'] / GB:.0f} GB ({fits(faster.row)}); {remedy}."
-    )
-
-
-def if_it_runs_out(chosen: Sequence[ChoiceRow]) -> str:
-    """What to start where the first row, AT RISK, runs out of memory, in one sentence."""
-    sure = [f"row {one.rank}, {one.change:+.0%}, FITS" for one in chosen if BEST_FIT in one.roles]
-    return f"Row 1 may run out of memory in its first steps: {sure[0] if sure else 'no row surely fits'}."
 
 
 def rests(sure: Confidence) -> str:

@@ -30,7 +30,7 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     world = found.choice.cluster.world
     trained = read_experiment(path, world).model
     experiment = read_experiment(path, world, space.model)
-    evaluator = Evaluator(replace(space.on(found.choice), constraints=()), found.choice)
+    evaluator = replace(found.evaluator, space=replace(space.on(found.choice), constraints=()))
     own = evaluator.settled(values_of(experiment.candidate))
     broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith("(doubles)"))
     said = OwnConfiguration(

@@ -18,6 +18,8 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.machine.cluster import Cluster
 
+Row = Mapping[str, Any]
+
 HIDDEN = frozenset({"source", "name"})
 """Fields whose change changes no figure."""
 
@@ -65,23 +67,23 @@ class Comparison:
     unexplained: str
 
 
-def compare(a: SavedRun, b: SavedRun) -> Comparison:
-    """Compare two finished runs. Raises `InputError` where one of them cannot be read at all."""
+def compare(a: SavedRun, b: SavedRun, rank_a: int = 1, rank_b: int = 1) -> Comparison:
+    """Compare a row of each of two finished runs. Raises `InputError` where one of them cannot be read at all."""
     inputs = list(_facts(a, b))
     moved: list[MovedFigure] = []
     recorded, unexplained = None, ""
     try:
-        inputs += _spaces(a.space, a.cluster(1), b.space, b.cluster(1))
-        moved, today = _attribution(a, b)
-        recorded = (float(a.ranking[0][RATE]), today)
+        inputs += _spaces(a.space, a.cluster(rank_a), b.space, b.cluster(rank_b))
+        moved, today = _attribution(a, rank_a, b, rank_b)
+        recorded = (float(a.row(rank_a)[RATE]), today)
     except InputError as error:
         unexplained = f"cannot attribute the difference: {error}"
-    best_a, best_b = a.ranking[0], b.ranking[0]
+    best_a, best_b = a.row(rank_a), b.row(rank_b)
     return Comparison(
         a=str(a.path),
         b=str(b.path),
         inputs=tuple(inputs),
-        figures=_figures(a, b),
+        figures=_figures(a, best_a, b, best_b),
         winner={n: (best_a[n], best_b[n]) for n in COLUMN_NAMES if best_a[n] != best_b[n]},
         moved=tuple(moved),
         recorded=recorded,
@@ -101,8 +103,8 @@ SHOWN = (
 )
 
 
-def _figures(a: SavedRun, b: SavedRun) -> dict[str, tuple[float, float]]:
-    found = {name: (float(a.ranking[0][name]), float(b.ranking[0][name])) for name in SHOWN}
+def _figures(a: SavedRun, best_a: Row, b: SavedRun, best_b: Row) -> dict[str, tuple[float, float]]:
+    found = {name: (float(best_a[name]), float(best_b[name])) for name in SHOWN}
     most_memory = max((row["memory_bytes"] for row in (*a.frontier, *b.frontier)), default=0.0)
     volumes = [hypervolume(run.frontier, most_memory) for run in (a, b)]
     counts = {name: (float(a.facts[name]), float(b.facts[name])) for name in ("raw", "legal", "feasible")}
@@ -172,11 +174,11 @@ def _plain(value: Any) -> Any:
 # --- attribution -----------------------------------------------------------------------------------------------------
 
 
-def _attribution(a: SavedRun, b: SavedRun) -> tuple[list[MovedFigure], float]:
+def _attribution(a: SavedRun, rank_a: int, b: SavedRun, rank_b: int) -> tuple[list[MovedFigure], float]:
     """Steps from A's winner under A's inputs to B's winner under B's; and A's winner as it is projected today."""
-    space, cluster = a.space, a.cluster(1).cluster
-    other, machine = b.space, b.cluster(1).cluster
-    winner, best = values_of(a.candidate(1)), values_of(b.candidate(1))
+    space, cluster = a.space, a.cluster(rank_a).cluster
+    other, machine = b.space, b.cluster(rank_b).cluster
+    winner, best = values_of(a.candidate(rank_a)), values_of(b.candidate(rank_b))
     today = here = _speed(space, cluster, winner) or 0.0
     moved: list[MovedFigure] = []
     for name in ("model", "workload", "accelerator", "network", "stack", "num_nodes"):

@@ -17,7 +17,8 @@ from primus_search.exploration.neighbours import (
     table_of,
     values_of,
 )
-from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
+from primus_search.exploration.result import is_on
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 

@@ -25,6 +25,7 @@ from primus_search.cli.output import standard_streams
 
 COMMANDS: dict[str, str] = {
     "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
+    "ask": "A question without a space file: a model, a machine, lengths and counts.",
     "project": "Project one candidate: its memory tree and its step, part by part.",
     "explain": "Why a candidate of a run is fast or slow, what each knob gives, what would help.",
     "pareto": "The frontier of memory per GPU against tokens per second per GPU of a run.",

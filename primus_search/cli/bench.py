@@ -17,7 +17,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the new ranking's fi
 
 
 def bench(
-    run: Run,
+    run: Run = None,
     device: Device = "auto",
     top: Top = 4,
     seconds: Seconds = 60.0,
@@ -34,6 +34,7 @@ def bench(
     from primus_search.cli.output.written_files import must_exist
     from primus_search.exploration.expected import RATE
     from primus_search.exploration.revalidation import top_up
+    from primus_search.exploration.run_folder.last_run import last_run
     from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
@@ -41,8 +42,9 @@ def bench(
     if device not in MODES or device == "off":
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
     must_exist(load_benchmark, "--load-benchmark")
-    table, notes = top_up(run, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
-    write_report(SavedRun.open(run))
+    folder = run or last_run()
+    table, notes = top_up(folder, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
+    write_report(SavedRun.open(folder))
     rows = list(islice(table.rows(), top))
     if as_json:
         typer.echo(dumps({"ranking": rows, "notes": notes}, indent=2))

@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.cli.output.opened_runs import AsJson, Run, opened
+from primus_search.cli.output.opened_runs import AsJson, RunAndRows, run_and_rows
 
 if TYPE_CHECKING:
     from primus_search.analysis.explanation import Explained
 
-Ranks = Annotated[list[int] | None, typer.Argument(metavar="[RANK]...", help="Ranks in the run's ranking, from 1.")]
 WhyNotText = Annotated[
     str,
     typer.Option(
@@ -30,8 +29,7 @@ Top = Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")]
 
 
 def explain(
-    run: Run,
-    ranks: Ranks = None,
+    words: RunAndRows = None,
     why_not: WhyNotText = "",
     what_if: WhatIfTexts = None,
     framework: FrameworkName = "",
@@ -45,14 +43,14 @@ def explain(
     """
     from json import dumps
 
-    saved = opened(run)  # before the rest is loaded: most mistakes are a wrong folder
+    saved, rows = run_and_rows(words)  # before the rest is loaded: most mistakes are a wrong folder
     from primus_search.analysis.explanation import explain as explained
 
     if framework:
         from primus_search.declare.framework_files import load_framework
 
         saved = saved.under(load_framework(framework, where="--framework"))
-    found = [explained(saved, rank) for rank in ranks or [1]]
+    found = [explained(saved, rank) for rank in map(saved.rank_named, rows or ["1"])]
     answers = []
     for one in found:
         if one is not found[0] and not as_json:

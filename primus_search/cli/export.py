@@ -5,11 +5,8 @@ from typing import Annotated
 
 import typer
 
-from primus_search.cli.output.opened_runs import Run, opened
+from primus_search.cli.output.opened_runs import RunAndRows, run_and_rows
 
-Ranks = Annotated[
-    str, typer.Argument(metavar="[RANKS]", help="Ranks of the ranking: 1, or 1,3,8, or 1-120, or pareto.")
-]
 FormatName = Annotated[
     str,
     typer.Option(
@@ -24,8 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the files as JSON an
 
 
 def export(
-    run: Run,
-    ranks: Ranks = "1",
+    words: RunAndRows = None,
     format_name: FormatName = "",
     framework: FrameworkName = "",
     out: Out = None,
@@ -45,12 +41,12 @@ def export(
     if framework and format_name not in ("", SLURM, framework):
         what = f"{format_name} files do not start {framework} jobs; give one of the two"
         raise InputError([Problem("--format", what)])
-    saved = opened(run)
+    saved, rows = run_and_rows(words)
     named = framework or ("" if format_name == SLURM else format_name)
     contract = load_framework(named, where="--framework") if named else None
-    files = files_of(saved, chosen_rows(saved, ranks, contract), format_name)
+    files = files_of(saved, chosen_rows(saved, ",".join(rows) or "1", contract), format_name)
     if as_json:
         typer.echo(dumps({name: dict(launch.texts) for name, launch in files.items()}, indent=2))
         return
-    for path in write_all(out or run / "exports", files):
+    for path in write_all(out or saved.path / "exports", files):
         typer.echo(str(path))

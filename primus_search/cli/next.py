@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable.")]
 
 
 def next(
-    run: Run,
+    run: Run = None,
     runs: Known = None,
     framework: FrameworkName = None,
     count: Count = 3,

@@ -10,7 +10,7 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")
 AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
 
 
-def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
+def pareto(run: Run = None, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
     """The frontier of memory per GPU against tokens per second per GPU of a run."""
     from json import dumps
 
@@ -18,7 +18,7 @@ def pareto(run: Run, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
 
     saved = opened(run)
     if as_csv:
-        typer.echo((run / "pareto.csv").read_text(encoding="utf-8"), nl=False)
+        typer.echo((saved.path / "pareto.csv").read_text(encoding="utf-8"), nl=False)
     elif as_json:
         typer.echo(dumps(list(saved.frontier), indent=2))
     else:

@@ -58,15 +58,9 @@ BaselineFile = Annotated[
     Path | None,
     typer.Option("--baseline", metavar="FILE", help="What you run now: an experiment, shown with its rank."),
 ]
-Distinct = Annotated[
-    str,
-    typer.Option(
-        metavar="KEYS", help="What choices are told apart by: axes, layout, precision, family; default these three."
-    ),
-]
-EveryRow = Annotated[bool, typer.Option("--all", help="Print the ranking row by row in place of the choices.")]
+EveryRow = Annotated[bool, typer.Option("--all", help="Print the ranking row by row as well.")]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print the stages of the search and every rule as well.")
+    bool, typer.Option("--verbose", "-v", help="Print ranking, frontier, parts, stages and rules as well.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
 
@@ -95,7 +89,6 @@ def run(
     ignore: Ignore = None,
     baseline: BaselineFile = None,
     every_row: EveryRow = False,
-    distinct: Distinct = "",
     verbose: Verbose = False,
     json: AsJson = False,
 ) -> None:
@@ -105,7 +98,6 @@ def run(
         numerics=numerics, min_fit=min_fit, ignore=ignore,
     )  # fmt: skip
     loaded = _loaded(space, overrides, out if resume else None)  # validate input before the slow imports
-    from primus_search.analysis.choices import keys_of
     from primus_search.cli.output.progress import progress_bar
     from primus_search.exploration import Options, default_folder
     from primus_search.exploration.kernel_compilation import compile_kernels
@@ -114,9 +106,7 @@ def run(
 
     _must_be_usable(load_benchmark, save_benchmark, loaded.benchmark.device != "off", baseline, out, resume)
     folder = out or default_folder(loaded.name)
-    view = View(
-        folder=str(folder), is_raw=every_row, distinct=keys_of(distinct), is_verbose=verbose, token_budget=tokens
-    )
+    view = View(folder=str(folder), is_raw=every_row, is_verbose=verbose, token_budget=tokens)
     compile_kernels(loaded, lambda line: typer.echo(line, err=True))
     result = search(
         loaded,
@@ -165,11 +155,6 @@ def _print(result: "SearchResult", view: "View") -> None:
     from primus_search.report.terminal import print_result
 
     print_result(result, view)
-    if result.baseline is not None:
-        from primus_search.report.baseline_text import baseline_lines
-
-        for line in baseline_lines(result.baseline, result.best.best_tokens_per_s_per_gpu):
-            typer.echo(line)
 
 
 def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":

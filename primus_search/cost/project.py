@@ -46,12 +46,20 @@ class Projector:
         self.job = job
         self.memory_margin, self.measured = memory_margin, measured
         self.table = MemoryTable(job, memory_margin)
+        self._shares_rows = shares_rows
         self.terms = Terms(job, measured, shares_rows)
 
     def refresh(self) -> None:
         """Start afresh with tables that have grown too large."""
         self.terms.refresh()
         self.table.refresh()
+
+    def forget(self) -> None:
+        """Forget every table: figures then depend on the rows that are asked for and not on those seen before."""
+        self.table, self.terms = (
+            MemoryTable(self.job, self.memory_margin),
+            Terms(self.job, self.measured, self._shares_rows),
+        )
 
     # --- the public face ------------------------------------------------------------------------------------------
 

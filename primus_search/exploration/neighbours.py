@@ -173,15 +173,19 @@ class Evaluator:
 
     traced_shortfall_bytes  of configurations that re-validation showed not to fit, by their words: bytes to spare,
                             negative, in place of the projection's
+    shared                  projector of this cluster that is there already; None: one is made where it is needed
     """
 
     space: Space
     choice: ClusterChoice
     traced_shortfall_bytes: Mapping[tuple[Any, ...], float] = field(default_factory=dict)
+    shared: Projector | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def projector(self) -> Projector:
         """The projector of the cluster, with the tables of terms it has seen."""
+        if self.shared is not None:
+            return self.shared
         margin = self.space.search.memory_margin
         return Projector(self.space.job_on(self.choice), memory_margin=margin)
 

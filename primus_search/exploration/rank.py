@@ -9,7 +9,7 @@ import numpy as np
 
 from primus_search.base.errors import InputError, NothingFits, Problem
 from primus_search.base.units import GB
-from primus_search.cost.confidence.uncertainty import TIE
+from primus_search.cost.confidence.uncertainty import TIE, site_ratio
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
@@ -45,15 +45,16 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
     every = _projected(funnel, cluster, reduce(np.union1d, (part.indices for part in parts)))
     removed = Counter(enumerator.removed)
     removed.update(found.removed)
-    order = list(enumerator.reasons)
+    order, choice = list(enumerator.reasons), funnel.space.clusters[cluster]
     ranking = _ranking(every, shortlist.top.indices, least)
     return ClusterResult(
-        choice=funnel.space.clusters[cluster],
+        choice=choice,
         raw=enumerator.raw_size,
         legal=found.legal,
         feasible=found.feasible,
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
         ranking=ranking,
+        evaluator=Evaluator(funnel.space, choice, shared=funnel.projectors[cluster]),
         is_proven=len(shortlist.top) < funnel.keep or _none_was_cut(ranking),
         frontier=_by_memory(every, shortlist.frontier.indices, least),
         leaders=_by_step(every, shortlist.grouped.rows.indices, least),
@@ -68,7 +69,8 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
     """
     choice = funnel.space.clusters[cluster]
     candidates = funnel.enumerators[cluster].rows(numbers)
-    projector = funnel.fresh_projector(cluster)
+    projector = funnel.projectors[cluster]
+    projector.forget()
     projection = projector.project(candidates)
     return RankingTable(
         job=funnel.space.job_on(choice),
@@ -83,13 +85,13 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
 def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
     """Those of some rows that fit surely enough, the recommendation first."""
     found = _by_step(every, indices, least_fit)
-    return found if found.take(np.arange(min(1, len(found)))).is_fit.all() else found.take(found.order)
+    return found.take(found.order)
 
 
 def _none_was_cut(ranking: RankingTable) -> bool:
     """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
     fit = np.flatnonzero(ranking.is_fit)
-    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf)
+    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * site_ratio(ranking.job.cluster)
     return bool(len(fit)) and bool(slowest <= ranking.expected_rate[fit].max() * (1.0 - TIE))
 
 

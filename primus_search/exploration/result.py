@@ -5,26 +5,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
-from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, site_ratio, ties_with_best
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.memory.fit import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY
-from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
-from primus_search.declare.sourced.range_files import load_ranges
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.exploration.expected import RATE, UnmeasuredGain, unmeasured_gain
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.goodput import checkpoint_bytes, goodput
-from primus_search.exploration.neighbours import OwnConfiguration
+from primus_search.exploration.neighbours import Evaluator, OwnConfiguration
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
+from primus_search.values.knobs import KNOBS, Fp8, Kind
+
+if TYPE_CHECKING:
+    from primus_search.exploration.answer import Answer
 
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""
@@ -108,18 +109,6 @@ class RankingTable:
             ties_with_best=comparable & ties_with_best(self.expected_rate, first),
         )
 
-    @cached_property
-    def coverage(self) -> tuple[Covered, ...]:
-        """Which parts of the first row's projection rest on measured ranges."""
-        memory_bytes = float(self.projection.memory.total[0])
-        return coverage(self.job, self.candidates.take(slice(0, 1)), memory_bytes, load_ranges())
-
-    @cached_property
-    def unmeasured_gain(self) -> UnmeasuredGain | None:
-        """What of the first row rests on switches that no run of the model on the device had on together."""
-        is_projected = self.time_evidence[0] not in (MEASURED, RUN)
-        return unmeasured_gain(Projector(self.job), self.candidates.take(slice(0, 1))) if is_projected else None
-
     @property
     def is_lost(self) -> Bools:
         """Rows whose traced or measured memory is more than there is, unless the row was run."""
@@ -146,23 +135,39 @@ class RankingTable:
         """Places of the rows as a ranking lists them: the recommendation first.
 
         By expected step, rows timed on a device before those that were not: their times do not compare. Of the first
-        `RANKED_ROWS` those shown not to fit stand last. The recommendation goes to the front: the first row of this
-        order that FITS, or one before it whose gain outweighs a failed start (`_recommended`). Without any that
-        FITS the order stays.
+        `RANKED_ROWS` those shown not to fit stand last. The recommendation goes to the front: the plainest row within
+        the noise of the first one of this order that FITS (`_plainest`), or one before it whose gain outweighs a failed
+        start (`_recommended`). Without any that FITS the order stays.
         """
         is_timed = self._is_timed_by(MEASURED)
         is_behind = ~(is_timed | self._is_timed_by(RUN)) if is_timed.any() else np.zeros(len(self), np.bool_)
         by_step: Ints = np.lexsort((self.indices, self.expected_step_s, is_behind))
         head, tail = by_step[:RANKED_ROWS], by_step[RANKED_ROWS:]
         order = np.concatenate([head[np.argsort(self.is_lost[head], kind="stable")], tail])
-        if self.take(order[:1]).is_fit.all():
-            return order
         sure = np.flatnonzero(self.is_fit[order])[:1]
         if not sure.size:
             return order
         before = np.flatnonzero(is_behind[order[: sure[0]]] == is_behind[order[sure[0]]])
         first = self._recommended(order, before, sure[0])
+        if first == sure[0]:
+            first = self._plainest(order, first)
         return np.concatenate([order[[first]], np.delete(order, first)])
+
+    def _plainest(self, order: Ints, fastest: int) -> int:
+        """The place to recommend of those that one run could not tell from that of the fastest row that FITS.
+
+        Fewest switches off their defaults, then BF16, then fewest parallel dimensions, then the fastest. Only rows on
+        the same evidence of time are compared, and with a row that torch has looked at only such.
+        """
+        rate, place = self.expected_rate[order], np.arange(len(order))
+        evidence = np.array(self.time_evidence, dtype=object)[order]
+        near = self.is_fit[order] & (rate >= rate[fastest] * (1.0 - TIE)) & (evidence == evidence[fastest])
+        near &= place < RANKED_ROWS
+        seen = self.is_looked_at[order]
+        places = np.flatnonzero(near & (seen | ~seen[fastest]))
+        rows = self.candidates.take(order[places])
+        low_precision = (rows.fp8 != Fp8.NONE).astype(np.int64)
+        return int(places[np.lexsort((places, num_dimensions(rows), low_precision, switches_of(rows)))[0]])
 
     def _recommended(self, order: Ints, at_risk: Ints, sure: int) -> int:
         """The place to recommend: `sure`, of the fastest row that FITS, or one of those AT RISK that are faster.
@@ -269,6 +274,43 @@ def _shown(figure: int | float) -> int | float:
     return float(f"{figure:.12g}") if isinstance(figure, float) else figure
 
 
+_COUNTED = tuple(
+    knob
+    for knob in KNOBS
+    if knob.kind not in (Kind.DEGREE, Kind.SCHEDULE, Kind.LAYOUT)
+    and not knob.is_numeric
+    and knob.detail_of not in ("recompute", "sharding")
+    and knob.name not in ("micro_batch_size", "vpp", "sharding", "sequence_parallel")
+)
+"""Knobs that count as switches: what has to be set beside the split of the job, and can go wrong."""
+_USUAL = ("1f1b", "interleaved")
+"""Schedules that every framework has."""
+
+
+def switches_of(rows: Candidates) -> Ints:
+    """Switches of every row that are off their defaults; an unusual schedule and an uneven layout count as one each."""
+    columns = rows.columns()
+    found = np.zeros(len(rows), dtype=np.int64)
+    for knob in _COUNTED:
+        found += columns[knob.name] != knob.column_default
+    unusual = np.array([name not in _USUAL for name in rows.schedules], dtype=np.int64)
+    uneven = np.array([str(layout) != "even" for layout in rows.layouts], dtype=np.int64)
+    return found + unusual[rows.schedule] * (rows.pp > 1) + uneven[rows.pipeline_layout]
+
+
+def num_switches(row: Mapping[str, Any]) -> int:
+    """`switches_of` one row of a table of words."""
+    counted: int = sum(row[knob.name] != knob.word(knob.default) for knob in _COUNTED)
+    return counted + int(row["pp"] > 1 and row["schedule"] not in _USUAL) + int(row["pipeline_layout"] != "even")
+
+
+def num_dimensions(rows: Candidates) -> Ints:
+    """Parallel degrees above 1 of every row."""
+    columns = rows.columns()
+    found: Ints = np.sum([columns[knob.name] > 1 for knob in KNOBS if knob.kind is Kind.DEGREE], axis=0, dtype=np.int64)
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterResult:
     """What was found on one cluster.
@@ -276,6 +318,7 @@ class ClusterResult:
     raw        size of the grid          legal     rows that no rule removed
     feasible   rows that fit in memory   removed   rows per rule, in the order rules are asked
     leaders    the best rows of each parallel layout and precision, by expected rate; those of the ranking among them
+    evaluator  of further configurations on the cluster, with the projector of the search
     is_proven  no row that was not kept could have been recommended: all of them are projected slower than that
     """
 
@@ -287,6 +330,7 @@ class ClusterResult:
     ranking: RankingTable
     frontier: RankingTable
     leaders: RankingTable
+    evaluator: Evaluator = field(compare=False)
     is_proven: bool = True
 
     @property
@@ -316,6 +360,7 @@ class SearchResult:
     method, method_reason   how candidates were chosen, and why that way
     is_complete             False after a budget ran out or an interrupt: the best so far
     interrupted_by          number of the signal that ended the search early, or 0
+    answer                  what the first screen says (`exploration.answer`); None before it was decided
     baseline                what somebody runs now, beside the winner; None where nobody said
     seconds                 wall time of the search
     keep                    rows of each cluster's ranking that the run folder keeps; 0: all of them
@@ -337,6 +382,7 @@ class SearchResult:
     notes: tuple[str, ...] = ()
     interrupted_by: int = 0
     baseline: OwnConfiguration | None = None
+    answer: "Answer | None" = None
     labels: tuple[str, ...] = field(default=())
     keep: int = 0
 
@@ -460,6 +506,25 @@ def is_on_cluster_of(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
 def labels_of(choice: ClusterChoice) -> dict[str, int | float | str]:
     """What tells a cluster of a space from the others, as columns of a ranking over several."""
     return dict(choice.labels) | {"nodes": choice.cluster.num_nodes}
+
+
+def traced_shortfall_bytes(rows: Sequence[Mapping[str, Any]], choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
+    """Of the rows of one cluster that re-validation showed not to fit: bytes to spare (`Evaluator`)."""
+    return {
+        tuple(row[name] for name in COLUMN_NAMES): row["headroom_bytes"]
+        for row in rows
+        if is_row_lost(row) and is_on(row, choice)
+    }
+
+
+def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:
+    """Whether a row of a ranking is of that cluster."""
+    return is_of(row, labels_of(choice))
+
+
+def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
+    """Whether a row of a ranking is of the cluster with these labels; a file says 50.0 where a space said 50."""
+    return all(row[name] == value or str(row[name]) == str(value) for name, value in labels.items() if name in row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,23 @@ import numpy as np
 
 from primus_search.base.guards.files import replacing
 from primus_search.cost.project import Projector
+from primus_search.exploration.answer import decide
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.frontier import frontier_after
-from primus_search.exploration.result import MEASURED, PROJECTED, RANKED_ROWS, RankingTable, SearchResult, labels_of
+from primus_search.exploration.result import (
+    MEASURED,
+    PROJECTED,
+    RANKED_ROWS,
+    RankingTable,
+    SearchResult,
+    is_on,
+    labels_of,
+)
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import ClusterChoice
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
 
@@ -188,7 +197,7 @@ def top_up(
         save_benchmark(save, found.measurements)
     ranking, notes = _reordered(ranking, found)
     ranking, note = with_own_rates(ranking)
-    _write_back(run, ranking, frontier_after(frontier, ranking))
+    _write_back(run, ranking, frontier_after(frontier, ranking), notes)
     return ranking, notes + ([note] if note else [])
 
 
@@ -214,30 +223,40 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
     return table.take(table.order)
 
 
-def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable) -> None:
+def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable, notes: Sequence[str]) -> None:
     """The new order first, then the rows that were not looked at; each file whole or as it was."""
     choice = run.cluster(1)
     number = run.space.clusters.index(choice)
+    rows = _rows(run.ranking, ranking, choice, run.ranking[RANKED_ROWS:])
+    answer = decide(
+        run.space,
+        ranking,
+        rows,
+        run.evaluator(choice),
+        counts=run.answer.counts,
+        several=len(run.space.clusters),
+        remarks=(*run.answer.remarks, *notes),
+    )
     files = {
-        "ranking.csv": _as_csv(run.ranking, ranking, choice, run.ranking[RANKED_ROWS:]),
-        "pareto.csv": _as_csv(run.frontier, frontier, choice),
+        "ranking.csv": csv_bytes(rows),
+        "pareto.csv": csv_bytes(_rows(run.frontier, frontier, choice)),
         "candidates.parquet": kept_again(run.path, number, ranking),
     }
     known = run.facts["files"] | {name: file_facts(content) for name, content in files.items()}
-    facts = dict(run.facts) | {"best": ranking.row(0), "files": known}
+    facts = dict(run.facts) | {"best": ranking.row(0), "answer": answer.as_data(), "files": known}
     write_together(run.path, files | {"run.json": json.dumps(facts, indent=2).encode() + b"\n"})
 
 
-def _as_csv(
+def _rows(
     before: Sequence[Mapping[str, Any]],
     table: RankingTable,
     choice: ClusterChoice,
     behind: Sequence[Mapping[str, Any]] = (),
-) -> bytes:
+) -> list[Mapping[str, Any]]:
     """The rows of a table, labelled as before, and those of the other clusters; rows `behind` stay where they are."""
     others = [row for row in before[: len(before) - len(behind)] if not is_on(row, choice)]
     labels = {name: value for name, value in labels_of(choice).items() if name in before[0]}
-    return csv_bytes([*(labels | row for row in table.rows()), *others, *behind])
+    return [*(labels | row for row in table.rows()), *others, *behind]
 
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:

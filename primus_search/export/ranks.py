@@ -15,7 +15,8 @@ from primus_search.exploration.neighbours import (
     values_of,
     word,
 )
-from primus_search.exploration.run_folder.saved_run import SavedRun, is_on
+from primus_search.exploration.result import is_on
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export.job import Inexpressible, LaunchJob
 from primus_search.export.launch_files import LaunchFiles, launch_files
 from primus_search.space import ClusterChoice
@@ -36,11 +37,12 @@ class Chosen:
 
 
 def chosen_rows(saved: SavedRun, text: str, framework: Framework | None) -> list[Chosen]:
-    """The rows that `1`, `1,3,8`, `1-120` or `pareto` name. Raises `InputError` for any other text and rank."""
+    """The rows that `A`, `1`, `1,3,8`, `1-120` or `pareto` name. Raises `InputError` for any other text and rank."""
     if text.strip() == PARETO:
         rows = [(f"pareto_{i}", row) for i, row in enumerate(saved.frontier, start=1)]
     else:
-        rows = [(str(rank), saved.row(rank)) for rank in ranks_of(text, len(saved.ranking))]
+        numbers = ",".join(str(saved.rank_named(part)) if part.strip().isalpha() else part for part in text.split(","))
+        rows = [(str(rank), saved.row(rank)) for rank in ranks_of(numbers, len(saved.ranking))]
     found = []
     for name, row in rows:
         choice = next((one for one in saved.space.clusters if is_on(row, one)), None)
@@ -62,7 +64,7 @@ def ranks_of(text: str, last_rank: int = 0) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or len(first + last) > 9:
-            what = f"{part.strip()[:40]!r} is no rank; write 1, or 1,3,8, or 1-120, or pareto"
+            what = f"{part.strip()[:40]!r} is no rank; write A, or 1, or 1,3,8, or 1-120, or pareto"
             raise InputError([Problem("RANKS", what)])
         start, stop = int(first), int(last or first)
         if stop < start or stop - start >= MOST_RANKS:

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.declare.snapshot import INDEX
+from primus_search.exploration.answer import answered
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
 from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError, fingerprint
+from primus_search.exploration.run_folder.last_run import remember
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import Space
 
@@ -62,6 +64,7 @@ def search(
                 from primus_search.analysis.own_configuration import baseline_of
 
                 result = replace(result, baseline=baseline_of(result, baseline))
+            result = answered(result)
             if on_result is not None:
                 on_result(result)
         except (KeyboardInterrupt, Interrupted):
@@ -73,6 +76,7 @@ def search(
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
                 write_report(SavedRun.of(result, folder.path))
+                remember(folder.path)
                 if on_written is not None:
                     on_written(folder.path)
     return result

@@ -10,22 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.analysis.choices import ChoiceRow, choices
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.kept_rows import Kept
 from primus_search.base.errors import InputError
 from primus_search.cost.memory import memories_by_rank
 from primus_search.cost.projection import Memory, Step
-from primus_search.exploration.faster_if_memory_saved import faster_if_memory_saved
-from primus_search.exploration.result import PROJECTED
-from primus_search.exploration.run_folder.saved_run import SavedRun, is_of
+from primus_search.exploration.result import PROJECTED, is_of
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.report.html_columns import PageRows
 from primus_search.schedule import Timeline
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
-MOST_CHOICES = 8
 EXPORTED = 5
 """Best ranks whose launch files are in the page, beside those of the choices."""
 RANKED_MEMORY = 12
@@ -41,15 +38,13 @@ def content(run: SavedRun) -> dict[str, Any]:
     kept = Kept.open(run.path, cluster, is_exact=bool(facts["exact"]))
     ranking = {rank: row for rank, row in enumerate(run.ranking, start=1) if is_of(row, labels)}
     rows = PageRows(kept, ranking, [row for row in run.frontier if is_of(row, labels)])
-    chosen = choices(run.ranking, most=MOST_CHOICES)
+    chosen = [choice.rank for choice in run.answer.choices]
     data: dict[str, Any] = {
         "facts": {name: facts[name] for name in QUESTION if name in facts},
-        "chosen": chosen,
         "ties": sum(bool(row["ties_with_best"]) for row in run.ranking),
         "kept": len(kept),
         "notes": list(facts["notes"]),
         "coverage": (),
-        "faster_if_memory_saved": None,
         "gantt": None,
         "ablations": (),
         "advice": (),
@@ -78,7 +73,7 @@ def _best_cluster(run: SavedRun) -> tuple[int, Mapping[str, Any]]:
 # --- what needs the inputs of the run -------------------------------------------------------------------------------
 
 
-def _add_projected(data: dict[str, Any], rows: PageRows, e: Explained, chosen: tuple[ChoiceRow, ...]) -> None:
+def _add_projected(data: dict[str, Any], rows: PageRows, e: Explained, chosen: Sequence[int]) -> None:
     """Parts of rows that were not kept, memory by pipeline rank, the winner's Gantt, what each knob gives, files."""
     run, accelerator = e.run, e.choice.cluster.accelerator
     data["limit"] = {
@@ -86,11 +81,10 @@ def _add_projected(data: dict[str, Any], rows: PageRows, e: Explained, chosen: t
         "usable_bytes": accelerator.hbm_bytes * (1.0 - e.space.search.memory_margin),
     }
     _add_parts(rows, e)
-    mine = [choice.rank for choice in chosen if run.cluster(choice.rank) == e.choice]
+    mine = [rank for rank in chosen if run.cluster(rank) == e.choice]
     shown = sorted({*mine, *range(1, min(RANKED_MEMORY, len(run.ranking)) + 1)})
     data["memory_by_rank"] = _memory_by_rank(run, shown)
     data["coverage"] = e.coverage
-    data["faster_if_memory_saved"] = faster_if_memory_saved(run.ranking, e.evaluator)
     data["gantt"] = None if e.timeline is None else _gantt(e.timeline)
     data["ablations"] = e.ablations
     data["advice"] = e.advice

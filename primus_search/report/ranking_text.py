@@ -1,15 +1,14 @@
-"""The ranking as tables of 80 columns, one line a row: the choices, or every row as it is ranked."""
+"""The ranking as a table of 80 columns, one line a row."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primus_search.analysis.choices import LAYOUT, ChoiceRow, words_of
 from primus_search.analysis.labels import between, chance, evidence_of, factored
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
 from primus_search.report.console import Plain
 from primus_search.report.plain_tables import CONFIGURATION_WIDTH, print_rows, room_of, shortened, widths_of
-from primus_search.values.knobs import KNOB
+from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 Row = Mapping[str, Any]
 
@@ -17,44 +16,11 @@ TIED = "="
 """Beside a rank: as fast as the first, as far as one run of each could tell."""
 SPARED = ("MFU", "T/M", "bubble", "projected", "90 %", "fits")
 """Columns that a narrow window leaves out, first to last."""
-LEAST_WORDS = 24
-"""Width of the words that tell a choice from the first row, at least."""
 MOST_WORDS = 30
 """Width that the words of a row take from its figures, at most."""
-DIFFERENCE = "what differs"
 
 
-def print_choices(console: Plain, chosen: Sequence[ChoiceRow]) -> None:
-    """The choices: the first row's layout and knobs, then of each other row what differs from it, in words."""
-    first = chosen[0].row
-    cells = [_figures(choice.rank, choice.row) | {"vs #1": f"{choice.change:+.0%}" if index else ""}
-             for index, choice in enumerate(chosen)]  # fmt: skip
-    order = ("#", "layout", "tok/s/GPU", "vs #1", "GB", "fits", "90 %", "projected", "bubble", "MFU", "T/M")
-    widths = widths_of([{"layout": layout_of(choice.row)} | one for choice, one in zip(chosen, cells, strict=True)])
-    shown = [name for name in order if name in widths]
-    for name in SPARED[:-1]:
-        if room_of({name: widths[name] for name in shown}) + LEAST_WORDS + 1 > console.width:
-            shown.remove(name)
-    room = console.width - room_of({name: widths[name] for name in shown}) - 1
-    rows = []
-    for choice, one in zip(chosen, cells, strict=True):
-        role = ", ".join(choice.roles)
-        words = [] if choice.row is first else words_of(choice, first)
-        if role:
-            words = _with_role(role, words, max(room, LEAST_WORDS))
-        told = shortened(words, max(room, LEAST_WORDS)) or ("as recommended" if choice.row is first else "layout alone")
-        told = told if len(told) <= max(room, LEAST_WORDS) else f"{told[: max(room, LEAST_WORDS) - 1]}…"
-        all_cells = {"layout": layout_of(choice.row)} | one | {DIFFERENCE: told}
-        rows.append({name: all_cells[name] for name in (*shown, DIFFERENCE)})
-    print_rows(console, rows)
-
-
-def _with_role(role: str, words: Sequence[str], width: int) -> list[str]:
-    """Words that begin with a role; the first word stands apart where both are too long for a line."""
-    if not words:
-        return [role]
-    first = f"{role}: {words[0]}"
-    return [first, *words[1:]] if len(first) + len(", +99") <= width else [role, *words]
+LAYOUT = tuple(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
 
 
 def layout_of(row: Row) -> str:

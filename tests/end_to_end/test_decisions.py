@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.explanation import explain
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.cli import app
 from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -34,13 +35,14 @@ def run(folder: Path, *words: str, **changes: Any) -> tuple[str, SavedRun]:
 def test_precision_is_named_as_a_change_of_the_mathematics_beside_the_best_row_in_bf16(tmp_path: Path) -> None:
     text, saved = run(tmp_path)
     assert saved.ranking[0]["fp8"] == "hybrid"
-    rank = next(place for place, row in enumerate(saved.ranking, start=1) if row["fp8"] == "none")
-    assert f"Changes the mathematics: fp8:hybrid (docs/numerics.md); best in BF16: row {rank}, -" in text
+    assert "fp8:hybrid changes the mathematics" in text and "docs/numerics.md" in text
+    (plain,) = [one for one in saved.answer.choices if one.when == "you train in BF16"]
+    assert plain.rank == next(place for place, row in enumerate(saved.ranking, start=1) if row["fp8"] == "none")
 
 
 def test_safe_numerics_search_bf16_alone_and_any_every_recipe_of_the_framework(tmp_path: Path) -> None:
     text, saved = run(tmp_path, "--numerics", "safe")
-    assert {row["fp8"] for row in saved.ranking} == {"none"} and "Changes the mathematics" not in text
+    assert {row["fp8"] for row in saved.ranking} == {"none"} and "changes the mathematics" not in text
     _, saved = run(tmp_path, "--numerics", "any")
     assert {row["fp8"] for row in saved.ranking} > {"none", "hybrid"}
     with pytest.raises(InputError, match="numerics"):
@@ -87,9 +89,12 @@ def test_numbers_of_the_users_own_are_extrapolated_and_widen_the_interval(tmp_pa
     )
     assert changed > 1.2 * plain
     for part in ("GEMM", "attention", "stack"):
-        assert f"{part} (accelerator.bf16_peak_flops_per_s, accelerator.fp8_peak_flops_per_s overridden" in text
-    assert "no measured run of this kind exists" in text
+        assert part in text.partition("Extrapolated: ")[2].partition(".")[0]
+        (found,) = [one for one in explain(own, 1).coverage if one.part == part]
+        assert "accelerator.bf16_peak_flops_per_s, accelerator.fp8_peak_flops_per_s overridden" in found.why
+    assert "no measured run of this stack" in text
     text, same = run(tmp_path, space=TINY["space"] | {"hardware.hbm_GiB": 100})
     first = same.ranking[0]
-    assert "memory (accelerator.hbm_bytes overridden" in text
+    (found,) = [one for one in explain(same, 1).coverage if one.part == "memory"]
+    assert "accelerator.hbm_bytes overridden" in found.why
     assert first["tokens_per_s_per_gpu_high"] / first["tokens_per_s_per_gpu_low"] == pytest.approx(plain)

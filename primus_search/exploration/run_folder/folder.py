@@ -29,6 +29,7 @@ from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import TEMPORARY, replacing
 from primus_search.base.guards.texts import guarded
 from primus_search.base.sources import PACKAGE, fingerprint_of
+from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
@@ -42,7 +43,7 @@ PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
 """The texts that the space was loaded from (`declare.snapshot`)."""
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
-KNOWN = (*FILES, INPUTS, "exports", "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
+KNOWN = (*FILES, INPUTS, "space.yaml", "exports", "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
 
 
 def default_folder(name: str, root: Path = Path("results/runs")) -> Path:
@@ -243,6 +244,7 @@ def summary(result: SearchResult) -> dict[str, Any]:
             for found in result.clusters
         ],
         "best": best.ranking.row(0),
+        "answer": (result.answer or answer_of(result)).as_data(),
         **({} if result.baseline is None else {"baseline": result.baseline.as_data()}),
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.numbers import LARGEST_WHOLE
 from primus_search.base.guards.texts import unguarded
-from primus_search.exploration.result import SearchResult, is_row_lost, labels_of
+from primus_search.exploration.answer import Answer
+from primus_search.exploration.neighbours import Evaluator
+from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes
 from primus_search.exploration.run_folder.folder import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.space import ClusterChoice, Space
@@ -22,6 +24,9 @@ from primus_search.values.machine.framework import Framework
 
 if TYPE_CHECKING:
     from primus_search.declare.snapshot import Snapshot
+
+
+MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,10 @@ class SavedRun:
         """The run of a result that has just been written to `path`; its tables are not read back."""
         run = cls(path=path, facts=read_facts(path), ranking=result.ranked_rows, frontier=result.frontier_rows)
         run.__dict__["space"] = result.space
+        run.__dict__["_evaluators"] = [
+            (found.choice, replace(found.evaluator, traced_shortfall_bytes=run.traced_shortfall_bytes(found.choice)))
+            for found in result.clusters
+        ]
         return run
 
     @cached_property
@@ -81,6 +90,35 @@ class SavedRun:
         with self.inputs.mounted() as source:
             space = load_space(source, overrides=overrides, environ={}, host_file=self.inputs.host_file)
         return replace(space, source=self.facts["source"])
+
+    @cached_property
+    def answer(self) -> Answer:
+        """The answer as the run decided it. Raises InputError where an older version wrote the folder."""
+        try:
+            return Answer.of_data(self.facts["answer"])
+        except (KeyError, TypeError) as error:
+            what = "its run.json has no answer that this version reads; run the search again"
+            raise InputError([Problem(str(self.path), what)]) from error
+
+    def rank_named(self, word: str) -> int:
+        """The rank that a letter of the choices or a number stands for. Raises InputError for any other word."""
+        if word.isdecimal() and len(word) <= MOST_DIGITS:
+            return int(word)
+        rank = self.answer.rank_of(word)
+        if rank is None:
+            letters = ", ".join(one.letter for one in self.answer.choices)
+            what = f"is neither a rank nor one of the choices of {self.path} ({letters})"
+            raise InputError([Problem(f"row {word[:40]}", what)])
+        return rank
+
+    def evaluator(self, choice: ClusterChoice) -> Evaluator:
+        """What evaluates further configurations on one of its clusters; the same one for every question."""
+        known: list[tuple[ClusterChoice, Evaluator]] = self.__dict__.setdefault("_evaluators", [])
+        for one, found in known:
+            if one is choice:
+                return found
+        known.append((choice, Evaluator(self.space, choice, self.traced_shortfall_bytes(choice))))
+        return known[-1][1]
 
     @property
     def note(self) -> str:
@@ -122,25 +160,6 @@ class SavedRun:
             if is_on(row, choice):
                 return choice
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
-
-
-def traced_shortfall_bytes(rows: Sequence[Mapping[str, Any]], choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
-    """Of the rows of one cluster that re-validation showed not to fit: bytes to spare (`Evaluator`)."""
-    return {
-        tuple(row[name] for name in COLUMN_NAMES): row["headroom_bytes"]
-        for row in rows
-        if is_row_lost(row) and is_on(row, choice)
-    }
-
-
-def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:
-    """Whether a row of a ranking is of that cluster."""
-    return is_of(row, labels_of(choice))
-
-
-def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
-    """Whether a row of a ranking is of the cluster with these labels; a file says 50.0 where a space said 50."""
-    return all(row[name] == value or str(row[name]) == str(value) for name, value in labels.items() if name in row)
 
 
 def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

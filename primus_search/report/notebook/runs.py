@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from primus_search.analysis.choices import ChoiceRow
     from primus_search.analysis.explanation import Explained
     from primus_search.exploration.result import SearchResult
     from primus_search.space import Space
 
-MOST_CHOICES = 8
 FIGURE_INCHES = (7.0, 4.5)
 
 
@@ -120,24 +118,23 @@ class Run:
 
     @property
     def choices(self) -> "pandas.DataFrame":
-        """The best row of each parallel layout, precision class and schedule family, with what differs in words."""
+        """The recommendation and what to take in its place, by letter: rank, words, rate, memory, when to take it."""
         import pandas
 
-        from primus_search.analysis.labels import short
-
         rows = [
-            {
-                "rank": one.rank,
-                "configuration": short(one.row),
-                RATE: one.row[RATE],
-                "change": one.change,
-                "memory_GB": one.row["memory_bytes"] / GB,
-                "fit_probability": one.row["fit_probability"],
-                "differs": self._told(one),
-            }
-            for one in self._choices
-        ]
-        return pandas.DataFrame(rows).set_index("rank")
+            {"letter": one.letter, "rank": one.rank, "what": one.what, RATE: one.rate, "change": one.change,
+             "memory_GB": one.memory_bytes / GB, "take it when": one.when}
+            for one in self._saved.answer.choices
+        ]  # fmt: skip
+        return pandas.DataFrame(rows).set_index("letter")
+
+    @property
+    def answer(self) -> str:
+        """The first screen as `primus-search run` prints it."""
+        from primus_search.report.first_screen import first_screen
+
+        baseline = None if self.result is None else self.result.baseline
+        return "\n".join(first_screen(self._saved.answer, str(self.path), baseline))
 
     def plot(self) -> "Figure":
         """Memory per GPU (GB) against projected tokens/s/GPU: all listed rows, the frontier and the best, by precision.
@@ -190,18 +187,7 @@ class Run:
         return f"<Run {self._title}: {len(self):,} rows, best {best[RATE]:,.0f} tok/s/GPU, {self.path}>"
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self._title)}</p>{self.choices.to_html(float_format=lambda number: f'{number:,.3g}')}"
-
-    @cached_property
-    def _choices(self) -> "tuple[ChoiceRow, ...]":
-        from primus_search.analysis.choices import choices
-
-        return choices(self._saved.ranking, most=MOST_CHOICES)
-
-    def _told(self, one: "ChoiceRow") -> str:
-        from primus_search.analysis.choices import words_of
-
-        return ", ".join([*one.roles, *words_of(one, self._saved.ranking[0])])
+        return f"<pre>{escape(self.answer)}</pre>"
 
     @property
     def _title(self) -> str:

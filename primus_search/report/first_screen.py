@@ -1,0 +1,132 @@
+"""The first screen of an answer: at most 24 lines of 80 columns, what to run first, the next commands last.
+
+The same text stands on the terminal, on top of report.html and in the notebook.
+"""
+
+import textwrap
+from collections.abc import Sequence
+
+from primus_search.analysis.labels import chance, short
+from primus_search.base.units import GB
+from primus_search.cost.memory.fit import FITS
+from primus_search.exploration.answer import Answer, Choice
+from primus_search.exploration.neighbours import Figures, OwnConfiguration
+from primus_search.values.candidates import spoken
+
+COLUMNS, LINES = 80, 24
+INDENT = 6
+TERA = 1e12
+_WHAT, _WHEN = 31, 27
+"""Widths of the two columns of words; the figures take the rest."""
+
+
+def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None) -> list[str]:
+    """The lines; `folder`: of the run, for the command that opens the page."""
+    lines = [*_filled(answer.job, ""), *_filled(answer.size, ""), ""]
+    lines += _filled(answer.what, "RUN")
+    lines += _filled(_figures(answer), "", INDENT)
+    own = _own(baseline, answer) if baseline is not None else []
+    ends = _commands(answer, folder)
+    notes = [_filled(text, "NOTE" if not i else "", INDENT) for i, text in enumerate(answer.notes)]
+    trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
+    remarks = [_filled(text, "", INDENT) for text in answer.remarks]
+    room = LINES - len(lines) - len(own) - len(ends) - 3
+    spare = room - 1 - len(answer.choices) - sum(map(len, (*notes, *trust[:-1])))
+    table = _choices(answer.choices, max(spare, 0))
+    return [*lines, *_within([*notes, *trust, *remarks], room - len(table)), "", *table, *own, "", *ends]
+
+
+def _figures(answer: Answer) -> str:
+    """Rate with its band, work against the peak, memory and whether it fits."""
+    surely = answer.verdict if answer.verdict == FITS else f"{answer.verdict} ({chance(answer.fit_probability)})"
+    return (
+        f"{answer.rate:,.0f} tok/s/GPU ({answer.low:,.0f}-{answer.high:,.0f}), {answer.flops_per_s / TERA:,.0f} "
+        f"TFLOP/s = {answer.peak_share:.0%} of {answer.number_format} peak, {answer.memory_bytes / GB:,.0f}/"
+        f"{answer.device_bytes / GB:,.0f} GB, {surely}"
+    )
+
+
+def _within(paragraphs: Sequence[list[str]], room: int) -> list[str]:
+    """The paragraphs that have room, in their order."""
+    found: list[str] = []
+    for one in paragraphs:
+        if len(found) + len(one) <= room:
+            found += one
+    return found
+
+
+def _filled(text: str, head: str, indent: int = 0) -> list[str]:
+    indent = indent or (INDENT if head else 0)
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=head.ljust(indent), subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def _choices(chosen: Sequence[Choice], spare: int) -> list[str]:
+    """Letter, what differs, rate, memory and when to take it: one line a choice, and `spare` second lines in all."""
+    lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
+    for one in chosen:
+        what, when = ([*textwrap.wrap(text, width), "", ""] for text, width in ((one.what, _WHAT), (one.when, _WHEN)))
+        figures = f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
+        if spare and (what[1] or when[1]):
+            lines.append(_row(one.letter, what[0], *figures, when[0]))
+            lines.append(_row("", " ".join(what[1:]).strip(), "", "", " ".join(when[1:]).strip()))
+            spare -= 1
+        else:
+            lines.append(_row(one.letter, one.what, *figures, one.when))
+    return lines
+
+
+def _row(letter: str, what: str, rate: str, memory: str, when: str) -> str:
+    return f"{letter:>3} {_cut(what, _WHAT):{_WHAT}} {rate:>9} {memory:>5}  {_cut(when, _WHEN)}".rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """As many whole words as there is room for."""
+    return text if len(text) <= width else textwrap.shorten(text, width, placeholder=" …")
+
+
+def _own(found: OwnConfiguration, answer: Answer) -> list[str]:
+    """What is run now: its rate beside the choices, its place, and the two changes that make most of the difference."""
+    lines = []
+    if found.figures is not None:
+        rate, memory = found.figures.expected_tokens_per_s_per_gpu, f"{found.figures.memory_bytes / GB:,.0f}"
+        lines.append(_row("you", short(found.values), f"{rate:,.0f}", memory, "what runs now"))
+    lines += _filled(f"Yours ({found.path}): {_place(found)}", "", INDENT)
+    lines += [line for one in found.broken[:2] for line in _filled(f"{one.rule}: {one.reason}", "", INDENT)[:1]]
+    if found.pair_figures is not None and found.figures is not None:
+        lines += _filled(_gain(found, found.figures, found.pair_figures, answer.rate), "", INDENT)
+    return lines[:5]
+
+
+def _gain(found: OwnConfiguration, own: Figures, after: Figures, best: float) -> str:
+    """What the two changes that gain most bring: `tp=2, recompute=none make 24 of these 31 %`."""
+    changes = ", ".join(f"{name}={spoken(value)}" for name, value in found.pair.items())
+    rate = f"{after.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    if after.fits and not own.fits:
+        return f"with {changes} it fits: {rate}"
+    gained = (after.expected_tokens_per_s_per_gpu - own.expected_tokens_per_s_per_gpu) / best
+    if gained >= found.behind:
+        return f"{changes} make all of it: {rate}"
+    return f"{changes} make {gained * 100:.0f} of these {found.behind:.0%}: {rate}"
+
+
+def _place(found: OwnConfiguration) -> str:
+    if found.figures is None:
+        return "it is not legal here"
+    rate = f"{found.figures.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    gap = f"{found.behind:.0%} behind" if found.behind >= 0 else f"{-found.behind:.0%} ahead of the best of this space"
+    if not found.figures.fits:
+        return f"out of memory by {-found.figures.headroom_bytes / GB:.1f} GB; {rate}, {gap}"
+    about = "" if found.is_rank_exact else "about "
+    return f"rank {about}{found.rank:,} of {found.of:,}, {gap} ({rate})"
+
+
+def _commands(answer: Answer, folder: str) -> list[str]:
+    """How many candidates there were, and what to do next; commands take the last run where none is named."""
+    page = f"{folder}/report.html" if folder else "report.html in the run folder"
+    return [
+        *_filled(answer.counts, ""),
+        "Files: primus-search export A   Why: primus-search explain A",
+        f"Page:  {page}",
+    ]

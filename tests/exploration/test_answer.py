@@ -1,0 +1,219 @@
+"""The answer of a run: the plainest row inside the noise, choices of different ideas, a screen of 24 lines of 80."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.analysis.explanation import explain
+from primus_search.cli import app
+from primus_search.cost.confidence.uncertainty import TIE
+from primus_search.cost.memory.fit import FITS
+from primus_search.cost.project import Projector
+from primus_search.declare import load_space, make_space
+from primus_search.exploration.answer import answer_of, in_words
+from primus_search.exploration.expected import RATE
+from primus_search.exploration.result import SearchResult, num_dimensions, num_switches, switches_of
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.complete_search import search
+from primus_search.report.first_screen import COLUMNS, LINES, first_screen
+from primus_search.report.notebook.runs import load_run
+from primus_search.report.terminal import print_result
+from primus_search.values.knobs import Fp8
+
+SPACES = {
+    "dense": ("llama3_8b_mi300x", []),
+    "experts": ("mixtral_8x22b", ["nodes=4", "global_batch_size=256", "cp=1", "schedule=1f1b"]),
+    "large": ("llama3.1_405b_h100", ["cp=1"]),
+}
+
+
+@pytest.fixture(scope="module", params=SPACES)
+def result(request: pytest.FixtureRequest) -> SearchResult:
+    name, changes = SPACES[request.param]
+    return search(load_space(name, overrides=["benchmark.device=off", *changes], environ={}))
+
+
+def test_inside_the_noise_the_plainest_row_is_recommended(result: SearchResult) -> None:
+    ranking = result.ranking
+    fits = ranking.is_fit[:1000]
+    rate = ranking.expected_rate[:1000]
+    near = np.flatnonzero(fits & (rate >= rate[fits].max() * (1.0 - TIE)))
+    rows = ranking.candidates.take(near)
+    keys = list(zip(switches_of(rows), rows.fp8 != Fp8.NONE, num_dimensions(rows), -rate[near], strict=True))
+    assert ranking.is_fit[0] and near[0] == 0
+    assert keys[0] == min(keys)
+    for place in near[:50].tolist():
+        assert num_switches(ranking.row(place)) == switches_of(ranking.candidates.take(np.array([place])))[0]
+
+
+def test_choices_are_different_ideas_that_fit_and_say_when_to_take_them(result: SearchResult) -> None:
+    answer, rows = answer_of(result), result.ranked_rows
+    assert [one.letter for one in answer.choices] == list("ABCDE")[: len(answer.choices)] and len(answer.choices) > 1
+    assert answer.choices[0].rank == 1 and answer.rank_of("a") == 1 and answer.rank_of("z") is None
+    ideas = set()
+    for one in answer.choices:
+        row = rows[one.rank - 1]
+        assert one.rate == row[RATE] and one.when and one.what
+        assert row["memory_verdict"] == FITS or "you free" in one.when
+        ideas.add(
+            (
+                *(row[n] for n in ("tp", "pp", "ep", "etp", "fp8", "recompute", "schedule")),
+                row["micro_batch_size"] / row["cp"],
+            )
+        )
+    assert len(ideas) == len(answer.choices)
+    others = [one.rate for one in answer.choices[1:]]
+    assert others == sorted(others, reverse=True)
+
+
+def test_the_screen_has_24_lines_of_80_columns_and_ends_with_commands(result: SearchResult) -> None:
+    text = io.StringIO()
+    print_result(result, stream=text)
+    lines = text.getvalue().splitlines()
+    assert len(lines) <= LINES and max(map(len, lines)) <= COLUMNS
+    answer = answer_of(result)
+    cluster = result.best.choice.cluster
+    for word in (
+        result.space.model.name,
+        cluster.accelerator.name,
+        result.best.choice.framework.title,
+        cluster.stack.title,
+    ):
+        assert word in " ".join(lines[:2])
+    assert f"{answer.rate:,.0f} tok/s/GPU" in text.getvalue()
+    assert "primus-search export A" in lines[-2] and "report.html" in lines[-1]
+    assert "+0%" not in text.getvalue()
+
+
+def test_work_is_a_share_of_the_peak_of_its_own_number_format(result: SearchResult) -> None:
+    answer, first, device = answer_of(result), result.ranked_rows[0], result.best.choice.cluster.accelerator
+    peak = device.bf16_peak_flops_per_s if first["fp8"] == "none" else device.fp8_peak_flops_per_s
+    assert answer.number_format == ("BF16" if first["fp8"] == "none" else "FP8")
+    flops = first["mfu"] * device.bf16_peak_flops_per_s * first[RATE] / first["tokens_per_s_per_gpu"]
+    assert answer.peak_share == pytest.approx(flops / peak) and answer.peak_share < 0.8
+
+
+def test_one_answer_on_terminal_page_notebook_and_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "llama3_8b_mi300x", "--set", "cp=1", "--set", "pp=[1,2]", "--bench", "off", "--out", "here"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    saved = SavedRun.open(tmp_path / "here")
+    screen = first_screen(saved.answer, "here")
+    assert done.stdout.splitlines() == screen
+    assert load_run(tmp_path / "here").answer.splitlines()[:-1] == screen[:-1]
+    page = (tmp_path / "here" / "report.html").read_text()
+    for one in saved.answer.choices:
+        assert f"<b>{one.letter}</b>" in page and f"{one.rate:,.0f}" in page
+    assert json.loads((tmp_path / "here/run.json").read_text())["answer"]["choices"][0]["letter"] == "A"
+
+
+def test_letters_and_the_last_run_are_understood_by_every_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def said(*words: str) -> Any:
+        done = CliRunner().invoke(app, list(words))
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    assert "name a run folder" in str(CliRunner().invoke(app, ["explain"]).exception)
+    said("run", "llama3_8b_mi300x", "--set", "cp=1", "--set", "pp=[1,2]", "--bench", "off", "--out", "here")
+    saved = SavedRun.open(tmp_path / "here")
+    second = saved.answer.choices[1]
+    assert (
+        list(json.loads(said("export", "B", "--json")))
+        == [str(second.rank)]
+        == list(json.loads(said("export", "here", "b", "--json")))
+    )
+    assert json.loads(said("explain", "B", "--json"))["rank"] == second.rank
+    assert json.loads(said("explain", "--json"))["rank"] == 1
+    assert json.loads(said("compare", "A", "B", "--json"))["figures"][RATE] == [saved.row(1)[RATE], second.rate]
+    assert said("pareto", "--csv") == (tmp_path / "here" / "pareto.csv").read_text()
+    refused = CliRunner().invoke(app, ["explain", "Z"])
+    assert "neither a rank nor one of the choices" in str(refused.exception)
+
+
+def test_words_of_a_row_say_how_it_is_split() -> None:
+    space = make_space(
+        {"model": "llama3_8b", "hardware": "h100", "nodes": 2, "framework": "torchtitan",
+         "workload": {"seq_length": 8192, "global_batch_size": 64},
+         "space": {"pp": 1, "tp": 1, "cp": 1, "sharding": "fsdp2", "recompute": "none", "fp8": "none",
+                   "micro_batch_size": 1}}
+    )  # fmt: skip
+    row = search(replace(space, benchmark=replace(space.benchmark, device="off"))).ranked_rows[0]
+    assert in_words(row).startswith(
+        "FSDP over 16 GPUs, no tensor or pipeline parallel, micro-batch 1 (4 per step), no recompute, BF16"
+    )
+
+
+def test_a_run_constructs_one_projector_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for the search, its answer and its page; re-validation adds the one that measurements go into."""
+    space = load_space("llama3_8b_mi300x", overrides=["cp=1", "pp=[1,2]", "benchmark.device=off"], environ={})
+    made = []
+    begin = Projector.__init__
+
+    def counted(self: Projector, job: Any, **options: Any) -> None:
+        made.append(job.cluster)
+        begin(self, job, **options)
+
+    monkeypatch.setattr(Projector, "__init__", counted)
+    search(space, out=tmp_path / "run")
+    own = [cluster for cluster in made if cluster == space.clusters[0].cluster]
+    assert len(own) == 1
+    explain(SavedRun.open(tmp_path / "run"), 1).figures  # noqa: B018 - a saved run makes its own
+    assert len([cluster for cluster in made if cluster == space.clusters[0].cluster]) == 2
+
+
+def test_a_question_without_a_file_writes_the_file_it_would_have_needed(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    words = [
+        "ask",
+        "llama3.1_8b",
+        "h100",
+        "--nodes",
+        "1",
+        "--seq",
+        "4096",
+        "--batch",
+        "32",
+        "--framework",
+        "torchtitan",
+    ]
+    words += ["--set", "tp=[1,2]", "--set", "recompute=none", "--bench", "off"]
+    done = CliRunner().invoke(app, [*words, "--out", str(own)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("llama3.1_8b, 8.0 B | 8 H100 (1 x 8) | torchtitan")
+    again = CliRunner().invoke(app, ["run", str(own / "space.yaml"), *words[-6:], "--out", str(tmp_path / "again")])
+    assert again.exit_code == 0, again.output
+    assert SavedRun.open(tmp_path / "again").ranking == SavedRun.open(own).ranking
+    other = CliRunner().invoke(app, [*words[:-6], "--batch", "64", "--out", str(own)])
+    assert "holds a run of another question" in str(other.exception)
+    wrong = CliRunner().invoke(
+        app, ["ask", "nosuch", "h100", "--nodes", "1", "--seq", "1", "--batch", "8", "--out", str(tmp_path / "no")]
+    )
+    assert "unknown model preset" in str(wrong.exception) and not (tmp_path / "no").exists()
+
+
+def test_a_present_configuration_stands_beside_the_choices(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["run", "llama3_8b_mi300x", "--set", "cp=1", "--set", "pp=1", "--bench", "off"]
+    assert CliRunner().invoke(app, [*words, "--out", str(folder)]).exit_code == 0
+    assert CliRunner().invoke(app, ["export", str(folder), "60"]).exit_code == 0
+    done = CliRunner().invoke(
+        app, [*words, "--out", str(tmp_path / "b"), "--baseline", str(folder / "exports/60/primus.yaml")]
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) <= LINES and max(map(len, lines[:-1])) <= COLUMNS  # the last one is the path of the page
+    assert any(line.startswith("you ") for line in lines) and "behind" in done.stdout
