@@ -18,16 +18,26 @@ from primus_search.declare.source import Document, did_you_mean, read
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
 from primus_search.values.candidates import DEFAULTS
-from primus_search.values.machine.framework import ANY, ANY_FRAMEWORK, Framework, Idle, Requirement, Schedule, Spelling
+from primus_search.values.machine.framework import (
+    ANY,
+    ANY_FRAMEWORK,
+    Framework,
+    Habit,
+    Idle,
+    Requirement,
+    Schedule,
+    Spelling,
+)
+from primus_search.values.machine.stack import GROUP_OF
 
-Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle)
+Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Habit)
 
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "ignored", "effects", "flavors", "launchers", "lifts", "stacks",
+    "ignored", "effects", "flavors", "launchers", "lifts", "stacks", "software",
 )  # fmt: skip
 
 
@@ -97,6 +107,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         defaults={**base.defaults, **data.get("defaults", {})},
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
         effects={**base.effects, **data.get("effects", {})},
+        software=(*base.software, *reader.habits(data.get("software", []))),
     )
     if problems:
         raise InputError(problems)
@@ -145,6 +156,13 @@ class _Reader:
 
     def idles(self, data: list[Mapping[str, Any]]) -> tuple[Idle, ...]:
         return tuple(self._built(Idle, ("idles", i), one) for i, one in enumerate(data))
+
+    def habits(self, data: list[Mapping[str, Any]]) -> tuple[Habit, ...]:
+        for i, one in enumerate(data):
+            if one.get("habit") not in GROUP_OF:
+                what = f"no number of a stack has that name{did_you_mean(str(one.get('habit')), GROUP_OF)}"
+                self._problems.append(self._document.problem(("software", i, "habit"), what))
+        return tuple(self._built(Habit, ("software", i), one) for i, one in enumerate(data))
 
     def _condition(self, keys: tuple[str | int, ...], text: str) -> None:
         try:

@@ -14,6 +14,7 @@ from primus_search.declare.source import read
 from primus_search.export.job import LaunchJob
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
+from primus_search.values.machine.stack import number_of
 
 
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:
@@ -36,7 +37,17 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
         said[LEVELS] = [inner, row["cp"] // inner]
     if row["sharding"] == "hsdp":
         said[framework.spellings["shard_group"].key] = job.num_copies
-    return said | _recompute(job)
+    return software_settings(job) | said | _recompute(job)
+
+
+def software_settings(job: LaunchJob) -> dict[str, Any]:
+    """What the stack that a job is priced with assumes, where a file has to switch it on."""
+    said: dict[str, Any] = {}
+    for one in job.framework.software:
+        is_meant = (not one.of_experts or job.model.is_moe) and (not one.axis or job.row[one.axis] in one.words)
+        if is_meant and number_of(job.cluster.stack, one.habit) == one.value:
+            said |= one.settings
+    return said
 
 
 def _recompute(job: LaunchJob) -> dict[str, Any]:

@@ -4,14 +4,17 @@ Source: NVIDIA-NeMo/Megatron-Bridge scripts/training/README.md (`KEY=VALUE` over
 and docs/megatron-lm-to-megatron-bridge.md (which Megatron argument is which field).
 """
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from primus_search.declare.fields import layer_pattern
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron_arguments import argument_table, candidate_settings
 from primus_search.export.megatron_models import edits, model_settings
+from primus_search.values.model import Model
 
 SCRIPT = "nemo.sh"
 EDITS = [
@@ -27,19 +30,39 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     said = model_settings(job) | candidate_settings(job) | argument_table("training")
     spelling = argument_table("nemo")
     renamed, opposites = spelling["renamed"], spelling["opposites"]
-    found = _precision(job.row["fp8"], said)
+    found: dict[str, Any] = spelling["off"] | _precision(job.row["fp8"], said)
+    found["model.num_query_groups"] = job.model.num_kv_heads
     for name, value in said.items():
         ours = renamed.get(name, name)
         if name in opposites:
-            found[opposites[name]] = False
+            found |= dict.fromkeys(opposites[name], False)
         elif ours is not None and name not in OF_PRECISION:
             section = next((section for section, names in spelling["sections"].items() if name in names), "model")
-            found[f"{section}.{ours}"] = value
-    found["dataset.sequence_length"] = job.workload.seq_length
+            found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
+    if "window_size" in said:
+        found["model.window_size"] = [int(part) for part in said["window_size"].split(",")]
+    found["dataset.seq_length"] = job.workload.seq_length
     found["model.vocab_size"] = job.model.vocab_size
     found["model.share_embeddings_and_output_weights"] = job.model.is_tied
     found["model.add_bias_linear"] = job.model.has_linear_bias
     return found
+
+
+def _activation(model: Model) -> str:
+    clamp = f", clamped at {model.activation_clamp:g}" if model.activation_clamp else ""
+    return (model.constants.activation or "gelu") + clamp
+
+
+def by_hand(job: LaunchJob) -> list[str]:
+    """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision."""
+    model, lines = job.model, []
+    if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
+        lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
+    if model.latent is not None or not model.is_uniform:
+        lines.append("RECIPE: one of the model's own family, whose layers are of its kinds")
+    if job.cluster.stack.precision.gradient_comm_bytes == 2.0 and not job.row["fp8_attention"]:
+        lines.append("RECIPE: priced with gradients reduced in BF16 (grad_reduce_in_fp32 of its mixed_precision false)")
+    return lines
 
 
 def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,14 +87,24 @@ def files(job: LaunchJob) -> dict[str, str]:
         *(f"  {shlex.quote(f'{name}={_value(value)}')}" for name, value in overrides(job).items()),
         ")",
         shell.TORCHRUN,
-        '  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --mode pretrain --dataset mock \\',
+        '  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset llm-pretrain-mock \\',
+        f"  --seq_length {job.workload.seq_length} \\",
         '  "${OVERRIDES[@]}" "$@"',
     ]
-    return {SCRIPT: shell.script(job, SCRIPT, EDITS + own + edits(job), lines)}
+    return {SCRIPT: shell.script(job, SCRIPT, EDITS + own + by_hand(job) + edits(job), lines)}
 
 
 def _value(value: Any) -> str:
-    """A value as Hydra reads it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "[" + ",".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+    """A value as Hydra's grammar of overrides reads it."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(map(_value, value)) + "]"
+    text = str(value)
+    if isinstance(value, int | float) or BARE.fullmatch(text):
+        return text
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")
+"""Words that need no quotes there."""

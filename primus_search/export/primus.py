@@ -50,7 +50,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     """The trainer overrides of this candidate, in Primus' words."""
     said = candidate_settings(job)
     said.setdefault("overlap_param_gather", False)
-    said.setdefault("gradient_accumulation_fusion", True)
+    said.setdefault("gradient_accumulation_fusion", job.cluster.stack.kernels.has_gradient_accumulation_fusion)
     said |= {"create_attention_mask_in_dataloader": False, "bf16": True}
     # Some of Primus' model files leave it out, and Megatron refuses a model without it.
     said["max_position_embeddings"] = max(job.workload.seq_length, job.model.learned_positions)

@@ -91,6 +91,23 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Habit:
+    """What a launch file sets where the stack it is priced with has a number or habit at a value (`gradient_comm_B`).
+
+    axis, words  only of candidates whose axis has one of the words; empty: of all
+    of_experts   only of models with experts
+    """
+
+    habit: str
+    value: Any
+    settings: Settings
+    source: str
+    axis: str = ""
+    words: tuple[str, ...] = ()
+    of_experts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """One launcher of training jobs, at its newest release unless its name says another (`nemo@26.04`).
 
@@ -105,6 +122,7 @@ class Framework:
     defaults  what the framework takes a key to be that a file does not set, where that is not absent, off or 1
     ignored   keys of a launch file that change neither time nor memory, by name or prefix with `*`
     effects   keys that are read, not modelled, and what they would change
+    software  what a file sets for habits of the stack that it is priced with
     """
 
     name: str = ANY
@@ -124,6 +142,7 @@ class Framework:
     defaults: Settings = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     effects: Mapping[str, str] = field(default_factory=dict)
+    software: tuple[Habit, ...] = ()
 
     @property
     def is_any(self) -> bool:
