@@ -35,3 +35,9 @@ def state_bytes(stack: Stack, name: str, formats: Ints) -> Floats:
         if name in numbers:
             kept = np.where(formats == code, numbers[name], kept)
     return kept
+
+
+def is_stacks_own(stack: Stack, word: str) -> bool:
+    """Whether a format has the bytes that the stack has anyway (gradients reduced in BF16 where it reduces them so)."""
+    numbers = FORMATS.get(StateFormat[word.upper()], {})
+    return all(number_of(stack, name) == value for name, value in numbers.items())

@@ -14,12 +14,13 @@ import numpy as np
 
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
+from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.record_table import own_runs_of
 from primus_search.exploration.frontier import frontier_after
 from primus_search.exploration.result import RUN, RankingTable, SearchResult
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints
 from primus_search.values.job import Job
-from primus_search.values.knobs import KNOBS
+from primus_search.values.knobs import KNOBS, StateFormat
 from primus_search.values.measured_run import MeasuredRun
 
 SAME = tuple(knob.name for knob in KNOBS if knob.is_printed)
@@ -84,14 +85,17 @@ def _rows_of(job: Job, table: Candidates, projection: Projection, run: MeasuredR
     """Rows of a table that are the configuration of a run."""
     is_same: Bools = np.ones(len(table), np.bool_)
     for name in SAME:
-        is_same &= table.columns()[name] == run.candidates.columns()[name][0]
+        its = run.candidates.columns()[name][0]
+        if name == "state_format" and is_stacks_own(job.stack, StateFormat(its).name):
+            its = StateFormat.STACK
+        is_same &= table.columns()[name] == its
     if not is_same.any():
         return np.flatnonzero(is_same)
     one = Projector(job).project(run.candidates)
     own = {"step": projection.step.total, "memory": projection.memory.total}
-    its = {"step": one.step.total[0], "memory": one.memory.total[0]}
+    theirs = {"step": one.step.total[0], "memory": one.memory.total[0]}
     for name, column in own.items():
-        is_same &= np.abs(column / its[name] - 1.0) < EQUAL
+        is_same &= np.abs(column / theirs[name] - 1.0) < EQUAL
     return np.flatnonzero(is_same)
 
 

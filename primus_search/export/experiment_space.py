@@ -3,10 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.launch.experiments import Experiment, read_experiment
 from primus_search.declare.model_files import load_model
@@ -100,14 +102,22 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         stack = _variant(experiment.framework, begun.hardware, experiment.variant)
     if stack is not None:
         data["stack"] = stack
-    return make_space(
-        data,
+    make = partial(
+        make_space,
         name=str(experiment.path),
         nodes=begun.nodes,
         overrides=sets,
         environ={},
         model=experiment.model,
     )
+    space = make(data)
+    if row["state_format"] == STACK or not is_stacks_own(space.cluster.stack, row["state_format"]):
+        return space
+    return make(data | {"space": data["space"] | {"state_format": STACK}})
+
+
+STACK = "stack"
+"""The word of an axis for what the stack has anyway."""
 
 
 def _variant(framework: Framework, hardware: str, variant: str) -> str | None:
