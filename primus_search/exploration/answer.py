@@ -44,7 +44,7 @@ SITES = {
     Knowledge.OWN_RUNS: "own runs learned",
 }
 """What is known of the cluster, in words."""
-FORMATS = {"none": "BF16", "nvfp4": "FP4"}
+FORMATS = {"none": "BF16", "nvfp4": "FP4", "mxfp4": "FP4"}
 """Number formats of products by `fp8`; what is not named here is FP8."""
 
 

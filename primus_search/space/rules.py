@@ -375,9 +375,10 @@ def is_nvidia(accelerator: Accelerator) -> bool:
 def device_has_format(job: GridJob, c: Cells) -> Bools:
     accelerator, fp8 = job.cluster.accelerator, c["fp8"]
     has_fp8, has_fp4 = accelerator.fp8_peak_flops_per_s > 0, accelerator.fp4_peak_flops_per_s > 0
-    mask: Bools = (fp8 == Fp8.NONE) | (has_fp8 & (fp8 != Fp8.NVFP4) & (fp8 != Fp8.MXFP8))
+    mask: Bools = (fp8 == Fp8.NONE) | (has_fp8 & ~np.isin(fp8, (Fp8.MXFP8, Fp8.NVFP4, Fp8.MXFP4)))
     # Block scales in the matrix instruction itself arrived with FP4 (Blackwell, CDNA 4).
-    mask |= (has_fp4 & (fp8 == Fp8.MXFP8)) | (has_fp4 & is_nvidia(accelerator) & (fp8 == Fp8.NVFP4))
+    block_formats = (Fp8.MXFP8, Fp8.NVFP4 if is_nvidia(accelerator) else Fp8.MXFP4)
+    mask |= has_fp4 & np.isin(fp8, block_formats)
     return mask
 
 

@@ -66,7 +66,7 @@ ASSUMED = "assumed_"
 """Before the name of a family: errors where this stack was assumed and another one ran."""
 
 
-PRECISIONS = {Fp8.NONE: "bf16", Fp8.NVFP4: "fp4"}
+PRECISIONS = {Fp8.NONE: "bf16", Fp8.NVFP4: "fp4", Fp8.MXFP4: "fp4"}
 """Precisions that errors are told apart by; what is not named here is fp8."""
 
 

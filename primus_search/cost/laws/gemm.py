@@ -126,29 +126,30 @@ def rate_flops_per_s(acc: Accelerator, code: NDArray[np.int64], gemm_pass: GemmP
         fp8 * law.fp8_row_efficiency or bf16,
         acc.fp8_peak_flops_per_s * blocks * law.mxfp8_efficiency or bf16,
         acc.fp4_peak_flops_per_s * blocks * law.nvfp4_efficiency or bf16,
+        acc.fp4_peak_flops_per_s * blocks * law.nvfp4_efficiency or bf16,
     )
     return np.array(by_code)[code]
 
 
 # Bytes per element of an operand, per precision code; block formats carry one scale byte per 32 (MX) or 16 (NVFP4).
-_OPERAND_BYTES: Floats = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0 + 1 / 32, 0.5 + 1 / 16])
+_OPERAND_BYTES: Floats = np.array([2.0, 1.0, 1.0, 1.0, 1.0, 1.0 + 1 / 32, 0.5 + 1 / 16, 0.5 + 1 / 32])
 
 # HBM bytes per element a cast reads (BF16), and kernels it takes. Current scaling (HYBRID) reads twice, the maximum
 # first and then the cast, with a tiny kernel for the scale between; NVFP4 likewise. Delayed, block and MX scaling know
 # their scale when the element is read. ROWWISE reads once per layout: rows and columns have different scales.
-_CAST_READS: Floats = np.array([0.0, 4.0, 2.0, 2.0, 4.0, 2.0, 4.0])
-_CAST_KERNELS: Floats = np.array([0.0, 3.0, 1.0, 1.0, 2.0, 1.0, 3.0])
+_CAST_READS: Floats = np.array([0.0, 4.0, 2.0, 2.0, 4.0, 2.0, 4.0, 2.0])
+_CAST_KERNELS: Floats = np.array([0.0, 3.0, 1.0, 1.0, 2.0, 1.0, 3.0, 1.0])
 
 
 # Bytes read where the kernel that wrote the operand took part: it found the maximum (per-tensor current scaling, NVFP4)
 # or wrote the low-precision operand itself (delayed scaling), which leaves nothing to read.
-_FUSED_READS: Floats = np.array([0.0, 2.0, 0.0, 2.0, 2.0, 2.0, 2.0])
-_FUSED_KERNELS: Floats = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 2.0])
+_FUSED_READS: Floats = np.array([0.0, 2.0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+_FUSED_KERNELS: Floats = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 2.0, 1.0])
 
 
 # Recipes whose activations tensor parallelism may gather in low precision. Row-wise ones are gathered in BF16: what
 # arrives has one scale per token, and the weight gradient needs one per column (pytorch/torchtitan docs/float8.md).
-GATHERS_LOW: Bools = np.array([False, True, True, True, False, True, True])
+GATHERS_LOW: Bools = np.array([False, True, True, True, False, True, True, True])
 
 
 def operand_bytes(code: NDArray[np.int64]) -> Floats:

@@ -7,7 +7,7 @@ class Fp8(IntEnum):
     """Low-precision recipe of the linear layers' GEMMs; `NONE` is BF16 throughout.
 
     HYBRID is per-tensor current scaling (E4M3 forward, E5M2 gradients), DELAYED per-tensor with an amax history,
-    BLOCKWISE 1x128 / 128x128 scales, ROWWISE one scale per row, MXFP8 and NVFP4 the OCP / NVIDIA block formats.
+    BLOCKWISE 1x128 / 128x128 scales, ROWWISE one scale per row, MXFP8, MXFP4 and NVFP4 the OCP / NVIDIA block formats.
     """
 
     NONE = 0
@@ -17,6 +17,7 @@ class Fp8(IntEnum):
     ROWWISE = 4
     MXFP8 = 5
     NVFP4 = 6
+    MXFP4 = 7
 
 
 class Recompute(IntFlag):

@@ -110,7 +110,7 @@ class GemmLaw:
     """Dense matrix products; the formula is in `cost/laws/gemm.py`.
 
     efficiency        share of peak deep inside a large tile, per precision: BF16, FP8 with one scale per tensor,
-                      per 128-block, per row, MXFP8 and NVFP4 (0 where the device lacks the format)
+                      per 128-block, per row, MXFP8 and the device's FP4 (NVFP4 or MXFP4; 0 where it lacks the format)
     tile_overhead     elements h: a tile of a x b pays 1 + h (1/a + 1/b), the price of loading its edges
     depth_overhead    elements of K spent on prologue and epilogue of each BF16 tile
     fp8_depth_overhead  likewise for FP8 and FP4 tiles, whose main loop is faster and so hides less
