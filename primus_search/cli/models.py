@@ -80,6 +80,7 @@ def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict
     fields = {f.name: model.__getattribute__(f.name) for f in dataclasses.fields(model)}
     fields |= {"latent": model.latent and dataclasses.asdict(model.latent)}
     fields |= {"moe": model.moe and dataclasses.asdict(model.moe)}
+    fields |= {"constants": dataclasses.asdict(model.constants)}
     for listed in ("moe_layers", "windows", "mixers", "feed_forwards"):
         del fields[listed]
     fields |= {"towers": [dataclasses.asdict(tower) for tower in model.towers], "ignored": list(model.ignored)}
