@@ -58,7 +58,7 @@ MODEL_TYPES = ("gpt", "GPT", "encoder_or_decoder", HYBRID_TYPE, COMPRESSED_TYPE)
 TRAINERS = ("pre_trainer", "post_trainer")
 TRAINER_KEYS = ("framework", "config", "model", "overrides", "name")
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,200})(?::([^}]{0,400}))?\}")
 
 
 def recognises(data: Mapping[str, Any]) -> bool:

@@ -30,9 +30,9 @@ MAX_DIGITS = 40  # of one number; Python itself refuses integers of more than a 
 
 Keys = tuple[str | int, ...]
 
-_BARE_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_INT = re.compile(r"[-+]?[0-9][0-9_]*\Z")
-_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.?[0-9_]*|\.[0-9]+)([eE][-+]?[0-9]+)?\Z")
+_BARE_KEY = re.compile(r"\A[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_INT = re.compile(r"\A[-+]?[0-9][0-9_]*\Z")
+_FLOAT = re.compile(r"\A[-+]?([0-9][0-9_]*+(?:\.[0-9_]*+)?|\.[0-9]++)([eE][-+]?[0-9]++)?\Z")
 _PLAIN_TAGS = tuple(
     f"tag:yaml.org,2002:{kind}"
     for kind in ("null", "bool", "int", "float", "str", "seq", "map", "merge", "timestamp", "value")

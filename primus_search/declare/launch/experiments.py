@@ -44,7 +44,9 @@ from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
-LOG_ARGUMENT = re.compile(r"^\s*(?:\S*\s)?\s{0,8}([a-z][a-z0-9_]+) \.{3,} (.+?)\s*$", re.MULTILINE)
+LOG_ARGUMENT = re.compile(
+    r"^[ \t]{0,80}(?:\S{1,200}[ \t])?[ \t]{0,8}([a-z][a-z0-9_]{1,80}) \.{3,80}+ (\S(?:.*\S)?)[ \t\r]*$", re.MULTILINE
+)
 """A line of Megatron's dump of its arguments: `  tensor_model_parallel_size ...... 8`."""
 LEAST_ARGUMENTS = 20
 NOTHING: Settings = MappingProxyType({})

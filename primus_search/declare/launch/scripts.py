@@ -7,8 +7,8 @@ from typing import Any
 FLAGS = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}
 """Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
 
-ASSIGNED = re.compile(r"(?:^|;)\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s;()]*)", re.MULTILINE)
-REFERENCE = re.compile(r"\$\{(\w+)(?::?[-=]([^}]*))?\}|\$(\w+)")
+ASSIGNED = re.compile(r"(?:^|;)[ \t]{0,80}(?:export[ \t]{1,80})?([A-Za-z_]\w{0,200})=([^\s;()]*)", re.MULTILINE)
+REFERENCE = re.compile(r"\$\{(\w{1,200})(?::?[-=]([^}]{0,400}))?\}|\$(\w+)")
 
 
 def settings_in(text: str) -> dict[str, Any]:
@@ -29,7 +29,9 @@ def settings_in(text: str) -> dict[str, Any]:
     return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
 
 
-ARRAY = re.compile(r"^\s*(?:declare\s+-a\s+)?\w+\+?=\(|^\s*\)\s*$", re.MULTILINE)
+ARRAY = re.compile(
+    r"^[ \t]{0,80}(?:declare[ \t]{1,80}-a[ \t]{1,80})?\w{1,200}\+?=\(|^[ \t]{0,80}\)[ \t\r]*$", re.MULTILINE
+)
 """Where an array of arguments begins and ends."""
 
 

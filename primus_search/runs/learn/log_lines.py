@@ -8,13 +8,15 @@ from typing import IO, cast
 
 from primus_search.base.guards.files import opened
 
-LONGEST_LINE = 1 << 20
+LONGEST_LINE = 1 << 16
 """Characters of a line that are read; the rest of a longer one (a compiler's dump) is skipped."""
 
 CHUNK = 1 << 22
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]")
-_CONTROLS = re.compile(r"[^\S\t\n\r ]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2069\u3000\ufeff]"
+)
 """Control characters, signs that turn the direction of text, and every white space but blank, tab and line end."""
 _COMPLETE_END = ("|", "}", "%", ")")
 

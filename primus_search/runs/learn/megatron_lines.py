@@ -18,7 +18,7 @@ NO_EXPERTS = "[1]"
 _LAYOUT_SIZES: dict[str, str] = _TABLE["layout_line"]
 _RUN_LAYOUT = (*_LAYOUT_SIZES.values(), "expert_model_parallel_size", "micro_batch_size", "seq_length")
 _SIZE = re.compile(r"(?<![\w-])(" + "|".join(_LAYOUT_SIZES) + r")[- ]size: (\d+)")
-_PADDED = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
+_PADDED = re.compile(r"padded vocab \(size: \d{1,12}\).{0,200}?\(new size: (\d{1,12})\)")
 _ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
 _ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d+(?:\.\d+)?)(?=[\s|/])")
 _BATCH = re.compile(r"(?:global|gloabl) batch size:\s+(\d+)(?=[\s|])")

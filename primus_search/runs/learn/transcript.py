@@ -22,17 +22,19 @@ STEPS_AFTER_RECOVERY = 4
 SHORTEST_BAR_STEP_S = 20.0
 """A progress bar counts whole seconds: differences below this are added up until they reach it."""
 
-_DOTTED = re.compile(r"([A-Za-z_][\w./-]*) \.{2,}\s*(.*)$")
-_FLAG = re.compile(r"--([A-Za-z][\w.-]*)(?:=|\s+)('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
+_DOTTED = re.compile(r"(?<![\w./-])([A-Za-z_][\w./-]*+) \.{2,}+\s*+(.*)$")
+_FLAG = re.compile(r"--([A-Za-z][\w.-]{0,120})(?:=|\s{1,80})('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
 _WORLD = re.compile(r"\b(?:world_size|WORLD_SIZE)\s*[=:]\s*(\d+)\b")
-_SMI_LIST = re.compile(r"GPU \d+: (.+?) \(UUID")
-_SMI_TABLE = re.compile(r"\|\s+\d+\s+((?:NVIDIA|Tesla|AMD|Quadro|GeForce) [\w. -]+?)\s+(?:On|Off|N/A)\b")
-_CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.+?)(?: \(\d+\))? with ([\d.]+)\s*GiB")
+_SMI_LIST = re.compile(r"GPU \d{1,4}: (.{1,100}?) \(UUID")
+_SMI_TABLE = re.compile(
+    r"\|\s{1,8}\d{1,4}\s{1,8}((?:NVIDIA|Tesla|AMD|Quadro|GeForce) [\w. -]{1,60}?)\s{1,40}(?:On|Off|N/A)\b"
+)
+_CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.{1,100}?)(?: \(\d{1,4}\))? with ([\d.]{1,12})\s{0,8}GiB")
 _INSTINCT = re.compile(r"\b(AMD Instinct MI\d+\w*)")
 _INCIDENTS = table("incidents")
-_COMMENT = re.compile(r"\s+#.*$")
-_CLOCK = re.compile(r"(?:(\d+)d ?)?(?:(\d+)h ?)?(?:(\d+)m ?)?(?:(\d+)s)?$")
-_COLONS = re.compile(r"(?:(\d+) days?, )?(?:(\d+):)?(\d+):(\d+)$")
+_COMMENT = re.compile(r"(?<!\s)\s++#.*$")
+_CLOCK = re.compile(r"\A(?:(\d++)d ?)?(?:(\d++)h ?)?(?:(\d++)m ?)?(?:(\d++)s)?$")
+_COLONS = re.compile(r"\A(?:(\d++) days?, )?(?:(\d++):)?(\d++):(\d++)$")
 _IGNORED_FACT_VALUES = ("", "None", "null", "none", "~")
 
 

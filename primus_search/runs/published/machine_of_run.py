@@ -37,7 +37,7 @@ def hardware_of(run: PublishedRun) -> str:
     gpu = run.word("gpu")
     name = re.sub(r"\b(?:\d{1,5} ?x ?|dgx|hgx)(?=[a-z])", " ", _plain(gpu))
     words = _plain(" | ".join(run.word(column) for column in ("source", "flags", "notes")))
-    family = re.search(r"[a-z]+\d{2,3}", gpu.lower().replace(" ", ""))
+    family = re.search(r"(?<![a-z])[a-z]++\d{2,3}", gpu.lower().replace(" ", ""))
     is_card = family and re.search(rf"(?<![a-z]){family.group()} (?:pcie|nvl)\b(?! ?\d| gen)", words)
     if is_card or first(vocabulary("devices")["limited_power"], {"words": words}):
         raise Skipped(f"the {gpu} is said to be another card, or to run at less power, than the module")

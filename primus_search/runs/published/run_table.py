@@ -70,7 +70,7 @@ class PublishedRun:
         source = self.word("source")
         if _MLPERF.search(source):
             return "MLPerf"
-        repository = re.match(r"[\w.-]+/[\w.-]+", source)
+        repository = re.match(r"\A[\w.-]++/[\w.-]+", source)
         return repository.group() if repository else re.split(r"[(,:]| v?\d", source)[0].strip()
 
     @property

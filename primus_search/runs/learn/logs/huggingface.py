@@ -21,10 +21,13 @@ from primus_search.runs.learn.transcript import (
 
 NAME = "hf-trainer"
 _BANNER = re.compile(
-    r"(Instantaneous batch size per device|Total train batch size \([^)]*\)|Gradient Accumulation steps) = ([\d,]+)\s*$"
+    r"(Instantaneous batch size per device|Total train batch size \([^)]{0,200}\)|Gradient Accumulation steps)"
+    r" = ([\d,]++)\s*+$"
 )
-_BAR = re.compile(r"\|\s*(\d+)/(\d+) \[((?:\d+:)?\d+:\d\d)<[^,\]]*, +[\d.]+(?:s/it|it/s)\]?")
-_SUMMARY = re.compile(r"'train_runtime': '?(\d[\d.]*)'?,.*'train_steps_per_second': '?(\d[\d.]*)'?[,}]")
+_BAR = re.compile(
+    r"\|\s{0,8}(\d{1,12})/(\d{1,12}) \[((?:\d{1,6}:)?\d{1,6}:\d\d)<[^,\]]{0,80}, {1,8}[\d.]{1,20}(?:s/it|it/s)\]?"
+)
+_SUMMARY = re.compile(r"\A(?>.*?'train_runtime': )'?(\d[\d.]*+)'?,(?>.*?'train_steps_per_second': )'?(\d[\d.]*+)'?[,}]")
 MEAN_NOTE = "step time is the run's mean, with its first steps, evaluations and checkpoints"
 _WORLD = re.compile(r"rank: \d+, world size: (\d+), ")
 _LENGTH_FLAGS = ("block_size", "max_seq_length", "cutoff_len", "model_max_length", "max_length")

@@ -8,7 +8,7 @@ from primus_search.runs.learn.reading import PARALLEL, LogReading
 from primus_search.runs.learn.steady import StepLine
 from primus_search.runs.learn.transcript import Transcript, conclude, observe_flags, product
 
-_RECORD = re.compile(r":::MLLOG (\{.*\})")
+_RECORD = re.compile(r"\A(?>.*?:::MLLOG )(\{.*\})")
 _SYSTEM = re.compile(r"\"(number_of_nodes|accelerators_per_node|accelerator_model_name)\"\s*:\s*\"([^\"]*)\"")
 TOKEN_COUNTED = ("gpt3",)
 """Benchmarks whose block counts are in tokens; the others count samples."""

@@ -30,9 +30,9 @@ _NAMES = configuration_pattern(
 )
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=[\s,|\]]|$)"
 _DLL = re.compile(r"DLL [\d-]+ [\d:.]+ - (\d+) (.*)$")
-_DLL_PARAMETER = re.compile(r"cfg/([\w/]+) : (\S+)")
+_DLL_PARAMETER = re.compile(r"cfg/([\w/]{1,120}) : (\S+)")
 _BAR = re.compile(r"global_step=" + _NUMBER)
-_BAR_CLOCK = re.compile(r"\d+/\d+ \[((?:\d+:)?\d+:\d\d)<")
+_BAR_CLOCK = re.compile(r"(?<!\d)\d{1,12}/\d{1,12} \[((?:\d{1,6}:)?\d{1,6}:\d\d)<")
 _CONSOLE = re.compile(r"iteration (\d+)/\d+ \|")
 _GLOBAL_STEP = re.compile(r"global_step: (\d+)\b")
 _TIMING = re.compile(r"train_step_timing(?: in s)?\s*[=:]\s*" + _NUMBER)

@@ -8,7 +8,7 @@ from primus_search.runs.learn.steady import StepLine
 from primus_search.runs.learn.transcript import Transcript, conclude
 
 FACTS, STEP, PEAK = "small trainer facts: ", "small trainer step ", "small trainer peak bytes: "
-_FACTS = re.compile(FACTS + r"(\{.*\})")
+_FACTS = re.compile(rf"\A(?>.*?{FACTS})(\{{.*\}})")
 _STEP = re.compile(STEP + r"(\d+): (\d+\.\d+) s\b")
 _PEAK = re.compile(PEAK + r"(\d+)\b")
 SIZES = ("gpus", *PARALLEL, "vpp", "seq_length", "micro_batch_size", "global_batch_size")
