@@ -25,7 +25,6 @@ from primus_search.measure.device.timing import PieceMeasurement, Timing, measur
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.mixed_precision import MainGradients, adamw_update, master_update
-from primus_search.measure.modules.mixer_modules import is_reference
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LayerKind, Model
@@ -134,8 +133,6 @@ def _layer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], Held
     assert piece.kind is not None
     if piece.shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not measured")
-    if setting.device != CPU and is_reference(piece.kind.mixer):
-        raise MissingKernelError(f"torch has no fused kernel of {piece.model.mixer(piece.kind).name}")
     kind, plain = piece.kind, replace(piece.shard, recompute=Recompute.NONE)
     x = _hidden(piece)
     if not piece.shard.recompute:

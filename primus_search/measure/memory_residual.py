@@ -1,6 +1,7 @@
 """The second and third rung of evidence for memory: what torch and a device say of one layer, put to the candidate.
 
-traced    activations of the candidate's layers (`trace`), and the buffers of FSDP2 (`trace_sharded`)
+traced    activations of the candidate's layers (`trace`); buffers of FSDP2 stay as projected, which is what
+          torch's own `fully_shard` holds (`tests/oracle/test_sharded_layers.py`)
 measured  what a device's allocator did while one layer ran forward and backward, taken apart into
 
               resident          weights, their gradients, the layer's input: counted, the projection's own account
@@ -29,9 +30,7 @@ import numpy as np
 from primus_search.base.units import GB
 from primus_search.cost.memory import Share, layer_activations
 from primus_search.cost.memory.activations import exchanges_heads
-from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
-from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.pipeline_keys import relief_of
 from primus_search.cost.projection import Memory
 from primus_search.measure.device.timing import PieceMeasurement
@@ -39,16 +38,14 @@ from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.measure.modules.streams import COUNTED_BYTES
 from primus_search.measure.trace import TracedLayer, trace_layer
-from primus_search.measure.trace_sharded import Sharded, trace_sharded
-from primus_search.values.candidates import Candidates, Fp8, Recompute, Sharding
+from primus_search.values.candidates import Candidates, Recompute
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack
-from primus_search.values.model import LayerKind, Model
+from primus_search.values.model import Model
 
 FP32_BYTES = 4.0
 FLASH = "flash2"  # any attention kernel that keeps no scores
-FEW_RANKS, FEW_EXPERT_RANKS = 8, 4  # buffers hardly depend on how many ranks share a weight
 NINE_OF_TEN = 1.2816  # deviations below which nine of ten normal errors lie, the surety of FITS
 
 
@@ -146,38 +143,6 @@ def as_traced(stack: Stack) -> Stack:
             deepep_expert_copies=min(memory.deepep_expert_copies, 1.0),
         ),
     )
-
-
-def traced_buffers(job: Job, c: Candidates, row: int, projected_bytes: float) -> float:
-    """Collective buffers of one candidate with FSDP2's of its largest layer traced; as projected without FSDP2.
-
-    They are those of weights in BF16 whatever the tokens, the recipe and what is recomputed. At a worst moment at which
-    no layer of that kind works, the projection holds fewer bytes than they have, and stays.
-    """
-    model, cluster, workload = job.model, job.cluster, job.workload
-    if c.sharding[row] < Sharding.FSDP2:
-        return projected_bytes
-    stack = cluster.stack
-    s = Share(model, workload, stack, c.take(np.array([row])), cluster.world)
-    shard = replace(
-        Shard.of(c, row, workload, dtype_of(cluster)),
-        micro_batch_size=1, recompute=Recompute.NONE, fp8=Fp8.NONE,
-    )  # fmt: skip
-    is_joint = float(s.shards[0]) == float(s.expert_shards[0])
-    how = Sharded(
-        ranks=FEW_RANKS,
-        expert_ranks=FEW_RANKS if is_joint else min(int(s.expert_shards[0]), FEW_EXPERT_RANKS),
-        weight_dtype="float32" if stack.memory.weight_bytes == FP32_BYTES else "bfloat16",
-    )
-
-    def projected(kind: LayerKind) -> float:
-        count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
-        scale = stack.memory.element_bytes / COUNTED_BYTES
-        return float(gathered_bytes(stack, s, count)[0]) * scale
-
-    largest = max(model.kinds, key=projected)
-    others = projected_bytes - projected(largest)
-    return projected_bytes if others < 0.0 else others + trace_sharded(model, shard, largest, how).buffers_bytes
 
 
 # --- measured -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from primus_search.measure.memory_residual import (
     dtype_of,
     residual,
     surety,
-    traced_buffers,
     upper_bytes,
     with_residual,
 )
@@ -168,13 +167,11 @@ def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_marg
     memory, evidence, remarks = before.projection.memory, list(before.memory_evidence), dict(before.remarks)
     try:
         ratio = activation_ratio(job, c, row)
-        sharded = traced_buffers(job, c, row, float(memory.collective_buffers[row]))
     except RuntimeError as error:
         return replace(before, remarks=remarks | {row: f"could not be traced: {error}"})
-    activations, buffers = memory.activations.copy(), memory.collective_buffers.copy()
+    activations = memory.activations.copy()
     activations[row] *= ratio
-    buffers[row] = sharded
-    memory = replace(memory, activations=activations, collective_buffers=buffers)
+    memory = replace(memory, activations=activations)
     evidence[row] = TRACED
     measured_fits, found = dict(before.measured_fits), residual(job, c, row, before.measurements)
     if found is not None:

@@ -5,23 +5,21 @@ from dataclasses import replace
 import pytest
 
 from primus_search.cost.memory import MemoryTable
-from primus_search.declare.hardware_files import load_stack
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.memory_residual import (
     Residual,
     residual_of,
     surety,
-    traced_buffers,
     upper_bytes,
     verdict_of,
     with_residual,
 )
 from primus_search.measure.trace import TracedLayer
-from primus_search.values.candidates import Candidates, Sharding
+from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED
 from primus_search.values.workload import Workload
-from tests.cost.test_memory_formulas import LITE, LLAMA_70B, cluster
+from tests.cost.test_memory_formulas import LLAMA_70B, cluster
 
 WORK = Workload(seq_length=4096, global_batch_size=64)
 TRACED = TracedLayer(activation_bytes=100e6, forward_peak_bytes=120e6, backward_peak_bytes=150e6)
@@ -97,21 +95,3 @@ def test_the_upper_bound_keeps_cached_blocks_and_errs_on_what_was_not_measured()
 )
 def test_the_verdict_is_that_of_bound_and_point(point: float, bound: float, verdict: str) -> None:
     assert verdict_of(point, bound, 80.0) == verdict
-
-
-def test_fsdp_buffers_are_traced_only_where_there_are_any_and_dense_ones_are_projected_right() -> None:
-    c = Candidates.table(sharding=[int(Sharding.DISTRIBUTED_OPTIMIZER), int(Sharding.FSDP2)])
-    here = cluster(1, load_stack("torchtitan"))
-    layer = 10.0 * LLAMA_70B.layer_params(LLAMA_70B.kinds[0])
-    assert traced_buffers(Job(LLAMA_70B, here, WORK), c, 0, 5e9) == 5e9
-    assert traced_buffers(Job(LLAMA_70B, here, WORK), c, 1, layer + 5e8) == pytest.approx(layer + 5e8, rel=1e-3)
-
-
-def test_at_a_moment_without_gathered_layers_the_projection_stays() -> None:
-    c = Candidates.table(sharding=int(Sharding.FSDP2))
-    assert traced_buffers(Job(LLAMA_70B, cluster(1, load_stack("torchtitan")), WORK), c, 0, 1e9) == 1e9
-
-
-def test_fsdp_buffers_of_experts_are_traced_below_their_projection() -> None:
-    c = Candidates.table(sharding=int(Sharding.FSDP2), ep=4)
-    assert 0.0 < traced_buffers(Job(LITE, cluster(1, load_stack("torchtitan")), WORK), c, 0, 5e9) < 5e9

@@ -12,11 +12,11 @@ from primus_search.cost.memory.price import element_scale
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.trace_sharded import Sharded, trace_sharded
 from primus_search.values.candidates import Candidates, Recompute, Sharding
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 from tests.cost.test_memory_formulas import LITE, LLAMA_70B
+from tests.oracle.sharded_trace import Sharded, trace_sharded
 
 TITAN = Sharded(ranks=64, expert_ranks=64)
 LARGEST = ("llama3.1_405b", "deepseek_v3")

@@ -1,4 +1,4 @@
-"""How surely a candidate fits: projections of memory have an error, and near the limit it decides.
+"""Probability that a candidate fits in device memory, from the error of memory projections.
 
 FITS      runs with probability 0.9 or more: what it needs is 6.8 % below the device's memory at a spread of 5.5 %
 AT RISK   the projection fits, but the usual error of projections is more than what is left

@@ -1,7 +1,7 @@
-"""Which worker does which task: whoever began a group of tasks goes on with it.
+"""Sticky task assignment: a worker keeps the task group it started, so its caches are reused.
 
-Tasks of a group share what is dear to find the first time (orders, moments of memory), and a worker keeps what it
-found. A group that two workers share is paid for twice, so a second one joins only when nothing else is left to do.
+Tasks of a group share orders and moments of memory, which each worker computes once. A second worker joins a group
+only when no unstarted group is left.
 """
 
 from collections import Counter, defaultdict, deque

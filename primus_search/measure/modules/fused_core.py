@@ -1,12 +1,11 @@
 """A kernel that mixes tokens, as one operation: it keeps what the fused kernel keeps and counts what it computes.
 
-The computation is a plain torch function (`scans`, `mixer_modules`). On a device it runs as it is, and backward runs it
+The computation is a plain torch function (`mixer_modules`). On a device it runs as it is, and backward runs it
 again from the saved inputs, as the kernels of flash-linear-attention and mamba do. Under `FakeTensorMode` an operation
 without kernel stands in for it; its FLOPs are those that torch counts over the function on the meta device, where
 products of a causal chunk count their lower triangle (`lower_scores`, `lower_apply`, `unit_lower_inverse`).
 """
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -83,51 +82,6 @@ without_kernel(
 )
 
 
-# --- products of a causal chunk -----------------------------------------------------------------------------------
-
-
-def lower_scores(left: Tensor, right: Tensor) -> Tensor:
-    """The lower triangle of left right^T, [.., C, K] each, diagonal included; zero above it."""
-    if left.is_meta:
-        out: Tensor = torch.ops.primus_search.lower_scores(left, right)
-        return out
-    return (left @ right.mT).tril()
-
-
-def lower_apply(weights: Tensor, values: Tensor) -> Tensor:
-    """weights values for a lower triangle of weights, [.., C, C] x [.., C, V]."""
-    if weights.is_meta:
-        out: Tensor = torch.ops.primus_search.lower_apply(weights, values)
-        return out
-    return weights @ values
-
-
-def unit_lower_inverse(strict: Tensor) -> Tensor:
-    """(1 + strict)^-1 for a strictly lower triangle, [.., C, C], in fp32."""
-    if strict.is_meta:
-        out: Tensor = torch.ops.primus_search.unit_lower_inverse(strict)
-        return out
-    one = torch.eye(strict.shape[-1], dtype=strict.dtype, device=strict.device)
-    eye = one.expand_as(strict)
-    found: Tensor = torch.linalg.solve_triangular(strict + one, eye, upper=False, unitriangular=True)
-    return found
-
-
-# Half of 2 C^2 K.
-without_kernel(
-    "lower_scores(Tensor left, Tensor right) -> Tensor",
-    fake=lambda left, right: left.new_empty(*left.shape[:-1], right.shape[-2]),
-    flops=lambda left, right, **_: math.prod(left) * right[-2],
-)
-# Half of 2 C^2 V.
-without_kernel(
-    "lower_apply(Tensor weights, Tensor values) -> Tensor",
-    fake=lambda weights, values: values.new_empty(*weights.shape[:-1], values.shape[-1]),
-    flops=lambda weights, values, **_: math.prod(weights) * values[-1],
-)
-# C^3 / 3: Golub and Van Loan, Matrix Computations, section 3.1, for the inverse of a triangle.
-without_kernel(
-    "unit_lower_inverse(Tensor strict) -> Tensor",
-    fake=torch.empty_like,
-    flops=lambda strict, **_: math.prod(strict) * strict[-1] // 3,
-)
+def output_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """x times the sigmoid of the gate."""
+    return x * torch.sigmoid(gate)

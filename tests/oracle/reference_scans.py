@@ -6,11 +6,13 @@ rule; Kimi Linear (arXiv:2510.26692) section 3 for a decay per channel; Qin et a
 linear attention with a fixed decay.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor
 
-from primus_search.measure.modules.fused_core import lower_apply, lower_scores, unit_lower_inverse
+from primus_search.measure.modules.attention_modules import without_kernel
 
 
 def short_convolution(x: Tensor, weight: Tensor, *, activated: int = 1) -> Tensor:
@@ -24,11 +26,6 @@ def gated_norm(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
     """RMSNorm over the last dimension times SiLU of the gate."""
     normal = x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5).to(x.dtype)
     return normal * weight * F.silu(gate)
-
-
-def output_gate(x: Tensor, gate: Tensor) -> Tensor:
-    """x times the sigmoid of the gate."""
-    return x * torch.sigmoid(gate)
 
 
 def unit_length(x: Tensor) -> Tensor:
@@ -159,3 +156,53 @@ def _states_before(added: Tensor, decays: Tensor) -> Tensor:
         found.append(state)
         state = state * each[:, i] + added[:, i]
     return torch.stack(found, dim=1)
+
+
+# --- products of a causal chunk -----------------------------------------------------------------------------------
+
+
+def lower_scores(left: Tensor, right: Tensor) -> Tensor:
+    """The lower triangle of left right^T, [.., C, K] each, diagonal included; zero above it."""
+    if left.is_meta:
+        out: Tensor = torch.ops.primus_search.lower_scores(left, right)
+        return out
+    return (left @ right.mT).tril()
+
+
+def lower_apply(weights: Tensor, values: Tensor) -> Tensor:
+    """weights values for a lower triangle of weights, [.., C, C] x [.., C, V]."""
+    if weights.is_meta:
+        out: Tensor = torch.ops.primus_search.lower_apply(weights, values)
+        return out
+    return weights @ values
+
+
+def unit_lower_inverse(strict: Tensor) -> Tensor:
+    """(1 + strict)^-1 for a strictly lower triangle, [.., C, C], in fp32."""
+    if strict.is_meta:
+        out: Tensor = torch.ops.primus_search.unit_lower_inverse(strict)
+        return out
+    one = torch.eye(strict.shape[-1], dtype=strict.dtype, device=strict.device)
+    eye = one.expand_as(strict)
+    found: Tensor = torch.linalg.solve_triangular(strict + one, eye, upper=False, unitriangular=True)
+    return found
+
+
+# Half of 2 C^2 K.
+without_kernel(
+    "lower_scores(Tensor left, Tensor right) -> Tensor",
+    fake=lambda left, right: left.new_empty(*left.shape[:-1], right.shape[-2]),
+    flops=lambda left, right, **_: math.prod(left) * right[-2],
+)
+# Half of 2 C^2 V.
+without_kernel(
+    "lower_apply(Tensor weights, Tensor values) -> Tensor",
+    fake=lambda weights, values: values.new_empty(*weights.shape[:-1], values.shape[-1]),
+    flops=lambda weights, values, **_: math.prod(weights) * values[-1],
+)
+# C^3 / 3: Golub and Van Loan, Matrix Computations, section 3.1, for the inverse of a triangle.
+without_kernel(
+    "unit_lower_inverse(Tensor strict) -> Tensor",
+    fake=torch.empty_like,
+    flops=lambda strict, **_: math.prod(strict) * strict[-1] // 3,
+)
