@@ -22,6 +22,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.memory.fit import fit_probability
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection
@@ -75,6 +76,11 @@ def regime(model: Model, cluster: Cluster, fp8: int) -> str:
     return f"{model.family}/{cluster.accelerator.arch}/{PRECISIONS.get(Fp8(fp8), 'fp8')}"
 
 
+def own_regime(shape: str, device: str) -> str:
+    """What the error band of a site's own runs of one model on one device is called."""
+    return f"{shape} on {device}"
+
+
 def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     """The error band of a candidate's regime on a cluster's stack, or the next wider one that there is.
 
@@ -83,7 +89,7 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     """
     family, errors = model.family, cluster.stack.errors
     known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
-    names = (*known, ASSUMED + family)
+    names = (own_regime(shape_of(model), cluster.accelerator.name), *known, ASSUMED + family)
     found = next((errors[name] for name in names if name in errors), UNKNOWN)
     if not unmeasured_mixers(model) and not cluster.is_hypothetical:
         return found

@@ -13,7 +13,18 @@ import numpy as np
 
 from primus_search.exploration.own_runs import own_rates
 from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, shipped_hypotheses
-from primus_search.runs.learn.posterior import MODEL_ERROR, Lines, Posterior, Reference, evidence_of, lines_of, update
+from primus_search.runs.learn.posterior import (
+    MODEL_ERROR,
+    Group,
+    Lines,
+    Posterior,
+    Reference,
+    evidence_of,
+    group_of,
+    lines_of,
+    update,
+)
+from primus_search.runs.learn.site_numbers import NUMBERS
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.measured_run import MeasuredRun
@@ -54,17 +65,28 @@ NEVER = 1e-9
 
 
 def sampled_rates(
-    posterior: Posterior, lines: Sequence[Lines], seed: int, known: Mapping[int, float] | None = None
+    posterior: Posterior,
+    lines: Sequence[Lines],
+    seed: int,
+    known: Mapping[int, float] | None = None,
+    group: Group | None = None,
 ) -> Floats:
-    """Samples of tokens/s/GPU of every row, (samples, rows). known: rates of rows that were run, 0 where one cannot."""
+    """Samples of tokens/s/GPU of every row, (samples, rows). known: rates of rows that were run, 0 where one cannot.
+
+    group: model and device of all rows; what runs said of it counts, its own error is the same in every row.
+    """
     rng = np.random.default_rng(seed)
     found = []
     counts = rng.multinomial(SAMPLES, posterior.weights)
     for i, count in enumerate(counts.tolist()):
         if count:
             line = lines[i]
-            moved = rng.multivariate_normal(posterior.moved[i], posterior.covariances[i], count, "raise", 1e-6)
-            found.append(line.rates + moved @ line.slopes.T)
+            means = np.concatenate([posterior.moved[i], posterior.shared[i]])
+            moved = rng.multivariate_normal(means, posterior.joint[i], count, "raise", 1e-6)
+            members = np.array([float(one == group) for one in posterior.groups])
+            found.append(
+                line.rates + moved[:, : len(NUMBERS)] @ line.slopes.T + (moved[:, len(NUMBERS) :] @ members)[:, None]
+            )
     logs = np.concatenate(found)
     rates = np.asarray(np.exp(logs + MODEL_ERROR * rng.standard_normal(logs.shape)))
     for row, rate in (known or {}).items():
@@ -140,6 +162,6 @@ def next_runs(
     posterior = update(evidence_of(shipped_hypotheses(framework, archs=archs, only=only), runs)).leading()
     lines = lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
     known = known if known is not None else own_rates(job, table, runs)
-    rates = sampled_rates(posterior, lines, seed, known)
+    rates = sampled_rates(posterior, lines, seed, known, group_of(job))
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
     return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

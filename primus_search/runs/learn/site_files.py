@@ -7,6 +7,7 @@ order in which runs came does not matter.
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
@@ -96,7 +97,12 @@ def _runs(readings: Readings, said: SaidBeside, base: str | None) -> list[Measur
         try:
             found.append(measured_run(reading, said, load_stack(base or named)))
         except InputError as error:
-            problems += error.problems
+            problems += (_of_log(problem, reading.source) for problem in error.problems)
     if problems:
-        raise InputError(problems)
+        raise InputError(list(dict.fromkeys(problems)))
     return found
+
+
+def _of_log(problem: Problem, source: str) -> Problem:
+    """A problem with the log that it is of: many logs are read at once."""
+    return problem if source in problem.where else replace(problem, where=f"{source} @ {problem.where}")

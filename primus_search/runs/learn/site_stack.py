@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.units import to_base, yaml_keys
-from primus_search.cost.confidence.uncertainty import MEMORY
+from primus_search.cost.confidence.uncertainty import MEMORY, own_regime
 from primus_search.runs.learn.hypotheses import Hypothesis, shipped_hypotheses
 from primus_search.runs.learn.posterior import (
     Evidence,
@@ -22,6 +22,8 @@ from primus_search.runs.learn.posterior import (
     Posterior,
     evidence_of,
     following,
+    group_of,
+    groups_of,
     lines_of,
     log_peaks,
     log_rates,
@@ -91,7 +93,8 @@ def learn_stack(
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     posterior = posterior.leading()
     lines = lines_of([h.stack for h in posterior.hypotheses], everywhere)
-    rates = posterior.rates(lines)
+    groups = groups_of(everywhere)
+    rates = posterior.rates(lines, groups)
     peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     distances = rates.distances(rates.means) + peaks.distances(peaks.means)
     likely = np.argsort(distances - 2.0 * np.log(posterior.weights), kind="stable")[:FOLLOWED].tolist()
@@ -104,13 +107,17 @@ def learn_stack(
     nearest = likely[place]
     chosen = posterior.hypotheses[nearest]
     stack = _with_peaks(followed[place], runs)
-    is_moe = np.concatenate([np.full(len(one.table), one.job.model.is_moe) for one in everywhere])
+    families = np.array([one.job.model.family for one in everywhere for _ in range(len(one.table))])
     own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
+    rated = [run for run in runs if run.has_rate and not run.ran_out]
     bands = {
-        "dense": _band(rates, own_rates, ~is_moe, len(runs)),
-        "moe": _band(rates, own_rates, is_moe, len(runs)),
-        MEMORY: _band(peaks, own_peaks, is_moe | ~is_moe, len(posterior.peak_errors[nearest])),
+        kind: _band(rates, own_rates, families == kind, sum(run.family == kind for run in rated))
+        for kind in ("dense", "moe")
     }
+    for group in posterior.groups:
+        rows, count = np.array([one == group for one in groups]), sum(group_of(run.job) == group for run in rated)
+        bands[own_regime(*group)] = _band(rates, own_rates, rows, count)
+    bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[nearest]))
     stack = replace(stack, name=name, errors=bands, is_assumed=False)
     return SiteStack(stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs))
 
@@ -126,28 +133,58 @@ def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int) -> ErrorBand
 
 
 def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
-    """The stack with what measured peaks lie above its own as fixed bytes.
+    """The stack with what measured peaks lie above its own: as fixed bytes, as slack of what comes and goes, or as both
+    in halves, whichever leaves the peaks nearest.
 
     Peaks below the projection move the band alone: no part of the memory is known to be too large.
     """
     errors = peak_errors(stack, runs)
     errors = errors[~np.isnan(errors)]
-    numbers = {"peaks_seen": float(len(errors))}
     factor, _ = peak_factor(errors)
-    if factor > 0.0:
-        peaks = [run.measured.peak_bytes for run in runs if run.measured.peak_bytes > 0.0]
-        extra = float(np.mean(peaks)) * (1.0 - float(np.exp(-factor)))
-        numbers["fixed_bytes"] = float(number_of(stack, "fixed_bytes")) + extra
-    return with_numbers(stack, numbers)
+    stack = with_numbers(stack, {"peaks_seen": float(len(errors))})
+    if factor <= 0.0:
+        return stack
+    peaks = [run.measured.peak_bytes for run in runs if run.measured.peak_bytes > 0.0]
+    extra = float(np.mean(peaks)) * (1.0 - float(np.exp(-factor)))
+    slack = _slack_of(stack, runs, factor)
+    fixed, share = float(number_of(stack, "fixed_bytes")), float(number_of(stack, "activation_share"))
+    tried = [
+        with_numbers(stack, {"fixed_bytes": fixed + (1.0 - part) * extra, "activation_share": share + part * slack})
+        for part in (SLACK_PARTS if slack > 0.0 else SLACK_PARTS[:1])
+    ]
+    left = [float(np.nansum((peak_errors(one, runs) - (np.mean(errors) - factor)) ** 2)) for one in tried]
+    return tried[int(np.argmin(left))]
+
+
+SLACK_PARTS = (0.0, 0.5, 1.0)
+"""Parts of missing memory that may be allocator slack; the rest is fixed."""
+
+SLACK_STEP, MOST_SLACK = 0.1, 1.0
+"""Step of the difference that says how peaks depend on the slack, and the largest slack that is learned."""
+
+
+def _slack_of(stack: Stack, runs: Sequence[MeasuredRun], factor: float) -> float:
+    """The slack that raises the runs' peaks by a factor (its logarithm) on average; 0 where no peak counts slack."""
+    share = float(number_of(stack, "activation_share"))
+    more = with_numbers(stack, {"activation_share": share + SLACK_STEP})
+    slope = float(np.nanmean(peak_errors(stack, runs) - peak_errors(more, runs))) / SLACK_STEP
+    return min(factor / slope, MOST_SLACK) if slope > 0.0 else 0.0
+
+
+KEPT = 0.005
+"""Relative difference from the hypothesis' number below which the runs said nothing of it."""
 
 
 def stack_yaml(site: SiteStack, date: str) -> str:
     """The stack file: it extends that of the chosen hypothesis and gives the learned numbers and the bands."""
     source = f"learned {date} from {len(site.runs)} own runs, from {site.chosen.name}"
     groups: dict[str, dict[str, Any]] = {}
-    for field in (*(number.field for number in NUMBERS), "fixed_bytes", "peaks_seen"):
-        key, value = _as_written(field, float(number_of(site.stack, field)))
-        groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": source}
+    for field in (*(number.field for number in NUMBERS), "fixed_bytes", "activation_share", "peaks_seen"):
+        value = float(number_of(site.stack, field))
+        is_kept = abs(value - float(number_of(site.chosen.stack, field))) <= KEPT * abs(value)
+        key, value = _as_written(field, value)
+        told = f"as {site.chosen.name}, {date}: own runs do not identify it" if is_kept else source
+        groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": told}
     for field, value in site.chosen.habits.items():
         if field not in [number.field for number in NUMBERS]:
             groups.setdefault(GROUP_OF[field], {})[field] = {"value": value, "source": source}

@@ -10,7 +10,7 @@ from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.runs.learn.hypotheses import shipped_hypotheses
-from primus_search.runs.learn.posterior import MODEL_ERROR, evidence_of, lines_of, reference_of, update
+from primus_search.runs.learn.posterior import MODEL_ERROR, evidence_of, groups_of, lines_of, reference_of, update
 from primus_search.runs.learn.printed_devices import hardware_named
 from primus_search.runs.learn.site_numbers import NUMBERS, at, coordinates, rates_and_slopes
 from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml
@@ -157,7 +157,8 @@ def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack)
 def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
     hypotheses = shipped_hypotheses("nemo")
     references = [reference_of(run) for run in runs()[:3]]
-    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines_of([h.stack for h in hypotheses], references))
+    lines = lines_of([h.stack for h in hypotheses], references)
+    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines, groups_of(references))
     low, middle, high = (mixture.quantile(share) for share in (0.05, 0.5, 0.95))
     assert np.all(low < middle) and np.all(middle < high)
     assert np.all(high - low > 2.0 * MODEL_ERROR)
@@ -181,3 +182,25 @@ def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
 )
 def test_printed_devices_find_their_file(printed: str, file: str | None) -> None:
     assert hardware_named(printed) == file
+
+
+def test_what_runs_say_of_a_model_counts_for_other_rows_of_it() -> None:
+    """Runs of one model at 0.8 of the software's rate: other rows of it are known better than those of another."""
+    hypotheses = shipped_hypotheses("megatron-lm", COPIES)
+    ours = [run for run in runs() if run.model.name == "llama3_8b"]
+    rates = [0.8 * run.tokens_per_s_per_gpu for run in ours]
+    slow = [replace(r, measured=replace(r.measured, tokens_per_s_per_gpu=x)) for r, x in zip(ours, rates, strict=True)]
+    posterior = update(evidence_of(hypotheses, slow[:6]))
+    references = [reference_of(run) for run in ours[6:]]
+    lines = lines_of([h.stack for h in hypotheses], references)
+    known, unknown = (posterior.rates(lines, [group] * 2) for group in (posterior.groups[0], ("another", "H100")))
+    assert np.all(known.variance < unknown.variance)
+    assert np.abs(known.mean - np.log(rates[6:])).max() < 0.1
+
+
+def test_a_learned_stack_claims_runs_of_a_family_that_it_saw_alone(learned: SiteStack) -> None:
+    errors = learned.stack.errors
+    assert errors["moe"].runs == 0.0 < errors["dense"].runs
+    own = [band for name, band in errors.items() if name.endswith(" on H100")]
+    assert own and sum(band.runs for band in own) == errors["dense"].runs
+    assert all(band.high / band.low < errors["moe"].high / errors["moe"].low for band in own)
