@@ -9,7 +9,7 @@ from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
-from primus_search.cost.parts.optimizer import optimizer_s
+from primus_search.cost.parts.optimizer import host_update_s, optimizer_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
 from primus_search.schedule import ranks_of
@@ -34,9 +34,12 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     is_sharded = c.sharding != Sharding.NONE
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
-    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned, c.state_format)
+    hosted = c.optimizer_offload / 100.0
+    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format)
     if measured is not None and measured.optimizer_s_per_param > 0:
         update_s = owned * measured.optimizer_s_per_param
+    if hosted.any():
+        update_s = update_s + host_update_s(cluster.network, owned * hosted)
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
     return np.stack([*traffic_s, update_s], axis=1)

@@ -363,6 +363,14 @@ _holds(
 )
 
 
+@_rule("optimizer_offload", reason="a hardware file with host_copy_GBps and host_update_GBps says what the host takes")
+def host_updates(job: GridJob, c: Cells) -> Bools:
+    network = job.cluster.network
+    is_known = min(network.host_copy_bytes_per_s, network.host_update_bytes_per_s) > 0.0
+    mask: Bools = (c["optimizer_offload"] == 0) | is_known
+    return mask
+
+
 # --- precision and sharding ------------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,7 @@ class Candidates:
     tp_overlap: Bools
     cp_comm: Ints
     state_format: Ints
+    optimizer_offload: Ints
     fp8_attention: Bools
     dispatch_backend: Ints
     schedules: tuple[str, ...] = ("1f1b",)

@@ -110,10 +110,11 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three. Under FP8 with weights cast once per step,
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
-    that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards.
+    that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
+    the host holds its moments there; masters stay (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     """
     master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
-    optimizer = master + 2.0 * moment
+    optimizer = master + 2.0 * moment * s.kept_moments
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
     is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)

@@ -156,6 +156,11 @@ class Share:
         return self._c.state_format
 
     @cached_property
+    def kept_moments(self) -> Floats:
+        """Share of the optimizer's moments that the device holds."""
+        return 1.0 - self._c.optimizer_offload / 100.0
+
+    @cached_property
     def cp_comm(self) -> Ints:
         """`CpComm` codes, none of them STACK."""
         return self._c.exchange_of_context(self._stack.communication.cp_comm)

@@ -6,6 +6,7 @@ from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Floats, Ints
 from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Network
 from primus_search.values.machine.stack import Stack
 
 # Passes of an optimizer written as one kernel per arithmetic step, over the fused one.
@@ -30,3 +31,18 @@ def optimizer_s(acc: Accelerator, stack: Stack, params_per_rank: Floats, formats
     """Seconds to update `params_per_rank` parameters, whose state this rank owns; `formats`: `StateFormat` codes."""
     rate = bandwidth_bytes_per_s(acc, Stream.OPTIMIZER) * stack.efficiencies.memory_efficiency
     return np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats) / rate
+
+
+HOST_UPDATE_BYTES, HOST_COPY_BYTES = 28.0, 8.0
+"""Per parameter that the host updates: weight and moments in and out and the gradient in, all FP32; and what crosses
+the host link, an FP32 gradient one way and an FP32 weight the other."""
+
+
+def host_update_s(network: Network, params_per_rank: Floats) -> Floats:
+    """Seconds in which the host updates parameters of one device, copies included, with nothing beside it.
+
+    Source: Megatron-Core optimizer/cpu_offloading/hybrid_optimizer.py; overlapping the copies with the update gives
+    7 % (NVIDIA-NeMo/Megatron-Bridge#3062), nothing in NVIDIA-NeMo/RL#3628, and is not counted.
+    """
+    seconds_per_param = HOST_UPDATE_BYTES / network.host_update_bytes_per_s
+    return params_per_rank * (seconds_per_param + HOST_COPY_BYTES / network.host_copy_bytes_per_s)

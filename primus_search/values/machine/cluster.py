@@ -57,6 +57,7 @@ class Network:
     pod_bytes_per_s            one NIC, one direction, for traffic that leaves its pod
     pod_latency_s              what each hop between pods adds
     host_copy_bytes_per_s      one device's copies to or from host memory, all devices at once; 0: not known
+    host_update_bytes_per_s    what one process's optimizer on the host reads and writes; 0: not known
     tables                     measured collectives inside the domain, asked before the laws (`measured_correction`)
     """
 
@@ -87,6 +88,7 @@ class Network:
     pod_latency_s: float
     nic_port_bytes_per_s: float = 0.0
     host_copy_bytes_per_s: float = 0.0
+    host_update_bytes_per_s: float = 0.0
     tables: Tables = NO_TABLES
 
     def __post_init__(self) -> None:
