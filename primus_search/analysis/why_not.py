@@ -18,8 +18,8 @@ from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, single_changes, values_of
 from primus_search.space import Axis, AxisValue, Enumerator, Space
-from primus_search.space.tokens import axis_name, read_token
-from primus_search.values.candidates import Candidates, Ints, spoken
+from primus_search.space.tokens import pairs_of
+from primus_search.values.candidates import Candidates, Ints
 from primus_search.values.layout import Layout
 
 MOST_ROWS = 2_000_000
@@ -55,7 +55,7 @@ class WhyNot:
 
 
 def parse_asked(text: str, base: Values, evaluator: Evaluator | None = None) -> dict[str, AxisValue]:
-    """`tp=4,pp=2` as axes with typed values; commas inside brackets and braces belong to the value.
+    """`tp=4,pp=2` or `TP4 PP2 mbs2`, words as tables print them, as axes with typed values.
 
     `@FILE` stands for what a launch file has otherwise than `base`. Raises `InputError` with every part that cannot be
     read, and for an axis that is given several values.
@@ -68,18 +68,12 @@ def parse_asked(text: str, base: Values, evaluator: Evaluator | None = None) -> 
     where = f"--why-not {text}"
     asked: dict[str, AxisValue] = {}
     problems: list[Problem] = []
-    for part in _parts(text):
-        token = None if "=" in part else read_token(part)
-        if token is not None:
-            pairs = [f"{name}={spoken(value)}" for name, value in token.items()]
-            asked |= parse_asked(",".join(pairs), base, evaluator)
-            continue
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        name = axis_name(name)
-        if not equals or not value:
-            problems.append(Problem(where, f"'{part}' is no axis=value; write them with commas: tp=4,pp=2 or TP4,PP2"))
+    for name, value in pairs_of(text):
+        if not value and name not in AXIS:
+            what = f"'{name}' is no word of the tables and no axis=value; write TP4 PP2, or tp=4,pp=2"
+            problems.append(Problem(where, what))
         elif name not in AXIS:
-            what = f"unknown axis '{name}'{did_you_mean(name, AXIS)} - allowed: {', '.join(AXIS)}"
+            what = f"unknown axis '{name}'{did_you_mean(name, AXIS)}; `primus-search words` lists what is known"
             problems.append(Problem(where, what))
         else:
             raw = parse(value, where).data
@@ -103,17 +97,6 @@ def _of_file(path: Path, base: Values, evaluator: Evaluator | None) -> dict[str,
     assert isinstance(layout, Layout)
     plain = dict(base) | {"pipeline_layout": canonical(layout, model, stages)}
     return {name: value for name, value in there.items() if value != plain[name]}
-
-
-def _parts(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "[{(") - (character in "]})")
-        rest = text[at + 1 :]
-        if character == "," and depth == 0 and ("=" in rest or read_token(rest.split(",")[0].strip()) is not None):
-            parts.append(text[start:at].strip())
-            start = at + 1
-    return [*parts, text[start:].strip()]
 
 
 def why_not(evaluator: Evaluator, base: Values, asked: Mapping[str, AxisValue]) -> WhyNot:

@@ -201,8 +201,20 @@ def _as_overrides(
         ("--min-fit search.min_fit", min_fit or None),
         ("--ignore ignore", ignore and f"[{','.join(ignore)}]"),
     )
-    return [*(sets or []), *(f"{key}={value}" for key, value in given if value is not None and value not in ("", []))]
+    return [
+        *(word for one in sets or [] for word in _as_keys(one)),
+        *(f"{key}={value}" for key, value in given if value is not None and value not in ("", [])),
+    ]
 
 
 def _listed(text: str) -> str:
     return f"[{text}]" if "," in text else text
+
+
+def _as_keys(text: str) -> list[str]:
+    """What --set gives as `key=value`: a word of the tables (`PP4x2`, `recompute=full(4)`) as its axes."""
+    from primus_search.space.tokens import pairs_of, read_token
+
+    _, equals, value = text.partition("=")
+    is_printed = read_token(value.strip() if equals else text.strip()) is not None
+    return [f"{name}={one}" for name, one in pairs_of(text)] if is_printed else [text]

@@ -21,9 +21,9 @@ from primus_search.analysis.kept_rows import Kept
 from primus_search.cost.memo import distinct
 from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.exploration.result import FIGURES
-from primus_search.space.tokens import NICKNAMES
+from primus_search.space.tokens import NICKNAMES, PLAIN, read_token
 from primus_search.values.candidates import COLUMN_NAMES
-from primus_search.values.knobs import KNOB
+from primus_search.values.knobs import KNOB, KNOBS
 
 Row = Mapping[str, Any]
 
@@ -117,6 +117,10 @@ class PageRows:
             "labels": [labels for name in COLUMN_NAMES if (labels := self._labels(name))["words"]],
             "knobs": list(COLUMN_NAMES),
             "nicknames": dict(NICKNAMES),
+            "plain": {
+                knob.plain.lower(): [knob.name, str(knob.word(knob.default)).lower()] for knob in KNOBS if knob.plain
+            },
+            "aliases": {name: found for name in COLUMN_NAMES if (found := _aliases(name, self._coded[name][1]))},
             "step": list(self.step),
             "memory": list(self.memory),
             "frontier": place[self.frontier].tolist(),
@@ -166,6 +170,17 @@ class PageRows:
             if len(found) == len(reads):
                 return {"reads": reads, "words": words}
             reads = [column for column in CODED if column in found]
+
+
+def _aliases(name: str, values: Sequence[Any]) -> dict[str, str]:
+    """Words that labels print for the values of a knob, where these are not the values themselves: `zero1`."""
+    found = {}
+    for value in values:
+        for word in KNOB[name].label_of(PLAIN | {name: value}).split(" "):
+            token = read_token(word) if word else None
+            if token is not None and set(token) == {name} and word.lower() != str(value).lower():
+                found[word.lower()] = str(value)
+    return found
 
 
 class _Watched(dict[str, Any]):

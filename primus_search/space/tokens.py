@@ -32,6 +32,58 @@ def read_token(word: str) -> dict[str, Any] | None:
     return None
 
 
+DERIVED = re.compile(r"DP\d+")
+"""Words of labels that follow from the others."""
+
+
+def parts_of(text: str) -> list[str]:
+    """The words of a text: parted by commas or blanks outside brackets; `no deepep` is one."""
+    parts, depth, start = list[str](), 0, 0
+    for at, character in enumerate(f"{text},"):
+        depth += (character in "[{(") - (character in "]})")
+        if depth == 0 and (character == "," or character.isspace()):
+            parts.append(text[start:at])
+            start = at + 1
+    found = list[str]()
+    for part in filter(None, parts):
+        if found and (found[-1] == "no" or part[0] in "({"):
+            found[-1] += f" {part}"  # `no deepep`, `{first: 2, last: 2}`
+        else:
+            found.append(part)
+    return found
+
+
+def pairs_of(text: str) -> list[tuple[str, str]]:
+    """Axes with their values as text, of words as tables print them and as users write them, in any mixture.
+
+    >>> pairs_of("TP1 PP2x8 DP64, mbs=4 recompute=full(4)")
+    [('tp', '1'), ('pp', '2'), ('vpp', '8'), ('micro_batch_size', '4'), ('recompute', '{full: 4}')]
+
+    A word that is neither is returned with an empty value.
+    """
+    found: list[tuple[str, str]] = []
+    for part in parts_of(text):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        name = axis_name(name)
+        values = read_token(value if equals else part) if not DERIVED.fullmatch(part) else {}
+        if values is not None and (not equals or name in values):
+            found += _spelled(values)
+        else:
+            found.append((name, value) if equals else (part, ""))
+    return found
+
+
+def _spelled(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Values of axes as a space file takes them, a detail under its key: `{full: 4}`."""
+    details = {KNOB[name].detail_of: value for name, value in values.items() if KNOB[name].detail_key}
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return [
+        (name, f"{{{text}: {details[name]}}}" if details.get(name) else text)
+        for name, text in texts.items()
+        if not KNOB[name].detail_key
+    ]
+
+
 def _words(knob: Knob, row: dict[str, Any]) -> list[str]:
     """What labels and comparisons print of a knob."""
     told = [knob.told(row)] if knob.plain or knob.kind is Kind.LAYOUT else []

@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.explanation import explain
+from primus_search.analysis.labels import short
+from primus_search.analysis.why_not import parse_asked
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FITS
@@ -18,13 +20,16 @@ from primus_search.cost.project import Projector
 from primus_search.declare import load_space, make_space
 from primus_search.exploration.answer import answer_of, in_words
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.neighbours import Evaluator, values_of, word
 from primus_search.exploration.result import SearchResult, num_dimensions, num_switches, switches_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.complete_search import search
 from primus_search.report.first_screen import COLUMNS, LINES, first_screen
 from primus_search.report.notebook.runs import load_run
 from primus_search.report.terminal import print_result
-from primus_search.values.knobs import Fp8
+from primus_search.space.tokens import pairs_of
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
+from primus_search.values.knobs import KNOB, Fp8
 
 SPACES = {
     "dense": ("llama3_8b_mi300x", []),
@@ -79,13 +84,13 @@ def test_the_screen_has_24_lines_of_80_columns_and_ends_with_commands(result: Se
     assert len(lines) <= LINES and max(map(len, lines)) <= COLUMNS
     answer = answer_of(result)
     cluster = result.best.choice.cluster
-    for word in (
+    for told in (
         result.space.model.name,
         cluster.accelerator.name,
         result.best.choice.framework.title,
         cluster.stack.title,
     ):
-        assert word in " ".join(lines[:2])
+        assert told in " ".join(lines[:2])
     assert f"{answer.rate:,.0f} tok/s/GPU" in text.getvalue()
     assert "primus-search export A" in lines[-2] and "report.html" in lines[-1]
     assert "+0%" not in text.getvalue()
@@ -217,3 +222,49 @@ def test_a_present_configuration_stands_beside_the_choices(tmp_path: Path) -> No
     lines = done.stdout.splitlines()
     assert len(lines) <= LINES and max(map(len, lines[:-1])) <= COLUMNS  # the last one is the path of the page
     assert any(line.startswith("you ") for line in lines) and "behind" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("tp=4,pp=2", {"tp": "4", "pp": "2"}),
+        ("TP1 PP2x8 DP64 EP16 mbs4 interleaved layout:balanced deepep sf2 fp8:hybrid full(4) zero1",
+         {"tp": "1", "pp": "2", "vpp": "8", "ep": "16", "micro_batch_size": "4", "schedule": "interleaved",
+          "pipeline_layout": "balanced", "deepep": "true", "sync_free_stage": "2", "fp8": "hybrid",
+          "recompute": "{full: 4}", "sharding": "distributed_optimizer"}),
+        ("mbs=2, vpp=4 TP2", {"micro_batch_size": "2", "vpp": "4", "tp": "2"}),
+        ("no deepep, BF16", {"deepep": "false", "fp8": "none"}),
+        ("recompute=full(4)", {"recompute": "{full: 4}"}),
+        ("pipeline_layout={first: 2, last: 2}", {"pipeline_layout": "{first: 2, last: 2}"}),
+    ],
+)  # fmt: skip
+def test_words_as_printed_are_words_as_read(text: str, pairs: dict[str, str]) -> None:
+    assert dict(pairs_of(text)) == pairs
+
+
+def test_every_label_of_a_ranking_is_read_back(result: SearchResult) -> None:
+    """`--why-not` with a row's own label asks about that very row."""
+    choice = result.best.choice
+    evaluator = Evaluator(result.space, choice)
+    for place in range(0, len(result.ranked_rows), 97):
+        row = result.ranked_rows[place]
+        plain = {name: KNOB[name].word(KNOB[name].default) for name in COLUMN_NAMES} | {
+            "sequence_parallel": row["sequence_parallel"]
+        }
+        base = values_of(
+            Candidates.from_words(plain | {"pp": row["pp"], "vpp": row["vpp"], "schedule": row["schedule"]})
+        )
+        asked = parse_asked(short(row), base, evaluator)
+        named = {name: word(name, value) for name, value in {**base, **asked}.items()}
+        differing = {name for name in COLUMN_NAMES if named[name] != row[name]}
+        assert not differing - {"recompute_method"}, short(row)
+
+
+def test_set_takes_words_of_the_tables(tmp_path: Path) -> None:
+    words = ["run", "llama3_8b_mi300x", "--set", "TP2", "--set", "PP1", "--set", "recompute=full(4)", "--bench", "off"]
+    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    rows = SavedRun.open(tmp_path / "run").ranking
+    assert {(row["tp"], row["pp"], row["recompute"], row["recompute_num_layers"]) for row in rows} == {
+        (2, 1, "full", 4)
+    }

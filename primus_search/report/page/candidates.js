@@ -21,7 +21,7 @@ export class Candidates {
   /** `rows`: count, columns, labels, knobs, step, memory, frontier; `bytes` as `unpacked` returns them. */
   constructor(rows, bytes) {
     Object.assign(this, {count: rows.count, labels: rows.labels, frontier: rows.frontier, step: rows.step,
-      memory: rows.memory, knobs: rows.knobs, nicknames: rows.nicknames});
+      memory: rows.memory, knobs: rows.knobs, nicknames: rows.nicknames, plain: rows.plain, aliases: rows.aliases});
     this.#bytes = bytes;
     let at = 0;
     for (const column of rows.columns) {

@@ -1,6 +1,6 @@
 // The filter: one text that every part of the page reads and edits. Terms are parted by blanks, and all must hold.
 //
-//   deepep              a word of the short name            pp=8|16  pp!=8     values of a knob
+//   deepep  no deepep   words of tables                     pp=8|16  pp!=8     values of a knob
 //   GB<200  speed>=9e3  a figure in the unit of the table   memory_bytes<2e11  a column in its own unit
 import {FIGURES} from "./format.js";
 
@@ -45,6 +45,7 @@ export class Filter {
   /** The candidates that match, by rising number, and what is wrong with the text. */
   matching(text) {
     const problems = [], {count} = this.candidates;
+    text = this.#phrases(text);
     const holds = new Uint8Array(count).fill(1);
     for (const term of termsOf(text)) {
       const mask = this.#mask(term, problems);
@@ -86,6 +87,13 @@ export class Filter {
     return [low, high];
   }
 
+  /** A text with words of several parts (`no deepep`) as terms on their knob. */
+  #phrases(text) {
+    for (const [phrase, [name, value]] of Object.entries(this.candidates.plain))
+      if (phrase.includes(" ")) text = text.replace(new RegExp("(^|\\s)" + phrase.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") + "(?=\\s|$)", "gi"), `$1${name}=${quoted(value)}`);
+    return text;
+  }
+
   #mask(term, problems) {
     if (!this.#masks.has(term)) this.#masks.set(term, this.#made(term));
     const made = this.#masks.get(term);
@@ -97,40 +105,50 @@ export class Filter {
   /** Bytes of 0 and 1, or what is wrong with the term. */
   #made(term) {
     const parts = partsOf(term);
-    if (!parts) return this.#labelled(bare(term).toLowerCase());
+    if (!parts) return this.#word(bare(term).toLowerCase());
     const figure = FIGURES.find(({name}) => same(name, parts.name));
     const column = this.#column(parts.name);
     if (!column) return `${parts.name}: no knob or figure of that name`;
     if (!figure && this.candidates.isCoded(column)) return this.#coded(column, parts);
-    return this.#bounded(this.candidates.number(column), parts, figure ? figure.unit : 1);
+    return this.#bounded(this.candidates.number(column), parts, figure ? figure.unit : 1, column === "rank");
   }
 
   /** The column of a figure, knob or nickname; undefined where there is none. */
   #column(name) { return FIGURES.find(figure => same(figure.name, name))?.column ?? this.candidates.named(name); }
 
-  #labelled(word) {
-    return this.candidates.labelled(this.#words.has(word) ? one => one.toLowerCase() === word : one => one.toLowerCase().includes(word));
+  /** A word of tables, whole or a part of one; a text where no candidate has it. */
+  #word(word) {
+    const plain = this.candidates.plain[word], replicas = word.match(/^dp(\d+)$/);
+    if (plain && this.candidates.named(plain[0])) return this.#coded(plain[0], {sign: "=", rest: plain[1]});
+    if (replicas) return this.#coded("dp", {sign: "=", rest: replicas[1]});
+    if (this.#words.has(word)) return this.candidates.labelled(one => one.toLowerCase() === word);
+    if ([...this.#words].some(one => one.includes(word))) return this.candidates.labelled(one => one.toLowerCase().includes(word));
+    return `${word}: no word of these candidates`;
   }
 
   #coded(column, parts) {
     const {values, codes} = this.candidates.coded(column);
-    const holds = Uint8Array.from(values, value => this.#holds(parts, value));
+    const aliases = this.candidates.aliases[column] ?? {};
+    const known = listed(parts.rest).map(one => aliases[one.toLowerCase()] ?? one);
+    const unknown = parts.sign in SIGNS ? [] : known.filter(one => !values.some(value => same(one, String(value))));
+    if (unknown.length === known.length && known.length) return `${parts.name}=${unknown.join("|")}: no candidate has that; there are ${values.join(", ")}`;
+    const holds = Uint8Array.from(values, value => this.#holds({...parts, known}, value));
     const found = new Uint8Array(codes.length);
     for (let i = 0; i < found.length; i++) found[i] = holds[codes[i]];
     return found;
   }
 
-  #holds({sign, rest}, value) {
+  #holds({sign, rest, known = listed(rest)}, value) {
     if (sign in SIGNS) return SIGNS[sign](Number(value), parseFloat(rest));
-    return listed(rest).some(one => same(one, String(value))) === (sign === "=");
+    return known.some(one => same(one, String(value))) === (sign === "=");
   }
 
-  #bounded(column, {name, sign, rest}, unit) {
+  #bounded(column, {name, sign, rest}, unit, isRank) {
     const bound = parseFloat(rest) * unit;
     if (Number.isNaN(bound)) return `${name}${sign}${rest}: not a number`;
     const holds = SIGNS[sign] || ((value, other) => (Math.abs(value - other) <= 1e-6 * Math.abs(other)) === (sign === "="));
     const found = new Uint8Array(column.length);
-    for (let i = 0; i < found.length; i++) found[i] = holds(column[i], bound);
+    for (let i = 0; i < found.length; i++) found[i] = (!isRank || column[i] > 0) && holds(column[i], bound);  // rank 0: not ranked
     return found;
   }
 }

@@ -94,6 +94,7 @@ class Page {
     if (input.value.trim() !== text) input.value = text;
     byId("count").textContent = `${whole(rows.length)} of ${whole(this.candidates.count)}`;
     byId("problem").textContent = problems.join("; ");
+    input.setAttribute("aria-invalid", String(problems.length > 0));
   }
 
   /** The values of the colour; each switches its candidates off and on. */

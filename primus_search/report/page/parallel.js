@@ -9,7 +9,7 @@ import {FIGURES, whole, words} from "./format.js";
 
 const LEVELS = 48;
 const AXIS_WIDTH = 84;
-const SHOWN = ["GB", "speed"];
+const SHOWN = ["speed", "GB"];
 
 export class Parallel {
   #rows = [];
@@ -18,7 +18,7 @@ export class Parallel {
 
   constructor(candidates, state, filter) {
     Object.assign(this, {candidates, state, filter});
-    this.axes = [...candidates.differing.map(name => this.#codedAxis(name)), ...SHOWN.map(name => this.#figureAxis(name))];
+    this.axes = [...SHOWN.map(name => this.#figureAxis(name)), ...candidates.differing.map(name => this.#codedAxis(name))];
     this.node = byId("parallel");
     this.node.style.minWidth = AXIS_WIDTH * this.axes.length + "px";
     this.node.setAttribute("role", "img");

@@ -30,30 +30,34 @@ export class Scatter {
   /** Draw the rows that match. */
   draw(shown) {
     this.#shown = shown;
+    this.fronts = this.#fronts();
     this.view.draw();
   }
 
   /** What a candidate is and reaches, for tooltips and screen readers. */
   told(i) {
     const of = name => this.candidates.number(name)[i], word = name => this.candidates.value(name, i);
-    return `${this.candidates.label(i)}\n${whole(of(Y))} tokens/s/GPU, ${gigabytes(of(X))} GB\n` +
+    return `${this.candidates.label(i)}\n${whole(of("expected_" + Y))} tokens/s/GPU (projected ${whole(of(Y))}), ${gigabytes(of(X))} GB\n` +
       `90 %: ${whole(of(Y + "_low"))} to ${whole(of(Y + "_high"))}; ${word("verdict")}, probability ${chance(of("fit_probability"))}\n` +
       `time ${word("time_evidence")}, memory ${word("memory_evidence")}`;
   }
 
-  /** Rows of the frontier by kind of evidence: measured and projected figures are not compared. */
+  /** The front of what matches by kind of evidence (measured and projected figures are not compared); of all, the run's. */
   #fronts() {
     const kind = i => this.candidates.value("time_evidence", i) + "/" + this.candidates.value("memory_evidence", i);
-    const rows = [...this.candidates.frontier].sort((a, b) => this.x[a] - this.x[b]);
-    return [...new Set(rows.map(kind))].map(one => ({isLookedAt: one !== "projected/projected", rows: rows.filter(i => kind(i) === one)}));
+    const isWhole = !this.#shown.length || this.#shown.length === this.candidates.count;
+    const rows = [...isWhole ? this.candidates.frontier : this.#shown].sort((a, b) => this.x[a] - this.x[b] || this.y[b] - this.y[a]);
+    const best = new Map(), onFront = i => isWhole || this.y[i] > (best.get(kind(i)) ?? -1) && best.set(kind(i), this.y[i]);
+    const left = rows.filter(onFront);
+    return [...new Set(left.map(kind))].map(one => ({isLookedAt: one !== "projected/projected", rows: left.filter(i => kind(i) === one)}));
   }
 
   #frame() {
     return {
       grid: {left: 66, right: 18, top: 16, bottom: 44},
       xAxis: {type: "value", name: "memory per GPU, GB", nameLocation: "middle", nameGap: 28, ...this.#range(this.x, this.limit && this.limit / GB), ...axisStyle()},
-      yAxis: {type: "value", name: "tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
-      dataZoom: [{type: "inside", xAxisIndex: 0, filterMode: "none"}, {type: "inside", yAxisIndex: 0, filterMode: "none"}],
+      yAxis: {type: "value", name: "projected tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
+      dataZoom: [...["xAxisIndex", "yAxisIndex"].map(axis => ({type: "inside", [axis]: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false}))],
       brush: {xAxisIndex: 0, yAxisIndex: 0, seriesIndex: 0, brushStyle: {color: "#8884", borderColor: css("--accent")}},
     };
   }
