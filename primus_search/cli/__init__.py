@@ -38,6 +38,7 @@ COMMANDS: dict[str, str] = {
     "tune": "Find the best configuration by running few: choose, launch, read the log, learn.",
     "validate": "Compare projections with measured training runs of a CSV file.",
     "nightly": "Run a set of spaces and compare with the committed baselines.",
+    "track": "Write a run, the trials of tune or a night to MLflow.",
     "export": "Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables.",
     "models": "The model presets and their sizes.",
     "hardware": "The accelerators and networks, every number with its source.",

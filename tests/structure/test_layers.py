@@ -40,6 +40,7 @@ HOMES = {
     "pandas": ("declare/record_table", "report/notebook/"),
     "matplotlib": ("report/notebook/",),
     "plotext": ("report/frontier_text",),
+    "mlflow": ("report/tracking",),
     "jinja2": ("base/html_templates",),
     "numba": ("schedule/", "cost/", "exploration/"),
     "typer": ("cli/",),
