@@ -1,6 +1,6 @@
 """The command line: a table of commands, each loaded when it is called, so that `--help` answers at once.
 
-A command is a function of its own name in its own file: it parses, calls one function of the library, prints, and
+A command is a function of its own name in its own file, small ones share one (`FILES`): it parses, calls one function of the library, prints, and
 returns an exit code through the type of the error it meets (`errors.PrimusSearchError.exit_code`).
 """
 
@@ -47,6 +47,8 @@ COMMANDS: dict[str, str] = {
     "doctor": "Versions, devices, caches and folders of this installation.",
 }
 
+FILES = {"schema": "reference", "words": "reference"}
+"""Commands whose file has another name."""
 
 EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}
 """Libraries that a search can do without, and how to get them."""
@@ -69,7 +71,7 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        function = import_module(f"primus_search.cli.{cmd_name}").__dict__[cmd_name]
+        function = import_module(f"primus_search.cli.{FILES.get(cmd_name, cmd_name)}").__dict__[cmd_name]
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command.command(name=cmd_name, help=function.__doc__)(function)
         return typer.main.get_command(command)

@@ -1,10 +1,22 @@
-"""`primus-search words`: what a word of the tables means."""
+"""`primus-search schema` and `primus-search words`: what space files may hold, and what a word of the tables means."""
 
+import json
 from typing import Annotated
 
 import typer
 
 Word = Annotated[str, typer.Argument(metavar="[WORD]", help="A word as a table prints it: sf3.")]
+
+
+def schema() -> None:
+    """The JSON schema of a space file.
+
+    Save it and point your editor at it: `# yaml-language-server: $schema=space.schema.json` as the first line of a
+    space file completes keys and values and checks them as you type.
+    """
+    from primus_search.declare.space_schema import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
 
 
 def words(word: Word = "") -> None:
