@@ -1,7 +1,8 @@
 """The command line: a table of commands, each loaded when it is called, so that `--help` answers at once.
 
-A command is a function of its own name in its own file, small ones share one (`FILES`): it parses, calls one function of the library, prints, and
-returns an exit code through the type of the error it meets (`errors.PrimusSearchError.exit_code`).
+A command is a function of its own name in its own file, small ones share one (`FILES`): it parses, calls one function
+of the library, prints, and returns an exit code through the type of the error it meets
+(`errors.PrimusSearchError.exit_code`).
 """
 
 import atexit
