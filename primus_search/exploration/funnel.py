@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
+from primus_search.exploration.engines.task_assignment import WorkerLost
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
@@ -82,6 +83,8 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
         engine, workers = "local", 1
     if collected.interrupted_by and not any(found.feasible for found in collected.findings):
         raise Interrupted(collected.interrupted_by)
+    if collected.lost and not any(found.feasible for found in collected.findings):
+        raise WorkerLost("\n".join(collected.lost))
     refuse_unfit(funnel, collected.findings)
     clusters = ranked(funnel, collected)
     unproven = () if all(found.is_proven for found in clusters) else (UNPROVEN.format(funnel.keep),)

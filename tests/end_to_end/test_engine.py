@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from contextlib import closing
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from primus_search.declare import load_space
+from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.engines.local_engine import Processes
 from primus_search.exploration.engines.task_assignment import WorkerLost
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
 from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places
 from primus_search.exploration.findings import Findings
-from tests.support.kills import TASK_ROWS, write_space
+from tests.support.kills import TASK_ROWS, small_tasks, write_space
 
 
 def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
@@ -66,12 +68,31 @@ def test_what_a_worker_raises_is_raised_with_where(tmp_path: Path, monkeypatch: 
     assert "in fails" in "".join(caught.value.__notes__)
 
 
-def test_a_task_that_ends_every_worker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_ends_every_worker_is_named_and_the_rest_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, fatal = Funnel.evaluate, 3
+
+    def ends(self: Funnel, task: Task, cut: Cut) -> Findings:
+        if task.number == fatal:
+            os._exit(9)
+        return real(self, task, cut)
+
+    space = load_space(write_space(tmp_path))
+    with small_tasks(), RunFolder.open(tmp_path / "run", resume=False) as folder:
+        whole = run_search(space, Options(workers=1, keep=10))
+        with monkeypatch.context() as patch:
+            patch.setattr(Funnel, "evaluate", ends)
+            result = run_search(space, Options(workers=2, keep=10, folder=folder))
+        name, share = result.notes[:2]
+        assert re.match(rf"task {fatal} \(candidates \d+\.\.\d+\) lost its worker 8 times; ", name)
+        assert re.fullmatch(r"\d+\.\d\d% of the space was not evaluated: --resume tries these tasks again", share)
+        assert not result.exact and not result.is_complete and 0 < result.legal < whole.legal
+        again = run_search(space, Options(workers=2, keep=10, folder=folder, resume=True))
+    assert again.exact and list(again.ranking.rows()) == list(whole.ranking.rows())
+
+
+def test_a_search_whose_every_task_ends_its_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Funnel, "evaluate", lambda self, task, cut: os._exit(9))
-    funnel = Funnel(load_space(write_space(tmp_path)), 10)
-    engine = Processes(funnel, 2)
-    with (
-        pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 4 times"),
-        closing(engine),
-    ):
-        list(engine.map(plan_tasks(funnel, TASK_ROWS, promising_places(funnel)), lambda _: Shortlist.empty(10).cut))
+    with pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 8 times"):
+        run_search(load_space(write_space(tmp_path)), Options(workers=2, keep=10))

@@ -1,4 +1,4 @@
-"""What is started under a guardian ends with the process that started it, even where it defends itself."""
+"""What is started under a reaper ends with the process that started it, even where it defends itself."""
 
 import os
 import signal
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.exploration.engines.ray_reaper import KEPT_ENVIRONMENT, MARK, Guardian
+from primus_search.exploration.engines.ray_reaper import KEPT_ENVIRONMENT, MARK, ClusterReaper
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a guardian needs /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a reaper needs /proc")
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -25,9 +25,9 @@ time.sleep(600)
 """
 DRIVER = f"""
 import subprocess, sys, time
-from primus_search.exploration.engines.ray_reaper import Guardian
-guardian = Guardian()
-with guardian.marking():
+from primus_search.exploration.engines.ray_reaper import ClusterReaper
+reaper = ClusterReaper()
+with reaper.marking():
     child = subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], stdout=subprocess.PIPE, start_new_session=True)
 child.stdout.readline()
 print(child.pid, flush=True)
@@ -51,7 +51,7 @@ def is_alive(number: int) -> bool:
     return state not in "ZX"
 
 
-def test_what_was_started_under_a_guardian_ends_with_its_killed_driver() -> None:
+def test_what_was_started_under_a_reaper_ends_with_its_killed_driver() -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE)
     assert driver.stdout is not None
     child = int(driver.stdout.readline())
@@ -62,7 +62,7 @@ def test_what_was_started_under_a_guardian_ends_with_its_killed_driver() -> None
     while is_alive(child):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    driver.stdout.read()  # ends: the guardian does not hold the pipe
+    driver.stdout.read()  # ends: the reaper does not hold the pipe
 
 
 def titled() -> subprocess.Popen[bytes]:
@@ -77,28 +77,28 @@ def test_a_process_that_has_a_title_keeps_its_mark(monkeypatch: pytest.MonkeyPat
     pytest.importorskip("ray")
     for name in ("RAY_CLIENT_MODE", "KMP_DUPLICATE_LIB_OK", *KEPT_ENVIRONMENT):  # what `import ray` may replace
         monkeypatch.delenv(name, raising=False)
-    guardian = Guardian()
-    with guardian.marking():
+    reaper = ClusterReaper()
+    with reaper.marking():
         for name in KEPT_ENVIRONMENT:
             monkeypatch.delenv(name)
         erased = titled()
         assert MARK.encode() not in Path(f"/proc/{erased.pid}/environ").read_bytes()
     erased.kill()
     erased.wait()
-    with guardian.marking():
+    with reaper.marking():
         kept = titled()
-    guardian.end()
+    reaper.end()
     assert kept.wait(PATIENCE_S) == -signal.SIGKILL
 
 
-def test_ending_a_guardian_ends_what_it_guards_and_nothing_else() -> None:
-    guardian, outside = Guardian(), stubborn()
-    with guardian.marking():
+def test_ending_a_reaper_ends_what_it_guards_and_nothing_else() -> None:
+    reaper, outside = ClusterReaper(), stubborn()
+    with reaper.marking():
         inside = stubborn()
     assert MARK not in os.environ
-    guardian.end()
+    reaper.end()
     assert inside.wait(PATIENCE_S) == -signal.SIGKILL
     assert outside.poll() is None
     outside.kill()
     outside.wait()
-    guardian.end()  # a second time is harmless
+    reaper.end()  # a second time is harmless

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from primus_search.base.guards import interrupts
-from primus_search.exploration.engines.task_assignment import TaskAssignment, most_in_flight
+from primus_search.exploration.engines.task_assignment import LostTask, TaskAssignment, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings
@@ -39,6 +39,8 @@ class Engine(Protocol):
 
     name: str
     workers: int
+    lost: Sequence[LostTask]
+    """Tasks of the last `map` that lost their workers too often."""
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
         """Findings of every task, in the order they arrive; `cut_of(cluster)` is asked when a task is sent.
@@ -56,6 +58,7 @@ class InProcess:
     """One worker: this process. Starts at once; what a small space needs."""
 
     name, workers = "local", 1
+    lost: Sequence[LostTask] = ()
 
     def __init__(self, funnel: Funnel) -> None:
         self._funnel = funnel
@@ -83,10 +86,12 @@ class Processes:
 
     def __init__(self, funnel: Funnel, workers: int) -> None:
         self._funnel, self.workers = funnel, workers
+        self.lost: Sequence[LostTask] = ()
         self._pool: list[_Worker] = []
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
         assignment, num_done = TaskAssignment(tasks), 0
+        self.lost = assignment.lost
         self._pool = self._pool or [_Worker(self._funnel) for _ in range(self.workers)]
         while True:
             while not is_spent():

@@ -34,8 +34,14 @@ from primus_search.base.cores import available_cores
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards import interrupts
 from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
-from primus_search.exploration.engines.ray_reaper import Guardian, environment
-from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, WorkerLost, most_in_flight
+from primus_search.exploration.engines.ray_reaper import ClusterReaper, environment
+from primus_search.exploration.engines.task_assignment import (
+    MAX_TRIES,
+    LostTask,
+    TaskAssignment,
+    WorkerLost,
+    most_in_flight,
+)
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings
@@ -61,15 +67,16 @@ class RayCluster:
     def __init__(self, funnel: Funnel, workers: int, address: str) -> None:
         self._is_ours = not ray.is_initialized()
         self._is_private = self._is_ours and not address
-        self._guardian = Guardian() if self._is_private else None
-        if self._guardian is not None:
-            with self._guardian.marking():
+        self._reaper = ClusterReaper() if self._is_private else None
+        if self._reaper is not None:
+            with self._reaper.marking():
                 start(workers)
         elif self._is_ours:
             join(address)
         self._cap = workers
         self._space = ray.put((funnel.space, funnel.keep))
         self._numbers, self._failed = count(), 0
+        self.lost: Sequence[LostTask] = ()
         self._pool: list[_Lane] = []
         self._cuts: dict[int, tuple[Cut, Any]] = {}
         self._scanned_at = -RESCAN_S
@@ -78,6 +85,7 @@ class RayCluster:
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
         assignment, num_done = TaskAssignment(tasks), 0
+        self.lost = assignment.lost
         while True:
             self._rescan()
             while not is_spent() and (lane := self._idlest()) is not None:
@@ -103,8 +111,8 @@ class RayCluster:
             ray.kill(lane.actor)
         if self._is_ours:
             ray.shutdown()
-        if self._guardian is not None:
-            self._guardian.end()
+        if self._reaper is not None:
+            self._reaper.end()
 
     def _stored(self, cluster: int, cut: Cut) -> Any:
         """A cut in the object store; the same reference as long as nothing was found on its cluster."""

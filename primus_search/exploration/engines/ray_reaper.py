@@ -1,11 +1,11 @@
 """Nothing of a private Ray cluster outlives the process that started it, however that process ends.
 
 Ray ends its own processes when their driver is killed, except agents that are still starting: these wait for the dead
-cluster for a minute. So a guardian stands beside the driver: a bare Python process in a session of its own, which waits
+cluster for a minute. So a reaper stands beside the driver: a bare Python process in a session of its own, which waits
 for the pipe from the driver to close (the kernel closes it, also after SIGKILL) and then kills every process that
 carries the cluster's mark in its environment.
 
-This file is run as a script by the guardian itself: it imports nothing but the standard library.
+This file is run as a script by the reaper itself: it imports nothing but the standard library.
 """
 
 import os
@@ -27,12 +27,11 @@ first variable that the process has changed. Ray sets it for its workers but not
 the order of a hash table: without it both agents of some clusters lost their marks with their title."""
 
 PATIENCE_S, POLL_S = 60.0, 0.05
-EMPTY_ROUNDS, EMPTY_ROUNDS_KILLED = 10, 300
-"""Looks in which nothing is left before the guardian believes it: after an orderly end, and after a driver that was
-killed. A process forked from the driver shows the mark only after its exec, up to 0.1 s later beside four busy ones."""
+POLLS_UNTIL_GONE = 10
+"""Looks in a row that find nothing before the reaper ends."""
 
 ORDERLY = b"."
-"""What a driver that ends by itself says to its guardian."""
+"""What a driver that ends by itself writes to its reaper."""
 
 
 @contextmanager
@@ -49,7 +48,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class Guardian:
+class ClusterReaper:
     """Ends whatever was started inside `marking`, at `end` or when this process dies. Linux only; elsewhere idle."""
 
     def __init__(self) -> None:
@@ -60,7 +59,7 @@ class Guardian:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,  # whoever reads the driver's output need not wait for its guardian
+                stdout=subprocess.DEVNULL,  # whoever reads the driver's output need not wait for its reaper
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -92,12 +91,29 @@ def _environment(number: int) -> bytes:
         return b""
 
 
-def _kill_all(mark: str, empty_rounds: int) -> None:
-    """Kill the marked until none is left; what the kernel does not let go of within a minute stays."""
+def _forks(driver: tuple[bytes, int]) -> list[int]:
+    """Processes with the command line and session of a driver: what it forked shows its mark only after its exec."""
+    command, session = driver
+    return [number for number in _numbers() if command and _command(number) == (command, session)]
+
+
+def _command(number: int) -> tuple[bytes, int]:
+    """Command line and session of a process; empty where there is none."""
+    try:
+        return Path(f"/proc/{number}/cmdline").read_bytes(), os.getsid(number)
+    except OSError:
+        return b"", 0
+
+
+def _kill_all(mark: str, driver: tuple[bytes, int]) -> None:
+    """Kill the marked until none is left; what the kernel does not let go of within a minute stays.
+
+    driver: of a driver that was killed, whose forks are waited for.
+    """
     deadline, empty = time.monotonic() + PATIENCE_S, 0
-    while empty < empty_rounds and time.monotonic() < deadline:
+    while empty < POLLS_UNTIL_GONE and time.monotonic() < deadline:
         found = _marked(mark)
-        empty = 0 if found else empty + 1
+        empty = 0 if found or _forks(driver) else empty + 1
         for number in found:
             try:
                 os.kill(number, signal.SIGKILL)
@@ -108,8 +124,9 @@ def _kill_all(mark: str, empty_rounds: int) -> None:
 
 def _watch(mark: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    driver = _command(os.getppid())
     is_orderly = sys.stdin.buffer.read(1) == ORDERLY
-    _kill_all(mark, EMPTY_ROUNDS if is_orderly else EMPTY_ROUNDS_KILLED)
+    _kill_all(mark, (b"", 0) if is_orderly else driver)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ only when no unstarted group is left.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from primus_search.base.errors import PrimusSearchError
 from primus_search.exploration.exhaustive.evaluate import Task
 
-MAX_TRIES = 4
+MAX_TRIES = 8
 IN_FLIGHT_PER_WORKER = 2
 
 Group = tuple[int, int]
@@ -18,7 +19,19 @@ Group = tuple[int, int]
 
 
 class WorkerLost(PrimusSearchError):
-    """A task lost its worker again and again; names the task and what to look at."""
+    """Tasks lost their workers again and again and nothing was found; names them and what to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostTask:
+    """A task that is done no more, and the last of the reasons."""
+
+    task: Task
+    why: str
+
+    def __str__(self) -> str:
+        where = f"task {self.task.number} (candidates {self.task.start}..{self.task.stop})"
+        return f"{where} lost its worker {MAX_TRIES} times; {self.why}"
 
 
 class TaskAssignment:
@@ -31,6 +44,7 @@ class TaskAssignment:
         self._workers: dict[Group, set[int]] = {group: set() for group in self._groups}
         self._again: list[Task] = []
         self._tries = Counter[int]()
+        self.lost: list[LostTask] = []
 
     def __len__(self) -> int:
         """Tasks nobody has begun."""
@@ -60,16 +74,16 @@ class TaskAssignment:
     def put_back(self, worker: int, lost: Sequence[Task], why: str) -> None:
         """The tasks that a lost worker was sent, the one it was at first.
 
-        Raises WorkerLost when that one has lost its worker too often.
+        That one is done no more (`self.lost`) when it has lost its worker too often.
         """
         for workers in self._workers.values():
             workers.discard(worker)
-        self._again += lost
         for at in lost[:1]:
             self._tries[at.number] += 1
             if self._tries[at.number] >= MAX_TRIES:
-                where = f"task {at.number} (candidates {at.start}..{at.stop})"
-                raise WorkerLost(f"{where} lost its worker {MAX_TRIES} times; {why}")
+                self.lost.append(LostTask(at, why))
+                lost = lost[1:]
+        self._again += lost
 
 
 def most_in_flight(workers: int, num_done: int, num_waiting: int) -> int:

@@ -27,13 +27,17 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """Findings per cluster, and whether every row was evaluated; `interrupted_by` is the signal that ended it, or 0."""
+    """Findings per cluster, and whether every row was evaluated; `interrupted_by` is the signal that ended it, or 0.
+
+    `lost` names tasks whose workers were lost again and again.
+    """
 
     findings: tuple[Findings, ...]
     is_complete: bool
     notes: tuple[str, ...] = ()
     sampler_check: SamplerCheck | None = None
     interrupted_by: int = 0
+    lost: tuple[str, ...] = ()
 
     @property
     def total(self) -> Findings:
@@ -90,6 +94,10 @@ def collect(
     finally:
         record.close()
     is_complete = len(gathered.done) == len(tasks)
+    lost = [] if interrupted_by else [str(one) for one in engine.lost]
+    if lost:
+        share = sum(one.task.stop - one.task.start for one in engine.lost) / sum(one.stop - one.start for one in tasks)
+        notes += [*lost, f"{share:.2%} of the space was not evaluated: --resume tries these tasks again"]
     if not is_complete and not notes:
         notes.append("the budget ran out: these are the best candidates found so far")
     return Collected(
@@ -97,6 +105,7 @@ def collect(
         is_complete=is_complete,
         notes=(*notes, *record.notes),
         interrupted_by=interrupted_by,
+        lost=tuple(lost),
     )
 
 
