@@ -46,6 +46,7 @@ Keep = Annotated[int, typer.Option(min=1, help="Best rows kept in candidates.par
 Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-validate the top rows with torch.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<space>.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run of --out where it stopped.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run of another question in --out.")]
 Tokens = Annotated[
     float, typer.Option(min=0.0, max=1e18, help="Tokens to train on, for days and cost in the scaling table: 1e12.")
 ]
@@ -83,6 +84,7 @@ def run(
     bench: Bench = "",
     out: Out = None,
     resume: Resume = False,
+    force: Force = False,
     tokens: Tokens = 0.0,
     save_benchmark: SaveBenchmark = None,
     load_benchmark: LoadBenchmark = None,
@@ -110,7 +112,7 @@ def run(
     compile_kernels(loaded, lambda line: typer.echo(line, err=True))
     result = search(
         loaded,
-        Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume),
+        Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume, force=force),
         out=folder,
         load_benchmark=load_benchmark,
         save_benchmark=save_benchmark,

@@ -44,6 +44,7 @@ class Options:
     engine       auto, local or ray             workers  0: all cores of this machine, or of the Ray cluster
     ray_address  of a running cluster, or "" for a private one
     keep         rows written of each ranking   resume   continue what the run folder's journal holds
+    force        replace the run of another question in the folder
     """
 
     engine: str = "auto"
@@ -51,6 +52,7 @@ class Options:
     ray_address: str = ""
     keep: int = KEEP
     resume: bool = False
+    force: bool = False
     folder: RunFolder | None = None
     progress: Progress = field(default=silent)
 

@@ -17,8 +17,9 @@ from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
-from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError, fingerprint
+from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError
 from primus_search.exploration.run_folder.last_run import remember
+from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import Space
 
@@ -51,6 +52,8 @@ def search(
     """
     options = options or Options()
     with _opened(out, options) as folder:
+        if folder is not None:
+            folder.must_be_asked(space, resume=options.resume, force=options.force)
         if folder is not None and not (options.resume and (folder.path / INPUTS / INDEX).is_file()):
             keep_inputs(space, folder.path, baseline)
         with progress() as tick:

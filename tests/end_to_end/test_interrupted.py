@@ -16,6 +16,7 @@ from primus_search.base.errors import InputError
 from primus_search.exploration import Options, RunFolder, StoreError, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.funnel import LEAST_RANKED
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.run_facts import SHAPE
 from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -180,10 +181,11 @@ def test_a_journal_of_another_search_is_kept_and_refused(tmp_path: Path, monkeyp
     interrupted(space_of(1), tmp_path, 3, monkeypatch)
     before = (tmp_path / "journal.bin").read_bytes()
     with pytest.raises(InputError) as caught:
-        searched(space_of(1, nodes=4), tmp_path, workers=1, resume=True, keep=KEEP + 1)
+        searched(space_of(1, nodes=4), tmp_path, workers=1, resume=True, keep=LEAST_RANKED + 1)
     assert str(caught.value) == (
-        f"--resume {tmp_path}: its journal belongs to another search (space, model, hardware or settings; --keep 200,"
-        " now 201 changed); give what that run was given, or leave out --resume to start over"
+        f"--resume {tmp_path}: its journal belongs to another search (space, model, hardware or settings;"
+        f" --keep {LEAST_RANKED}, now {LEAST_RANKED + 1} changed); give what that run was given, or leave"
+        " out --resume to start over"
     )
     assert (tmp_path / "journal.bin").read_bytes() == before
 

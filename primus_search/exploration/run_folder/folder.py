@@ -8,7 +8,6 @@ journal.bin           finished tasks, while the search runs; gone when it is com
 
 import csv
 import fcntl
-import hashlib
 import io
 import json
 import os
@@ -26,13 +25,14 @@ import numpy as np
 
 from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
-from primus_search.base.guards.files import TEMPORARY, replacing
+from primus_search.base.guards.files import TEMPORARY, replacing, writing
 from primus_search.base.guards.texts import guarded
 from primus_search.base.sources import PACKAGE, fingerprint_of
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
+from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_asked
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.space import Space
 
@@ -43,7 +43,18 @@ PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
 """The texts that the space was loaded from (`declare.snapshot`)."""
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
-KNOWN = (*FILES, INPUTS, "space.yaml", "exports", "report.html", "journal.bin", "study.log", "study.log.lock", ".lock")
+KNOWN = (
+    *FILES,
+    INPUTS,
+    QUESTION,
+    "space.yaml",
+    "exports",
+    "report.html",
+    "journal.bin",
+    "study.log",
+    "study.log.lock",
+    ".lock",
+)
 
 
 def default_folder(name: str, root: Path = Path("results/runs")) -> Path:
@@ -98,6 +109,11 @@ class RunFolder:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def must_be_asked(self, space: Space, *, resume: bool, force: bool) -> None:
+        """Note what the run is asked. Raises InputError where the folder holds the run of another question."""
+        with writing(f"--out {self.path}"):
+            must_be_asked(self.path, space, resume=resume, force=force)
 
     # --- while the search runs -------------------------------------------------------------------------------------
 
@@ -249,14 +265,6 @@ def summary(result: SearchResult) -> dict[str, Any]:
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def fingerprint(space: Space) -> str:
-    """A hash of everything a search's answer depends on: model, clusters, workload, axes, constraints, settings."""
-    model = replace(space.model, source="")  # where a file lies decides nothing
-    constraints = [constraint.text for constraint in space.constraints]
-    content = repr([model, space.workload, space.clusters, space.axes, constraints, space.search])
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _versions() -> dict[str, str]:

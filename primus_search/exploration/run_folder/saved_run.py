@@ -15,7 +15,7 @@ from primus_search.base.guards.texts import unguarded
 from primus_search.exploration.answer import Answer
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes
-from primus_search.exploration.run_folder.folder import fingerprint
+from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates
@@ -122,7 +122,9 @@ class SavedRun:
 
     @property
     def note(self) -> str:
-        """One line where originals of the run's inputs have changed since; else empty."""
+        """One line where originals of the run's inputs have changed since, or a later run did not end; else empty."""
+        if self.facts["complete"] and (self.path / "journal.bin").exists():
+            return f"a later run here has not ended; these are the results of {self.facts['finished']}"
         changed = self.inputs.changed() if self.inputs else ()
         names = ", ".join(Path(name).name for name in changed[:3]) + (" ..." if len(changed) > 3 else "")
         return f"{names} changed since this run; figures are those of the texts it keeps" if changed else ""
