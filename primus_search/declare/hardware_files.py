@@ -21,7 +21,7 @@ from primus_search.base.lazy import provided
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
 from primus_search.declare.sourced import primus_hardware
-from primus_search.declare.sourced.first_contact import load_sites
+from primus_search.declare.sourced.evidence_files import load_sites
 from primus_search.declare.sourced.inheritance import EXTENDS, VARIANTS, read_with_parents, varied
 from primus_search.declare.sourced.kernel_tables import read_tables
 from primus_search.declare.sourced.records import Reading, Sourced, build

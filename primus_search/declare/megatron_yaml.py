@@ -21,13 +21,15 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.families.megatron_hybrid import (
+    COMPRESSED_TYPE,
     HYBRID_TYPE,
     PATTERNS,
     DeclaredSizes,
+    claim_variant_keys,
     num_predictions,
     pattern_letters,
+    variant_layers,
 )
-from primus_search.declare.families.megatron_layers import COMPRESSED_TYPE, claim_variant_keys, variant_layers
 from primus_search.declare.families.parts import sizes
 from primus_search.declare.fields import Fields, Located, layer_pattern
 from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread

@@ -65,7 +65,7 @@ def revalidated(
     if space.benchmark.device == "off":
         return result
     try:
-        from primus_search.measure.measurement_cache import save as save_benchmark
+        from primus_search.measure.candidate_bench import save as save_benchmark
         from primus_search.measure.revalidate import Benchmark, revalidate
     except ModuleNotFoundError as error:
         if error.name != TORCH or space.benchmark.device != "auto" or load or save:
@@ -184,7 +184,7 @@ def top_up(
     one whose inputs have changed since.
     """
     from primus_search.exploration.own_runs import with_own_rates
-    from primus_search.measure.measurement_cache import save as save_benchmark
+    from primus_search.measure.candidate_bench import save as save_benchmark
     from primus_search.measure.revalidate import Benchmark, revalidate
 
     run = SavedRun.open(path)

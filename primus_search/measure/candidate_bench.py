@@ -6,25 +6,100 @@ A candidate that needs many devices is reduced to what one node has, in the orde
 - tensor: shards are timed at their true shapes on single devices.
 Nothing is scaled, so nothing has to be restored but the collectives, which the cost model adds from the hardware file;
 the benchmark itself has none, so none is counted twice.
+
+Measurements are kept between candidates, runs and machines: one JSON object per line, keyed by kernel, shape, dtype,
+device and versions. `--save-benchmark` writes the same format and `--load-benchmark` reads it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import replacing, writing
 from primus_search.cost.measured import Key, MeasuredLayers, PieceSeconds, key_of
 from primus_search.measure.device.clocks import Watch
 from primus_search.measure.device.device_info import CPU, DeviceInfo
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.host.host_calibration import devices_of_host, mean_of
 from primus_search.measure.layer_bench import TimedPiece
-from primus_search.measure.measurement_cache import MeasurementCache
 from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
 from primus_search.values.candidates import Candidates
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
+
+MeasurementKey = tuple[str, str, str, str, str]
+_FIELDS = frozenset(PieceMeasurement.__dataclass_fields__)
+
+
+def measurement_key(m: PieceMeasurement) -> MeasurementKey:
+    return (m.kernel, m.shape, m.dtype, m.device, m.versions)
+
+
+class MeasurementCache:
+    """A file of measurements held in memory; later lines win. A missing file is an empty cache."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: dict[MeasurementKey, PieceMeasurement] = {}
+        if path.exists():
+            self._found = {measurement_key(m): m for m in read(path, is_own=True)}
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def get(self, key: MeasurementKey) -> PieceMeasurement | None:
+        return self._found.get(key)
+
+    def add(self, measurements: Iterable[PieceMeasurement]) -> None:
+        """Remember and append to the file; one write per call, so that writers of several runs do not interleave."""
+        new = list(measurements)
+        if not new:
+            return
+        self._found |= {measurement_key(m): m for m in new}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(_line(m) for m in new))
+
+    def all(self) -> list[PieceMeasurement]:
+        return [self._found[key] for key in sorted(self._found)]
+
+
+def _line(m: PieceMeasurement) -> str:
+    return json.dumps(asdict(m), sort_keys=True) + "\n"
+
+
+def save(path: Path, measurements: Iterable[PieceMeasurement]) -> None:
+    """Write an artifact, whole or not at all. Raises InputError where it cannot be written."""
+    with writing(f"--save-benchmark {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_text("".join(_line(m) for m in measurements), encoding="utf-8")
+
+
+def read(path: Path, *, is_own: bool = False) -> list[PieceMeasurement]:
+    """The measurements of a file. A line cut short by a kill is dropped from our own cache and an error elsewhere."""
+    if not path.exists():
+        raise InputError([Problem(str(path), "no such benchmark file; write one with --save-benchmark")])
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
+    found, problems = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            data = json.loads(line)
+            found.append(PieceMeasurement(**{**data, "notes": tuple(data["notes"])}))
+        except (ValueError, TypeError, KeyError) as error:
+            problems.append(Problem(f"{path}:{number}", f"is not a measurement ({error}); expected {sorted(_FIELDS)}"))
+    if problems and not is_own:
+        raise InputError(problems)
+    return found
+
 
 WARM = "primus_search.measure.processes.worker:warm"
 START_S = 30.0  # what a fork may take before its first measurement: device context, kernels, its peers

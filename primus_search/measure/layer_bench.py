@@ -24,8 +24,8 @@ from primus_search.measure.device.device_info import CPU, placed
 from primus_search.measure.device.timing import PieceMeasurement, Timing, measure, measure_cycle
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
-from primus_search.measure.modules.mixed_precision import MainGradients, adamw_update, master_update
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.streams import MainGradients, adamw_update, master_update
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LayerKind, Model
 

@@ -25,11 +25,10 @@ from primus_search.cost.measured import Key, keys_of
 from primus_search.cost.memory.fit import FIT_THRESHOLD
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection, Step
-from primus_search.measure.candidate_bench import Bencher, Failure
+from primus_search.measure.candidate_bench import Bencher, Failure, MeasurementCache, read
 from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
 from primus_search.measure.device.preflight import preflight
 from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.measurement_cache import MeasurementCache, read
 from primus_search.measure.memory_residual import (
     account,
     activation_ratio,

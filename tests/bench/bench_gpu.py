@@ -291,9 +291,9 @@ def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, 
 def run(options, kind: str, models) -> int:
     """The sweep, the fit, layers and steps, and the report, on a device of that kind."""
     from primus_search.declare.hardware_files import load_hardware
+    from primus_search.measure.candidate_bench import MeasurementCache
     from primus_search.measure.device.device_info import describe, memory_bytes
     from primus_search.measure.device.device_table import measure_device
-    from primus_search.measure.measurement_cache import MeasurementCache
 
     deadline = time.monotonic() + 60.0 * options.minutes
     info, scale = describe(kind), SCALES[options.sweep]

@@ -3,8 +3,8 @@
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.measure.candidate_bench import MeasurementCache, measurement_key, read, save
 from primus_search.measure.device.timing import PieceMeasurement, measure, summarize
-from primus_search.measure.measurement_cache import MeasurementCache, key_of, read, save
 
 
 def a_measurement(**changes):
@@ -48,13 +48,13 @@ def test_measurements_survive_the_file_and_later_ones_win(tmp_path):
     )
     found = MeasurementCache(path)
     assert len(found) == 2
-    assert found.get(key_of(a_measurement())).seconds == {"forward": 0.7}
+    assert found.get(measurement_key(a_measurement())).seconds == {"forward": 0.7}
 
 
 def test_another_version_of_torch_is_another_measurement(tmp_path):
     cache = MeasurementCache(tmp_path / "m.jsonl")
     cache.add([a_measurement()])
-    assert cache.get(key_of(a_measurement(versions="torch 2"))) is None
+    assert cache.get(measurement_key(a_measurement(versions="torch 2"))) is None
 
 
 def test_a_line_cut_short_costs_that_line_in_our_cache_and_is_an_error_in_a_loaded_file(tmp_path):

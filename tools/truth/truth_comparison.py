@@ -9,12 +9,11 @@ from pathlib import Path
 from statistics import median
 
 from primus_search.cost.project import Projector
-from primus_search.measure.candidate_bench import Bencher
+from primus_search.measure.candidate_bench import Bencher, MeasurementCache
 from primus_search.measure.device.device_info import CPU, describe
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.host.host_calibration import rows_of
-from primus_search.measure.measurement_cache import MeasurementCache
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.model import Model

@@ -20,8 +20,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.declare.families.megatron_hybrid import PATTERNS
-from primus_search.declare.families.megatron_layers import VARIANTS
+from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch import scripts, torchtitan, torchtitan_arguments

@@ -20,7 +20,7 @@ as released in 2025; the same lists as Korthikanti et al. (arXiv:2205.05198) wit
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
 EPSILON = 1e-5
@@ -278,3 +278,20 @@ def fused_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy as frameworks compute it unfused: logits cast to fp32, fp32 softmax kept for backward."""
     return torch.nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
+
+
+ROPE_BASE = 10000.0
+
+
+class Rope(nn.Module):
+    """Cosine and sine tables [seq, dim/2], constants shared by all layers of a model."""
+
+    def __init__(self, seq: int, dim: int) -> None:
+        super().__init__()
+        frequency = ROPE_BASE ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+        angle = torch.outer(torch.arange(seq, dtype=torch.float32), frequency)
+        self.register_buffer("cosine", angle.cos(), persistent=False)
+        self.register_buffer("sine", angle.sin(), persistent=False)
+
+    cosine: Tensor
+    sine: Tensor

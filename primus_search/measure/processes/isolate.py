@@ -4,7 +4,7 @@ A benchmark can run out of memory, hang in a kernel, crash the driver or be kill
 down. The function is named as `module:function`, takes JSON and returns JSON; it runs in a fresh interpreter that
 leads its own process group, so that a time limit ends its children too, and that dies with its parent.
 
-    outcome = isolated("primus_search.measure.processes.worker:bench_piece", payload, limit_s=60)
+    outcome = isolated("primus_search.measure.candidate_bench:bench_piece", payload, limit_s=60)
     outcome.value if outcome.verdict is Verdict.DONE else outcome.cause
 """
 
