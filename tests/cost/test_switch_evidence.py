@@ -89,7 +89,7 @@ def test_a_ranking_discounts_rows_whose_switches_were_not_measured_together() ->
     projector = Projector(job)
     projection = projector.project(table)
     part = load_switches().measured_part("B200", MOE, table)
-    shares = expected_shares(projector, table, projection)
+    shares = expected_shares(projector, table, projection.step.total)
     assert unmeasured(table, part).tolist() == [False, True]
     assert shares[0] == 1.0 and 0.5 < shares[1] < 1.0
     said = unmeasured_gain(projector, table.take(slice(1, 2)))

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
 from primus_search.cost.parts.mixer_operations import is_plain_attention
-from primus_search.measure.modules.attention_modules import core_attention, exchanged, has_module, mixer_module
+from primus_search.measure.modules.attention_modules import core_attention, exchanged
 from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
 from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.fused_core import fused, output_gate
@@ -29,6 +29,7 @@ from primus_search.measure.modules.fused_operations import (
     swiglu,
 )
 from primus_search.measure.modules.linear import Linear
+from primus_search.measure.modules.mixer_modules import has_module, mixer_module
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
