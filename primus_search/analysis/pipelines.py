@@ -13,9 +13,10 @@ from primus_search.base.errors import InputError, Problem, ScheduleError
 from primus_search.cost.breakdown import Stages, pipeline_costs, stages_of
 from primus_search.cost.memory import memory_by_rank
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.schedule import Algorithm, Costs, Placement, order_for, peak_activations
+from primus_search.schedule import Algorithm, Costs, Placement, algorithm, order_for, peak_activations, simulate
 from primus_search.schedule.side_by_side import Compared, compare_under
 from primus_search.values.candidates import Candidates, Floats, Recompute, degrees
+from primus_search.values.job import Job
 
 MS_PER_S = 1e3
 
@@ -56,8 +57,16 @@ class RunPipeline:
         return int(self.one.vpp[0])
 
     @property
-    def schedule(self) -> str:
-        return str(self.one.row(0)["schedule"])
+    def own(self) -> tuple[str, float]:
+        """The schedule, and milliseconds of the pipeline with the order that the framework runs under that name."""
+        order = self.one.order(0, self.job.launcher)
+        costs = self.costs(algorithm(order.schedule, order.launcher), order.vpp)
+        name = f"{order.schedule} as {order.launcher} runs it" if order.launcher else order.schedule
+        return name, simulate(order_for(order, self.microbatches), costs).makespan
+
+    @property
+    def job(self) -> Job:
+        return self.run.space.job_on(self.run.cluster(self.rank))
 
     def compared(self, *, virtual_stages: int, memory_limit: float | None = None) -> list[Compared]:
         """Every schedule for this pipeline, times in milliseconds; within the memory there is unless limited."""
@@ -79,7 +88,7 @@ class RunPipeline:
         cut = replace(
             self.one, schedules=(algorithm.name,), schedule=np.zeros(1, np.int64), vpp=np.array([virtual_stages])
         )
-        stages = stages_of(self.run.space.job_on(self.run.cluster(self.rank)), cut)
+        stages = stages_of(self.job, cut)
         seconds = pipeline_costs(stages)
         return Costs(
             forward=MS_PER_S * np.asarray(seconds.forward),

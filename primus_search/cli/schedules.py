@@ -78,12 +78,12 @@ def schedules(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A comparison with its title, its memory limit, and the schedule that a run's candidate has."""
+    """A comparison with its title, its memory limit, and what a run's candidate has: schedule, makespan."""
 
     title: str
     rows: "list[Compared]"
     memory_limit: float | None
-    own: str | None = None
+    own: tuple[str, float] | None = None
 
     @property
     def best(self) -> "Compared | None":
@@ -126,7 +126,7 @@ def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, g
     rows = pipeline.compared(virtual_stages=chunks, memory_limit=memory_limit)
     title = f"rank {rank} of {run}: {pipeline.stages} ranks, {pipeline.microbatches} micro-batches; times in ms"
     limit = pipeline.room if memory_limit is None else memory_limit
-    return _Asked(title=title, rows=rows, memory_limit=limit, own=pipeline.schedule)
+    return _Asked(title=title, rows=rows, memory_limit=limit, own=pipeline.own)
 
 
 def _three(costs: str) -> tuple[float, float, float]:
@@ -168,7 +168,7 @@ def _as_json(row: "Compared") -> dict[str, object]:
 
 
 def _print(console: Plain, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None,
-           own: str | None) -> None:  # fmt: skip
+           own: tuple[str, float] | None) -> None:  # fmt: skip
     table = RichTable(
         title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=0
     )
@@ -192,9 +192,9 @@ def _print(console: Plain, title: str, rows: "list[Compared]", best: "Compared",
     console.print(table)
     within = "" if memory_limit is None else f" within {memory_limit:.4g} micro-batches of activations"
     console.print(f"Best{within}: {best.name}, makespan {best.makespan:g}, peak {best.peak:g}.")
-    for row in rows:
-        if row.name == own and row.timeline is not None:
-            console.print(f"The run has {own}: {100 * (row.makespan / best.makespan - 1):.2f} % above the best.")
+    if own is not None:
+        name, makespan = own
+        console.print(f"The run has {name}: {100 * (makespan / best.makespan - 1):.2f} % above the best.")
     console.print(
         "peak: micro-batches of activations on the fullest rank, released at W (½ at B: half of each already at B); "
         "gap: over the lower bound of its placement and memory limit; "

@@ -39,6 +39,7 @@ def test_the_runs_own_schedule_takes_what_the_projection_says(run: Path, schedul
     rows = {row["name"]: row for row in json.loads(ask("--run", str(run), "--rank", str(rank), "--json"))}
     assert timeline is not None
     assert rows[schedule]["makespan"] == pytest.approx(1e3 * timeline.makespan, rel=1e-12)
+    assert RunPipeline.of(SavedRun.open(run), rank).own[1] == pytest.approx(1e3 * timeline.makespan, rel=1e-12)
     assert rows[schedule]["peak_activations"] <= RunPipeline.of(SavedRun.open(run), rank).room
     assert {"zb-h1", "zb-auto", "zbv", "v-half", "v-auto", "interleaved-zb", "gis"} <= set(rows)
     assert all(row["gap_to_bound"] >= -1e-9 for row in rows.values())
