@@ -499,7 +499,7 @@ def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterI
         return None
     place = max(places, key=lambda place: (rows[place][RATE], -place))
     row, cluster = rows[place], evaluator.choice.cluster
-    sure_bytes = room_to_fit_bytes(cluster.accelerator, memory_error(cluster.stack, evaluator.space.model))
+    sure_bytes = room_to_fit_bytes(cluster.accelerator, memory_error(cluster, evaluator.space.model))
     saving = max(row["memory_bytes"] - sure_bytes, -row["headroom_bytes"])
     own, least = (values_of(Candidates.from_words({n: one[n] for n in COLUMN_NAMES})) for one in (row, first))
     found = cheapest_saving(evaluator, own, saving)

@@ -117,7 +117,7 @@ def test_a_measured_row_at_risk_stands_behind_one_that_fits(space: Space) -> Non
 
 def test_the_room_for_surety_is_where_the_probability_of_fitting_is_that(space: Space) -> None:
     cluster = space.clusters[0].cluster
-    for error in (None, memory_error(cluster.stack, space.model)):
+    for error in (None, memory_error(cluster, space.model)):
         rows = table(space, share_of_device=[0.5])
         memory = rows.projection.memory
         wanted = room_to_fit_bytes(cluster.accelerator, error) - float(memory.allocated[0] + memory.context[0])

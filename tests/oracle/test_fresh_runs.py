@@ -166,7 +166,7 @@ def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
     rows = [row for row in (*left_out().rows, *left_out().memory_only) if row.run.cluster.stack.is_assumed]
     ran, peaks = [], []
     for row in rows:
-        error, pair = memory_error(row.run.cluster.stack, row.run.model), row.memory
+        error, pair = memory_error(row.run.cluster, row.run.model), row.memory
         if pair is not None:
             assert error is not None
             spread = np.hypot(row.run.cluster.accelerator.footprint.spread, np.log(error.high) / DEVIATIONS_TO_END)

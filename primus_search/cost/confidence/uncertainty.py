@@ -150,8 +150,17 @@ NAMED = 0.5
 peaks of such stacks in `unseen_runs_4.csv` are 0.82 to 1.24 of what is projected (docs/memory.md)."""
 
 
-def memory_error(stack: Stack, model: Model) -> ErrorBand | None:
-    """Where measured / projected peaks lie on a stack that is doubtful; None for one that was named and seen."""
+def memory_error(cluster: Cluster, model: Model) -> ErrorBand | None:
+    """Where measured / projected bytes lie on a site that is not known or a stack that is doubtful; None for a stack
+    that was named and seen on a cluster that is known."""
+    found, site = _stack_memory_error(cluster.stack, model), cluster.site
+    if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT:
+        return found
+    found = ErrorBand(low=1.0, high=1.0, runs=0.0) if found is None else found
+    return replace(found, low=min(found.low, site.memory_low), high=max(found.high, site.memory_high))
+
+
+def _stack_memory_error(stack: Stack, model: Model) -> ErrorBand | None:
     if MEMORY in stack.errors:
         return stack.errors[MEMORY]
     if not is_doubtful(stack, model):
@@ -206,6 +215,6 @@ def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Conf
         low=found.low,
         high=found.high,
         runs=found.runs,
-        fits=fit_probability(p.memory, cluster.accelerator, error=memory_error(cluster.stack, model)),
+        fits=fit_probability(p.memory, cluster.accelerator, error=memory_error(cluster, model)),
         ties_with_best=ties_with_best(rate),
     )

@@ -65,7 +65,7 @@ def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
     cluster, model = run.cluster, run.model
     rate = projection.tokens_per_s_per_gpu
     ends = interval(cluster, model, run.candidates.fp8, rate)
-    error = memory_error(cluster.stack, model)
+    error = memory_error(cluster, model)
     probability = float(fit_probability(projection.memory, cluster.accelerator, error=error)[0])
     headroom = float(projection.headroom_bytes[0])
     return ScoredRun(

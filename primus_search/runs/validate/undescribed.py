@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from primus_search.cost.confidence.uncertainty import memory_error
+from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.runs.learn.hypotheses import OTHER_KIND, Hypothesis, is_megatron_like, shipped_hypotheses
 from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, log_rates, reference_of
-from primus_search.runs.validate.score_runs import Refitted, Validation
+from primus_search.runs.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun
 
@@ -89,13 +91,47 @@ def _weights(hypotheses: Sequence[Hypothesis], suggested: str, *, is_sharded: bo
 
 
 def with_undescribed(outcome: Validation) -> Validation:
-    """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed."""
+    """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed,
+    and their memory as that of software which may keep whole logits."""
     rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
-    by_place = dict(zip((row.run.place for row in rows), undescribed_rates([row.run for row in rows]), strict=True))
-    told = (
-        replace(row, run=replace(row.run, assumed=(*row.run.assumed, str(by_place[row.run.place]))))
-        if row.run.cluster.stack.is_assumed
-        else row
-        for row in outcome.rows
+    found = undescribed_rates([row.run for row in rows])
+    told = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
+    rates = {row.run.place: one.rate for row, one in zip(rows, found, strict=True)}
+
+    def each(every: Sequence[ScoredRun]) -> tuple[ScoredRun, ...]:
+        doubted = (_doubted(row) if row.run.cluster.stack.is_assumed else row for row in every)
+        return tuple(_told(row, told[row.run.place]) if row.run.place in told else row for row in doubted)
+
+    changed = replace(
+        outcome, rows=each(outcome.rows), memory_only=each(outcome.memory_only), ran_out=each(outcome.ran_out)
     )
-    return replace(outcome, rows=tuple(told)).with_rates({place: one.rate for place, one in by_place.items()})
+    return changed.with_rates(rates)
+
+
+def _told(row: ScoredRun, what: str) -> ScoredRun:
+    return replace(row, run=replace(row.run, assumed=(*row.run.assumed, what)))
+
+
+WHOLE_LOGITS = 0.2
+"""Probability that software which nobody described computes its loss on the logits of the whole vocabulary on every
+tensor-parallel rank: one of eight publishers of such runs, (1 + 1) / (8 + 2), 2026-11-23."""
+
+WHOLE_LOGIT_BYTES = 18.0
+"""Bytes per logit of such a loss: BF16 logits, their gathered copy, FP32 copy, softmax and gradients. Of 257
+configurations of arXiv:2311.05610 that ran out 38 would be said to fit without it; all but 33, 21 and 6 of these need
+more than the device has with 10, 14 and 18 bytes, of 165 that ran all but 133, 133 and 131, 2026-11-23."""
+
+
+def _doubted(row: ScoredRun) -> ScoredRun:
+    """A run with the probability of fitting over both kinds of loss."""
+    run, memory = row.run, row.projection.memory
+    c = run.candidates
+    tokens = float(c.micro_batch_size[0]) * run.workload.seq_length / float(c.cp[0])
+    own = run.cluster.stack.memory.unfused_logit_bytes / float(c.tp[0])
+    extra = tokens * run.model.vocab_size * max(WHOLE_LOGIT_BYTES - own, 0.0)
+    error = memory_error(run.cluster, run.model)
+    more = replace(memory, logits=memory.logits + extra)
+    whole = float(fit_probability(more, run.cluster.accelerator, error=error)[0])
+    probability = (1.0 - WHOLE_LOGITS) * row.fit_probability + WHOLE_LOGITS * whole
+    headroom = float(row.projection.headroom_bytes[0])
+    return replace(row, fit_probability=probability, verdict=fit_verdict(probability, headroom, is_assumed=True))

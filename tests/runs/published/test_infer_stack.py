@@ -13,7 +13,8 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.published.machine_of_run import build_stack, inferred_stack
 from primus_search.runs.published.run_table import PublishedRun
 from primus_search.values.candidates import Fp8
-from primus_search.values.machine.stack import ErrorBand
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import ErrorBand, Stack
 from tests.support.published_run import run_with
 
 
@@ -89,15 +90,22 @@ def test_a_stack_nobody_named_has_the_wider_band() -> None:
     assert (named.stack.title, left_out.stack.title) == ("megatron_core_2026", "megatron_core_2026 (assumed)")
     wide, narrow = band(left_out, model, Fp8.DELAYED), band(named, model, Fp8.DELAYED)
     assert wide.low < narrow.low and wide.high > narrow.high
-    assert memory_error(named.stack, model) is None and memory_error(left_out.stack, model) is not None
+    assert memory_error(replace(named, site=None), model) is None and memory_error(left_out, model) is not None
+    theirs = memory_error(named, model)
+    assert theirs is not None and named.site is not None and theirs.high == named.site.memory_high
 
 
 def test_memory_of_a_named_stack_of_which_nobody_saw_a_run_or_a_peak_is_doubted_half_as_much() -> None:
     dense, experts = load_model("llama3.1_8b"), load_model("gpt_oss_20b")
-    assert memory_error(load_stack("nemo_2024"), dense) is None  # runs were seen
-    assert memory_error(load_stack("torchtitan"), experts) is None  # peaks were seen
+    vendors = replace(load_cluster("h100", 1), site=None)
+
+    def on(stack: Stack) -> Cluster:
+        return replace(vendors, stack=stack)
+
+    assert memory_error(on(load_stack("nemo_2024")), dense) is None  # runs were seen
+    assert memory_error(on(load_stack("torchtitan")), experts) is None  # peaks were seen
     stack = load_stack("xtuner")
-    named, assumed = memory_error(stack, experts), memory_error(replace(stack, is_assumed=True), experts)
+    named, assumed = memory_error(on(stack), experts), memory_error(on(replace(stack, is_assumed=True)), experts)
     assert named is not None and assumed is not None
     assert named.low == pytest.approx(assumed.low**0.5) and named.high == pytest.approx(assumed.high**0.5)
 
