@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from primus_search.declare.snapshot import Snapshot
     from primus_search.exploration import SearchResult
     from primus_search.report.terminal import View
     from primus_search.space import Space
@@ -99,7 +100,7 @@ def run(
         sets, nodes=nodes, stack=stack, method=method, framework=framework, top=top, seed=seed, bench=bench,
         numerics=numerics, min_fit=min_fit, ignore=ignore,
     )  # fmt: skip
-    loaded = _loaded(space, overrides, out if resume else None)  # validate input before the slow imports
+    loaded, inputs = _loaded(space, overrides, out if resume else None)  # validate input before the slow imports
     from primus_search.cli.output.progress import progress_bar
     from primus_search.exploration import Options, default_folder
     from primus_search.exploration.kernel_compilation import compile_kernels
@@ -117,6 +118,7 @@ def run(
         load_benchmark=load_benchmark,
         save_benchmark=save_benchmark,
         baseline=baseline,
+        inputs=inputs,
         token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
         on_result=_print_json if json else partial(_print, view=view),
@@ -159,20 +161,20 @@ def _print(result: "SearchResult", view: "View") -> None:
     print_result(result, view)
 
 
-def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "Space":
-    """The space; that of the run to continue where its originals have changed or are gone."""
+def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "tuple[Space, Snapshot | None]":
+    """The space with the texts it was loaded from; that of the run to continue where its originals have changed."""
     from dataclasses import replace
 
     from primus_search.declare import load_space
-    from primus_search.declare.snapshot import Snapshot
+    from primus_search.declare.snapshot import Snapshot, load_recorded
 
     kept = Snapshot.read(resumed) if resumed else None
     if kept is None or not kept.stands_for(space):
-        return load_space(space, overrides=overrides)
+        return load_recorded(space, overrides)
     typer.echo(f"{space} changed since that run began; it goes on with the texts that it keeps", err=True)
     with kept.mounted() as source:
         loaded = load_space(source, overrides=overrides, host_file=kept.host_file)
-    return replace(loaded, source=kept.source)
+    return replace(loaded, source=kept.source), None
 
 
 def _as_overrides(

@@ -11,20 +11,39 @@ names the folders that were searched. What was not read then, a further file of 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes, recorded, working_folder
 from primus_search.declare import search_path
 
+if TYPE_CHECKING:
+    from primus_search.space import Space
+
 FOLDER, INDEX = "inputs", "index.json"
 MOST_BYTES = 64 * 1024 * 1024
 
-__all__ = ["FOLDER", "Snapshot", "recorded"]
+__all__ = ["FOLDER", "Snapshot", "load_recorded", "recorded"]
+
+
+def load_recorded(path: str | Path, overrides: Sequence[str], **options: Any) -> "tuple[Space, Snapshot]":
+    """The space in a file, as `load_space` gives it with the same options, and the texts that it was loaded from."""
+    from primus_search.declare.hardware_files import host_hardware
+    from primus_search.declare.space_file import load_space
+
+    hosts: list[Path] = []
+
+    def host_file() -> Path:
+        hosts.append(host_hardware())
+        return hosts[-1]
+
+    with recorded() as texts:
+        space = load_space(path, overrides=overrides, host_file=host_file, **options)
+    return space, Snapshot.of(texts, space.source, str(hosts[0].resolve()) if hosts else "")
 
 
 @dataclass(frozen=True, kw_only=True)

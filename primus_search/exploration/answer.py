@@ -332,6 +332,7 @@ def difference_in_words(row: Row, first: Row) -> str:
     """What differs from the first row, the most telling first."""
     own, other = (_facets(one) for one in (row, first))
     found = [own[name] for name in own if own[name] != other[name] and own[name]]
+    found = [word for word in found if word != "layout even" or first["pp"] > 1]
     on, before = set(_switches(row)), set(_switches(first))
     found += sorted(on - before)
     plain = [knob.told(row) for knob in KNOBS if knob.told(first) in before - on and row[knob.name] != first[knob.name]]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from primus_search.base.guards.interrupts import Interrupted
-from primus_search.declare.snapshot import INDEX
+from primus_search.declare.snapshot import INDEX, Snapshot, load_recorded, recorded
 from primus_search.exploration.answer import answered
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
@@ -32,6 +32,7 @@ def search(
     load_benchmark: Path | None = None,
     save_benchmark: Path | None = None,
     baseline: Path | None = None,
+    inputs: Snapshot | None = None,
     token_budget: float = 0.0,
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(silent),
     on_result: Callable[[SearchResult], None] | None = None,
@@ -43,6 +44,7 @@ def search(
     out             run folder to write (tables, run.json, report.html); None writes nothing
     load_benchmark, save_benchmark   file of measurements to take, and to write those used to
     baseline        the experiment that is run now: its place in the ranking is written to run.json
+    inputs          the texts that the space was loaded from, where it was loaded with them (`load_recorded`)
     token_budget    tokens to train on, for days and cost in `scaling.csv`
     progress        opens a callback for the state of the search; closed before re-validation
     on_result       called with the result before the run folder is written, which its failure does not prevent
@@ -55,7 +57,7 @@ def search(
         if folder is not None:
             folder.must_be_asked(space, resume=options.resume, force=options.force)
         if folder is not None and not (options.resume and (folder.path / INPUTS / INDEX).is_file()):
-            keep_inputs(space, folder.path, baseline)
+            keep_inputs(space, folder.path, baseline, inputs)
         with progress() as tick:
             result = run_search(space, replace(options, folder=folder, progress=tick))
         try:
@@ -94,35 +96,28 @@ def _with_own_runs(result: SearchResult) -> SearchResult:
     return with_own_runs(result)
 
 
-def keep_inputs(space: Space, folder: Path, baseline: Path | None = None) -> None:
+def keep_inputs(space: Space, folder: Path, baseline: Path | None = None, inputs: Snapshot | None = None) -> None:
     """Write the texts that a space file's space and a baseline were loaded from into a run folder; raises StoreError.
 
-    Nothing is written for a space from Python, and where a file was edited since it was loaded.
+    inputs: of the space, where it was loaded with them; else its file is read again, and nothing is written for a space
+    from Python and where a file was edited since it was loaded.
     """
-    from primus_search.declare import load_space
-    from primus_search.declare.hardware_files import host_hardware
-    from primus_search.declare.snapshot import Snapshot, recorded
-
     shutil.rmtree(folder / INPUTS, ignore_errors=True)
     if not space.source:
         return
-    overrides = [f"{one.key}={one.value}" for one in space.overrides]
-    hosts: list[Path] = []
+    if inputs is None:
+        again, inputs = load_recorded(space.source, [f"{one.key}={one.value}" for one in space.overrides], environ={})
+        if fingerprint(again) != fingerprint(space):
+            return
+    if baseline is not None:
+        from primus_search.declare.launch.experiments import read_experiment
 
-    def host_file() -> Path:
-        hosts.append(host_hardware())
-        return hosts[-1]
-
-    with recorded() as texts:
-        again = load_space(space.source, overrides=overrides, environ={}, host_file=host_file)
-        if baseline is not None:
-            from primus_search.declare.launch.experiments import read_experiment
-
+        with recorded() as texts:
             read_experiment(baseline)
-    if fingerprint(again) != fingerprint(space):
-        return
+        beside = {str(path): content for path, content in texts.items()}
+        inputs = replace(inputs, texts=dict(sorted((dict(inputs.texts) | beside).items())))
     try:
-        Snapshot.of(texts, space.source, str(hosts[0].resolve()) if hosts else "").write(folder)
+        inputs.write(folder)
     except OSError as error:
         raise StoreError(f"{folder}: its inputs cannot be kept: {error.strerror}") from error
 

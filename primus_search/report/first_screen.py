@@ -22,7 +22,7 @@ _WHAT, _WHEN = 31, 27
 
 def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None) -> list[str]:
     """The lines; `folder`: of the run, for the command that opens the page."""
-    lines = [*_filled(answer.job, ""), *_filled(answer.size, ""), ""]
+    lines = [*_filled(f"{answer.job} | {answer.size}", ""), ""]
     lines += _filled(answer.what, "RUN")
     lines += _filled(_figures(answer), "", INDENT)
     own = _own(baseline, answer) if baseline is not None else []
@@ -30,7 +30,7 @@ def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None 
     notes = [_filled(text, "NOTE" if not i else "", INDENT) for i, text in enumerate(answer.notes)]
     trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
     remarks = [_filled(text, "", INDENT) for text in answer.remarks]
-    room = LINES - len(lines) - len(own) - len(ends) - 3
+    room = LINES - len(lines) - len(own) - len(ends) - 2
     spare = room - 1 - len(answer.choices) - sum(map(len, (*notes, *trust[:-1])))
     table = _choices(answer.choices, max(spare, 0))
     return [*lines, *_within([*notes, *trust, *remarks], room - len(table)), "", *table, *own, "", *ends]
