@@ -113,12 +113,19 @@ def run(
     compile_kernels(loaded, lambda line: typer.echo(line, err=True))
     result = search(
         loaded,
-        Options(engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume, force=force),
+        Options(
+            engine=engine,
+            workers=workers,
+            ray_address=ray_address,
+            keep=keep,
+            resume=resume,
+            force=force,
+            inputs=inputs,
+        ),
         out=folder,
         load_benchmark=load_benchmark,
         save_benchmark=save_benchmark,
         baseline=baseline,
-        inputs=inputs,
         token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
         on_result=_print_json if json else partial(_print, view=view),

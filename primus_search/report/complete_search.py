@@ -32,7 +32,6 @@ def search(
     load_benchmark: Path | None = None,
     save_benchmark: Path | None = None,
     baseline: Path | None = None,
-    inputs: Snapshot | None = None,
     token_budget: float = 0.0,
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(silent),
     on_result: Callable[[SearchResult], None] | None = None,
@@ -44,7 +43,6 @@ def search(
     out             run folder to write (tables, run.json, report.html); None writes nothing
     load_benchmark, save_benchmark   file of measurements to take, and to write those used to
     baseline        the experiment that is run now: its place in the ranking is written to run.json
-    inputs          the texts that the space was loaded from, where it was loaded with them (`load_recorded`)
     token_budget    tokens to train on, for days and cost in `scaling.csv`
     progress        opens a callback for the state of the search; closed before re-validation
     on_result       called with the result before the run folder is written, which its failure does not prevent
@@ -57,7 +55,7 @@ def search(
         if folder is not None:
             folder.must_be_asked(space, resume=options.resume, force=options.force)
         if folder is not None and not (options.resume and (folder.path / INPUTS / INDEX).is_file()):
-            keep_inputs(space, folder.path, baseline, inputs)
+            keep_inputs(space, folder.path, baseline, options.inputs)
         with progress() as tick:
             result = run_search(space, replace(options, folder=folder, progress=tick))
         try:

@@ -109,7 +109,7 @@ def test_the_terminal_marks_what_each_point_stands_on(run: SavedRun) -> None:
     print_saved_frontier(run, text)
     said = text.getvalue()
     assert "frontier: . projected  m time measured  # chosen" in said
-    assert {line.split()[2] for line in said.splitlines() if " TP" in line} <= {"m/t", "m/p", "p/p"}
+    assert {line.split()[3] for line in said.splitlines() if " TP" in line} <= {"m/t", "m/p", "p/p"}
     assert "has its own frontier" in " ".join(said.split())
 
 

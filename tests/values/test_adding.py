@@ -83,7 +83,8 @@ assert rows.candidates.toy.any() and not rows.candidates.toy[rows.candidates.pp 
 assert Candidates.from_words(Candidates.table(toy=True).row(0)).toy.all()
 
 result = run_search(space, Options(keep=8, workers=1))
-best = result.ranking.candidates
+fastest = result.ranking.expected_rate.argmax()  # the plainest row inside the noise may stand before it
+best = result.ranking.candidates.take(slice(fastest, fastest + 1))
 assert best.toy[0] and "toy" in short(best.row(0)) and "toy" not in MEMORY_READS
 evaluator = Evaluator(space, space.clusters[0])
 base = values_of(best)
