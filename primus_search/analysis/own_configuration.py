@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.declare.launch.experiments import Experiment, read_experiment
+from primus_search.declare.launch.experiments import Experiment
 from primus_search.declare.presets import shape
 from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
+from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
@@ -28,8 +29,8 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     """A file's experiment in the ranking of a search's best cluster. Raises `InputError` where it cannot be read."""
     found, space = result.best, result.space
     world = found.choice.cluster.world
-    trained = read_experiment(path, world).model
-    experiment = read_experiment(path, world, space.model)
+    trained = read_job(path, world).model
+    experiment = read_job(path, world, space.model)
     evaluator = replace(found.evaluator, space=replace(space.on(found.choice), constraints=()))
     own = evaluator.settled(values_of(experiment.candidate))
     broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith("(doubles)"))
@@ -57,7 +58,7 @@ def must_be_readable(path: Path) -> None:
     """Raise `InputError` before a search where its baseline cannot be read."""
     if not path.is_file():
         raise InputError([Problem(f"--baseline {path}", "no such file")])
-    read_experiment(path, 1)
+    read_job(path, 1)
 
 
 def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | None) -> list[str]:

@@ -12,11 +12,11 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.axes import AXIS, Reader, Word
-from primus_search.declare.launch.experiments import read_experiment
 from primus_search.declare.launch.megatron import canonical
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, single_changes, values_of
+from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import Axis, AxisValue, Enumerator, Space
 from primus_search.space.tokens import pairs_of
 from primus_search.values.candidates import Candidates, Ints
@@ -92,7 +92,7 @@ def _of_file(path: Path, base: Values, evaluator: Evaluator | None) -> dict[str,
     """What an experiment has otherwise than a candidate; layouts that deal the layers alike are one."""
     world = evaluator.choice.cluster.world if evaluator else 0
     model = evaluator.space.model if evaluator else None
-    there = values_of(read_experiment(path, world, model).candidate)
+    there = values_of(read_job(path, world, model).candidate)
     layout, stages = base["pipeline_layout"], int(base["pp"]) * int(base["vpp"])  # type: ignore[arg-type]
     assert isinstance(layout, Layout)
     plain = dict(base) | {"pipeline_layout": canonical(layout, model, stages)}

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
+from primus_search.declare.known_keys import KnownKeys, known_keys
 from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, read
@@ -37,7 +38,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "ignored", "effects", "flavors", "launchers", "lifts", "stacks", "software",
+    "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "software",
 )  # fmt: skip
 
 
@@ -88,6 +89,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
     base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
     releases = tuple(map(str, data.get("releases", base.releases)))
     reader = _Reader(document, problems)
+    table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
     requires = reader.requirements(data.get("requires", []), releases)
     found = Framework(
         name=name,
@@ -106,7 +108,9 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         launchers={**base.launchers, **data.get("launchers", {})},
         defaults={**base.defaults, **data.get("defaults", {})},
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
-        effects={**base.effects, **data.get("effects", {})},
+        keys=str(data.get("keys", base.keys)),
+        effects={**base.effects, **table.effects, **data.get("effects", {})},
+        priced={**base.priced, **table.priced, **data.get("priced", {})},
         software=(*base.software, *reader.habits(data.get("software", []))),
     )
     if problems:

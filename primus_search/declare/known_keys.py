@@ -3,7 +3,13 @@
 A reader of a foreign format reads a key, or knows from these lists that the key decides nothing about the model, or
 refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the model then carries its name.
 
-    irrelevant   keys that decide no size, in groups with a reason
+    irrelevant   keys that decide no size, in groups with a reason; of a framework neither time nor memory
+    not_priced   keys of a framework that decide no size and would change time or memory, with the direction
+    priced       values of those that are priced, where that is not off
+    read_beside  keys that the reader of launch settings takes beside the knobs of a contract
+    read_where   keys of all these that decide something only where something else is set, and what
+    renamed      other names of a key               translated  keys that mean settings of others, by value
+    idle_where   keys without effect where another one has a value
     switches     keys that make layers of another kind; refused where they are set and not read
     companions   details that a model has only where a switch is set
 """
@@ -28,6 +34,13 @@ class KnownKeys:
     irrelevant: Mapping[str, str] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)
     companions: frozenset[str] = frozenset()
+    effects: Mapping[str, str] = field(default_factory=dict)
+    priced: Mapping[str, Any] = field(default_factory=dict)
+    read_beside: frozenset[str] = frozenset()
+    read_where: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    translated: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    idle_where: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @lru_cache
@@ -48,6 +61,13 @@ def known_keys(name: str) -> KnownKeys:
         irrelevant={key: group["reason"] for group in data["irrelevant"] for key in group["keys"]},
         switches=data.get("switches") or {},
         companions=frozenset(data.get("companions") or ()),
+        effects={key: group["effect"] for group in data.get("not_priced", ()) for key in group["keys"]},
+        priced=data.get("priced", {}),
+        read_beside=frozenset(data.get("read_beside", ())),
+        read_where=data.get("read_where", {}),
+        renamed=data.get("renamed", {}),
+        translated=data.get("translated", {}),
+        idle_where=data.get("idle_where", {}),
     )
 
 
@@ -68,7 +88,7 @@ def refuse_unread(fields: Fields, known: KnownKeys, readable: Collection[str] = 
     readable: keys that the reader reads where they apply; unread they say nothing about this model.
     """
     for key, given in fields.entries.items():
-        if key in fields.read or key in known.irrelevant or key in known.companions:
+        if key in fields.read or key in known.irrelevant or key in known.companions or key in known.effects:
             continue
         if key in known.switches:
             if not _is_off(given.value):

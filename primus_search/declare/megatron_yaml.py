@@ -54,6 +54,19 @@ def readable_keys() -> tuple[str, ...]:
     return tuple(key_table("megatron")["read"])
 
 
+@lru_cache(maxsize=1)
+def setting_keys() -> frozenset[str]:
+    """Every key that makes a candidate or a workload and sizes no model."""
+    from primus_search.declare.framework_files import load_framework
+
+    known = known_keys("megatron")
+    spelled = (load_framework(name).spelled for name in ("megatron", "primus", "nemo"))
+    positive = (key for key in known.effects if not key.startswith("no_"))
+    return frozenset(known.read_beside).union(
+        known.renamed, known.translated, (f"no_{key}" for key in positive), *spelled
+    )
+
+
 MODEL_TYPES = ("gpt", "GPT", "encoder_or_decoder", HYBRID_TYPE, COMPRESSED_TYPE)
 """Values of `model_type` that are read."""
 
@@ -237,7 +250,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     if kind not in MODEL_TYPES:
         fields.problem("model_type", f"'{kind}' is not a model type that is read - read: {', '.join(MODEL_TYPES)}")
     claim_variant_keys(fields)
-    refuse_unread(fields, known_keys("megatron"), readable_keys())
+    refuse_unread(fields, known_keys("megatron"), (*readable_keys(), *setting_keys()))
     num_layers, hidden = _num_layers(fields), fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
     is_grouped = fields.switch("group_query_attention", False)

@@ -10,11 +10,12 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.declare.launch.experiments import Experiment, read_experiment
+from primus_search.declare.launch.experiments import Experiment
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import presets
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_file import make_space
+from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.framework import Framework
@@ -41,15 +42,16 @@ def start(path: Path, hardware: str, nodes: int, model: str = "") -> Start:
     name = hardware or _hardware_of(path)
     gpus = load_hardware(name).network.gpus_per_node
     loaded = load_model(model) if model else None
-    experiment = read_experiment(path, max(nodes, 1) * gpus, loaded)
+    experiment = read_job(path, max(nodes, 1) * gpus, loaded)
     framework = experiment.framework
     notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
     if nodes == 0 and experiment.world:
         nodes = max(experiment.world // gpus, 1)
     elif nodes == 0:
         nodes = fewest_nodes(experiment.row, gpus)
-        experiment = read_experiment(path, nodes * gpus, loaded)  # batch and shard group follow from the world
+        experiment = read_job(path, nodes * gpus, loaded)  # batch and shard group follow from the world
         notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
+    notes += [f"assumed {text}" for text in experiment.assumed]
     if experiment.model is None:
         raise InputError(experiment.model_problems)
     named = model or _preset_of(experiment.model) or str(path)

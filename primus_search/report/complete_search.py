@@ -108,10 +108,10 @@ def keep_inputs(space: Space, folder: Path, baseline: Path | None = None, inputs
         if fingerprint(again) != fingerprint(space):
             return
     if baseline is not None:
-        from primus_search.declare.launch.experiments import read_experiment
+        from primus_search.runs.learn.logged_run import read_job
 
         with recorded() as texts:
-            read_experiment(baseline)
+            read_job(baseline)
         beside = {str(path): content for path, content in texts.items()}
         inputs = replace(inputs, texts=dict(sorted((dict(inputs.texts) | beside).items())))
     try:

@@ -21,7 +21,7 @@ DERIVED = frozenset(
 """Axes whose keys depend on others; the module of the format writes them."""
 
 
-OFF = (None, False, "", 0, "0", "false", "null", "none")
+OFF = (None, False, "", 0, "0", "0.0", "false", "null", "none")
 """Values of a setting that mean the same as leaving it out."""
 
 
@@ -76,15 +76,16 @@ def _has(found: Settings, defaults: Settings, settings: Settings) -> bool:
 
 def same(given: Any, value: Any) -> bool:
     """Whether two settings mean the same: absent, null and off are one."""
-    if _is_off(given) or _is_off(value):
-        return _is_off(given) and _is_off(value)
+    if is_off(given) or is_off(value):
+        return is_off(given) and is_off(value)
     if isinstance(given, list) or isinstance(value, list):
         return _listed(given) == _listed(value)
     return str(given).lower() == str(value).lower()
 
 
-def _is_off(value: Any) -> bool:
-    return any(value is off for off in OFF[:2]) or value in OFF[2:]
+def is_off(value: Any) -> bool:
+    """Whether a setting means the same as leaving it out."""
+    return value in ([], ()) if isinstance(value, list | tuple) else value in OFF or str(value).lower() in OFF[5:]
 
 
 def _listed(value: Any) -> list[str]:

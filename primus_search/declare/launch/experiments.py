@@ -8,11 +8,10 @@ arguments in a log, and torchtitan job files. A key that no axis covers is liste
 of the framework or the list of known keys says that it changes neither time nor memory. Comments are never read.
 """
 
-import fnmatch
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,19 +19,19 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
+from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch import scripts, torchtitan, torchtitan_arguments
-from primus_search.declare.launch.contract import OFF, same, settings_of, whole
-from primus_search.declare.launch.megatron import candidate_words, canonical
+from primus_search.declare.launch.contract import whole
+from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
+from primus_search.declare.launch.verdicts import notes_of, translated
 from primus_search.declare.megatron_yaml import (
     PRESET_FOLDER,
     experiment_settings,
     filled,
     from_document,
     look_up,
-    readable_keys,
 )
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
@@ -60,6 +59,7 @@ class Experiment:
     world         GPUs it starts, 0 where the file does not say
     not_modelled  `key: value` of every setting that no axis covers, with its effect where that is known
     variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
+    assumed       `axis = value: why` of what a log does not print
     """
 
     path: Path
@@ -72,6 +72,7 @@ class Experiment:
     world: int = 0
     not_modelled: tuple[str, ...] = field(default=())
     variant: str = ""
+    assumed: tuple[str, ...] = field(default=())
 
     @property
     def candidate(self) -> Candidates:
@@ -131,12 +132,14 @@ def _primus(path: Path, world: int, model: Model | None) -> Experiment:
     if back_end != "megatron":
         what = f"framework '{back_end}' is not read; read: megatron, torchtitan"
         raise InputError([document.problem(("modules", "pre_trainer", "framework"), what)])
-    found = experiment_settings(document, path)
     framework = load_framework("primus")
+    found, origin = translated(framework, experiment_settings(document, path))
     loaded, problems = (model, ()) if model else _model_of(path)
     row, keys = candidate_words(framework, found, loaded, world)
-    own = {key: value for key, value in found.items() if key in (module.get("overrides") or {})}
-    return _experiment(path, framework, row, found, own, keys, loaded, problems)
+    keys |= known_keys(framework.keys).read_beside
+    overrides = module.get("overrides") or {}
+    own = {key: value for key, value in found.items() if origin.get(key, key) in overrides}
+    return experiment_of(path, framework, row, found, own, keys, loaded, problems, origin=origin)
 
 
 def _torchtitan_of_primus(
@@ -187,18 +190,47 @@ def _model_of(path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
 def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experiment:
     framework = load_framework("megatron")
     dumped = LOG_ARGUMENT.findall(text)
-    found = (
-        {key: _plain(value) for key, value in dumped} if len(dumped) >= LEAST_ARGUMENTS else scripts.settings_in(text)
+    is_dump = len(dumped) >= LEAST_ARGUMENTS
+    given = {key: _plain(value) for key, value in dumped} if is_dump else scripts.settings_in(text)
+    is_counted = str(given.get("world_size", "")).isdecimal()
+    started = int(given["world_size"]) if is_counted else scripts.devices_in(text, given)
+    return of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
+
+
+def of_settings(
+    path: Path,
+    framework: Framework,
+    given: Settings,
+    devices: int,
+    model: Model | None,
+    world: int = 0,
+    *,
+    is_whole: bool = True,
+) -> Experiment:
+    """The experiment of settings in the keys of a contract, printed or written, on so many devices.
+
+    is_whole: what they leave out is at the default of the framework.
+    """
+    if framework.launcher == "torchtitan":
+        return _torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
+    found, origin = translated(framework, given)
+    loaded, problems = (model, ()) if model else model_of_arguments(path, found)
+    row, keys = candidate_words(framework, found, loaded, devices)
+    keys |= known_keys(framework.keys).read_beside
+    return experiment_of(path, framework, row, found, found, keys, loaded, problems, world, origin, is_whole=is_whole)
+
+
+def silent_axes(framework: Framework, row: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
+    """Axes that no setting among `given` is about, but for those without effect in this row."""
+    idle = {"sequence_parallel", "tp_overlap"} if row["tp"] == 1 else set()
+    idle |= {"cp_comm"} if row["cp"] == 1 else set()
+    idle |= {"vpp", "pipeline_layout", "microbatch_group"} if row["pp"] == 1 else set()
+    idle |= {one.axis for one in framework.idles if row[one.where] in one.words}
+    return tuple(
+        axis
+        for axis, spelling in framework.spellings.items()
+        if axis not in idle and not KNOB[axis].detail_of and spelling.keys.isdisjoint(given)
     )
-    found |= {ours: found[flag] for ours, flag in scripts.FLAGS.items() if flag in found}
-    found |= {"fp8_format": found["fp8"]} if found.get("fp8") and "fp8_format" not in found else {}
-    started = (
-        int(found["world_size"]) if str(found.get("world_size", "")).isdecimal() else scripts.devices_in(text, found)
-    )
-    loaded, problems = (model, ()) if model else _model_of_arguments(path, found)
-    row, keys = candidate_words(framework, found, loaded, started or world)
-    keys |= {"nnodes", "nproc_per_node", "world_size", *scripts.FLAGS.values()}
-    return _experiment(path, framework, row, found, found, keys, loaded, problems, started)
 
 
 def _plain(text: str) -> Any:
@@ -210,16 +242,25 @@ def _plain(text: str) -> Any:
     return text
 
 
-def _model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
-    """The model that a list of arguments sizes."""
+def _typed(value: Any) -> Any:
+    """A size as the number or the list of numbers that it is written as."""
+    if isinstance(value, list):
+        return [_typed(one) for one in value]
+    return plain(value) if isinstance(value, str) else value
+
+
+def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
+    """The model that a list of arguments sizes, and why there is none."""
     if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
         return None, (Problem(shown(path), "names no model: num_layers is missing"),)
     # What makes layers of another kind is read or refused, never left out.
-    known = {*readable_keys(), *known_keys("megatron").switches, *(key for variant in VARIANTS for key in variant.keys)}
-    sizes = {key: plain(value) if isinstance(value, str) else value for key, value in found.items() if key in known}
+    sizes = {key: _typed(value) for key, value in found.items() if key in model_keys()}
+    if sizes.get("encoder_num_layers") == sizes.get("num_layers"):  # so decoders are printed, too
+        sizes.pop("encoder_num_layers", None)
+    sizes.pop("gated_linear_unit", None)
     sizes.setdefault("untie_embeddings_and_output_weights", False)
     sizes.setdefault("swiglu", False)
-    sizes["add_bias_linear"] = not found.get("disable_bias_linear")
+    sizes["add_bias_linear"] = not found.get("disable_bias_linear") and sizes.get("add_bias_linear") is not False
     if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
         sizes["vocab_size"] = int(sizes["vocab_size"]) + 1
     if isinstance(window := sizes.get("window_size"), str):
@@ -244,6 +285,8 @@ def _torchtitan(
     model: Model | None,
     framework: Framework,
     preset: Settings = NOTHING,
+    *,
+    is_whole: bool = True,
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
     found = {**preset, **given}
@@ -258,8 +301,9 @@ def _torchtitan(
         local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
         ranks = row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
         sizes["global_batch_size"] = local * (world // ranks) if world else None
+    started = torchtitan.devices(found, row | {"pp": row.get("pp", 1)})
     compiled = torchtitan.compiled(found, framework.defaults)
-    read = _experiment(path, framework, row, sizes, given, keys, loaded, problems)
+    read = experiment_of(path, framework, row, sizes, given, keys, loaded, problems, started, is_whole=is_whole)
     keys_of_variant = (torchtitan.COMPILE, torchtitan.COMPONENTS)
     notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
     return replace(read, not_modelled=notes, variant="" if "model" in compiled else torchtitan.EAGER)
@@ -291,10 +335,10 @@ def _flavor(framework: Framework, found: Settings) -> Model | None:
     return model_called(framework, f"{found.get('model.name')}:{found.get('model.flavor')}")
 
 
-# --- what is not modelled ---------------------------------------------------------------------------------------------
+# --- the experiment ---------------------------------------------------------------------------------------------------
 
 
-def _experiment(
+def experiment_of(
     path: Path,
     framework: Framework,
     row: dict[str, Any],
@@ -302,15 +346,16 @@ def _experiment(
     given: Settings,
     read_keys: set[str],
     model: Model | None,
-    problems: tuple[Problem, ...],
+    problems: tuple[Problem, ...] = (),
     world: int = 0,
+    origin: Mapping[str, str] = NOTHING,
+    *,
+    is_whole: bool = True,
 ) -> Experiment:
-    row = _settled(framework, row, model)
-    left = [key for key in given if key not in read_keys and not _is_known(framework, key)]
-    left = [key for key in left if key not in framework.effects or not same(given[key], framework.defaults.get(key))]
-    effects = {key: f" ({effect})" for key, effect in framework.effects.items() if effect}
-    notes = [f"{key}: {str(given[key])[:60]}{effects.get(key, '')}" for key in left]
-    notes += _projected_otherwise(framework, row, given, read_keys, has_experts=model is None or model.is_moe)
+    """An experiment from its settings under the names of the contract; `origin`: what a file calls some of them."""
+    row = settled(framework, row, model)
+    has_experts = model is None or model.is_moe
+    notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole)
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
     return Experiment(
@@ -322,50 +367,26 @@ def _experiment(
         model=model,
         model_problems=problems,
         world=world,
-        not_modelled=tuple(notes),
+        not_modelled=tuple(_as_written(note, origin) for note in notes),
     )
 
 
-def _projected_otherwise(
-    framework: Framework, row: Mapping[str, Any], given: Settings, read_keys: set[str], *, has_experts: bool
-) -> list[str]:
-    """Settings beside an axis that a file has otherwise than a launch file of the same candidate would."""
-    ours = settings_of(framework, row, has_experts=has_experts)
-    if row["pp"] == 1:
-        ours = {key: value for key, value in ours.items() if key not in framework.schedules[row["schedule"]].keys}
-    if "overlap_param_gather" in given:
-        hides = row["overlap_grad_reduce"] and row["sharding"] == "distributed_optimizer"
-        ours.setdefault("overlap_param_gather", hides)
-    others = [key for key in given if key in ours and not same(given[key], ours[key])]
-    loose = [key for key in framework.effects if key in given and key in read_keys and key not in ours]
-    spelled = frozenset().union(*(spelling.keys for spelling in framework.spellings.values()))
-    others += [key for key in given if key in spelled.difference(ours, loose) and given[key] is True]
-    notes = [f"{key}: {str(given[key])[:60]} (projected as {shortened(ours.get(key))})" for key in others]
-    notes += [f"{key}: {str(given[key])[:60]} ({framework.effects[key]})" for key in loose if given[key] not in OFF]
-    return notes
-
-
-def shortened(value: Any) -> str:
-    """A value as a note has it: off for what is left out."""
-    return "off" if value in (None, False, "", []) else str(value)[:60]
+def _as_written(note: str, origin: Mapping[str, str]) -> str:
+    """A note with the key that the file has."""
+    key = note.partition(":")[0]
+    return f"{origin[key]}, which is {note}" if key in origin else note
 
 
 def _count(value: Any) -> int | None:
     return int(str(value)) if value is not None else None
 
 
-def _is_known(framework: Framework, key: str) -> bool:
-    """Whether a key sizes the model, or is known to change neither time nor memory."""
-    if key in readable_keys() or key in known_keys("megatron").irrelevant:
-        return key not in framework.effects
-    return any(fnmatch.fnmatch(key, pattern) for pattern in framework.ignored)
-
-
-def _settled(framework: Framework, row: dict[str, Any], model: Model | None) -> dict[str, Any]:
+def settled(framework: Framework, row: dict[str, Any], model: Model | None) -> dict[str, Any]:
     """The row with axes that have no effect at their neutral value, and the plainest layout."""
     words = Candidates.from_words(row).row(0)
-    if words["tp"] == 1:
-        words["sequence_parallel"] = False
+    words |= {"sequence_parallel": False, "tp_overlap": False} if words["tp"] == 1 else {}
+    words |= {"cp_comm": "stack"} if words["cp"] == 1 else {}
+    words |= {} if words["deepep"] else {"dispatch_backend": "stack"}
     if model is not None and not model.is_moe:
         words |= {"ep": 1, "etp": 1}
     words |= {one.axis: KNOB[one.axis].default for one in framework.idles if words[one.where] in one.words}

@@ -1,10 +1,13 @@
 """Candidates from Megatron's arguments, named with underscores as Primus and Megatron-Bridge share them."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from primus_search.declare.families.megatron_hybrid import PATTERNS
+from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
+from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch.contract import modules_of, schedule_of, whole, word_of, words_of
+from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.layout import BALANCED, EVEN, Layout, expand, layout_string
@@ -171,3 +174,10 @@ def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
     parts = text.split("|")
     ends = Layout("ends", parts[0].count("t"), parts[-1].count("t"))
     return next((plain for plain in (EVEN, BALANCED, ends) if layout_string(model, stages, plain) == text), layout)
+
+
+@lru_cache(maxsize=1)
+def model_keys() -> frozenset[str]:
+    """Every argument that sizes a model, or makes layers of another kind."""
+    variants = (key for variant in VARIANTS for key in variant.keys)
+    return frozenset((*readable_keys(), *known_keys("megatron").switches, *variants))

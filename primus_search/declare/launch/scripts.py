@@ -37,7 +37,7 @@ ARRAY = re.compile(
 
 LISTS = (
     "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
-    "hierarchical_context_parallel_sizes",
+    "hierarchical_context_parallel_sizes", "rampup_batch_size",
 )  # fmt: skip
 """Arguments of several words."""
 

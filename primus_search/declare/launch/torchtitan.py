@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch.contract import whole, words_of
 from primus_search.declare.launch.megatron import dealt, sharded
 from primus_search.values.layout import Layout
@@ -58,7 +59,7 @@ def _get(found: Settings, defaults: Settings, key: str) -> Any:
 
 
 def _recompute(framework: Framework, found: Settings, model: Model | None, stages: int) -> dict[str, Any]:
-    mode = _get(found, framework.defaults, MODE)
+    mode = str(_get(found, framework.defaults, MODE) or "none").lower()
     option = str(_get(found, framework.defaults, OPTION))
     if mode == "selective" and option == "op":
         return {"recompute": "op_sac"}
@@ -82,6 +83,13 @@ def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world
     if shard * cp <= 1:
         return {"sharding": "none"}
     return sharded(replicas, shard * cp)
+
+
+def devices(found: Settings, row: Mapping[str, Any]) -> int:
+    """GPUs that the degrees of a job file multiply to; 0 where the sharded copy takes what is left."""
+    shard = whole("data_parallel_shard_degree", found.get("parallelism.data_parallel_shard_degree", -1))
+    replicas = whole("data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1))
+    return shard * replicas * int(row.get("tp", 1)) * int(row.get("cp", 1)) * int(row["pp"]) if shard > 0 else 0
 
 
 def _pipeline_words(
@@ -137,3 +145,9 @@ def _split(layers: int, stages: int, first: int, last: int) -> Layout:
     if len(set(counts)) == 1:
         return Layout("even")
     return Layout("string", text=dealt(counts))
+
+
+def setting_keys() -> frozenset[str]:
+    """Every key of a job file that makes a candidate or a workload, or moves time or memory."""
+    framework = load_framework("torchtitan")
+    return framework.spelled.union(READ, framework.effects)

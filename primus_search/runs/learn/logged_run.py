@@ -4,23 +4,31 @@ What the log does not print and a projection needs is taken from what the user s
 what is still missing is a problem by name. Values that `LogReading.assumed` lists are used and said again.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.declare import megatron_yaml
+from primus_search.declare.framework_files import load_framework
 from primus_search.declare.hardware_files import Hardware, load_hardware, on_fewer_gpus, site_of
+from primus_search.declare.launch.experiments import (
+    LEAST_ARGUMENTS,
+    Experiment,
+    model_of_arguments,
+    of_settings,
+    read_experiment,
+    settled,
+    silent_axes,
+)
+from primus_search.declare.launch.verdicts import translated
 from primus_search.declare.model_files import load_model
-from primus_search.declare.source import Document
-from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.printed_devices import hardware_named
+from primus_search.runs.learn.readers import read_log
 from primus_search.runs.learn.reading import PARALLEL, Assumption, Death, LogReading, MemoryKind
-from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
 from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance
 from primus_search.values.model import Model
@@ -29,20 +37,22 @@ from primus_search.values.workload import Workload
 SIZES = ("gpus", "tp", "pp", "seq_length", "micro_batch_size", "global_batch_size")
 """Facts without which a run cannot be projected."""
 
-DEGREES = tuple(name for name in (*PARALLEL, "vpp") if name not in SIZES)
-"""Facts that are 1 where they are neither printed nor assumed otherwise."""
-
-_TABLE = table("arguments")
-SETTINGS: Mapping[str, Sequence[str]] = _TABLE["columns"]
-"""Settings of which a candidate takes its columns; none of a column printed is an assumption that is said."""
+LAUNCH_SUFFIXES = (".toml", ".yaml", ".yml", ".sh", ".json")
+"""Files that are never tried as logs."""
+NAMES = ("model_name", "total_params")
+"""Facts of a model that are no settings."""
+DUMPED = ("megatron", "primus")
+"""Contracts of programs that dump every argument by its name."""
+LEAST_CONFIGURED = 100
+"""Settings from which on a printed configuration is taken for the whole one."""
+NEEDED = ("tp", "pp", "micro_batch_size")
+"""Sizes without which a log gives no candidate."""
 
 _PEAKS: Mapping[MemoryKind, PeakKind] = {
     MemoryKind.ALLOCATED: "allocated",
     MemoryKind.RESERVED: "reserved",
     MemoryKind.DEVICE: "driver",
 }
-SHARDED = ("torchtitan", "maxtext")
-"""Frameworks that shard weights in every run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +65,6 @@ class SaidBeside:
 
 def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> MeasuredRun:
     """The run of a log on the stack that is its starting point. Raises `InputError` with every missing fact."""
-    reading = with_assumptions(reading)
     problems: list[Problem] = []
     hardware = _hardware(reading, said, problems)
     model = _model(reading, said, problems)
@@ -69,6 +78,10 @@ def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> Measure
         raise InputError(problems)
     numbers = {name: int(value) for name, value in sizes.items() if value is not None}
     cluster = _cluster(reading, hardware, stack, numbers["gpus"])
+    try:
+        started, assumed = launched(reading, model)
+    except ValueError as error:
+        raise InputError([Problem(reading.source, str(error))]) from error
     workload = Workload(
         seq_length=numbers["seq_length"],
         global_batch_size=numbers["global_batch_size"],
@@ -78,39 +91,121 @@ def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> Measure
         model=model,
         cluster=cluster,
         workload=workload,
-        candidates=_candidate(reading, numbers),
+        candidates=started.candidate,
         measured=measurement_of(reading),
         provenance=Provenance(id=Path(reading.source).name, source=reading.source, gpu=reading.device or ""),
         hardware=hardware.path.stem,
         framework=reading.framework,
-        assumed=tuple(f"{name} = {a.value}: {a.because}" for name, a in reading.assumed.items()),
+        assumed=tuple(f"{name} = {a.value}: {a.because}" for name, a in assumed.items()),
     )
 
 
 def with_assumptions(reading: LogReading) -> LogReading:
-    """The reading with what is taken for it where its log prints nothing, said as an assumption."""
-    sizes = {name: _known(reading, name) for name in ("tp", "pp", "micro_batch_size")}
-    numbers = {name: value for name, value in sizes.items() if value is not None}
-    if len(numbers) < len(sizes):
+    """The reading with what is taken for it where its log prints nothing, listed as assumptions."""
+    if any(_known(reading, name) is None for name in NEEDED):
         return reading
-    row = _candidate(reading, numbers).row(0)
-    is_certain = {
-        "vpp": numbers["pp"] == 1 or "virtual_pipeline_model_parallel_size" in reading.settings,
-        "sequence_parallel": numbers["tp"] == 1,
-        "sharding": reading.framework in SHARDED,
-    }
-    silent = [name for name in DEGREES if reading.as_json()[name] is None]
-    silent += [name for name, words in SETTINGS.items() if not any(word in reading.settings for word in words)]
-    because = "the log does not print it"
-    taken = {name: Assumption(value=row[name], because=because) for name in silent if not is_certain.get(name)}
-    return replace(reading, assumed=taken | dict(reading.assumed))
+    _, assumed = launched(reading, _sized(reading)[0])
+    return replace(reading, assumed=assumed)
 
 
-def _known(reading: LogReading, name: str) -> int | None:
+def read_job(path: Path, world: int = 0, model: Model | None = None) -> Experiment:
+    """The job of a launch file or of a log, whatever it is: `read_experiment` for files, `learn`'s reading for logs.
+
+    Raises `InputError` where it is neither.
+    """
+    if path.suffix not in LAUNCH_SUFFIXES:
+        try:
+            reading = read_log(path)
+        except InputError:
+            return read_experiment(path, world, model)
+        return logged_job(reading, world, model)
+    return read_experiment(path, world, model)
+
+
+def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) -> Experiment:
+    """The job that a log's run was; `world`: its GPUs where the log does not print them. Raises `InputError`."""
+    missing = [name for name in NEEDED if _known(reading, name) is None]
+    if missing:
+        raise InputError([Problem(reading.source, f"the log does not print {', '.join(missing)}")])
+    sized, problems = (model, ()) if model else _sized(reading)
+    reading = replace(reading, gpus=_known(reading, "gpus") or world or None)
+    try:
+        started, assumed = launched(reading, sized)
+    except ValueError as error:
+        raise InputError([Problem(reading.source, str(error))]) from error
+    said = tuple(f"{name} = {one.value}: {one.because}" for name, one in assumed.items())
+    notes = (*started.not_modelled, *reading.not_modelled)
+    return replace(
+        started, model=sized, model_problems=tuple(problems), world=reading.gpus or 0, not_modelled=notes, assumed=said
+    )
+
+
+def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict[str, Assumption]]:
+    """What a log's run was started as, read from its printed settings by its contract, and every assumption.
+
+    Raises ValueError for settings that no candidate has.
+    """
+    framework = load_framework(reading.contract)
+    printed = {**reading.model, **reading.settings}
+    given = {key: printed_value(value) for key, value in printed.items() if key not in NAMES}
+    given |= _degrees(framework, reading)
+    is_whole = is_dump(reading)
+    gpus = _known(reading, "gpus") or _known(reading, "tp", 1) * _known(reading, "pp", 1) * _known(reading, "cp", 1)
+    started = of_settings(Path(reading.source), framework, given, gpus, model, is_whole=False)
+    row = dict(started.row) | {"vpp": 1 if started.row["pp"] == 1 else started.row["vpp"]}
+    assumed = dict(reading.assumed)
+    if not is_whole:
+        for axis in silent_axes(framework, row, translated(framework, given)[0]):
+            row[axis] = KNOB[axis].word(KNOB[axis].default)
+            assumed.setdefault(axis, Assumption(value=row[axis], because="the log does not print it"))
+    for name in ("cp", "ep", "vpp"):
+        if reading.as_json()[name] is None and name not in assumed and (name != "vpp" or row["pp"] > 1):
+            assumed[name] = Assumption(value=row[name], because="the log does not print it")
+    return replace(started, row=settled(framework, row, model)), assumed
+
+
+def is_dump(reading: LogReading) -> bool:
+    """Whether a log prints all that its program is set to, so that what it does not print is at its default."""
+    if reading.contract == "torchtitan":  # announces what is on
+        return any(key.startswith("compile.") for key in reading.settings)
+    return len(reading.settings) >= (LEAST_ARGUMENTS if reading.contract in DUMPED else LEAST_CONFIGURED)
+
+
+def _degrees(framework: Framework, reading: LogReading) -> dict[str, Any]:
+    """Degrees and batches as settings of the contract, where its own settings do not hold them already."""
+    found: dict[str, Any] = {}
+    for name in (*PARALLEL, "micro_batch_size", "vpp"):
+        value = _known(reading, name)
+        if value is not None and not (name == "vpp" and reading.contract == "torchtitan"):
+            found[framework.spellings[name].key] = value
+    names = {"seq_length": "seq_length", "global_batch_size": "global_batch_size"}
+    if reading.contract == "torchtitan":
+        found["training.local_batch_size"] = _known(reading, "micro_batch_size")
+        names = {"training.seq_len": "seq_length", "training.global_batch_size": "global_batch_size"}
+    return found | {key: value for key, name in names.items() if (value := _known(reading, name)) is not None}
+
+
+def printed_value(text: Any) -> Any:
+    """A printed word as the value it stands for."""
+    words = {"true": True, "false": False, "none": None}
+    if not isinstance(text, str):
+        return text
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.startswith("[") and text.endswith("]"):
+        return [part.strip(" '\"") for part in text.strip("[]").split(",") if part.strip()]
+    return int(text) if text.isdigit() else text
+
+
+@overload
+def _known(reading: LogReading, name: str) -> int | None: ...
+@overload
+def _known(reading: LogReading, name: str, default: int) -> int: ...
+def _known(reading: LogReading, name: str, default: int | None = None) -> int | None:
     value = reading.as_json()[name]
     if value is None and name in reading.assumed:
         value = reading.assumed[name].value
-    return None if value is None else int(value)
+    return default if value is None else int(value)
 
 
 def _hardware(reading: LogReading, said: SaidBeside, problems: list[Problem]) -> Hardware | None:
@@ -130,28 +225,26 @@ def _model(reading: LogReading, said: SaidBeside, problems: list[Problem]) -> Mo
     try:
         if said.model is not None:
             return load_model(said.model)
-        known = megatron_yaml.readable_keys()
-        facts = {name: _typed(value) for name, value in reading.model.items() if name in known}
-        if "num_layers" not in facts or "hidden_size" not in facts:
-            problems.append(Problem(reading.source, "the log prints no sizes of the model; give --model NAME"))
-            return None
-        facts.setdefault("swiglu", False)
-        found = megatron_yaml.from_document(Document(reading.source, facts), Path(reading.source))
-        name = str(reading.model.get("model_name") or f"{found.num_layers} layers of {found.hidden}")
-        return replace(found, name=name, source=f"log of {reading.framework}")  # equal for logs of one model
+        found, faults = _sized(reading)
+        problems += faults
+        return found
     except InputError as error:
         problems.extend(error.problems)
         return None
 
 
-def _typed(value: Any) -> Any:
-    """A printed word as the value it stands for."""
-    words = {"True": True, "False": False, "true": True, "false": False}
-    if not isinstance(value, str):
-        return value
-    if value in words:
-        return words[value]
-    return int(value) if value.isdigit() else value
+def _sized(reading: LogReading) -> tuple[Model | None, Sequence[Problem]]:
+    """The model that a log prints the sizes of, and why it has none."""
+    facts = {name: printed_value(value) for name, value in reading.model.items()}
+    if "num_layers" not in facts or "hidden_size" not in facts:
+        return None, (Problem(reading.source, "the log prints no sizes of the model; give --model NAME"),)
+    if not is_dump(reading):
+        facts.setdefault("add_bias_linear", False)
+    found, problems = model_of_arguments(Path(reading.source), facts)
+    if found is None:
+        return None, problems
+    name = str(reading.model.get("model_name") or f"{found.num_layers} layers of {found.hidden}")
+    return replace(found, name=name, source=f"log of {reading.framework}"), ()  # equal for logs of one model
 
 
 def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -> Cluster:
@@ -168,85 +261,6 @@ def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -
         num_nodes=gpus // per_node,
         site=site_of(hardware),
     )
-
-
-def _candidate(reading: LogReading, numbers: Mapping[str, int]) -> Candidates:
-    degrees = {name: _known(reading, name) or 1 for name in DEGREES}
-    vpp = degrees.pop("vpp")
-    vpp = vpp if numbers["pp"] > 1 else 1
-    settings = reading.settings
-    is_flex = settings.get("moe_token_dispatcher_type") == "flex"
-    row: dict[str, Any] = {name: numbers[name] for name in ("tp", "pp", "micro_batch_size")} | degrees
-    row |= {
-        "vpp": vpp,
-        "schedule": "interleaved" if vpp > 1 else "1f1b",
-        "etp": int(settings.get("expert_tensor_parallel_size") or 1),
-        "fp8": _fp8(settings),
-        "sharding": _sharding(reading),
-        "sequence_parallel": settings.get("sequence_parallel") in ("True", "true") and numbers["tp"] > 1,
-        "fp8_attention": _is_on(settings, "fp8_dot_product_attention"),
-        "deepep": _is_on(settings, "moe_enable_deepep", "use_turbo_deepep") or is_flex,
-        "sync_free_stage": int(settings.get("turbo_sync_free_moe_stage") or 0),
-        **_recompute(settings),
-    }
-    if is_flex and str(settings.get("moe_flex_dispatcher_backend")) in ("deepep", "hybridep"):
-        row["dispatch_backend"] = settings["moe_flex_dispatcher_backend"]
-    if _is_on(settings, "fine_grained_activation_offloading"):
-        named = re.findall(r"\w+", str(settings.get("offload_modules", "")))
-        row["offload_modules"] = "+".join(name for name in named if name in KNOB["offload_modules"].members) or "none"
-    group = str(settings.get("microbatch_group_size_per_vp_stage"))
-    if row["schedule"] == "interleaved" and group.isdecimal() and int(group) > numbers["pp"]:
-        row["microbatch_group"] = int(group)
-    if "overlap_grad_reduce" in settings:
-        row["overlap_grad_reduce"] = _is_on(settings, "overlap_grad_reduce")
-    if "tp_comm_overlap" in settings:
-        row["tp_overlap"] = _is_on(settings, "tp_comm_overlap") and numbers["tp"] > 1
-    if "cross_entropy_loss_fusion" in settings:
-        row["loss_fusion"] = _is_on(settings, "cross_entropy_loss_fusion")
-    return Candidates.from_words(row)
-
-
-def _is_on(settings: Mapping[str, Any], *names: str) -> bool:
-    return any(str(settings.get(name)).lower() == "true" for name in names)
-
-
-def _fp8(settings: Mapping[str, Any]) -> str:
-    if settings.get("quantization") is not None:
-        return "hybrid" if "fp8" in str(settings["quantization"]) else "none"
-    if settings.get("fp8") in (None, "False", "false"):
-        return "none"
-    return str(_TABLE["fp8_recipes"].get(str(settings.get("fp8_recipe") or "delayed"), "hybrid"))
-
-
-def _sharding(reading: LogReading) -> str:
-    settings = reading.settings
-    named = next((word for name, word in _TABLE["sharded_by"].items() if _is_on(settings, name)), "")
-    if named or reading.framework in SHARDED:
-        strategy = str(settings.get("data_parallel_sharding_strategy"))
-        return str(_TABLE["strategies"].get(strategy, named)) if named == "megatron_fsdp" else "fsdp2"
-    stage = next((settings[name] for name in SETTINGS["sharding"][1:] if settings.get(name) is not None), None)
-    if stage is not None:
-        return str(_TABLE["zero_stages"].get(str(stage), "none"))
-    return "distributed_optimizer" if _is_on(settings, "use_distributed_optimizer") else "none"
-
-
-def _recompute(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute columns of a framework's settings; some print one switch."""
-    granularity = next((settings[name] for name in SETTINGS["recompute"] if settings.get(name) is not None), None)
-    if _is_on(settings, "checkpoint_activations", "flag:gradient_checkpointing"):
-        granularity = "full"
-    if "remat_policy" in settings and granularity not in (None, "full", "none"):
-        granularity = "selective"
-    if granularity == "selective":
-        return {"recompute": "selective"}
-    if granularity != "full":
-        return {"recompute": "none"}
-    layers = settings.get("recompute_num_layers")
-    if settings.get("recompute_method") == "block" and layers is not None:
-        if not int(layers):
-            return {"recompute": "none"}
-        return {"recompute": "full", "recompute_method": "block", "recompute_num_layers": int(layers)}
-    return {"recompute": "full"}
 
 
 def measurement_of(reading: LogReading) -> Measurement:

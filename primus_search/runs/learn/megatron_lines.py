@@ -3,6 +3,9 @@
 import re
 from typing import Any
 
+from primus_search.declare.known_keys import known_keys
+from primus_search.declare.launch.megatron import model_keys
+from primus_search.declare.megatron_yaml import setting_keys
 from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.reading import Assumption, MemoryKind
 from primus_search.runs.learn.steady import StepLine
@@ -10,8 +13,8 @@ from primus_search.runs.learn.transcript import GB, MIB, Transcript, product
 
 _TABLE = table("arguments")
 LAYOUT_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["layout"])
-MODEL_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["model"])
-SETTING_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["settings"])
+MODEL_ARGUMENTS: tuple[str, ...] = (*_TABLE["model"], *model_keys())
+SETTING_ARGUMENTS: tuple[str, ...] = tuple(sorted({*setting_keys(), *known_keys("megatron").effects} - {"recipe"}))
 NO_EXPERTS = "[1]"
 """How Megatron-DeepSpeed prints the experts of a dense model."""
 
@@ -177,3 +180,10 @@ def _take_printed_shape(seen: Transcript, facts: dict[str, Any]) -> None:
         facts["global_batch_size"] = batch
     if length:
         facts["seq_length"] = length
+
+
+def printed_settings(seen: Transcript) -> tuple[str, ...]:
+    """Names of settings that a log may print: the known ones, and what its dump of arguments has beside them."""
+    known = known_keys("megatron")
+    left = known.irrelevant.keys() | known.companions | set(MODEL_ARGUMENTS) | {"iteration"}
+    return tuple(sorted({*SETTING_ARGUMENTS, *seen.scratch.get("dumped", ())} - left))

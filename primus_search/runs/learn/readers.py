@@ -6,7 +6,7 @@ finds the marks of all formats (texts, not patterns: fast on 500 MB), the second
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,15 @@ class LogFormat:
     """One format of text logs.
 
     `marks`: texts that name it; one of each group occurs in every log of this format. Of several formats whose marks
-    occur, the one of highest `rank` reads the file. `observe` takes each line; `conclude` makes the reading.
+    occur, the one of highest `rank` reads the file.
+    `contract`: whose contract reads its settings. `observe` takes each line; `conclude` makes the reading.
     """
 
     name: str
     summary: str
     marks: tuple[tuple[str, ...], ...]
     rank: int
+    contract: str
     observe: Callable[[Transcript, str], None]
     conclude: Callable[[Transcript], LogReading]
 
@@ -64,6 +66,7 @@ def _format(name: str, row: Mapping[str, Any]) -> LogFormat | FileFormat:
         summary=summary,
         marks=marks,
         rank=row["rank"],
+        contract=row.get("contract", "megatron"),
         observe=module.observe,
         conclude=module.conclude_run,
     )
@@ -99,7 +102,7 @@ def _read(path: Path, head: bytes, framework: str | None) -> LogReading:
         chosen.observe(seen, line)
     if not seen.steps and seen.died() is None:
         raise refuse(path, f"looks like a log of {chosen.name} and holds no complete iteration line")
-    return chosen.conclude(seen)
+    return replace(chosen.conclude(seen), contract=chosen.contract)
 
 
 def _named(path: Path, framework: str) -> LogFormat | FileFormat:

@@ -38,8 +38,9 @@ class Assumption:
 class LogReading:
     """One run as its log states it. A fact that is neither printed nor follows by arithmetic is None.
 
-    `model`, `settings`: printed facts by their Megatron names, None for a setting printed as none. `device`: the
-    accelerator's name as printed. `step_s`: median of the steady iterations, in seconds; `steps` of them were used,
+    `model`: printed facts by their Megatron names. `settings`: what the run is set to, by the keys of `contract`, the
+    framework whose contract reads them, None where printed as none. `device`: the accelerator's name as printed.
+    `step_s`: median of the steady iterations, in seconds; `steps` of them were used,
     and `noise` is their relative spread (robust standard deviation over median). `peak_memory_bytes`: largest over
     the ranks that print it. `vpp` is None both where it is not printed and where it is printed as None.
     `not_modelled`: properties of the run that a projection does not reproduce.
@@ -65,6 +66,7 @@ class LogReading:
     noise: float | None = None
     steps: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    contract: str = "megatron"
     assumed: Mapping[str, Assumption] = field(default_factory=dict)
     not_modelled: tuple[str, ...] = ()
     died: Death | None = None

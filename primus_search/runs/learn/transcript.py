@@ -5,7 +5,7 @@ last one before the iterations wins; a reader turns those it needs into numbers.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -32,6 +32,8 @@ _SMI_TABLE = re.compile(
 _CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.{1,100}?)(?: \(\d{1,4}\))? with ([\d.]{1,12})\s{0,8}GiB")
 _INSTINCT = re.compile(r"\b(AMD Instinct MI\d+\w*)")
 _INCIDENTS = table("incidents")
+_NO_ARGUMENTS = ("[OKAY]", "[NO]", "installed .. ", "config.py:")
+"""Marks of dotted lines that report DeepSpeed's build and its own configuration."""
 _COMMENT = re.compile(r"(?<!\s)\s++#.*$")
 _CLOCK = re.compile(r"\A(?:(\d++)d ?)?(?:(\d++)h ?)?(?:(\d++)m ?)?(?:(\d++)s)?$")
 _COLONS = re.compile(r"\A(?:(\d++) days?, )?(?:(\d++):)?(\d++):(\d++)$")
@@ -154,6 +156,8 @@ def observe_dotted(seen: Transcript, line: str) -> None:
         found = _DOTTED.search(line)
         if found:
             seen.facts[found[1]] = found[2].strip()
+            if found[1].islower() and "_" in found[1] and not any(mark in line for mark in _NO_ARGUMENTS):
+                seen.scratch.setdefault("dumped", set()).add(found[1])
 
 
 def observe_flags(seen: Transcript, line: str) -> None:
@@ -163,17 +167,19 @@ def observe_flags(seen: Transcript, line: str) -> None:
             seen.facts["flag:" + name.replace("-", "_")] = value.strip("'\"")
 
 
-def configuration_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """A pattern for `name: value` at the start of a line (after indentation and bars) and for `name=value`."""
-    either = "|".join(sorted(names, key=len, reverse=True))
-    return re.compile(rf"(?:^[\s|'\"-]*|\s|[(,.{{])[\"']?({either})[\"']?\s*(?::\s+|=)([^\s,)}}]+)")
+_CONFIGURATION = re.compile(
+    r"(?:^[\s|'\"-]*+|(?<=[\s(,.{]))[\"']?([A-Za-z_]\w*+)[\"']?\s{0,80}(?::\s{1,80}|=)([^\s,)}]++)"
+)
+"""`name: value` at the start of a line (after indentation and bars) and `name=value`."""
 
 
-def observe_configuration(seen: Transcript, line: str, pattern: re.Pattern[str]) -> None:
+def observe_configuration(seen: Transcript, line: str, names: Container[str]) -> None:
     """The known names of a line; a printed value that refers to another one (`${...}`) or is none teaches nothing."""
-    for name, value in pattern.findall(_COMMENT.sub("", line)):
+    if "=" not in line and ": " not in line:
+        return
+    for name, value in _CONFIGURATION.findall(_COMMENT.sub("", line)):
         text = value.strip("'\"")
-        if text and not text.startswith("$"):
+        if name in names and text and not text.startswith("$"):
             seen.facts[name] = text
 
 
@@ -236,13 +242,14 @@ def conclude(
     facts: Mapping[str, Any],
     assumed: Mapping[str, Assumption] | None = None,
     *,
-    settings: Iterable[str] = (),
+    settings: Iterable[str] | Mapping[str, Any] = (),
     samples_are_full: bool = True,
 ) -> LogReading:
     """The reading of a transcript: the reader's own facts with what every log has in common.
 
     `facts`: fields of `LogReading` that the reader found. `settings`: names of printed facts to keep, None where
-    printed as none. Where every sample is a full sequence, a rate that is not printed follows from batch, length,
+    printed as none, or the settings themselves.
+    Where every sample is a full sequence, a rate that is not printed follows from batch, length,
     GPUs and step.
     """
     found = seen.steady()
@@ -261,7 +268,11 @@ def conclude(
         values["tokens_per_s_per_gpu"] = tokens_per_s_per_gpu(values)
     if found is None and seen.steps:
         seen.note("too few iterations for a steady step time")
-    kept = {name: seen.text(name) for name in settings if name in seen.facts}
+    if isinstance(settings, Mapping):
+        kept = dict(settings)
+    else:
+        kept = {name: seen.text(flag) for name in settings if (flag := "flag:" + name) in seen.facts}
+        kept |= {name: seen.text(name) for name in settings if name in seen.facts}
     return LogReading(
         source=seen.source,
         framework=framework,

@@ -10,6 +10,7 @@ release. `space.framework_rules` turns a contract into legality rules, `export` 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 ANY = "any"
@@ -107,7 +108,7 @@ class Habit:
     of_experts: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Framework:
     """One launcher of training jobs, at its newest release unless its name says another (`nemo@26.04`).
 
@@ -120,8 +121,10 @@ class Framework:
     flavors   other models of the framework by its name: the preset they are but for some fields, and those fields
     launchers what a program that starts the framework sets where a file does not, by the program's name
     defaults  what the framework takes a key to be that a file does not set, where that is not absent, off or 1
+    keys      the list of its keys with a verdict each (`spaces/keys/NAME.yaml`)
     ignored   keys of a launch file that change neither time nor memory, by name or prefix with `*`
-    effects   keys that are read, not modelled, and what they would change
+    effects   keys that are read, not modelled, and what they would change: slower, faster, more or less memory
+    priced    values of such keys that are priced, one or several; off where a key is not listed
     software  what a file sets for habits of the stack that it is priced with
     """
 
@@ -140,9 +143,17 @@ class Framework:
     flavors: Mapping[str, Settings] = field(default_factory=dict)
     launchers: Mapping[str, Settings] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
+    keys: str = ""
     ignored: tuple[str, ...] = ()
     effects: Mapping[str, str] = field(default_factory=dict)
     software: tuple[Habit, ...] = ()
+    priced: Settings = field(default_factory=dict)
+
+    @cached_property
+    def spelled(self) -> frozenset[str]:
+        """Every key that an axis or a schedule may write or read."""
+        parts = [spelling.keys for spelling in self.spellings.values()]
+        return frozenset().union(*parts, *({*one.keys, *one.beside} for one in self.schedules.values()))
 
     @property
     def is_any(self) -> bool:

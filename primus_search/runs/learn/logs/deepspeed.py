@@ -93,7 +93,7 @@ def conclude_run(seen: Transcript) -> LogReading:
     else:
         seen.steps = [replace(line, seconds=line.seconds * (batch or 0)) for line in seen.steps]
     seen.note("sequences may be shorter than the printed length")
-    settings = ("zero_optimization_stage", "flag:zero_stage", "flag:gradient_checkpointing", "bfloat16_enabled")
+    settings = ("zero_optimization_stage", "zero_stage", "gradient_checkpointing", "bfloat16_enabled")
     return conclude(seen, "deepspeed", facts, assumed, settings=settings, samples_are_full=False)
 
 

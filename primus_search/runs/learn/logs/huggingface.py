@@ -103,7 +103,7 @@ def conclude_run(seen: Transcript) -> LogReading:
         facts["step_s"] = seen.scratch["mean_step_s"]
         seen.note(MEAN_NOTE)
     seen.note("sequences of different lengths: a step's tokens are not batch times length")
-    settings = ("flag:deepspeed", "flag:fsdp", "flag:gradient_checkpointing", "flag:bf16", "flag:fp16")
+    settings = ("deepspeed", "fsdp", "gradient_checkpointing", "bf16", "fp16")
     return conclude(seen, NAME, facts, settings=settings, samples_are_full=False)
 
 

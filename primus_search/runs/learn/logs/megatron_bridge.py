@@ -12,9 +12,9 @@ from primus_search.runs.learn.megatron_lines import (
     observe_memory,
 )
 from primus_search.runs.learn.reading import Assumption, LogReading
-from primus_search.runs.learn.transcript import Transcript, conclude, configuration_pattern, observe_configuration
+from primus_search.runs.learn.transcript import Transcript, conclude, observe_configuration
 
-_NAMES = configuration_pattern((*LAYOUT_ARGUMENTS, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS))
+_NAMES = frozenset((*LAYOUT_ARGUMENTS, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS))
 _LOCAL_RANK = re.compile(r"^\s*local_rank: (\d+)\s*$")
 
 

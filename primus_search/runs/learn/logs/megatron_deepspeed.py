@@ -1,7 +1,7 @@
 """Megatron-DeepSpeed: Megatron's lines with DeepSpeed's arguments and consumed tokens."""
 
 from primus_search.runs.learn.logs import megatron_lm
-from primus_search.runs.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
+from primus_search.runs.learn.megatron_lines import megatron_facts, printed_settings
 from primus_search.runs.learn.reading import LogReading
 from primus_search.runs.learn.transcript import Transcript, conclude
 
@@ -15,4 +15,4 @@ def conclude_run(seen: Transcript) -> LogReading:
         seen.note("DeepSpeed's sequence parallelism (Ulysses)")
     if seen.text("random_ltd") == "True":
         seen.note("random-LTD drops tokens inside the layers")
-    return conclude(seen, "megatron-deepspeed", facts, assumed, settings=SETTING_ARGUMENTS)
+    return conclude(seen, "megatron-deepspeed", facts, assumed, settings=printed_settings(seen))

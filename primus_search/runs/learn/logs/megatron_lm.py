@@ -1,12 +1,12 @@
 """Megatron-LM and Megatron-Core's example scripts: argument dump, iteration lines, torch's memory report."""
 
 from primus_search.runs.learn.megatron_lines import (
-    SETTING_ARGUMENTS,
     megatron_facts,
     observe_iteration,
     observe_layout,
     observe_memory,
     observe_restart,
+    printed_settings,
 )
 from primus_search.runs.learn.reading import LogReading
 from primus_search.runs.learn.transcript import Transcript, conclude, observe_dotted, observe_flags
@@ -26,4 +26,4 @@ def observe(seen: Transcript, line: str) -> None:
 def conclude_run(seen: Transcript) -> LogReading:
     """The run of a Megatron-LM log."""
     facts, assumed = megatron_facts(seen)
-    return conclude(seen, "megatron-lm", facts, assumed, settings=SETTING_ARGUMENTS)
+    return conclude(seen, "megatron-lm", facts, assumed, settings=printed_settings(seen))

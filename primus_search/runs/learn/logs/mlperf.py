@@ -107,5 +107,4 @@ def conclude_run(seen: Transcript) -> LogReading:
         facts["device"] = re.sub(r"^\d+x", "", device)
     if "lora" in (seen.text("submission_benchmark") or ""):
         seen.note("LoRA fine-tuning")
-    settings = ("submission_benchmark", "submission_platform", "lowest_numerical_precision_linear", "config_filename")
-    return conclude(seen, "mlperf", facts, settings=(*settings, "gradient_accumulation_steps"))
+    return conclude(seen, "mlperf", facts, settings=("lowest_numerical_precision_linear",))

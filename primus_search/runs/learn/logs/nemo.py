@@ -19,13 +19,12 @@ from primus_search.runs.learn.transcript import (
     Transcript,
     clock_s,
     conclude,
-    configuration_pattern,
     observe_configuration,
     observe_progress,
     product,
 )
 
-_NAMES = configuration_pattern(
+_NAMES = frozenset(
     (*LAYOUT_ARGUMENTS, *MODEL_ARGUMENTS, *SETTING_ARGUMENTS, "num_nodes", "devices", "activation", "bias")
 )
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?=[\s,|\]]|$)"

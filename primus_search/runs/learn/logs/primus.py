@@ -3,7 +3,7 @@
 import re
 
 from primus_search.runs.learn.logs import megatron_lm
-from primus_search.runs.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
+from primus_search.runs.learn.megatron_lines import megatron_facts, printed_settings
 from primus_search.runs.learn.reading import LogReading, MemoryKind
 from primus_search.runs.learn.transcript import GIB, Transcript, conclude
 
@@ -23,4 +23,4 @@ def observe(seen: Transcript, line: str) -> None:
 def conclude_run(seen: Transcript) -> LogReading:
     """The run of a Primus log."""
     facts, assumed = megatron_facts(seen)
-    return conclude(seen, "primus", facts, assumed, settings=SETTING_ARGUMENTS)
+    return conclude(seen, "primus", facts, assumed, settings=printed_settings(seen))

@@ -1,10 +1,12 @@
 """torchtitan: step lines with memory and tokens per second per device, the device mesh, the batch sizes."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from primus_search.declare.launch.torchtitan import setting_keys
 from primus_search.runs.learn.reading import Assumption, LogReading, MemoryKind
 from primus_search.runs.learn.steady import StepLine
 from primus_search.runs.learn.transcript import GIB, Transcript, conclude, observe_flags, product
@@ -21,6 +23,15 @@ _MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
 _JSON = re.compile(r"\"(local_batch_size|batch_size|global_batch_size|seq_len)\": (\d+)")
 _CHECKPOINTING = re.compile(r"Applied (\w+) activation checkpointing")
 _FLOAT8 = re.compile(r"(Float8|MXFP8) training active")
+_COMPILED = re.compile(r"(?:Compiling|Compiled) (?:the (loss) function|each \w{1,80}) with torch\.compile")
+MESH_KEYS = {
+    "dp_replicate": "data_parallel_replicate_degree", "dp_shard": "data_parallel_shard_degree",
+    "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
+    "ep": "expert_parallel_degree", "etp": "expert_tensor_parallel_degree",
+}  # fmt: skip
+"""Sizes of the device mesh as keys of a job file's section `parallelism`."""
+OPTION = "activation_checkpoint.selective_ac_option"
+FLAGS = frozenset(f"flag:{key}" for key in setting_keys())
 _MESH_NAMES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
@@ -68,6 +79,9 @@ def _observe_facts(seen: Transcript, line: str) -> None:
         seen.facts.update(model_name=f"{model[1]} {model[2]}", total_params=model[3].replace(",", ""))
     if checkpointing:
         seen.facts["activation_checkpointing"] = checkpointing[1]
+    compiled = _COMPILED.search(line) if "torch.compile" in line else None
+    if compiled:
+        seen.facts["compiled:" + (compiled[1] or "model")] = "True"
     if "training active" in line and (float8 := _FLOAT8.search(line)):
         seen.facts["fp8"] = float8[1].lower()
 
@@ -89,7 +103,7 @@ def _observe_mesh(seen: Transcript, line: str) -> None:
 
 def conclude_run(seen: Transcript) -> LogReading:
     """The run of a torchtitan log; its memory is what torch reserved at most on the rank that prints."""
-    mesh = {name: seen.whole("mesh:" + name) for name in (*_MESH_NAMES, "ep", "world")}
+    mesh = {name: seen.whole("mesh:" + name) for name in (*_MESH_NAMES, "ep", "etp", "world")}
     facts: dict[str, Any] = {
         "gpus": mesh["world"] or product(*(mesh[name] for name in _MESH_NAMES)),
         "tp": mesh["tp"],
@@ -108,7 +122,29 @@ def conclude_run(seen: Transcript) -> LogReading:
     if inside is None and mesh["ep"] is None and mesh["tp"] is not None:
         assumed["ep"] = Assumption(value=1, because="the release prints no expert parallelism")
     _times_from_rates(seen, facts)
-    return conclude(seen, "torchtitan", facts, assumed, settings=("activation_checkpointing", "fp8"))
+    return conclude(seen, "torchtitan", facts, assumed, settings=_settings(seen, mesh, assumed))
+
+
+def _settings(seen: Transcript, mesh: Mapping[str, int | None], assumed: dict[str, Assumption]) -> dict[str, Any]:
+    """What the run is set to, by the keys of a job file; what a log with a device mesh does not announce is off."""
+    found: dict[str, Any] = {}
+    if mesh["tp"] is not None:
+        found = {"compile.enable": False, "model.converters": [], "activation_checkpoint.mode": "none"}
+    found |= {name.removeprefix("flag:"): text for name, text in seen.facts.items() if name in FLAGS}
+    found |= {f"parallelism.{key}": mesh[name] for name, key in MESH_KEYS.items() if mesh[name] is not None}
+    if seen.text("activation_checkpointing"):
+        found["activation_checkpoint.mode"] = seen.text("activation_checkpointing")
+    if found.get("activation_checkpoint.mode") == "selective" and OPTION not in found:
+        found[OPTION] = "op"
+        assumed[OPTION] = Assumption(value="op", because="the log prints 'selective' without its option")
+    if seen.text("fp8"):
+        name = "mx" if seen.text("fp8") == "mxfp8" else "float8"
+        found["model.converters"] = [f"quantize.linear.{name}"]
+        found[f"quantize.linear.{name}.recipe_name"] = "mxfp8_cublas" if name == "mx" else None
+    compiled = [part for part in ("model", "loss") if seen.text("compiled:" + part)]
+    if compiled:
+        found |= {"compile.enable": True, "compile.components": compiled}
+    return found
 
 
 def _micro_batch(seen: Transcript, pp: int | None) -> int | None:

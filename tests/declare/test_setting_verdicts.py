@@ -1,0 +1,52 @@
+"""Every setting that a framework's own parser or class takes has a verdict: read, not priced, or without effect."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.launched import CLIENTS, MISSING
+from tools.setting_verdicts import verdicts
+
+LEAST = {"megatron": 700, "primus": 700, "torchtitan": 140, "nemo": 300}
+"""Settings that the sources have at least; fewer means that they were not found."""
+DIRECTIONS = ("slower", "faster", "more memory", "less memory", "less or more memory")
+KEYS = Path(__file__).parents[2] / "spaces" / "keys"
+
+
+def installed(package: str) -> Path | None:
+    found = importlib.util.find_spec(package)
+    return Path(next(iter(found.submodule_search_locations))).parent if found else None
+
+
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("megatron", "megatron_lm_main"), ("megatron", "megatron_lm_pinned"), ("primus", "primus")],
+)
+def test_every_setting_of_a_client_has_a_verdict(name: str, folder: str) -> None:
+    assert CLIENTS is not None
+    found = verdicts(name, CLIENTS / folder)
+    assert len(found) >= LEAST[name]
+    assert [key for key, kind in found.items() if not kind] == []
+
+
+@pytest.mark.parametrize(("name", "package"), [("torchtitan", "torchtitan"), ("nemo", "megatron.core")])
+def test_every_setting_of_an_installed_framework_has_a_verdict(name: str, package: str) -> None:
+    root = installed(package)
+    if root is None:
+        pytest.skip(f"{package} is not installed")
+    found = verdicts(name, root.parent if name == "nemo" else root)
+    assert len(found) >= LEAST[name]
+    assert [key for key, kind in found.items() if not kind] == []
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
+def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> None:
+    table = yaml.safe_load((KEYS / f"{name}.yaml").read_text())
+    listed = [key for group in (*table["not_priced"], *table["irrelevant"]) for key in group["keys"]]
+    assert sorted(listed) == sorted(set(listed))
+    assert all(group["effect"].startswith(DIRECTIONS) for group in table["not_priced"])
+    assert all(group["reason"] for group in table["irrelevant"])
+    assert set(table["priced"]) <= {key for group in table["not_priced"] for key in group["keys"]}
