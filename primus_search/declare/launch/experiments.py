@@ -139,7 +139,7 @@ def _primus(path: Path, world: int, model: Model | None) -> Experiment:
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides}
-    return experiment_of(path, framework, row, found, own, keys, loaded, problems, origin=origin)
+    return experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
 
 
 def _torchtitan_of_primus(
@@ -217,7 +217,7 @@ def of_settings(
     loaded, problems = (model, ()) if model else model_of_arguments(path, found)
     row, keys = candidate_words(framework, found, loaded, devices)
     keys |= known_keys(framework.keys).read_beside
-    return experiment_of(path, framework, row, found, found, keys, loaded, problems, world, origin, is_whole=is_whole)
+    return experiment_of(path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole)
 
 
 def silent_axes(framework: Framework, row: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
@@ -303,7 +303,7 @@ def _torchtitan(
         sizes["global_batch_size"] = local * (world // ranks) if world else None
     started = torchtitan.devices(found, row | {"pp": row.get("pp", 1)})
     compiled = torchtitan.compiled(found, framework.defaults)
-    read = experiment_of(path, framework, row, sizes, given, keys, loaded, problems, started, is_whole=is_whole)
+    read = experiment_of(path, framework, row, sizes, given, keys, (loaded, problems), started, is_whole=is_whole)
     keys_of_variant = (torchtitan.COMPILE, torchtitan.COMPONENTS)
     notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
     return replace(read, not_modelled=notes, variant="" if "model" in compiled else torchtitan.EAGER)
@@ -345,14 +345,14 @@ def experiment_of(
     sizes: Settings,
     given: Settings,
     read_keys: set[str],
-    model: Model | None,
-    problems: tuple[Problem, ...] = (),
+    loaded: tuple[Model | None, tuple[Problem, ...]],
     world: int = 0,
     origin: Mapping[str, str] = NOTHING,
     *,
     is_whole: bool = True,
 ) -> Experiment:
     """An experiment from its settings under the names of the contract; `origin`: what a file calls some of them."""
+    model, problems = loaded
     row = settled(framework, row, model)
     has_experts = model is None or model.is_moe
     notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole)
