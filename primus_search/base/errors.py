@@ -52,5 +52,9 @@ class NothingFits(PrimusSearchError):
     exit_code = 3
 
 
+UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
+"""What reading damaged data may raise. A reader of files catches these and names the file and the place in it."""
+
+
 class ScheduleError(PrimusSearchError, ValueError):
     """A pipeline schedule cannot be built or simulated; names the rank, the operation and what it waits for."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.texts import guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
@@ -215,6 +215,9 @@ class _Row:
 
     def record(self) -> MeasuredRun | None:
         """The record, or None after noting problems."""
+        return self._tried("row", self._record)
+
+    def _record(self) -> MeasuredRun | None:
         model = self._model()
         workload = self._tried("seq_length", lambda: Workload(**self._workload()))
         usual = self._cluster()
@@ -245,7 +248,7 @@ class _Row:
             return make()
         except InputError as error:
             self.problems += [Problem(f"{self.table}:{self.line} @ {column}", p.what) for p in error.problems]
-        except (KeyError, ValueError, TypeError) as error:
+        except UNREADABLE as error:
             self.problem(column, f"{error.args[0]!r} is not a value" if isinstance(error, KeyError) else str(error))
         return None
 

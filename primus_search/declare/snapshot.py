@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes, recorded, working_folder
 from primus_search.declare import search_path
 
@@ -105,6 +105,8 @@ class Snapshot:
                 if hashlib.sha256(content).hexdigest() != digest:
                     raise InputError([Problem(str(folder / _inside(name)), "is not what the run was given")])
                 texts[name] = content
+            for name in (index["source"], *index["roots"], index["sites"], *([index["host"]] if index["host"] else [])):
+                _inside(str(name))
             return cls(
                 texts=texts,
                 source=str(index["source"]),
@@ -113,7 +115,7 @@ class Snapshot:
                 host=str(index["host"]),
                 folder=folder,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
 
     def stands_for(self, text: str) -> bool:

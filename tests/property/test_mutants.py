@@ -4,12 +4,14 @@
 """
 
 import json
+import os
 import random
 import resource
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,16 @@ from primus_search.base.errors import NothingFits
 from primus_search.cli import COMMANDS, app, unusable
 from primus_search.declare import load_cluster, load_hardware, load_model, load_space, load_stack
 from primus_search.declare.families import FAMILIES
+from primus_search.declare.record_table import read_records, write_records
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.export import launch_files
 from primus_search.nightly.sweep import load_sweep
+from primus_search.report.complete_search import keep_inputs
 from primus_search.runs.learn.readers import read_log
 from primus_search.space import Space
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
 from tests.export.test_launch_files import shipped_space
 from tests.support import written_logs
 from tests.support.launched import jobs
@@ -39,13 +44,16 @@ from tests.support.small_runs import make_run
 ROOT = Path(__file__).parents[2]
 FEW = {"space": 30, "hardware": 40, "stack": 20, "model": 30, "huggingface": 40, "layers": 40, "tower": 40,
        "experiment": 16, "baseline": 12, "sweep": 6, "log": 40, "learn": 20, "learn table": 4, "table": 12,
-       "run folder": 12, "next": 6, "tune": 12, "journal": 10, "search": 6, "command line": 25}  # fmt: skip
+       "records": 30, "run folder": 16, "next": 6, "tune": 12, "journal": 10, "search": 6,
+       "command line": 25}  # fmt: skip
 ALL = {"space": 3000, "hardware": 2000, "stack": 1000, "model": 2000, "huggingface": 2500, "layers": 1500,
        "tower": 1500, "experiment": 1500, "baseline": 500, "sweep": 300, "log": 2500, "learn": 500,
-       "learn table": 200, "table": 600, "run folder": 600, "next": 200, "tune": 400, "journal": 500, "search": 300,
-       "command line": 1000}  # fmt: skip
+       "learn table": 200, "table": 600, "records": 1000, "run folder": 1000, "next": 200, "tune": 400,
+       "journal": 500, "search": 300,       "command line": 1000}  # fmt: skip
 LAUNCH_FILES = {"primus": "primus.yaml", "megatron": "megatron.sh", "torchtitan": "torchtitan.toml"}
 MOST_MORE_BYTES = 1 << 30
+SEED = "MUTANTS_SEED"
+"""Seed of `make test-full`, by default the day; `make test` has a fixed one."""
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {"num_key_value_heads": 2, "tie_word_embeddings": False},
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "num_key_value_heads": 2},
@@ -138,7 +146,9 @@ def shipped(pattern: str) -> list[tuple[str, bytes]]:
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     axes = {"tp": [1, 2], "pp": [1, 2], "etp": 1, "cp": 1, "micro_batch_size": [1, 2], "schedule": "1f1b",
             "recompute": "none", "fp8": "none"}  # fmt: skip
-    return make_run(tmp_path_factory.mktemp("run"), framework="primus", model="llama3_8b", space=axes)
+    run = make_run(tmp_path_factory.mktemp("run"), framework="primus", model="llama3_8b", space=axes)
+    keep_inputs(load_space(run.with_name("space.yaml"), environ={}), run)
+    return run
 
 
 def cli(*words: str) -> None:
@@ -240,6 +250,24 @@ class Surfaces:
         lines = (ROOT / "tests/oracle/data/training_runs.csv").read_bytes().splitlines(keepends=True)
         return [("runs.csv", b"".join([lines[0], *lines[first : first + 3]])) for first in range(1, 200, 40)]
 
+    def records(self) -> Surface:
+        """Tables as `learn` and `tune` write them, every cell of one row filled."""
+        path = self.folder / "written.csv"
+        job = next(iter(jobs(shipped_space("llama3_8b_mi300x", "primus"), 1)))
+        runs = [
+            MeasuredRun(
+                model=job.model, cluster=job.cluster, workload=job.workload, candidates=job.candidate,
+                measured=Measurement(tokens_per_s_per_gpu=9000.0), provenance=Provenance(id="1", source="x"),
+                hardware="mi300x", framework="primus", assumed=("schedule",),
+            )
+        ]  # fmt: skip
+        write_records(runs, path)
+
+        def read(path: Path) -> None:
+            read_records(path)
+
+        return self._reading([("records.csv", path.read_bytes())], read)
+
     def learn_table(self) -> Surface:
         words = ("--as", "x", "--into", str(self.folder / "sites"), "--base", "megatron_te", "--json")
         return self._reading(self._tables(), lambda path: cli("learn", str(path), *words))
@@ -284,7 +312,8 @@ class Surfaces:
         return self._reading([*self._tables(), ("points.csv", b"".join(points))], read)
 
     def run_folder(self) -> Surface:
-        names = ("run.json", "run.json", "run.json", "ranking.csv", "pareto.csv", "candidates.parquet")
+        names = ("run.json", "run.json", "run.json", "ranking.csv", "ranking.csv", "pareto.csv", "candidates.parquet",
+                 "inputs/index.json")  # fmt: skip
         seeds = [(name, (self.run / name).read_bytes()) for name in names]
         rng = random.Random(0)
 
@@ -293,14 +322,15 @@ class Surfaces:
             shutil.rmtree(folder, ignore_errors=True)
             shutil.copytree(self.run, folder)
             (folder / name).write_bytes(content)
-            if name != "run.json" and rng.random() < 0.7:  # forged with its checksum
+            if name.endswith((".csv", ".parquet")) and rng.random() < 0.7:  # forged with its checksum
                 facts = json.loads((folder / "run.json").read_text())
                 facts["files"][name] = file_facts(content)
                 (folder / "run.json").write_text(json.dumps(facts))
             commands = (("pareto",), ("explain",), ("compare", str(self.run)), ("export", "1"),
-                        ("schedules", "--run"), ("next", "--count", "1"))  # fmt: skip
+                        ("schedules", "--run"), ("next", "--count", "1"), ("project", "--row"))  # fmt: skip
             command, *more = rng.choice(commands)
-            cli(command, *more, str(folder)) if "--run" in more else cli(command, str(folder), *more)
+            place = f"{folder}:1" if "--row" in more else str(folder)
+            cli(command, *more, place) if more and more[-1].startswith("--") else cli(command, place, *more)
 
         return Surface(seeds, use)
 
@@ -422,7 +452,9 @@ def test_many_mutants_are_read_or_refused(
     name: str, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    check(name, ALL[name], 2, tmp_path, small_run)
+    seed = int(os.environ.get(SEED) or f"{datetime.now(UTC):%Y%m%d}")
+    print(f"{SEED}={seed}")
+    check(name, ALL[name], seed, tmp_path, small_run)
 
 
 def test_the_full_suite_reads_20000() -> None:

@@ -84,11 +84,25 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 def _of_cells(rng: random.Random, content: bytes) -> bytes:
     lines = [line.split(b",") for line in content.splitlines()]
+    if rng.random() < 0.3:
+        _move_column(rng, lines)
     for _ in range(rng.randint(1, 4)):
         line = rng.choice(lines)
         at = rng.randrange(len(line))
         line[at] = rng.choice([rng.choice(WORDS), str(rng.choice(VALUES)).encode(errors="replace"), line[0]])
     return b"\n".join(b",".join(line) for line in lines) + b"\n"
+
+
+def _move_column(rng: random.Random, lines: list[list[bytes]]) -> None:
+    """A column away or in another place, in all lines or in one."""
+    changed = lines if rng.random() < 0.6 else [rng.choice(lines)]
+    at, to = (rng.randrange(len(lines[0])) for _ in range(2))
+    is_gone = rng.random() < 0.4
+    for line in changed:
+        if at < len(line):
+            cell = line.pop(at)
+            if not is_gone:
+                line.insert(to, cell)
 
 
 def _of_numbers(rng: random.Random, content: bytes) -> bytes:

@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.numbers import LARGEST_WHOLE
 from primus_search.base.guards.texts import unguarded
 from primus_search.exploration.answer import Answer
@@ -153,7 +153,11 @@ class SavedRun:
     def candidate(self, rank: int) -> Candidates:
         """One row of the ranking as a table of one candidate."""
         row = self.row(rank)
-        return Candidates.from_words({name: row[name] for name in COLUMN_NAMES})
+        try:
+            return Candidates.from_words({name: row[name] for name in COLUMN_NAMES})
+        except UNREADABLE as error:
+            what = f"rank {rank} is no candidate: {error}; run the search again"
+            raise InputError([Problem(str(self.path / "ranking.csv"), what)]) from error
 
     def cluster(self, rank: int) -> ClusterChoice:
         """The cluster a row of the ranking is for."""
@@ -173,7 +177,7 @@ def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]
         if absent and content:
             raise ValueError(f"no column {', '.join(absent)}")
         return tuple({name: _value(name, text) for name, text in row.items()} for row in lines)
-    except (csv.Error, ValueError) as error:
+    except (csv.Error, *UNREADABLE) as error:
         raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
 
 

@@ -1,6 +1,7 @@
 """MLPerf's `:::MLLOG` lines of language-model training: step times, or blocks between evaluations."""
 
 import json
+import math
 import re
 from typing import Any
 
@@ -23,8 +24,8 @@ def observe(seen: Transcript, line: str) -> None:
         return
     found = _RECORD.search(line)
     try:
-        record = json.loads(found[1]) if found else {}
-    except ValueError:
+        record = json.loads(found[1], parse_constant=_none, parse_float=_finite) if found else {}
+    except (ValueError, RecursionError):
         return
     if not isinstance(record, dict):
         return
@@ -36,6 +37,15 @@ def observe(seen: Transcript, line: str) -> None:
         _observe_block(seen, key, record.get("time_ms"), more)
     elif isinstance(key, str) and isinstance(value, str | int | float) and not key.startswith("eval"):
         seen.facts[key] = str(value)
+
+
+def _none(word: str) -> None:
+    """NaN and Infinity, which JSON does not have, are no values."""
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
 
 
 def _observe_stats(seen: Transcript, value: dict[str, Any], more: dict[str, Any]) -> None:
