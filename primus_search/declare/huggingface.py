@@ -26,8 +26,7 @@ from primus_search.values.model import Model
 
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})
 TEXT_SECTION = "text_config"
-IN_BOTH = ("tie_word_embeddings",)
-"""Fields of the outer configuration that win over those of its text section."""
+TIE = "tie_word_embeddings"
 
 
 def from_document(document: Document, ignore: Collection[str] = (), vocab_size: int | None = None) -> Model:
@@ -41,7 +40,7 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
     ignored = drop_ignored(outer, [key for key in ignore if key in outer.entries or key not in fields.entries])
     if has_text:
         ignored += drop_ignored(fields, [key for key in ignore if key in fields.entries])
-        fields.entries = {**fields.entries, **{k: outer.entries[k] for k in IN_BOTH if outer.has(k)}}
+        _settle_ties(outer, fields)
     if vocab_size is not None:
         fields.entries = {**fields.entries, "vocab_size": Located(vocab_size, fields.where)}
     outer_family = outer.word("model_type", "")
@@ -59,6 +58,19 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
         refuse_unread(section, known)
     name = title(str(document.data.get("_name_or_path") or Path(document.name).absolute()).rstrip("/"))
     return build_model(outer, name=name, source=document.name, ignored=ignored, **values)
+
+
+def _settle_ties(outer: Fields, fields: Fields) -> None:
+    """Give the text section the ties of the whole configuration, as its class takes them (`ties` of families.yaml)."""
+    rule = key_table("families")["ties"].get(outer.word("model_type", ""), {"counts": "outer"})
+    given = [one.entries[TIE] for one in (outer, fields) if one.has(TIE)]
+    if rule["counts"] == "outer" and (outer.has(TIE) or "default" in rule):
+        chosen = outer.entries[TIE] if outer.has(TIE) else Located(rule["default"], outer.where)
+    elif rule["counts"] == "either" and given:
+        chosen = next((one for one in given if one.value is True), given[0])
+    else:
+        return
+    fields.entries = {**fields.entries, TIE: chosen}
 
 
 def _fill_in(fields: Fields, family: str) -> tuple[str, ...]:

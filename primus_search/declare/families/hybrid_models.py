@@ -13,6 +13,7 @@ from primus_search.declare.families.parts import (
     latent_sizes,
     layer_types,
     mixed,
+    refuse_biases,
     repeated,
     sizes,
     sparse_layers,
@@ -101,8 +102,7 @@ def nemotron_h(fields: Fields) -> Values:
     values = decoder(fields)
     for key in ("attention_head_dim", "expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type"):
         fields.anything(key)
-    if fields.switch("mlp_bias", False):
-        fields.problem("mlp_bias", "biases of the MLP are not modelled for this family")
+    refuse_biases(fields, "mlp_bias")
     fields.switch("mamba_proj_bias", False)
     has_bias = fields.switch("attention_bias", False)
     window = fields.integer("sliding_window", 0, least=0)
@@ -166,8 +166,9 @@ def _beside_mamba(fields: Fields, values: Values, types: Sequence[str]) -> tuple
 
 
 def kimi_linear(fields: Fields) -> Values:
-    """Kimi Linear: Kimi delta attention with latent attention in between, and DeepSeek's experts."""
-    values = decoder(fields)
+    """Kimi Linear: Kimi delta attention with latent attention in between, and DeepSeek's experts; no ties whatever a
+    file says."""
+    values = decoder(fields) | {"is_tied": False}
     num_layers, heads = values["num_layers"], values["num_heads"]
     latent = latent_sizes(fields)
     values |= {"latent": latent, "head_dim": latent.qk_nope_head_dim, "num_kv_heads": heads}

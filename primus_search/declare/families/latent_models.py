@@ -2,7 +2,17 @@
 
 from dataclasses import replace
 
-from primus_search.declare.families.parts import Values, decoder, experts, groups, latent_sizes, repeated, routed, sizes
+from primus_search.declare.families.parts import (
+    Values,
+    decoder,
+    experts,
+    groups,
+    latent_sizes,
+    refuse_biases,
+    repeated,
+    routed,
+    sizes,
+)
 from primus_search.declare.fields import Fields, Located
 from primus_search.declare.source import plain
 from primus_search.values.model import CompressedAttention, Indexer, LatentMixer
@@ -12,7 +22,7 @@ def deepseek(fields: Fields) -> Values:
     values = _latent_decoder(fields)
     has_bias = fields.word("topk_method", "") == "noaux_tc"
     values |= routed(fields, values["num_layers"], has_router_bias=has_bias, is_router_bias_buffer=has_bias)
-    fields.switch("mlp_bias", False)
+    refuse_biases(fields, "mlp_bias")
     if not fields.switch("attention_bias", False):
         return values
     mixer = LatentMixer(num_heads=values["num_heads"], latent=values["latent"], has_bias=True)

@@ -75,6 +75,12 @@ def with_biases(fields: Fields, values: Values, *, output: bool, mlp_key: str = 
     return biased(values) if output else values | {"has_qkv_bias": True}
 
 
+def refuse_biases(fields: Fields, key: str) -> None:
+    """A problem where a file switches biases on that no part of this family's model declares."""
+    if fields.switch(key, False):
+        fields.problem(key, "biases of the MLP are not modelled for this family")
+
+
 def biased(values: Values, **changes: Any) -> Values:
     """The values with biases of queries, keys, values and output in every layer."""
     return uniform(values, has_qkv_bias=True, has_output_bias=True, **changes)

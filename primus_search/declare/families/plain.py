@@ -9,6 +9,7 @@ from primus_search.declare.families.parts import (
     decoder,
     experts,
     layer_types,
+    refuse_biases,
     repeated,
     uniform,
     windows,
@@ -77,7 +78,7 @@ def hunyuan(fields: Fields) -> Values:
 
 def seed_oss(fields: Fields) -> Values:
     values = decoder(fields)
-    fields.switch("mlp_bias", False)
+    refuse_biases(fields, "mlp_bias")
     has_qkv, has_output = fields.switch("attention_bias", True), fields.switch("attention_out_bias", False)
     if not (has_qkv or has_output):
         return values
@@ -143,7 +144,11 @@ def gemma(fields: Fields) -> Values:
 def gpt_neox(fields: Fields) -> Values:
     fields.anything("rotary_pct")
     has_bias = fields.switch("attention_bias", True)
-    values = decoder(fields) | {"is_gated": False, "norm": "layernorm", "has_linear_bias": True}
+    for key in ("num_key_value_heads", "head_dim"):  # its class has neither
+        fields.anything(key)
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    values = decoder(fields) | {"num_kv_heads": heads, "head_dim": max(hidden // heads, 1)}
+    values |= {"is_gated": False, "norm": "layernorm", "has_linear_bias": True}
     return values if has_bias else uniform(values)
 
 
