@@ -69,8 +69,8 @@ def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
     count = attention_params(model, s) + model.num_norms * model.norm_params
     count = count + model.hyper_params + model.per_layer_params
     if not kind.is_moe:
-        return count + model.dense_mlp_params / s.tp
-    return count + model.router_params + model.shared_expert_params / s.tp
+        return count + mlp_share_params(model, model.dense_mlp_params, s)
+    return count + model.router_params + shared_share_params(model, s)
 
 
 def _declared_params(model: Model, kind: LayerKind, s: Share) -> Floats:
@@ -80,8 +80,8 @@ def _declared_params(model: Model, kind: LayerKind, s: Share) -> Floats:
     if isinstance(kind.feed_forward, NoFeedForward):
         return count
     if not kind.is_moe:
-        return count + model.mlp_params(model.ffn_hidden_of(kind)) / s.tp
-    return count + model.router_params + model.shared_expert_params / s.tp
+        return count + mlp_share_params(model, model.mlp_params(model.ffn_hidden_of(kind)), s)
+    return count + model.router_params + shared_share_params(model, s)
 
 
 def layer_expert_params(model: Model, s: Share) -> Floats:
@@ -91,18 +91,25 @@ def layer_expert_params(model: Model, s: Share) -> Floats:
 
 
 def attention_params(model: Model, s: Share) -> Floats:
-    """Attention parameters on one device.
+    """Parameters of the declared attention on one device: what its projections split by tp, the rest whole.
 
-    The down-projections of MLA are not split by tp (Megatron: parallel_mode "duplicated"); key and value heads are
-    replicated where tp exceeds their number.
+    The down-projections of MLA are not split by tp (Megatron: parallel_mode "duplicated"), norms of heads and biases of
+    outputs are on every rank; key and value heads are replicated where tp exceeds their number.
     """
-    if model.latent is not None:
-        m = model.latent
-        whole = model.hidden * (m.q_lora_rank + m.kv_lora_rank + m.qk_rope_head_dim) + m.q_lora_rank + m.kv_lora_rank
-        return whole + (model.attention_params - whole) / s.tp
-    keys_values = 2.0 * model.hidden * model.num_kv_heads * model.head_dim
-    replicated = 2.0 * model.hidden * s.kv_heads * model.head_dim
-    return replicated + (model.attention_params - keys_values) / s.tp
+    return mixer_share_params(model.mixer(LayerKind(False, 0)), model.hidden, s)
+
+
+def mlp_share_params(model: Model, params: float, s: Share) -> Floats:
+    """Parameters of a dense MLP on one device: its output bias is on every rank (Megatron: RowParallelLinear)."""
+    whole = model.hidden if model.has_linear_bias else 0
+    return (params - whole) / s.tp + whole
+
+
+def shared_share_params(model: Model, s: Share) -> Floats:
+    """Parameters beside the routed experts on one device; the gate of shared experts is on every rank."""
+    moe = model.moe
+    whole = model.hidden if moe is not None and moe.has_shared_gate and moe.shared_ffn_hidden else 0
+    return (model.shared_expert_params - whole) / s.tp + whole
 
 
 def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> ModelState:

@@ -138,12 +138,13 @@ def gpt_oss(fields: Fields) -> Values:
     alternating = (fields.integer("sliding_window"), 0)
     found = windows(fields, values["num_layers"], every=False)
     values["windows"] = found or tuple(alternating[i % 2] for i in range(values["num_layers"]))
-    fields.switch("attention_bias", True)
+    has_bias = fields.switch("attention_bias", True)
     top_k = "num_experts_per_tok" if fields.has("num_experts_per_tok") else "experts_per_token"
     fields.anything("experts_per_token")
     values["moe"] = experts(fields, "gpt_oss", top_k=fields.integer(top_k), expert_ffn_hidden=values["ffn_hidden"])
     values["activation_clamp"] = fields.number("swiglu_limit")
-    return values | {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
+    values |= {"has_linear_bias": True, "has_qkv_bias": False, "has_attention_sinks": True}
+    return values if has_bias else uniform(values, has_sinks=True)
 
 
 def minimax_m2(fields: Fields) -> Values:

@@ -1,0 +1,182 @@
+"""Parameters per pipeline rank that Megatron-Core's model makes from scripts: `megatron_builder.py CLIENTS FILE...`
+
+Process groups are fake (`torch.testing._internal.distributed.fake_pg`), weights are on the meta device; one JSON line a
+file: {"file", "params": [per pipeline rank], "why"}. Modules of Transformer Engine are replaced by Megatron's local
+ones, which hold the same parameters. Megatron's arguments are parsed and validated by `accepts.py`'s stand-ins.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def accepts(clients: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("accepts", clients / "accepts.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parsed(judge: Any, arguments: Any, file: Path) -> Any:
+    argv, env = judge.recorded(file)
+    text = " ".join(argv)
+    size = [int(n) for key in ("nnodes", "nproc[-_]per[-_]node") for n in re.findall(rf"--{key}[= ](\d+)", text)]
+    start = next(i for i, word in enumerate(argv) if word.endswith(".py"))
+    judge._environment(math.prod(size), False)
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = env.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
+    sys.argv = argv[start:]
+    args = arguments.parse_args()
+    arguments.validate_args(args, {})
+    size_of_multiple = args.make_vocab_size_divisible_by * args.tensor_model_parallel_size
+    args.padded_vocab_size = size_of_multiple * math.ceil((args.vocab_size + 1) / size_of_multiple)
+    args.transformer_impl, args.moe_grouped_gemm = "local", False
+    args.moe_token_dispatcher_type = "allgather"  # the others make tables on the device
+    args.perform_initialization, args.no_persist_layer_norm, args.apply_rope_fusion = False, True, False
+    args.gradient_accumulation_fusion, args.bias_dropout_fusion = False, False
+    return args
+
+
+def without_kernels() -> None:
+    """Local norms and attention without what their forward pass does not have: sequence and context parallelism."""
+    import torch
+    from megatron.core.transformer import dot_product_attention, multi_latent_attention, torch_norm
+
+    class Whole(torch.nn.Module):
+        """A linear that is whole on every rank, as Transformer Engine's down-projections of latent attention."""
+
+        def __init__(self, input_size: int, output_size: int, **_: Any) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(output_size, input_size))
+
+    multi_latent_attention.HAVE_TE, multi_latent_attention.TELinear = False, Whole
+
+    def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+        made = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+        return made(hidden_size, eps)
+
+    def attention(self: Any, config: Any, *_: Any, **__: Any) -> None:
+        torch.nn.Module.__init__(self)
+        if getattr(config, "softmax_type", "vanilla") == "learnable":
+            heads = config.num_attention_heads // config.tensor_model_parallel_size
+            self.softmax_offset = torch.nn.Parameter(torch.empty(heads))
+
+    def rotation(self: Any, *_: Any, **__: Any) -> None:
+        torch.nn.Module.__init__(self)
+
+    from megatron.core.models.common.embeddings import rotary_pos_embedding, yarn_rotary_pos_embedding
+
+    rotary_pos_embedding.RotaryEmbedding.__init__ = rotation
+    yarn_rotary_pos_embedding.YarnRotaryEmbedding.__init__ = rotation
+    torch.Tensor.cuda = lambda self, *_, **__: self
+    torch.cuda.Stream = torch.cuda.Event = lambda *_, **__: None
+    torch_norm.WrappedTorchNorm.__new__ = norm
+    dot_product_attention.DotProductAttention.__init__ = attention
+
+
+def parameters(args: Any, arguments: Any, rank: int) -> int:
+    """Parameters of one global rank, all its virtual stages."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_decoder_block_spec,
+        get_gpt_layer_local_spec,
+        get_gpt_mtp_block_spec,
+    )
+    from megatron.core.transformer import multi_latent_attention
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=rank, world_size=args.world_size, store=FakeStore())
+    vpp = args.virtual_pipeline_model_parallel_size
+    try:
+        parallel_state.initialize_model_parallel(
+            args.tensor_model_parallel_size,
+            args.pipeline_model_parallel_size,
+            vpp,
+            context_parallel_size=args.context_parallel_size,
+            expert_model_parallel_size=args.expert_model_parallel_size,
+            expert_tensor_parallel_size=args.expert_tensor_parallel_size,
+            create_gloo_process_groups=False,
+        )
+        with contextlib.suppress(Exception):
+            tensor_parallel.model_parallel_cuda_manual_seed(1)
+        config = arguments.core_transformer_config_from_args(args)
+        total = 0
+        for stage in range(vpp or 1):
+            where = {"vp_stage": stage if vpp else None}
+            first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, **where)
+            last = parallel_state.is_pipeline_last_stage(ignore_virtual=False, **where)
+            if args.num_experts:
+                spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, **where)
+            else:
+                spec = get_gpt_layer_local_spec(
+                    None, False, args.qk_layernorm, args.multi_latent_attention, normalization=args.normalization
+                )
+            for layer in getattr(spec, "layer_specs", [spec]):
+                inner = layer.submodules.self_attention.submodules
+                for name in ("linear_q_down_proj", "linear_kv_down_proj"):
+                    if hasattr(inner, name):
+                        setattr(inner, name, multi_latent_attention.TELinear)
+            mtp = (
+                get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, **where)
+                if args.mtp_num_layers
+                else None
+            )
+            with torch.device("meta"):
+                model = GPTModel(
+                    config=config,
+                    transformer_layer_spec=spec,
+                    vocab_size=args.padded_vocab_size,
+                    max_sequence_length=args.max_position_embeddings,
+                    pre_process=first,
+                    post_process=last,
+                    share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+                    position_embedding_type=args.position_embedding_type,
+                    rotary_percent=args.rotary_percent,
+                    rotary_base=args.rotary_base,
+                    mtp_block_spec=mtp,
+                    **where,
+                )
+            total += sum(parameter.numel() for parameter in model.parameters())
+            # The router's bias that a rule updates is a buffer, which the cost model counts with the router.
+            total += sum(one.numel() for name, one in model.named_buffers() if name.endswith("expert_bias"))
+        return total
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+def main() -> None:
+    clients, files = Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
+    judge = accepts(clients)
+    noise = io.StringIO()
+    with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+        arguments = judge.load_megatron(clients / "megatron_lm_pinned")
+        import torch
+
+        torch.cuda.current_device = lambda: torch.device("meta")
+        without_kernels()
+    for file in files:
+        found: dict[str, Any] = {"file": file.name, "params": [], "why": ""}
+        try:
+            with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+                args = parsed(judge, arguments, file)
+                each = args.world_size // args.pipeline_model_parallel_size
+                for stage in range(args.pipeline_model_parallel_size):
+                    found["params"].append(parameters(args, arguments, stage * each))
+        except BaseException as error:
+            found["why"] = f"{type(error).__name__}: {str(error)[:300]} {judge._says(error)[-60:]}"
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
