@@ -18,6 +18,7 @@ Now = Annotated[Path | None, typer.Option("--now", metavar="FILE", help="What yo
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Further keys; repeatable.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default results/runs/<time>-<model>.")]
 Bench = Annotated[str, typer.Option(metavar="auto|off|trace|cpu|cuda", help="Re-validate the top rows with torch.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run of another question in --out.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print ranking, frontier, parts, stages and rules too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print run.json to standard output, nothing else.")]
 
@@ -36,6 +37,7 @@ def ask(
     sets: Sets = None,
     out: Out = None,
     bench: Bench = "",
+    force: Force = False,
     verbose: Verbose = False,
     json: AsJson = False,
 ) -> None:
@@ -50,11 +52,12 @@ def ask(
     space = make_space(data, name="ask", overrides=sets or ())  # whatever is wrong is said before a file is written
     folder = out or default_folder(space.name)
     run(
-        space=str(_space_file(folder, data)),
+        space=str(_space_file(folder, data, force)),
         sets=sets,
         bench=bench,
         out=folder,
         baseline=now,
+        force=force,
         verbose=verbose,
         json=json,
     )
@@ -79,14 +82,20 @@ def _name(text: str) -> str:
     return text if not path.is_absolute() else path.parent.name if path.name == "config.json" else path.stem
 
 
-def _space_file(folder: Path, data: dict[str, Any]) -> Path:
+def _space_file(folder: Path, data: dict[str, Any], force: bool) -> Path:
     """The space file in the run folder. Raises `InputError` where it cannot be written, or another run is there."""
     from primus_search.base.errors import InputError, Problem
     from primus_search.cli.output.written_files import write
     from primus_search.declare.source import written
 
     path, text = folder / SPACE_FILE, written(data)
-    if (folder / "run.json").exists() and not (path.is_file() and path.read_text(encoding="utf-8") == text):
-        raise InputError([Problem(f"--out {folder}", "holds a run of another question; choose another folder")])
+    if (
+        not force
+        and (folder / "run.json").exists()
+        and not (path.is_file() and path.read_text(encoding="utf-8") == text)
+    ):
+        raise InputError(
+            [Problem(f"--out {folder}", "holds a run of another question; choose another folder, or --force")]
+        )
     write(path, text, "--out")
     return path
