@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.analysis.ablation import Ablation, ablations
+from primus_search.analysis.ablation import Ablation, Neighbour, ablations, steps
 from primus_search.analysis.advice import Advice, advice
 from primus_search.analysis.kept_rows import Kept
-from primus_search.analysis.sensitivity import Neighbour, steps
 from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.evidence import kernel_evidence, sentence

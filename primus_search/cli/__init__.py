@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, printable
 from primus_search.base.guards import interrupts
-from primus_search.cli.output import standard_streams
+from primus_search.cli.output.written_files import discard, prepare
 
 COMMANDS: dict[str, str] = {
     "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
@@ -107,7 +107,7 @@ def main() -> None:
     """Entry point of the `primus-search` command: errors a user can act on end as a message and an exit code."""
     gc.set_threshold(SELDOM)
     atexit.register(gc.freeze)  # the collections at exit would walk a million objects: 8 % of a first ranking
-    standard_streams.prepare()
+    prepare()
     interrupts.install()
     code = _exit_code()
     signal = interrupts.finish()
@@ -132,7 +132,7 @@ def _exit_code() -> int:
         typer.echo(str(error), err=True)
         return error.exit_code
     except BrokenPipeError:
-        standard_streams.discard()  # the reader of the pipe (head, less) is gone
+        discard()  # the reader of the pipe (head, less) is gone
         return 141
     except Exception as error:
         return _unexpected(error)
@@ -146,7 +146,7 @@ def _unexpected(error: Exception) -> int:
         return InputError.exit_code
     if isinstance(error, OSError) and (what := unusable(error)):
         if error.filename is None:
-            standard_streams.discard()
+            discard()
         typer.echo(what, err=True)
         return 1 if error.filename is None else InputError.exit_code
     typer.echo(fault(error), err=True)

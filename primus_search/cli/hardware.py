@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.cli.output.text_tables import print_table
+from primus_search.cli.output.written_files import print_table
 
 if TYPE_CHECKING:
     from primus_search.declare.hardware_files import Hardware

@@ -126,7 +126,7 @@ def _kind(model: "Model", kind: "LayerKind") -> dict[str, Any]:
 
 
 def _print_table(known: dict[str, "Preset"]) -> None:
-    from primus_search.cli.output.text_tables import print_table
+    from primus_search.cli.output.written_files import print_table
 
     rows = []
     for name, preset in known.items():

@@ -11,7 +11,7 @@ from rich.table import Table as RichTable
 
 from primus_search.base.errors import InputError, NothingFits, Problem, ScheduleError
 from primus_search.cli.output.written_files import write
-from primus_search.report.console import Plain
+from primus_search.report.plain_tables import Plain
 
 if TYPE_CHECKING:
     from primus_search.schedule.side_by_side import Compared

@@ -19,7 +19,6 @@ from primus_search.exploration.exhaustive.collect import Budget, Collected, Prog
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
 from primus_search.exploration.findings import FunnelStage
-from primus_search.exploration.method import choose_method
 from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
@@ -137,3 +136,21 @@ def _stages(collected: Collected, setup_s: float) -> tuple[FunnelStage, ...]:
     merged = collected.total
     seconds = {**merged.seconds, "enumerate": merged.seconds.get("enumerate", 0.0) + setup_s}
     return replace(merged, seconds=seconds).stages
+
+
+EXHAUSTIVE_LIMIT = 2_000_000_000
+"""Legal rows a search without a budget still walks through; about half an hour on two cores."""
+
+
+def choose_method(funnel: Funnel) -> tuple[str, str]:
+    """The method of this search and, in words, why."""
+    settings = funnel.space.search
+    legal = sum(enumerator.size for enumerator in funnel.enumerators)
+    limit = settings.budget_candidates or EXHAUSTIVE_LIMIT
+    if settings.method == "exhaustive":
+        return "exhaustive", "asked for"
+    if settings.method != "auto":
+        return settings.method, "asked for"
+    if legal <= limit:
+        return "exhaustive", f"{legal:,} legal candidates fit the budget of {limit:,}"
+    return "tpe", f"{legal:,} legal candidates exceed the budget of {limit:,}; TPE handles words, switches and limits"

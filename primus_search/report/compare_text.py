@@ -10,8 +10,7 @@ from primus_search.analysis.labels import ROUNDING
 from primus_search.analysis.run_comparison import Comparison
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
-from primus_search.report.console import Plain
-from primus_search.report.plain_tables import table
+from primus_search.report.plain_tables import Plain, table
 from primus_search.values.candidates import spoken
 
 MOST_INPUTS = 40

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from primus_search.analysis.ablation import Neighbour as Move
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.labels import ROUNDING, counted, fits, rests, short
-from primus_search.analysis.sensitivity import Neighbour as Move
 from primus_search.analysis.what_if import WhatIf
 from primus_search.analysis.why_not import WhyNot
 from primus_search.base.units import GB, MB
@@ -19,9 +19,8 @@ from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Figures, Trial, said, word
-from primus_search.report.console import Plain
 from primus_search.report.gantt import terminal
-from primus_search.report.plain_tables import table
+from primus_search.report.plain_tables import Plain, table
 from primus_search.space import AxisValue
 from primus_search.values.candidates import spoken
 

@@ -12,8 +12,7 @@ from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult, cluster_columns, is_on_cluster_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.console import Plain
-from primus_search.report.plain_tables import print_rows, room_of, shortened, widths_of
+from primus_search.report.plain_tables import Plain, print_rows, room_of, shortened, widths_of
 
 MOST_POINTS = 12
 LEAST_WIDTH, PLOT_HEIGHT = 40, 18

@@ -1,19 +1,32 @@
 """Tables of the terminal: figures to the right, words to the left, nothing cut off in 80 columns."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from typing import Literal, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
+from rich.console import Console
 from rich.table import Table as RichTable
-
-from primus_search.report.console import Plain
 
 CONFIGURATION_WIDTH = 20
 """Least width of the configuration, which may wrap where a window is narrow."""
 WORDS = ("configuration", "layout", "what differs", "stage", "cluster", "T/M")
 MORE = "+"
 """Before the number of words that a line has no room for."""
+
+
+class Plain(Console):
+    """Shows text as it is: no markup (names and constraints may hold brackets), no emoji, no highlighting.
+
+    A reader that goes away (`| head`) is a BrokenPipeError, as with any other output, not the end of the process: a
+    search still has its folder to write.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(file=stream, markup=False, emoji=False, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def table(

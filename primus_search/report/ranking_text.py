@@ -6,8 +6,7 @@ from typing import Any
 from primus_search.analysis.labels import between, chance, evidence_of, factored
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
-from primus_search.report.console import Plain
-from primus_search.report.plain_tables import CONFIGURATION_WIDTH, print_rows, room_of, shortened, widths_of
+from primus_search.report.plain_tables import CONFIGURATION_WIDTH, Plain, print_rows, room_of, shortened, widths_of
 from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 Row = Mapping[str, Any]

@@ -15,10 +15,9 @@ from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
-from primus_search.report.console import Plain
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
-from primus_search.report.plain_tables import table
+from primus_search.report.plain_tables import Plain, table
 from primus_search.report.ranking_text import TIED, print_ranked
 
 SHOWN_SHARE = 0.015

@@ -13,9 +13,8 @@ import time
 from dataclasses import dataclass
 
 from primus_search.declare import load_space
-from primus_search.exploration.exhaustive.collect import Budget, Tick
+from primus_search.exploration.exhaustive.collect import Budget, Tick, leaders
 from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
-from primus_search.exploration.exhaustive.leaders import leaders
 from primus_search.exploration.exhaustive.shortlist import Shortlist
 from primus_search.exploration.findings import Findings
 from primus_search.exploration.sampled.sampler_check import hypervolume_share, regret

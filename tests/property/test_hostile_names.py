@@ -32,10 +32,10 @@ from primus_search.nightly.check import Check
 from primus_search.nightly.night_run import Night
 from primus_search.nightly.summary import junit, markdown
 from primus_search.nightly.sweep import NightlySweep, Tolerances
-from primus_search.report.console import Plain
 from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
 from primus_search.report.notebook.runs import Run
+from primus_search.report.plain_tables import Plain
 from primus_search.runs.learn.log_lines import plain
 from tests.export.test_launch_files import shipped_space
 from tests.support.launched import jobs

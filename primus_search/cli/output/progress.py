@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from primus_search.base.units import GB
-from primus_search.exploration.exhaustive.collect import Progress, Tick, silent
-from primus_search.exploration.exhaustive.leaders import Leader
+from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 
 if TYPE_CHECKING:
     from rich.table import Table

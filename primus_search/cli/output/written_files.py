@@ -1,6 +1,10 @@
-"""Files a user asks for by name: folders on the way are made, what cannot be written is said without a traceback."""
+"""What commands write: standard streams that never fail, catalogue tables, files a user asks for by name."""
 
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
@@ -23,3 +27,51 @@ def write(path: Path, content: str | bytes, flag: str) -> None:
     with writing(f"{flag} {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def prepare() -> None:
+    """Print `?` for characters that the encoding of a stream lacks, and nothing to a stream that is closed."""
+    sys.stdout = _usable(sys.stdout)
+    sys.stderr = _usable(sys.stderr)
+
+
+def _usable(stream: TextIO | None) -> TextIO:
+    if stream is None:  # closed by the caller (`>&-`)
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - stays open until the process ends
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")
+    return stream
+
+
+def discard() -> None:
+    """Point standard output at nothing, so that Python does not complain while closing it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> None:
+    """Print a table; columns in `numbers` are right-aligned. The last column wraps on a terminal, and only there."""
+    if sys.stdout.isatty():
+        _print_fitted(header, rows, numbers)
+        return
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        cells = [
+            cell.rjust(w) if i in numbers else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _print_fitted(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from primus_search.report.plain_tables import Plain
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, title in enumerate(header):
+        is_last = i == len(header) - 1
+        table.add_column(title, justify="right" if i in numbers else "left", overflow="fold", no_wrap=not is_last)
+    for row in rows:
+        table.add_row(*row)
+    Plain().print(table)

@@ -14,11 +14,11 @@ from primus_search.cost.project import Projector
 from primus_search.cost.replicas import REPLICA_TERMS
 from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
-from primus_search.exploration.exhaustive.groups import Groups
 from primus_search.exploration.exhaustive.pair_codes import PairCodes, SetRows
+from primus_search.exploration.exhaustive.shortlist import PRECISIONS, UNGROUPED
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
 from primus_search.values.candidates import Bools, Floats, Ints
-from primus_search.values.knobs import KNOB, Enters, reading
+from primus_search.values.knobs import KNOB, KNOBS, Enters, Kind, reading
 from primus_search.values.model import Model
 
 MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
@@ -141,3 +141,25 @@ class Pipelines:
 
     def _numbers(self, chosen: Bools) -> Ints:
         return np.flatnonzero(np.bincount(self._number[chosen], minlength=len(self._rows)))
+
+
+LAYOUT = frozenset(knob.name for knob in KNOBS if knob.kind is Kind.DEGREE)
+"""Degrees of parallelism: how ranks share the work."""
+PRECISION = "fp8"
+
+
+class Groups:
+    """Number of the group of every candidate of a cluster, see `shortlist.PRECISIONS`.
+
+    Candidates whose pipeline order depends on costs are in no group: finding their order takes longer than a slow
+    layout deserves.
+    """
+
+    def __init__(self, enumerator: Enumerator) -> None:
+        layout, _ = enumerator.outer_numbers(LAYOUT)
+        self._first = np.where(enumerator.is_quick, layout * PRECISIONS, UNGROUPED - PRECISIONS)
+        self._precision = enumerator.blocks[1].values[PRECISION].astype(np.int64)
+
+    def of(self, cells: Ints, inner: Ints) -> Ints:
+        """Group of each pair of an outer cell and an inner combination, below 0 for none."""
+        return self._first[cells] + self._precision[inner]

@@ -2,16 +2,16 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import accumulate
+from typing import Any
 
 from primus_search.base.guards.interrupts import Interrupted, signal_of
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
-from primus_search.exploration.exhaustive.leaders import Leader, leaders
-from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
+from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist, ShortlistRows
 from primus_search.exploration.findings import Findings
 from primus_search.exploration.result import SamplerCheck
 from primus_search.exploration.run_folder.journal import Journal
@@ -44,6 +44,39 @@ class Collected:
         """Counts over all clusters; its rows mix clusters and mean nothing."""
         empty = Findings.none(1)
         return reduce(lambda left, right: left.plus(right), (one.without_rows() for one in self.findings), empty)
+
+
+MOST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """One of the best candidates so far: its knobs, and what is projected of it."""
+
+    knobs: Mapping[str, Any]
+    num_gpus: int
+    tokens_per_s_per_gpu: float
+    memory_bytes: float
+
+
+def leaders(funnel: Funnel, tops: Sequence[ShortlistRows]) -> list[Leader]:
+    """The fastest by tokens per second and GPU, from the top list of every cluster."""
+    found = [leader for cluster, top in enumerate(tops) for leader in _of(funnel, cluster, top.take(slice(MOST)))]
+    return sorted(found, key=lambda leader: -leader.tokens_per_s_per_gpu)[:MOST]
+
+
+def _of(funnel: Funnel, cluster: int, top: ShortlistRows) -> list[Leader]:
+    world = funnel.space.clusters[cluster].cluster.world
+    candidates = funnel.enumerators[cluster].rows(top.indices)
+    return [
+        Leader(
+            knobs=candidates.row(rank),
+            num_gpus=world,
+            tokens_per_s_per_gpu=funnel.space.workload.tokens_per_step / float(top.step_s[rank]) / world,
+            memory_bytes=float(top.memory_bytes[rank]),
+        )
+        for rank in range(len(top))
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,22 +22,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from primus_search.base.guards.interrupts import Interrupted, check, signal_of
 from primus_search.base.units import GB
-from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, silent
+from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, leaders, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
-from primus_search.exploration.exhaustive.leaders import leaders
 from primus_search.exploration.exhaustive.shortlist import rival_s
 from primus_search.exploration.sampled.proposals import Moves, Proposals
 from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
 from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
-from primus_search.exploration.sampled.seeds import seeds
 from primus_search.exploration.sampled.study import Studies, Told
+from primus_search.space import Space
 from primus_search.space.nearest import Nearest
 from primus_search.values.candidates import Floats, Ints
+from primus_search.values.knobs import KNOB, KNOBS
 
 BATCH = 32
 DEFAULT_EVALUATIONS = 2000
@@ -301,3 +302,22 @@ def _most_promising(screen: ScreenedCluster, screened: Screened, off: Floats, mo
     gains = np.argsort(foretold_s / rival_s(screen.elite.frontier, screened.memory_bytes), kind="stable")
     both = np.stack([fast, gains], axis=1).reshape(-1)
     return np.sort(both[np.sort(np.unique(both, return_index=True)[1])][:most])
+
+
+TRIED = tuple(knob.name for knob in sorted(KNOBS, key=lambda knob: knob.tried) if knob.tried)
+
+
+def seeds(space: Space) -> Iterator[dict[str, int]]:
+    """Wanted positions on the axes, best guess first."""
+    base = {axis.name: _position(axis.values, KNOB[axis.name].guess) for axis in space.axes}
+    base["ep"] = len(space.axis("ep").values) - 1
+    for pp in range(len(space.axis("pp").values)):
+        yield base | {"pp": pp}
+        for name in TRIED:
+            for position in range(len(space.axis(name).values)):
+                if position != base[name]:
+                    yield base | {"pp": pp, name: position}
+
+
+def _position(values: tuple[Any, ...], wanted: Any) -> int:
+    return values.index(wanted) if wanted in values else 0

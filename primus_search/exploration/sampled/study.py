@@ -4,7 +4,7 @@ Asking a journal directly would write to disk for each parameter of each trial.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from primus_search.values.knobs import WORDED
@@ -154,3 +154,22 @@ def _experiments_accepted() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         yield
+
+
+def keep_trials(
+    path: Path, values: Mapping[str, Sequence[str]], trials: Sequence[tuple[Mapping[str, str], float | None, str]]
+) -> None:
+    """Write the journal of all trials, whole. values: of every axis; trials: candidate, tokens/s/GPU, verdict."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    partial = path.with_name(f".{path.name}.partial")
+    for left in (partial, partial.with_name(f"{partial.name}.lock")):  # of a killed run; the folder is ours
+        left.unlink(missing_ok=True)
+    storage = JournalStorage(JournalFileBackend(str(partial), lock_obj=JournalFileOpenLock(str(partial))))
+    study = optuna.create_study(study_name=STUDY_NAME, storage=storage, direction="maximize")
+    axes = {name: CategoricalDistribution(list(choices)) for name, choices in values.items()}
+    for params, rate, verdict in trials:
+        state = TrialState.COMPLETE if rate is not None else TrialState.FAIL
+        chosen = {name: params[name] for name in axes}
+        said = {"verdict": verdict}
+        study.add_trial(create_trial(state=state, value=rate, params=chosen, distributions=dict(axes), user_attrs=said))
+    partial.replace(path)

@@ -214,7 +214,7 @@ def _candidate(rows: TrialRows, row: Candidates) -> dict[str, Any]:
 
 def _keep(rows: TrialRows, folder: Path, outcomes: Sequence[Outcome]) -> None:
     """Every outcome in the study."""
-    from primus_search.exploration.sampled.trial_study import keep_trials
+    from primus_search.exploration.sampled.study import keep_trials
 
     words = [{name: str(value) for name, value in rows.table.row(i).items()} for i in range(len(rows.table))]
     values = {name: sorted({one[name] for one in words}) for name in words[0]}
