@@ -27,9 +27,8 @@ from primus_search.schedule.optimise.portfolio import (
     weights_placed,
 )
 from primus_search.schedule.optimise.split_backward import delay_limits
-from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of
+from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of, unroll
 from primus_search.schedule.registry import Request
-from primus_search.schedule.simulation.unroll import unroll
 from primus_search.schedule.table import Table
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
