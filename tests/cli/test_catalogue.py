@@ -128,15 +128,15 @@ def test_the_schema_only_changes_on_purpose() -> None:
     """Keys and axes of the published schema; a new one is added here and to CHANGELOG.md."""
     schema = json_schema()
     assert list(schema["properties"]) == [
-        "name", "model", "vocab_size", "ignore", "hardware", "nodes", "gpus_per_node", "stack", "framework", "workload",
-        "space", "constraints", "search", "benchmark",
+        "name", "model", "vocab_size", "ignore", "hardware", "nodes", "gpus_per_node", "stack", "site", "framework",
+        "workload", "space", "constraints", "search", "benchmark",
     ]  # fmt: skip
     assert list(schema["properties"]["space"]["properties"]) == [
         "tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch_size", "schedule", "deepep", "sync_free_stage", "fp8",
         "recompute", "recompute_num_layers", "recompute_method", "sharding", "shard_group", "loss_fusion",
         "overlap_grad_reduce", "grouped_gemm", "sequence_parallel", "pipeline_layout", "offload_layers",
         "offload_modules", "microbatch_group", "exchange_overlap", "cuda_graph", "tp_overlap", "cp_comm",
-        "state_format", "fp8_attention", "dispatch_backend",
+        "state_format", "optimizer_offload", "fp8_attention", "dispatch_backend",
     ]  # fmt: skip
     assert schema["required"] == ["model", "hardware", "workload"]
 
