@@ -48,7 +48,10 @@ COMMANDS: dict[str, str] = {
     "doctor": "Versions, devices, caches and folders of this installation.",
 }
 
-FILES = {"schema": "reference", "words": "reference"}
+FILES = {
+    "schema": "reference", "words": "reference", "doctor": "reference",
+    "pareto": "finished_runs", "compare": "finished_runs",
+}  # fmt: skip
 """Commands whose file has another name."""
 
 EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}

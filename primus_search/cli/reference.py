@@ -1,9 +1,11 @@
-"""`primus-search schema` and `primus-search words`: what space files may hold, and what a word of the tables means."""
+"""`primus-search schema`, `words` and `doctor`: space files, words of the tables, this installation."""
 
 import json
 from typing import Annotated
 
 import typer
+
+from primus_search.cli.output.opened_runs import AsJson
 
 Word = Annotated[str, typer.Argument(metavar="[WORD]", help="A word as a table prints it: sf3.")]
 
@@ -38,3 +40,20 @@ def words(word: Word = "") -> None:
     for name, text in [*every_token(), *TERMS.items()]:
         typer.echo(textwrap.fill(f"{name:<22} {text}", 80, subsequent_indent=" " * 23))
     typer.echo("Short names of axes: " + ", ".join(nicknames()))
+
+
+def doctor(json: AsJson = False) -> None:
+    """Versions, devices, caches and folders of this installation."""
+    from json import dumps
+
+    from primus_search.report.installation import examine
+
+    findings = examine()
+    if json:
+        typer.echo(dumps([{"name": f.name, "value": f.value, "is_well": f.is_well} for f in findings], indent=2))
+    else:
+        width = max(len(f.name) for f in findings)
+        for f in findings:
+            typer.echo(f"{'ok ' if f.is_well else 'BAD'} {f.name:<{width}}  {f.value}")
+    if not all(f.is_well for f in findings):
+        raise typer.Exit(1)

@@ -1,14 +1,32 @@
-"""`primus-search compare`: two runs side by side, what changed and why."""
+"""`primus-search pareto` and `primus-search compare`: the frontier of a run, and two runs side by side."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_search.cli.output.opened_runs import ROWS, AsJson, opened, run_and_rows
+from primus_search.cli.output.opened_runs import ROWS, AsJson, Run, opened, run_and_rows
 
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
+
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")]
+
+
+def pareto(run: Run = None, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
+    """The frontier of memory per GPU against tokens per second per GPU of a run."""
+    from json import dumps
+
+    from primus_search.report.frontier_text import print_saved_frontier
+
+    saved = opened(run)
+    if as_csv:
+        typer.echo((saved.path / "pareto.csv").read_text(encoding="utf-8"), nl=False)
+    elif as_json:
+        typer.echo(dumps(list(saved.frontier), indent=2))
+    else:
+        print_saved_frontier(saved)
+
 
 TWO = 2
 
