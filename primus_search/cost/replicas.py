@@ -4,16 +4,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from primus_search.cost.laws.collectives import Group, all_reduce_s
+from primus_search.base.units import BF16_BYTES
+from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s
 from primus_search.cost.measured import MeasuredLayers
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
-from primus_search.cost.parts.optimizer import host_update_s, optimizer_s
+from primus_search.cost.parts.layer import layer_operations
+from primus_search.cost.parts.operations import GroupedLinear, LinearOp
+from primus_search.cost.parts.optimizer import host_update_s, newton_schulz_s, optimizer_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
 from primus_search.schedule import ranks_of
-from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.values.candidates import Candidates, Floats, Ints, Optimizer, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import StageLayers, dealt_layers
 from primus_search.values.model import Model
@@ -31,18 +34,60 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     d = job.degrees(c)
     replicas = d.dp * c.cp
     group = c.shard_ranks(replicas)
-    is_sharded = c.sharding != Sharding.NONE
+    is_sharded = (c.sharding != Sharding.NONE) | (c.optimizer == Optimizer.DIST_MUON)
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
     hosted = c.optimizer_offload / 100.0
-    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format)
+    moments = np.where(c.optimizer == Optimizer.ADAM, 2.0, 1.0)
+    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format, moments)
     if measured is not None and measured.optimizer_s_per_param > 0:
         update_s = owned * measured.optimizer_s_per_param
     if hosted.any():
         update_s = update_s + host_update_s(cluster.network, owned * hosted)
+    if np.any(c.optimizer >= Optimizer.MUON):
+        update_s = update_s + muon_s(job, c, dense, expert)
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
     return np.stack([*traffic_s, update_s], axis=1)
+
+
+def muon_s(job: Job, c: Candidates, dense: Floats, expert: Floats) -> Floats:
+    """Seconds per step that Muon takes beyond reading and writing state: matrices made orthogonal, weights gathered.
+
+    Each rank orthogonalises its matrices whole (`muon_tp_mode: duplicated`), all of them or, dealt to the replicas, its
+    share, at least the largest. Replicas then gather the updated weights with nothing to hide behind.
+    Source: Megatron-Core optimizer/emerging_optimizers.py and layer_wise_optimizer.py.
+    """
+    d, network = job.degrees(c), job.network
+    replicas, is_dealt = d.dp * c.cp, (c.optimizer == Optimizer.DIST_MUON) | (c.sharding != Sharding.NONE)
+    whole = Candidates.table(ep=c.ep)
+    work_s, least_s = np.zeros((2, len(job.model.kinds), len(c))), np.zeros(len(c))
+    for k, kind in enumerate(job.model.kinds):
+        for o in layer_operations(job, kind, whole):
+            if not isinstance(o, LinearOp | GroupedLinear):
+                continue
+            one_s = newton_schulz_s(job.accelerator, o.n, o.k)
+            experts = np.asarray(o.groups) if isinstance(o, GroupedLinear) else np.ones(1)
+            work_s[int(isinstance(o, GroupedLinear)), k] += one_s * experts
+            least_s = np.maximum(least_s, one_s)
+    owners = np.where(is_dealt, [replicas, d.edp], 1.0)
+    shared_s = in_order(_on_busiest(job.model, c, of_kind) / many for of_kind, many in zip(work_s, owners, strict=True))
+    gathered = [(dense, replicas, c.tp), (expert, d.edp, c.etp * c.ep)]
+    gather_s = in_order(all_gather_s(network, BF16_BYTES * n, Group(ranks, stride)) for n, ranks, stride in gathered)
+    gather_s = gather_s / job.stack.efficiencies.network_efficiency * (c.optimizer == Optimizer.DIST_MUON)
+    return np.where(c.optimizer >= Optimizer.MUON, np.maximum(shared_s, least_s) + gather_s, 0.0)
+
+
+def _on_busiest(model: Model, c: Candidates, of_kind: Floats) -> Floats:
+    """Of something that layers of each kind have, (kinds, rows), the most that any pipeline rank holds."""
+    out = np.zeros(len(c))
+    for members in _groups(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
+        i = int(members[0])
+        counts, ranks = dealt_of(model, c, i).counts, ranks_of(c.placement(i))
+        held = np.zeros((int(c.pp[i]), len(model.kinds)))
+        np.add.at(held, ranks[: len(counts)], counts)
+        out[members] = in_order(held[:, [k]] * of_kind[k, members] for k in range(len(of_kind))).max(axis=0)
+    return out
 
 
 def tied_gradient_s(job: Job, c: Candidates) -> Floats:

@@ -21,6 +21,7 @@ from primus_search.values.knobs import DispatchBackend as DispatchBackend
 from primus_search.values.knobs import Fp8 as Fp8
 from primus_search.values.knobs import GroupedGemm as GroupedGemm
 from primus_search.values.knobs import Offload as Offload
+from primus_search.values.knobs import Optimizer as Optimizer
 from primus_search.values.knobs import Recompute as Recompute
 from primus_search.values.knobs import RecomputeMethod as RecomputeMethod
 from primus_search.values.knobs import Sharding as Sharding
@@ -119,6 +120,7 @@ class Candidates:
     tp_overlap: Bools
     cp_comm: Ints
     state_format: Ints
+    optimizer: Ints
     optimizer_offload: Ints
     fp8_attention: Bools
     dispatch_backend: Ints

@@ -24,6 +24,7 @@ NEWER = {
     "dispatch_backend": "stack",
     "microbatch_group": "0",
     "offload_modules": "none",
+    "optimizer": "adam",
     "optimizer_offload": "0",
 }
 NEWER_KNOBS = tuple(word for name, value in NEWER.items() for word in ("--set", f"{name}={value}"))

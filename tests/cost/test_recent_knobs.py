@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.cost.parts.optimizer import host_update_s
+from primus_search.cost.parts.optimizer import host_update_s, newton_schulz_s
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
 from primus_search.runs.published import validated
-from primus_search.values.candidates import Candidates
+from primus_search.values.candidates import Candidates, Optimizer
 from primus_search.values.job import Job
 from primus_search.values.workload import Workload
 
@@ -44,3 +44,33 @@ def test_half_of_an_optimizer_on_the_host_takes_what_nemo_rl_measured() -> None:
     """Source: NVIDIA-NeMo/RL#3628: Qwen3-0.6B on one H100, 0.752 s, 1.187 s with half on the host, 1.678 s with all."""
     more_s = host_update_s(load_cluster("h100", 1).network, 0.596e9 * np.array([0.5, 1.0]))
     assert more_s == pytest.approx([1.187 - 0.752, 1.678 - 0.752], rel=0.1)
+
+
+def test_muon_keeps_one_moment_of_matrices_and_deals_them_whole() -> None:
+    """Closed form: masters of 4 bytes, one momentum of 4 for matrices, two for ends and norms; all over 32 replicas."""
+    model, cluster = load_model("llama3.1_8b"), load_cluster("h100", 4)
+    c = Candidates.table(optimizer=[int(Optimizer.ADAM), int(Optimizer.DIST_MUON)], sharding=[1, 0])
+    memory = Projector(Job(model, cluster, Workload(seq_length=4096, global_batch_size=64))).memory(c)
+    ends = 2.0 * model.vocab_size * model.hidden + model.hidden
+    assert memory.optimizer[0] == pytest.approx(12.0 * model.total_params / 32, rel=1e-6)
+    assert memory.optimizer[1] == pytest.approx((8.0 * model.total_params + 4.0 * ends) / 32, rel=1e-6)
+
+
+def test_orthogonalising_large_matrices_runs_at_the_rate_of_their_products() -> None:
+    """Five steps of 4 m^2 n + 2 m^3 FLOPs, m the shorter side, whichever that is (Megatron-LM#6683 balances by n m^2)."""
+    acc = load_cluster("h100", 1).accelerator
+    flops = 5 * (4 * 8192.0**2 * 28672 + 2 * 8192.0**3)
+    seconds = newton_schulz_s(acc, 8192, 28672)
+    assert seconds == newton_schulz_s(acc, 28672, 8192)
+    assert 0.6 < flops / seconds / acc.bf16_peak_flops_per_s < 0.9
+    assert newton_schulz_s(acc, 768, 2048) * 36 > newton_schulz_s(acc, 4608, 2048)  # small matrices, lower rate
+
+
+def test_more_replicas_own_fewer_matrices_each_and_gather_more() -> None:
+    job = Job(load_model("llama3.1_8b"), load_cluster("h100", 16), Workload(seq_length=4096, global_batch_size=128))
+    c = Candidates.table(
+        optimizer=[int(Optimizer.MUON), int(Optimizer.DIST_MUON)], sharding=0, overlap_grad_reduce=False
+    )
+    alone, dealt = Projector(job).step(c).optimizer
+    adam = Projector(job).step(Candidates.table(sharding=0, overlap_grad_reduce=False)).optimizer[0]
+    assert alone - adam > 5 * dealt

@@ -38,6 +38,7 @@ NUMBERS: dict[str, list[Any]] = {
     "tp": [1, 2, 4], "pp": [1, 2, 4], "vpp": [1, 2, 4], "ep": [1, 2, 4, 8], "etp": [1, 2], "cp": [1, 2, 4],
     "micro_batch_size": [1, 2, 4], "recompute_num_layers": [0, 1, 2], "offload_layers": [0, 1, 2],
     "shard_group": [2, 4], "microbatch_group": [0, 4, 8], "sync_free_stage": [0, 1, 2, 3],
+    "optimizer_offload": [0, 50, 100],
     "schedule": ["1f1b", "interleaved", "zb-h1", "zbv", "v-half", "v-min", "dualpipev", "gpipe"],
     "pipeline_layout": ["even", "balanced"],
     "recompute": ["none", "selective", "mlp", "op_sac", {"full": ["all", 1], "method": ["uniform", "block"]}],

@@ -47,7 +47,13 @@ def candidates(model: str, hardware: str = "h100", rows: int = ROWS) -> tuple[En
     space = make_space(data | {"workload": {"seq_length": 4096, "global_batch_size": 256}})
     enumerator = Enumerator(space)
     numbers = np.random.default_rng(0).choice(enumerator.size, rows, replace=False)
-    return enumerator, enumerator.rows(np.sort(numbers))
+    c, rng = enumerator.rows(np.sort(numbers)), np.random.default_rng(1)
+    # Axes that every other one may be combined with, drawn beside the space so that it stays small.
+    drawn = {
+        "optimizer": rng.integers(0, len(KNOB["optimizer"].members), rows),
+        "optimizer_offload": 50 * (numbers % 2),
+    }
+    return enumerator, c.with_columns(drawn)
 
 
 def changed(c: Candidates, name: str, enumerator: Enumerator) -> Candidates:

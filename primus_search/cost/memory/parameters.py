@@ -15,7 +15,7 @@ import numpy as np
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.cost.state_formats import state_bytes
-from primus_search.values.candidates import Bools, Floats, Sharding
+from primus_search.values.candidates import Bools, Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model, NoFeedForward
 
@@ -121,7 +121,9 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     the host holds its moments there; masters stay (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     """
     master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
-    optimizer = master + 2.0 * moment * s.kept_moments
+    has_one = (s.optimizer == Optimizer.SGD) | (is_linear & (s.optimizer >= Optimizer.MUON))
+    optimizer = master + np.where(has_one, 1.0, 2.0) * moment * s.kept_moments
+    is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
     is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
@@ -130,7 +132,7 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
         gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
-        optimizer=count * optimizer / np.where(s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER, shards, 1.0),
+        optimizer=count * optimizer / np.where(is_dealt, shards, 1.0),
         count=count,
     )
 

@@ -156,6 +156,11 @@ class Share:
         return self._c.state_format
 
     @cached_property
+    def optimizer(self) -> Ints:
+        """`Optimizer` codes."""
+        return self._c.optimizer
+
+    @cached_property
     def kept_moments(self) -> Floats:
         """Share of the optimizer's moments that the device holds."""
         return 1.0 - self._c.optimizer_offload / 100.0

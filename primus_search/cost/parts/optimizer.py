@@ -1,7 +1,9 @@
 """Seconds of the optimizer step: reading gradients, master weights and moments, and writing them back."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from primus_search.cost.laws.gemm import gemm_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Floats, Ints
@@ -14,7 +16,7 @@ UNFUSED_PASSES = 2.5
 WEIGHT_BYTES = 2.0
 
 
-def bytes_per_param(stack: Stack, formats: Ints) -> Floats:
+def bytes_per_param(stack: Stack, formats: Ints, moments: Floats | float = 2.0) -> Floats:
     """HBM bytes per updated parameter: gradient twice (norm, then update), master and moments in and out, new weight.
 
     Adam (arXiv:1412.6980) in mixed precision (arXiv:1710.03740): 4 + 4 + 2*4 + 2*2*4 + 2 = 34 with FP32 everywhere.
@@ -22,15 +24,33 @@ def bytes_per_param(stack: Stack, formats: Ints) -> Floats:
     master, moment, gradient = (
         state_bytes(stack, name, formats) for name in ("master_weight_bytes", "moment_bytes", "gradient_bytes")
     )
-    state = 2.0 * master + 4.0 * moment
+    state = 2.0 * master + 2.0 * moments * moment
     total = 2.0 * gradient + state + WEIGHT_BYTES
     return total if stack.kernels.has_fused_optimizer else total * UNFUSED_PASSES
 
 
-def optimizer_s(acc: Accelerator, stack: Stack, params_per_rank: Floats, formats: Ints) -> Floats:
+def optimizer_s(
+    acc: Accelerator, stack: Stack, params_per_rank: Floats, formats: Ints, moments: Floats | float = 2.0
+) -> Floats:
     """Seconds to update `params_per_rank` parameters, whose state this rank owns; `formats`: `StateFormat` codes."""
     rate = bandwidth_bytes_per_s(acc, Stream.OPTIMIZER) * stack.efficiencies.memory_efficiency
-    return np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats) / rate
+    return np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats, moments) / rate
+
+
+ORTHOGONAL_STEPS = 5
+"""Newton-Schulz iterations of Muon: `muon_num_ns_steps` of Megatron-LM, `ns_steps` of torch.optim.Muon."""
+
+
+def newton_schulz_s(acc: Accelerator, rows: ArrayLike, columns: ArrayLike) -> Floats:
+    """Seconds to orthogonalise one matrix, whole, on one device.
+
+    Formula: 5 steps of A = X X^T, A A and B X with X of m x n, m <= n: 5 (4 m^2 n + 2 m^3) FLOPs in BF16
+    Source: Jordan et al. 2024 (kellerjordan.github.io/posts/muon); NVIDIA-NeMo/Emerging-Optimizers newton_schulz.
+    Valid: not yet compared with a measured kernel; symmetric products (SYRK, 1.03 to 1.08 on MI250) are not counted.
+    """
+    m, n = np.minimum(rows, columns), np.maximum(rows, columns)
+    step = gemm_s(acc, m, m, n) + gemm_s(acc, m, m, m) + gemm_s(acc, m, n, m)
+    return ORTHOGONAL_STEPS * step
 
 
 HOST_UPDATE_BYTES, HOST_COPY_BYTES = 28.0, 8.0

@@ -17,6 +17,7 @@ from primus_search.values.knobs.values import DispatchBackend as DispatchBackend
 from primus_search.values.knobs.values import Fp8 as Fp8
 from primus_search.values.knobs.values import GroupedGemm as GroupedGemm
 from primus_search.values.knobs.values import Offload as Offload
+from primus_search.values.knobs.values import Optimizer as Optimizer
 from primus_search.values.knobs.values import Recompute as Recompute
 from primus_search.values.knobs.values import RecomputeMethod as RecomputeMethod
 from primus_search.values.knobs.values import Sharding as Sharding

@@ -126,6 +126,19 @@ class DispatchBackend(IntEnum):
     HYBRIDEP = 2
 
 
+class Optimizer(IntEnum):
+    """What updates the weights.
+
+    SGD        one momentum                   MUON       one momentum per matrix, orthogonalised; ends and norms by Adam
+    DIST_MUON  Muon whose matrices are owned whole by one replica each (Megatron's layer-wise distributed optimizer)
+    """
+
+    ADAM = 0
+    SGD = 1
+    MUON = 2
+    DIST_MUON = 3
+
+
 class StateFormat(IntEnum):
     """Number formats of gradients, weights and optimizer state; STACK those of the software.
 
