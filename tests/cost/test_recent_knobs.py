@@ -57,7 +57,7 @@ def test_muon_keeps_one_moment_of_matrices_and_deals_them_whole() -> None:
 
 
 def test_orthogonalising_large_matrices_runs_at_the_rate_of_their_products() -> None:
-    """Five steps of 4 m^2 n + 2 m^3 FLOPs, m the shorter side, whichever that is (Megatron-LM#6683 balances by n m^2)."""
+    """Five steps of 4 m^2 n + 2 m^3 FLOPs, m the shorter side (Megatron-LM#6683 balances ranks by n m^2)."""
     acc = load_cluster("h100", 1).accelerator
     flops = 5 * (4 * 8192.0**2 * 28672 + 2 * 8192.0**3)
     seconds = newton_schulz_s(acc, 8192, 28672)
