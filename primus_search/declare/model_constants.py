@@ -74,6 +74,13 @@ def of_megatron(fields: Fields) -> Constants:
     return _built(values, _megatron_scaling(given), ())
 
 
+CONSTANT_KEYS = frozenset({
+    "norm_epsilon", "layernorm_epsilon", "rotary_base", "rotary_percent", "use_rope_scaling", "rope_scaling_factor",
+    "rotary_scaling_factor", "rope_type", "mscale", "mscale_all_dim", "beta_fast", "beta_slow",
+    "original_max_position_embeddings", "moe_router_score_function", "moe_router_pre_softmax",
+    "moe_router_topk_scaling_factor", "squared_relu", "openai_gelu",
+})  # fmt: skip
+"""Megatron's arguments that `of_megatron` reads."""
 LLAMA3 = {"high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192}
 """What Megatron's --use-rope-scaling takes beside its factor: core/models/common/embeddings/rotary_pos_embedding.py."""
 YARN = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
@@ -106,10 +113,20 @@ def _listed(given: Mapping[str, Any], table: Mapping[str, list[str]]) -> dict[st
     for name, keys in table.items():
         for key in keys:
             value = given.get(key)
+            is_number = hints[name] in (float, float | None)
+            value = _number(value) if is_number else value
             if value is not None and _is_of(value, hints[name]):
-                found[name] = float(value) if hints[name] in (float, float | None) else value
+                found[name] = value
                 break
     return found
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text that is one (`1e-06`, which YAML 1.1 takes for a text)."""
+    try:
+        return None if isinstance(value, bool) or value is None else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _is_of(value: Any, hint: Any) -> bool:

@@ -33,6 +33,7 @@ from primus_search.declare.megatron_yaml import (
     from_document,
     look_up,
 )
+from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
 from primus_search.declare.source import Document, Keys, plain, read, shown
@@ -254,7 +255,8 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
     if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
         return None, (Problem(shown(path), "names no model: num_layers is missing"),)
     # What makes layers of another kind is read or refused, never left out.
-    sizes = {key: _typed(value) for key, value in found.items() if key in model_keys()}
+    known = model_keys() | CONSTANT_KEYS
+    sizes = {key: _typed(value) for key, value in found.items() if key in known}
     if sizes.get("encoder_num_layers") == sizes.get("num_layers"):  # so decoders are printed, too
         sizes.pop("encoder_num_layers", None)
     sizes.pop("gated_linear_unit", None)
