@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.export import megatron, nemo, primus, shell, torchtitan
-from primus_search.export.job import LaunchJob
+from primus_search.export.job import Inexpressible, LaunchJob
+from primus_search.space import ClusterChoice, Space
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 _HOMES = {"primus": primus, "megatron": megatron, "torchtitan": torchtitan, "nemo": nemo}
 WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, str]]] = {n: home.files for n, home in _HOMES.items()}
@@ -38,3 +41,15 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
     if format_name == SLURM:
         texts[SLURM_FILE] = shell.sbatch(job, STARTED_BY[name])
     return LaunchFiles(texts=texts)
+
+
+def refusal_of(space: Space, choice: ClusterChoice, row: Mapping[str, Any]) -> str:
+    """Why the framework of a cluster cannot start a row; empty where it can, or where none was searched for."""
+    if choice.framework.is_any:
+        return ""
+    candidate = Candidates.from_words({axis: row[axis] for axis in COLUMN_NAMES})
+    try:
+        launch_files(LaunchJob.of(space, choice, candidate))
+    except Inexpressible as error:
+        return str(error)
+    return ""

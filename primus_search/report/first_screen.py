@@ -20,13 +20,13 @@ _WHAT, _WHEN = 31, 27
 """Widths of the two columns of words; the figures take the rest."""
 
 
-def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None) -> list[str]:
-    """The lines; `folder`: of the run, for the command that opens the page."""
+def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None, refusal: str = "") -> list[str]:
+    """The lines; `folder`: of the run, for the command that opens the page; `refusal`: why no files can be written."""
     lines = [*_filled(f"{answer.job} | {answer.size}", ""), ""]
     lines += _filled(answer.what, "RUN")
     lines += _filled(_figures(answer), "", INDENT)
     own = _own(baseline, answer) if baseline is not None else []
-    ends = _commands(answer, folder)
+    ends = _commands(answer, folder, refusal)
     notes = [_filled(text, "NOTE" if not i else "", INDENT) for i, text in enumerate(answer.notes)]
     trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
     remarks = [_filled(text, "", INDENT) for text in answer.remarks]
@@ -122,11 +122,12 @@ def _place(found: OwnConfiguration) -> str:
     return f"rank {about}{found.rank:,} of {found.of:,}, {gap} ({rate})"
 
 
-def _commands(answer: Answer, folder: str) -> list[str]:
+def _commands(answer: Answer, folder: str, refusal: str) -> list[str]:
     """How many candidates there were, and what to do next; commands take the last run where none is named."""
     page = f"{folder}/report.html" if folder else "report.html in the run folder"
     return [
         *_filled(answer.counts, ""),
-        "Files: primus-search export A   Why: primus-search explain A",
+        *(_filled(f"Files: none: {refusal}", "") if refusal else ()),
+        "Why: primus-search explain A" if refusal else "Files: primus-search export A   Why: primus-search explain A",
         f"Page:  {page}",
     ]

@@ -17,7 +17,7 @@ from primus_search.cost.memory import memories_by_rank
 from primus_search.cost.projection import Memory, Step
 from primus_search.exploration.result import PROJECTED, is_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.export import launch_files
+from primus_search.export import Inexpressible, launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.report.html_columns import PageRows
 from primus_search.schedule import Timeline
@@ -124,7 +124,10 @@ def _rounded(value: float) -> float:
 def _files(run: SavedRun, rank: int) -> dict[str, str]:
     """Texts of the launch files of a rank by name; none where no framework was searched for."""
     job = LaunchJob.of(run.space, run.cluster(rank), run.candidate(rank))
-    return {} if job.framework.is_any else dict(launch_files(job).texts)
+    try:
+        return {} if job.framework.is_any else dict(launch_files(job).texts)
+    except Inexpressible:
+        return {}
 
 
 def _gantt(line: Timeline) -> dict[str, Any]:

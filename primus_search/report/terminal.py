@@ -15,6 +15,7 @@ from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.fit import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
+from primus_search.export.launch_files import refusal_of
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
 from primus_search.report.plain_tables import Plain, table
@@ -58,7 +59,8 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
         console.print(_ladder(result, view.token_budget))
         for line in _goodput(result, view.token_budget):
             console.print(line)
-    for line in first_screen(result.answer or answer_of(result), view.folder, result.baseline):
+    refusal = refusal_of(result.space, result.best.choice, rows[0]) if rows else ""
+    for line in first_screen(result.answer or answer_of(result), view.folder, result.baseline, refusal):
         console.print(line, soft_wrap=True)
 
 

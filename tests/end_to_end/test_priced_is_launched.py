@@ -59,3 +59,18 @@ def test_a_torchtitan_file_read_back_has_the_numbers_of_its_row(hardware: str, v
     }
     for name, ours in pairs.items():
         assert f"{ours:.12g}" == f"{float(row[name]):.12g}", name
+
+
+def test_no_command_is_printed_that_export_refuses(tmp_path: Path) -> None:
+    axes = {"tp": 8, "pp": 1, "cp": 1, "ep": 8, "etp": 1, "vpp": 1, "micro_batch_size": 1, "recompute": "full"}
+    axes |= {"fp8": "none", "cuda_graph": "none", "offload_modules": "none", "deepep": False}
+    space = {"model": "llama4_scout", "hardware": "h100", "nodes": 16, "framework": "megatron", "space": axes,
+             "workload": {"seq_length": 4096, "global_batch_size": 512}}  # fmt: skip
+    file = tmp_path / "own.yaml"
+    file.write_text(json.dumps(space))
+    done = CliRunner().invoke(
+        app, ["run", str(file), "--bench", "off", "--workers", "1", "--out", str(tmp_path / "run")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "Files: none: Megatron-LM has no arguments for parts of llama4_scout" in done.output
+    assert "primus-search export" not in done.output
