@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.units import GB
 from primus_search.declare.plain_forms import short_text
-from primus_search.nightly.accuracy import ERRORS, Accuracy, moved_most
 from primus_search.nightly.baseline import BaselineState
-from primus_search.nightly.figures import ClusterFigures, hypervolume, parts
+from primus_search.nightly.figures import ERRORS, Accuracy, ClusterFigures, hypervolume, moved_most, parts
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.space import Space
 from primus_search.values.candidates import Candidates

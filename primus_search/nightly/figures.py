@@ -1,15 +1,26 @@
-"""The figures a nightly run compares: per cluster of every space, the best candidate, the frontier and the counts."""
+"""The figures a nightly run compares: best candidate, frontier and counts per cluster; errors; speed."""
 
+import math
+import statistics
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from primus_search.analysis.labels import short
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
 from primus_search.exploration import ClusterResult, Options, RankingTable, SearchResult, run_search
-from primus_search.space import Space
-from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.nightly.sweep import SpeedCheck
+from primus_search.runs.published import validated
+from primus_search.runs.validate import summary
+from primus_search.runs.validate.first_choices import first_choices, sweeps
+from primus_search.space import Enumerator, Space
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 KEEP = 64
 """Rows kept of each search; only the best row and the frontier are compared."""
@@ -133,3 +144,112 @@ def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
             value = float(record.__getattribute__(f.name)[0])
             found[f"{kind}.{f.name}"] = float(f"{value:.12g}")
     return found
+
+
+# --- errors against measured runs, as a nightly run compares them, and which runs moved most -----------------------
+
+
+MOST_MOVED = 5
+"""Runs that are named where errors moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """Errors as fractions. `predicted` is tokens/s/GPU per run, for naming what moved.
+
+    first_choice_bias, first_choice_regret   of measured sweeps (`validate.first_choices`); the bias without its sign
+    """
+
+    rows: int
+    skipped: int
+    median_abs_error: float
+    p90_abs_error: float
+    memory_rows: int
+    memory_median_abs_error: float
+    memory_p90_abs_error: float
+    false_oom: float
+    predicted: dict[str, float]
+    first_choice_bias: float = 0.0
+    first_choice_regret: float = 0.0
+
+
+ERRORS = ("median_abs_error", "p90_abs_error", "memory_median_abs_error", "memory_p90_abs_error", "false_oom",
+          "first_choice_bias", "first_choice_regret")  # fmt: skip
+
+
+def accuracy_of(runs: Path) -> Accuracy:
+    """Project every run of a table and score the errors."""
+    outcome = validated(runs)
+    found, chosen = summary(outcome), first_choices(sweeps(outcome.rows))
+    memory = found["memory"]
+    return Accuracy(
+        rows=found["rows"],
+        skipped=found["skipped"],
+        median_abs_error=_shown(found["median_abs_error"]),
+        p90_abs_error=_shown(found["p90_abs_error"]),
+        memory_rows=memory["rows"],
+        memory_median_abs_error=_shown(memory["median_abs_error"]),
+        memory_p90_abs_error=_shown(memory["p90_abs_error"]),
+        false_oom=_shown(memory["false_oom"]),
+        predicted={row["id"]: _shown(row["predicted_tokens_per_s_per_gpu"]) for row in found["per_row"]},
+        first_choice_bias=_shown(abs(chosen.get("bias of the first choice", 0.0))),
+        first_choice_regret=_shown(chosen.get("mean regret", 0.0)),
+    )
+
+
+def moved_most(before: Accuracy, after: Accuracy) -> list[str]:
+    """The runs whose projection moved most, in words, largest first."""
+    moves = {
+        name: after.predicted[name] / rate - 1.0
+        for name, rate in before.predicted.items()
+        if rate and name in after.predicted and not math.isclose(after.predicted[name], rate, rel_tol=1e-6)
+    }
+    ordered = sorted(moves.items(), key=lambda item: (-abs(item[1]), item[0]))[:MOST_MOVED]
+    return [f"{name} {move:+.1%}" for name, move in ordered]
+
+
+def _shown(figure: float) -> float:
+    """Twelve digits; 0 where there is no row to score."""
+    return float(f"{figure:.12g}") if math.isfinite(figure) else 0.0
+
+
+# --- how fast candidates are projected, as a ratio to a fixed NumPy workload timed in the same run -----------------
+
+
+TURNS = 3
+REFERENCE_VALUES = 400_000
+
+
+def speed_ratio(check: SpeedCheck) -> float:
+    """Projections per processor second over passes of the reference workload per processor second; median of turns."""
+    space = check.space
+    enumerator = Enumerator(space, space.clusters[0])
+    size = min(enumerator.size, check.rows)
+    stride = max(enumerator.size // size, 1)
+    candidates = enumerator.rows(np.arange(size, dtype=np.int64) * stride)
+    values = np.random.default_rng(0).random(REFERENCE_VALUES)
+    project, reference = _projection(check, candidates), _reference(values)
+    project()  # the first call compiles and fills caches that every later one finds
+    return statistics.median(len(candidates) * _seconds(reference) / _seconds(project) for _ in range(TURNS))
+
+
+def _projection(check: SpeedCheck, candidates: Candidates) -> Callable[[], object]:
+    space = check.space
+    return lambda: Projector(space.job_on(space.clusters[0])).project(candidates)
+
+
+def _reference(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Callable[[], object]:
+    """Sorting, arithmetic, gathering and summing: what the cost model itself is made of."""
+
+    def once() -> float:
+        order = np.argsort(values)
+        scaled = np.exp(-values) * np.sqrt(values) + np.maximum(values, 0.5)
+        return float(np.cumsum(scaled[order])[-1])
+
+    return once
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return max(time.process_time() - started, 1e-6)

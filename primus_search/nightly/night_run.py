@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.nightly.accuracy import accuracy_of
 from primus_search.nightly.attribute import Cause, attribute, changed_inputs
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason, known_reasons, read_baseline, write_baseline
 from primus_search.nightly.check import Check, compare
-from primus_search.nightly.figures import figures_of
-from primus_search.nightly.inputs import inputs_of
-from primus_search.nightly.speed import speed_ratio
+from primus_search.nightly.figures import accuracy_of, figures_of, speed_ratio
+from primus_search.nightly.inputs import changed, code_hashes, commit, data_hashes, dependency_versions, inputs_of
 from primus_search.nightly.sweep import NightlySweep
-from primus_search.nightly.versions import changed, code_hashes, commit, data_hashes, dependency_versions
 
 Say = Callable[[str], None]
 

@@ -25,7 +25,7 @@ from primus_search.exploration.run_folder.folder import csv_bytes, default_folde
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
-from primus_search.nightly import page as night_page
+from primus_search.nightly import night_folder as night_page
 from primus_search.nightly.attribute import Cause
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason
 from primus_search.nightly.check import Check
