@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.neighbours import (
     Evaluator,
     Figures,
@@ -17,7 +16,7 @@ from primus_search.exploration.neighbours import (
     table_of,
     values_of,
 )
-from primus_search.exploration.result import is_on
+from primus_search.exploration.result import RankingTable, is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
@@ -69,8 +68,15 @@ def what_if(run: SavedRun, evaluator: Evaluator, base: Values, changes: Sequence
         table = table_of([every[i] for i in legal])
         projection = there.projector.project(table)
         shares = there.expected_shares(table, projection)
-        step_s = without_noise(projection.step.total / shares)
-        order = [int(i) for i in np.argsort(step_s, kind="stable") if projection.fits[i]]
+        anew = RankingTable(
+            job=there.projector.job,
+            choice=choice,
+            indices=np.arange(len(legal)),
+            candidates=table,
+            projection=projection,
+            expected_shares=shares,
+        )
+        order = [i for i in anew.order.tolist() if projection.fits[i]]
         ranking = [
             MovedRow(
                 rank=place,

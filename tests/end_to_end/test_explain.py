@@ -15,6 +15,7 @@ from primus_search.analysis.why_not import parse_asked, why_not
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.breakdown import TRAFFIC_PARTS
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import Step
 from primus_search.declare.framework_files import load_framework
 from primus_search.exploration import Options, run_search
@@ -49,6 +50,10 @@ WINNERS: dict[str, dict[str, Any]] = {
                   "sharding": "distributed_optimizer", "loss_fusion": True, "overlap_grad_reduce": True},
     },
 }  # fmt: skip
+
+
+NOISE = TIE / (1.0 - TIE) + 1e-9
+"""What the fastest row may gain over the recommended one, the plainest that one run could not tell from it."""
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +106,9 @@ def test_what_a_knob_gives_re_tuned_is_what_a_search_without_it_finds(experts: S
     off = KNOB[knob].off
     assert off in e.space.axis(knob).values, "the space of this test offers every knob's off"
     axes = tuple(Axis(name=a.name, values=(off,)) if a.name == knob else a for a in e.space.axes)
-    without = run_search(replace(e.space, axes=axes), Options(keep=1, workers=1)).best.best_tokens_per_s_per_gpu
+    without = float(run_search(replace(e.space, axes=axes), Options(workers=1)).ranking.expected_rate.max())
     gain = found[knob].tuned_gain
-    assert gain == pytest.approx(e.figures.tokens_per_s_per_gpu / without - 1.0, rel=1e-9)
+    assert gain == pytest.approx(e.figures.expected_tokens_per_s_per_gpu / without - 1.0, rel=1e-9)
 
 
 def test_a_knob_switched_off_alone_never_beats_tuning_without_it(experts: SavedRun, dense: SavedRun) -> None:
@@ -123,7 +128,7 @@ def test_no_legal_step_inside_the_space_beats_an_exact_winner(experts: SavedRun,
         for step in e.steps:
             values = step.trial.values
             if step.trial.fits and all(values[n] in e.space.axis(n).values for n in step.trial.changes):
-                assert step.behind is not None and step.behind >= -1e-9, step.axis
+                assert step.behind is not None and step.behind >= -NOISE, step.axis
                 inside += 1
         assert inside >= 4
 
@@ -167,7 +172,7 @@ def test_advice_is_true_and_never_beats_the_winner_inside_its_space(experts: Sav
                 changes = remedy.trial.changes
                 inside = changes and all(remedy.trial.values[n] in e.space.axis(n).values for n in changes)
                 if inside and remedy.trial.fits:
-                    assert remedy.gain is not None and remedy.gain <= 1e-9, remedy.what
+                    assert remedy.gain is not None and remedy.gain <= NOISE, remedy.what
 
 
 # --- why not, what if -----------------------------------------------------------------------------------------------
@@ -248,8 +253,12 @@ def test_what_if_ranks_anew_as_a_search_there_would(experts: SavedRun) -> None:
     answer = what_if(e.run, e.evaluator, e.base, ["hardware.link_GBps=5", "hardware.nic_GBps=2"], 5)
     assert answer.after is not None
     assert answer.after.tokens_per_s_per_gpu < answer.before.tokens_per_s_per_gpu
-    speeds = [moved.figures.tokens_per_s_per_gpu for moved in answer.ranking]
-    assert speeds == sorted(speeds, reverse=True) and answer.looked_at == len(experts.ranking)
+    speeds = [moved.figures.expected_tokens_per_s_per_gpu for moved in answer.ranking]
+    assert (
+        speeds[1:] == sorted(speeds[1:], reverse=True)
+        and speeds[0] >= max(speeds) * (1.0 - TIE)
+        and answer.looked_at == len(experts.ranking)
+    )
     assert [moved.was for moved in answer.ranking] != [1, 2, 3, 4, 5]
 
 
