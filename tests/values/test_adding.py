@@ -13,20 +13,28 @@ import pytest
 
 import primus_search
 from primus_search.declare import load_model
+from tests.runs.learn.test_one_reader import logged
 
 PACKAGE = Path(primus_search.__file__).parent
 ROOT = PACKAGE.parent
 
+WORDS = """
+
+class Toy(IntFlag):
+    NONE = 0
+    NORMS = 1
+    HEADS = 2
+"""
 ROW = """\
     Knob(
         name="toy",
-        kind=Kind.SWITCH,
-        summary="Halves the optimizer's time.",
-        enters=Enters.REPLICA,
-        default=False,
-        off=False,
-        auto=(False, True),
-        label="toy",
+        kind=Kind.MODULES,
+        words=Toy,
+        summary="Modules whose gradients are not kept.",
+        enters=Enters.STATE,
+        default=Toy.NONE,
+        auto=(Toy.NONE, Toy.NORMS, Toy.NORMS | Toy.HEADS),
+        label="toy:{toy}",
     ),
 )
 \"\"\"Every knob"""
@@ -34,65 +42,103 @@ RULE = """
 
 @_rule("toy pp", reason="a toy runs without pipeline")
 def toy_without_pipeline(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = ~c["toy"].astype(bool) | (c["pp"] == 1)
+    mask: Bools = (c.ints("toy") == 0) | (c["pp"] == 1)
     return mask
+"""
+COLUMN = """    def recompute(self) -> Ints:
+        return self._c.recompute
+
+    @cached_property
+    def toy(self) -> Ints:
+        return self._c.toy
 """
 FORMULA = """
 
-_without_toy = replica_terms
+_without_toy = layer_state
 
 
-def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> Floats:
-    terms = _without_toy(job, c, measured)
-    terms[:, UPDATE] *= np.where(c.toy, 0.5, 1.0)
-    return terms
+def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
+    from dataclasses import replace
+
+    found = _without_toy(model, stack, kind, s)
+    return replace(found, gradients=found.gradients * (1.0 - 0.25 * (s.toy & 1) - 0.125 * (s.toy & 2)))
+"""
+KEY = """knobs:
+  toy:
+    key: toy_modules
+    source: "a toy"
+    modules: {norms: norms, heads: heads}
+    beside:
+      modules: {uses_toys: true}
+    values:
+      none: {}
 """
 KNOB = {
+    "primus_search/values/knobs/values.py": (None, WORDS),
     "primus_search/values/knobs/rows.py": (')\n"""Every knob', ROW),
-    "primus_search/values/candidates.py": ("    offload_layers: Ints\n", "    offload_layers: Ints\n    toy: Bools\n"),
+    "primus_search/values/candidates.py": ("    offload_layers: Ints\n", "    offload_layers: Ints\n    toy: Ints\n"),
     "primus_search/space/rules.py": (None, RULE),
-    "primus_search/cost/replicas.py": (None, FORMULA),
+    "primus_search/cost/memory/share.py": (
+        "    def recompute(self) -> Ints:\n        return self._c.recompute\n",
+        COLUMN,
+    ),
+    "primus_search/cost/memory/parameters.py": (None, FORMULA),
+    "primus_search/declare/launch/scripts.py": ('    "spec", ', '    "toy_modules", "spec", '),
+    "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),
 }
+IMPORT = ("primus_search/values/knobs/rows.py", "    StateFormat,\n", "    StateFormat,\n    Toy,\n")
+MOST_FILES = 7
+"""Package files of a knob with memory bytes, a launch key and a log line; the framework's key is data."""
 OF_KNOB = """
 import sys
+from pathlib import Path
 import numpy as np
 from primus_search.values.candidates import Candidates
 from primus_search.declare import make_space
+from primus_search.declare.launch.experiments import read_experiment
 from primus_search.base.errors import InputError
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.neighbours import Evaluator, values_of
+from primus_search.export.job import LaunchJob
+from primus_search.export.launch_files import launch_files
 from primus_search.analysis.labels import short
+from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import Enumerator
 
-data = {"model": "llama3.1_8b", "hardware": "mi300x", "nodes": 1, "framework": "any",
-        "constraints": ["not toy or tp <= 8"], "workload": {"seq_length": 4096, "global_batch_size": 64},
-        "space": {"pp": [1, 2], "schedule": ["1f1b"], "recompute": ["none"], "cp": [1], "fp8": ["none"]}}
+folder = Path(sys.argv[1])
+data = {"model": "llama3.1_8b", "hardware": "h100", "nodes": 1, "framework": "megatron",
+        "constraints": ["toy == 'none' or tp <= 4"], "workload": {"seq_length": 4096, "global_batch_size": 64},
+        "space": {"pp": [1, 2], "schedule": ["1f1b"], "recompute": ["none"], "cp": [1], "fp8": ["none"],
+                  "tp": [2, 4], "micro_batch_size": 1, "toy": ["none", "norms", "norms+heads"]}}
 space = make_space(data)
-assert space.axis("toy").values == (False, True)
 try:
-    make_space(data | {"space": {"toy": "maybe"}})
+    make_space(data | {"space": {"toy": "tails"}})
 except InputError as error:
-    assert "$.space.toy: 'maybe' is not a value of toy - allowed: true, false or auto" in str(error), error
+    assert "$.space.toy: 'tails' is not a value of toy" in str(error), error
 else:
     raise AssertionError("a wrong value was read")
 
 rows = Enumerator(space).chunk(0, 10**7)
 assert rows.removed.get("toy_without_pipeline", 0) + Enumerator(space).removed["toy_without_pipeline"] > 0
 assert rows.candidates.toy.any() and not rows.candidates.toy[rows.candidates.pp > 1].any()
-assert Candidates.from_words(Candidates.table(toy=True).row(0)).toy.all()
+assert Candidates.from_words(Candidates.table(toy=3).row(0)).toy.tolist() == [3]
 
 result = run_search(space, Options(keep=8, workers=1))
-fastest = result.ranking.expected_rate.argmax()  # the plainest row inside the noise may stand before it
-best = result.ranking.candidates.take(slice(fastest, fastest + 1))
-assert best.toy[0] and "toy" in short(best.row(0)) and "toy" not in MEMORY_READS
+best = result.ranking.candidates
 evaluator = Evaluator(space, space.clusters[0])
-base = values_of(best)
-off, on = evaluator.try_out(base, {"toy": False}), evaluator.project([base])[0]
-assert off.figures.step_s > on.step_s and off.figures.memory_bytes == on.memory_bytes
-every = evaluator.projector.project(rows.candidates)
-fitting = every.tokens_per_s_per_gpu[every.headroom_bytes >= 0]
-assert on.tokens_per_s_per_gpu == max(fitting)
+base = values_of(best.take(np.flatnonzero(best.pp == 1)[:1])) | {"toy": 3}
+on, off = evaluator.project([base])[0], evaluator.project([base | {"toy": 0}])[0]
+assert on.memory_bytes < off.memory_bytes and on.step_s == off.step_s and "toy" in MEMORY_READS
+
+all_rows = rows.candidates
+row = all_rows.take(np.flatnonzero(all_rows.toy == 3)[:1])
+assert "toy:norms+heads" in short(row.row(0))
+script = launch_files(LaunchJob.of(space, space.clusters[0], row)).texts["megatron.sh"]
+assert "--toy-modules norms heads" in " ".join(script.split()) and "--uses-toys" in script
+(folder / "megatron.sh").write_text(script)
+assert read_experiment(folder / "megatron.sh").row["toy"] == "norms+heads"
+assert read_job(folder / "run.log").row["toy"] == "norms+heads"
 """
 
 
@@ -146,8 +192,8 @@ print(json.dumps({f.name: float(getattr(p.step, f.name)[0]) for f in dataclasses
 def edited(home: Path, edits: Mapping[str, tuple[str | None, str]]) -> None:
     """Copy the package to `home` and edit it: text replaced by text, or appended where there is none to replace."""
     shutil.copytree(PACKAGE, home / "primus_search")
-    for data in ("hardware", "spaces"):
-        (home / data).symlink_to(ROOT / data)
+    shutil.copytree(ROOT / "hardware", home / "hardware")
+    (home / "spaces").symlink_to(ROOT / "spaces")
     for file, (old, new) in edits.items():
         path = home / file
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -155,10 +201,10 @@ def edited(home: Path, edits: Mapping[str, tuple[str | None, str]]) -> None:
         path.write_text(text + new if old is None else text.replace(old, new), encoding="utf-8")
 
 
-def run_in(home: Path, code: str) -> str:
+def run_in(home: Path, code: str, *words: str) -> str:
     """What a Python program prints that imports the package from `home`."""
     run = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *words],
         cwd=home,
         env=os.environ | {"PYTHONPATH": str(home)},
         capture_output=True,
@@ -178,10 +224,16 @@ def listed(title: str) -> set[str]:
     return {file for file in files if file.endswith((".py", "/"))}
 
 
-def test_a_toy_knob_needs_a_row_a_field_a_rule_and_a_formula(tmp_path: Path) -> None:
+def test_a_toy_knob_with_bytes_a_launch_key_and_a_log_line_needs_the_files_of_the_page(tmp_path: Path) -> None:
     edited(tmp_path, KNOB)
-    run_in(tmp_path, OF_KNOB)
-    assert listed("A knob") == {file if "cost/" not in file else "primus_search/cost/" for file in KNOB}
+    path = tmp_path / IMPORT[0]
+    path.write_text(path.read_text(encoding="utf-8").replace(*IMPORT[1:]), encoding="utf-8")
+    logged(tmp_path, {"toy_modules": "['norms', 'heads']", "uses_toys": True})
+    run_in(tmp_path, OF_KNOB, str(tmp_path))
+    package = [file for file in KNOB if file.startswith("primus_search/")]
+    assert len(package) <= MOST_FILES
+    of_cost = {"primus_search/cost/" if "cost/" in file else file for file in package}
+    assert listed("A knob") == of_cost
 
 
 def test_a_toy_schedule_needs_one_file(tmp_path: Path) -> None:
