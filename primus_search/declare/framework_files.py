@@ -38,7 +38,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "software",
+    "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "variants", "software",
 )  # fmt: skip
 
 
@@ -98,6 +98,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
         stacks={**base.stacks, **data.get("stacks", {})},
+        variants={**base.variants, **data.get("variants", {})},
         schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
         spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),

@@ -39,6 +39,7 @@ from primus_search.space import (
     word_values,
 )
 from primus_search.space.auto import RECIPES, every_recipe
+from primus_search.space.context import FACTS
 from primus_search.space.tokens import axis_name
 from primus_search.values.knobs import NUMERIC
 from primus_search.values.layout import Layout, expand
@@ -143,7 +144,7 @@ class _Assembly:
         model = self._model(shape)
         workload = _workload(shape)
         items, hardware_axes = self._axes_as_written(shape.space)
-        choices = self._clusters(shape, hardware_axes)
+        choices = self._clusters(shape, hardware_axes, model)
         constraints = self._constraints(shape)
         if model is None or not choices or "workload" in self.skip:
             return None
@@ -223,14 +224,16 @@ class _Assembly:
             frozen = "" if work.trains_towers else ", frozen"
             self.notes.append(f"{size}{frozen} {held}; {cost}")
 
-    def _clusters(self, shape: SpaceFile, axes: list[variants.HardwareAxis]) -> list[ClusterChoice]:
+    def _clusters(
+        self, shape: SpaceFile, axes: list[variants.HardwareAxis], model: Model | None
+    ) -> list[ClusterChoice]:
         before = len(self.problems)
         nodes = self._listed("nodes", shape.nodes)
         for count, keys in nodes:
             if not 1 <= count <= MAX_NODES:
                 wrong = "must be at least 1" if count < 1 else f"at most {MAX_NODES:,} nodes can be planned"
                 self.problems.append(self.document.problem(keys, f"{wrong}, got {count}"))
-        machines = self._machines(shape)
+        machines = self._machines(shape, model)
         if len(self.problems) > before:
             return []
         count = len(machines) * len(nodes)
@@ -247,7 +250,7 @@ class _Assembly:
             self.problems.append(self.document.problem(keys, str(error)))
             return []
 
-    def _machines(self, shape: SpaceFile) -> list[variants.Machine]:
+    def _machines(self, shape: SpaceFile, model: Model | None) -> list[variants.Machine]:
         """Every combination of hardware, stack and framework of the file."""
         machines: list[variants.Machine] = []
         for text, keys in self._listed("hardware", shape.hardware):
@@ -262,7 +265,9 @@ class _Assembly:
                 named = self._named_stacks(shape)
                 pairs = [(stack, framework) for stack in named for framework in frameworks]
             else:
-                found = ((self._default_stack(shape, hardware, framework), framework) for framework in frameworks)
+                found = (
+                    (self._default_stack(shape, hardware, framework, model), framework) for framework in frameworks
+                )
                 pairs = [(stack, framework) for stack, framework in found if stack is not None]
             machines += [
                 variants.Machine(
@@ -300,10 +305,15 @@ class _Assembly:
         ]
         return [replace(one, is_assumed=False) for one in map(self._collect, loads) if one is not None]
 
-    def _default_stack(self, shape: SpaceFile, hardware: Hardware, framework: Framework) -> Stack | None:
+    def _default_stack(
+        self, shape: SpaceFile, hardware: Hardware, framework: Framework, model: Model | None
+    ) -> Stack | None:
         """The stack that runs under a framework that was named, else the one of the hardware file."""
         own = framework.stacks.get(hardware.accelerator.vendor) if shape.framework is not None else None
         name, where = own, f"hardware/frameworks/{framework.launcher}.yaml @ $.stacks"
+        variant = next((one for fact, one in framework.variants.items() if model and FACTS[fact](model)), "")
+        if name is not None and variant:
+            name = f"{name}@{variant}"
         if name is None:
             name, where = hardware.default_stack, f"{hardware.path} @ $.default_stack"
         if name is None:

@@ -74,3 +74,12 @@ def test_no_command_is_printed_that_export_refuses(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "Files: none: Megatron-LM has no arguments for parts of llama4_scout" in done.output
     assert "primus-search export" not in done.output
+
+
+def test_gpt_oss_is_priced_uncompiled_for_torchtitan_alone() -> None:
+    """models/gpt_oss/infra/parallelize.py of torchtitan 0.2.2 compiles no blocks."""
+    for framework, stack in {"torchtitan": "torchtitan@eager", "nemo": "megatron_core_2026"}.items():
+        space = {"model": "gpt_oss_20b", "hardware": "h100", "nodes": 2, "framework": framework,
+                 "workload": {"seq_length": 4096, "global_batch_size": 64}}  # fmt: skip
+        found = make_space(space, name="own", environ={}).cluster.stack
+        assert (found.reference, found.is_assumed) == (stack, False)
