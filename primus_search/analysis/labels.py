@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primus_search.cost.confidence.uncertainty import Confidence
+from primus_search.cost.confidence.uncertainty import Confidence, Knowledge
 from primus_search.cost.memory import fit_verdict
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB
@@ -51,10 +51,16 @@ def fits(row: Mapping[str, Any]) -> str:
 
 
 def rests(sure: Confidence) -> str:
-    """Evidence of the first row's interval: held-out runs of its stack, family, architecture and precision."""
+    """Evidence of the first row's interval: held-out runs of its stack, family, architecture and precision, or own
+    runs; at first contact that no run of the cluster is known, and how much better two rows compare."""
     runs = round(float(sure.runs[:1].sum()))
+    if runs and sure.knowledge is Knowledge.OWN_RUNS:
+        return f"{counted(runs, 'run')} of this kind on this cluster"
+    first = ""
+    if sure.knowledge is Knowledge.FIRST_CONTACT:
+        first = f", none on this cluster (the ratio of two rows is known within {sure.comparison:.0%})"
     if runs:
-        return f"{counted(runs, 'held-out run')} of this kind"
+        return f"{counted(runs, 'held-out run')} of this kind{first}"
     return "other kinds of runs: no measured run of this kind exists, so the interval was widened"
 
 

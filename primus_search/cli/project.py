@@ -203,6 +203,9 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "step": step | {"total_s": float(p.step.total[0])},
         "tokens_per_s": float(p.tokens_per_s[0]),
         "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[0]),
+        "expected_tokens_per_s_per_gpu": float(sure.expected[0]),
+        "knowledge": str(sure.knowledge),
+        "comparison": sure.comparison,
         "tokens_per_s_per_gpu_low": float(sure.low[0]),
         "tokens_per_s_per_gpu_high": float(sure.high[0]),
         "interval_runs": int(sure.runs[0]),
@@ -236,7 +239,8 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     )
     typer.echo(
         f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
-        f"(90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
+        f"(expected {figures['expected_tokens_per_s_per_gpu']:,.0f}, {figures['knowledge']}; 90 % interval "
+        f"{figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
         f"{figures['interval_runs']} left-out runs of its kind),\n"
         f"MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:z.1%}"
     )

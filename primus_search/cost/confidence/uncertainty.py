@@ -196,6 +196,8 @@ class Confidence:
     runs             runs of the stack in its regime, left out of the fit, that the interval rests on
     fits             probability that the candidate runs in device memory
     ties_with_best   it cannot be told from the fastest of the table by running both once
+    knowledge        what is known of the cluster
+    comparison       half a 90 % band of the ratio of two rows, which share the error of the site (`comparison`)
     """
 
     expected: Floats
@@ -204,6 +206,8 @@ class Confidence:
     runs: Floats
     fits: Floats
     ties_with_best: Bools
+    knowledge: Knowledge
+    comparison: float
 
 
 def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Confidence:
@@ -217,4 +221,6 @@ def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Conf
         runs=found.runs,
         fits=fit_probability(p.memory, cluster.accelerator, error=memory_error(cluster, model)),
         ties_with_best=ties_with_best(rate),
+        knowledge=knowledge(cluster),
+        comparison=comparison(cluster, model),
     )
