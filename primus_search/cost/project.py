@@ -19,7 +19,7 @@ from primus_search.cost.pipeline import BOUND, BUBBLE, WINDOW_B, WINDOW_F
 from primus_search.cost.projection import Memory, Projection, Step, Verdict
 from primus_search.cost.replicas import UPDATE
 from primus_search.cost.terms import Terms
-from primus_search.cost.traffic.gradient_traffic import exposed_gradient_s
+from primus_search.cost.traffic.data_parallel import exposed_gradient_s
 from primus_search.values.candidates import Bools, Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster

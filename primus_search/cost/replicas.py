@@ -14,7 +14,7 @@ from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
 from primus_search.cost.parts.optimizer import host_update_s, newton_schulz_s, optimizer_s
 from primus_search.cost.state_formats import state_bytes
-from primus_search.cost.traffic.gradient_traffic import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
+from primus_search.cost.traffic.data_parallel import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
 from primus_search.schedule import ranks_of
 from primus_search.values.candidates import Candidates, Floats, Ints, Optimizer, Sharding
 from primus_search.values.job import Job

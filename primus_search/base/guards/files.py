@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
@@ -182,3 +183,14 @@ def user_folder(name: str, purpose: str) -> Path:
 def temporary_folder(purpose: str) -> Path:
     """A folder of this user below the temporary folder."""
     return Path(tempfile.gettempdir()) / f"primus-search-{purpose}-{os.getuid()}"
+
+
+PACKAGE = Path(__file__).parents[2]
+
+
+def fingerprint_of(folder: Path, *versions: str) -> str:
+    """16 hex digits of the Python files below a folder and of the versions they were used with."""
+    seen = sha256(" ".join(versions).encode())
+    for source in sorted(folder.rglob("*.py")):
+        seen.update(source.read_bytes())
+    return seen.hexdigest()[:16]

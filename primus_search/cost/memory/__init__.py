@@ -2,8 +2,8 @@
 
 share        what one device sees of model and micro-batch       parameters   weights, gradients, optimizer
 activations  what waits for backward, tensor by tensor           logits       head and loss
-buffers      collectives and weight gradients in flight          runtime      context, communicators, slack
-live         micro-batches each pipeline rank holds              price        bytes of each
+buffers      collectives, gradients in flight, context            price        bytes of each
+live         micro-batches each pipeline rank holds              mixer_memory parameters and saved tensors of mixers
 chunk_memory all of it over chunks of candidates                 rank_memory  of one candidate, rank by rank
 fit          probability that a candidate fits
 """

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.cost.memo import in_order
-from primus_search.cost.memory.mixer_memory import mixer_outputs, mixer_tensors
-from primus_search.cost.memory.saved import Saved
+from primus_search.cost.memory.mixer_memory import Saved, mixer_outputs, mixer_tensors
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.values.candidates import INNER_RANKS, Bools, CpComm, Floats, Offload, Recompute

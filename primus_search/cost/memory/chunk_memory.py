@@ -13,10 +13,10 @@ import numpy as np
 
 from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.cost.memory import buffers
+from primus_search.cost.memory.buffers import context_bytes
 from primus_search.cost.memory.pipeline_keys import PipelineMoments, moment_columns, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds
-from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding

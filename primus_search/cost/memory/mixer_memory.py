@@ -1,8 +1,9 @@
 """Parameters on one device and saved tensors of mixers other than plain attention, from their lists of projections."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.cost.memory.saved import Saved
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
 from primus_search.values.candidates import Floats, Recompute
 from primus_search.values.model import (
@@ -12,6 +13,16 @@ from primus_search.values.model import (
     Mixer,
     Split,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Saved:
+    """One tensor kept from forward to backward. `weight_input`: a weight gradient needs it."""
+
+    name: str
+    bytes: Floats
+    dropped_by: Recompute = Recompute.NONE
+    weight_input: bool = False
 
 
 def mixer_share_params(mixer: Mixer, hidden: int, s: Share) -> Floats:

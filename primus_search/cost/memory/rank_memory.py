@@ -3,10 +3,10 @@
 import numpy as np
 
 from primus_search.cost.memory import buffers
+from primus_search.cost.memory.buffers import context_bytes
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.memory.price import PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import rank_moments
-from primus_search.cost.memory.runtime import context_bytes
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job

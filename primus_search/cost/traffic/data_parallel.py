@@ -10,6 +10,9 @@ of the last micro-batch; weights are gathered in buckets too, and hide behind th
 
 Source: Megatron-LM core/distributed (DistributedDataParallel, bucket size max(40e6, 1e6 * dp) parameters);
 Rajbhandari et al. 2020 (arXiv:1910.02054) for the volumes of ZeRO-1 and -2.
+
+`gradient_traffic` is the table for many candidates: the exposed seconds fall linearly with the compute they hide behind
+until only the last bucket is left; both ends are computed once per distinct key.
 """
 
 from collections.abc import Callable
@@ -23,7 +26,7 @@ from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
 from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Sharding
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.cluster import Cluster, Network
 
 Collective = Callable[[Network, Floats, Group], Floats]
 
@@ -116,3 +119,43 @@ def _row(operation: str, sent: _Buckets, compute_s: Floats | float, overlap: Flo
     left = exposed_s(sent.seconds, compute_s, overlap=overlap)
     last = sent.seconds / np.maximum(sent.count, 1.0)
     return comm(operation, sent.message_bytes, sent.count, sent.seconds, np.maximum(left, last))
+
+
+ENDLESS_S = 1e9
+"""A window no traffic fills."""
+
+
+REDUCE_MOST, REDUCE_LEAST, GATHER_MOST, GATHER_LEAST = range(4)
+"""Rows of `gradient_traffic`: gradients and weights, with nothing to hide behind (most) and endless compute (least)."""
+
+
+def gradient_traffic(job: Job, c: Candidates, dense_params: Floats, expert_params: Floats) -> Floats:
+    """(4, rows) seconds per step, of the parameters one rank holds after tensor, expert and pipeline parallelism."""
+    window = np.stack([np.zeros(len(c)), np.full(len(c), ENDLESS_S)])
+    found = data_parallel(
+        job,
+        c,
+        job.degrees(c),
+        dense_params=dense_params,
+        expert_params=expert_params,
+        backward_s=window,
+        forward_s=window,
+    )
+    reduce_s = found.dense_gradients.exposed_s + found.expert_gradients.exposed_s
+    gather_s = found.dense_weights.exposed_s + found.expert_weights.exposed_s
+    return np.concatenate([reduce_s, gather_s])
+
+
+def exposed_gradient_s(
+    cluster: Cluster, overlaps: Bools, traffic_s: Floats, forward_s: Floats, backward_s: Floats
+) -> Floats:
+    """What is left of both behind one micro-batch's backward (gradients) and forward (weights) on the rank.
+
+    overlaps  whether a candidate hides them at all     traffic_s  rows of `gradient_traffic`, perhaps more behind them
+    """
+    stack = cluster.stack
+    helps = np.where(overlaps, 1.0, 0.0)
+    reduce_s = traffic_s[REDUCE_MOST] - helps * stack.sharding.gradient_overlap * backward_s
+    gather_s = traffic_s[GATHER_MOST] - helps * stack.sharding.param_gather_overlap * forward_s
+    result: Floats = np.maximum(reduce_s, traffic_s[REDUCE_LEAST]) + np.maximum(gather_s, traffic_s[GATHER_LEAST])
+    return result

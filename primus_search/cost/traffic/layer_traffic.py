@@ -4,26 +4,35 @@ The terms themselves are one per file (`tensor_parallel`, `context_parallel`, `e
 meet the compute they may hide behind. A second of compute hides one second of traffic once: tensor-parallel traffic
 has the GEMMs, ring attention the core of attention, dispatch the shared experts and the rest of the layer, weight
 gathers the whole layer.
+
+Copies of offloaded activations go to the host in forward and back in backward. Both directions have copy engines of
+their own, which take no compute units, and a module's copy starts when the module is done:
+
+    forward max(0, bytes / rate - forward_s), backward likewise
+
+Source: Megatron-LM core/pipeline_parallel/fine_grained_activation_offload.py (streams d2h and h2d, reload one group
+ahead). Valid: not compared with a measured pair; published runs with offloading changed other settings as well.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from primus_search.base.units import BF16_BYTES
-from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s
+from primus_search.base.units import BF16_BYTES, FP32_BYTES
+from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s, send_s
+from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import shapes
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.parts.recomputed_work import recompute_s
-from primus_search.cost.traffic.comm_table import LayerTraffic
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
+from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.expert_parallel import expert_parallel
-from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharding import kept_shard, sharded_layer
-from primus_search.cost.traffic.state_passing import mixer_context
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job
-from primus_search.values.model import LayerKind
+from primus_search.values.model import Attention, CompressedAttention, LatentMixer, LayerKind
 
 Found = list[tuple[Part, LayerTraffic]]
 """Traffic by the part of the step that it counts to."""
@@ -113,3 +122,38 @@ def end_traffic_s(job: Job, c: Candidates) -> Floats:
     gather = all_gather_s(cluster.network, message, group)
     scatter = reduce_scatter_s(cluster.network, message, group)
     return np.maximum(gather, scatter) / cluster.stack.efficiencies.network_efficiency
+
+
+def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:
+    """Copies of one layer and micro-batch to the host and back, and what of each shows."""
+    s = Share(job.model, job.workload, job.stack, c, job.cluster.world)
+    moved = offloaded_bytes(job.model, job.stack, kind, s, job.workload.seq_length)
+    seconds = moved / job.cluster.network.host_copy_bytes_per_s
+    count = 1.0 * (moved > 0)
+    left_forward, left_backward = (exposed_s(seconds, hiding_s, overlap=1.0) for hiding_s in (forward_s, backward_s))
+    return LayerTraffic(
+        forward=comm("activations to the host", moved, count, seconds, left_forward),
+        backward=comm("activations from the host", moved, count, seconds, left_backward),
+    )
+
+
+def mixer_context(
+    job: Job, kind: LayerKind, c: Candidates, *, forward_s: ArrayLike, backward_s: ArrayLike
+) -> LayerTraffic:
+    """Context-parallel traffic of one layer and micro-batch, given the seconds of attention it may hide behind.
+
+    A scan passes its state from rank to rank in order, cp - 1 sends of H K V FP32 numbers per sequence, and back in
+    backward; the ranks wait for it. Attention of every form passes keys and values.
+    Source: sequence-parallel Mamba-2 (arXiv:2405.21060) section 8.2; the same for linear attention (arXiv:2404.02882).
+    """
+    if kind.mixer is None or isinstance(kind.mixer, Attention | LatentMixer | CompressedAttention):
+        seen, _ = job.layer(kind)
+        return context_parallel(seen, c, forward_s=forward_s, backward_s=backward_s)
+    state = c.micro_batch_size * FP32_BYTES * kind.mixer.core(job.model.hidden).state / c.tp
+    steps = (c.cp - 1.0) * (state > 0)
+    one = send_s(job.network, state, Group(c.cp, c.tp)) / job.stack.efficiencies.network_efficiency
+    waiting = np.asarray(steps * one)
+    return LayerTraffic(
+        forward=comm("states of scans forward", state, steps, waiting, waiting),
+        backward=comm("states of scans backward", state, steps, waiting, waiting),
+    )

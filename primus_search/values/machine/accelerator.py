@@ -235,7 +235,7 @@ class LaunchLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Device memory that is gone before the first tensor; the formula is in `cost/memory/runtime.py`.
+    """Device memory that is gone before the first tensor; the formula is in `cost/memory/buffers.py`.
 
     context_bytes           driver context with the kernels a training process loads
     communicator_bytes      buffers of one NCCL / RCCL communicator
