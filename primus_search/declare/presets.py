@@ -7,6 +7,7 @@ Vocabulary: frameworks pad the embedding so that tensor parallelism divides it. 
 at higher TP is at most 0.8 % of a 128k vocabulary at TP 8 and is left out, so that one model has one size.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -286,6 +287,18 @@ def vocabulary_of(tokenizer: str, tokenizer_type: str = "") -> int | None:
     if bare.startswith((".", "/")) and bare.rsplit("/", 1)[-1] in ends:
         return ends[bare.rsplit("/", 1)[-1]]
     return by_type.get(tokenizer_type) if not bare else None
+
+
+def assumed_vocabulary(found: Mapping[str, Any]) -> int | None:
+    """Rows of the embedding assumed of settings that name none, by kind of tokenizer; None where they name them."""
+    tokenizer, kind = str(found.get("tokenizer_model") or ""), str(found.get("tokenizer_type") or "")
+    if found.get("vocab_size") or found.get("padded_vocab_size") or vocabulary_of(tokenizer, kind) is not None:
+        return None
+    for root in roots():
+        if (root / TOKENIZERS).is_file():
+            assumed: Mapping[str, int] = read(root / TOKENIZERS).data["assumed"]
+            return assumed.get(kind, assumed["any"])
+    return None
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.launch.experiments import Experiment
 from primus_search.declare.model_files import load_model
-from primus_search.declare.presets import presets
+from primus_search.declare.presets import VOCAB_MULTIPLE, presets, vocabulary
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_file import make_space
 from primus_search.runs.learn.logged_run import read_job
@@ -82,6 +82,11 @@ def _hardware_of(path: Path) -> str:
 def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -> Space:
     """The space of one candidate of an experiment. Raises `InputError` where its batch or sequence is not given."""
     experiment = begun.experiment
+    sets, rows = _without_vocabulary(sets)
+    if rows is not None and experiment.model is not None:
+        padded = vocabulary(rows, VOCAB_MULTIPLE)
+        model = replace(experiment.model, vocab_size=padded["vocab_size"], vocab_padding=padded["vocab_padding"])
+        experiment = replace(experiment, model=model)
     row = dict(experiment.row)
     missing = [n for n in ("seq_length", "global_batch_size") if experiment.__getattribute__(n) is None]
     given = {text.partition("=")[0].strip().removeprefix("workload.") for text in sets}
@@ -126,6 +131,15 @@ def _variant(framework: Framework, hardware: str, variant: str) -> str | None:
     """The framework's own stack on some hardware in a variant; None where its contract names no stack."""
     own = framework.stacks.get(load_hardware(hardware).accelerator.vendor)
     return f"{own}@{variant}" if own else None
+
+
+def _without_vocabulary(sets: list[str]) -> tuple[list[str], int | None]:
+    """`--set` without the rows of the embedding, and those; None where none is given."""
+    given = [text for text in sets if text.partition("=")[0].strip() == "vocab_size"]
+    number = given[-1].partition("=")[2].strip().replace("_", "") if given else ""
+    if given and (not number.isdecimal() or not 0 < int(number) < 10_000_000):
+        raise InputError([Problem(f"--set {given[-1]}", "vocab_size is a whole number of rows")])
+    return [text for text in sets if text not in given], int(number) if given else None
 
 
 def _given(axis: str, row: Mapping[str, Any]) -> Any:

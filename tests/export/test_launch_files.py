@@ -570,11 +570,11 @@ def test_a_script_written_by_hand_is_understood(tmp_path: Path) -> None:
         (
             "a.sh",
             "train --tensor-model-parallel-size ${TP}",
-            "tensor_model_parallel_size: '${TP}' is not a whole number",
+            "depends on TP: set them in the environment",
         ),
         ("b.sh", "python train.py --tp 8", "is no experiment"),
         ("c.toml", "[parallelism", "Expected ']'"),
-        ("d.yaml", "modules:\n  post_trainer: {}\n", "only pre-training is modelled"),
+        ("d.yaml", "modules:\n  post_trainer: {}\n", "expected modules.pre_trainer.model"),
         ("e.yaml", "modules:\n  pre_trainer: {framework: maxtext, model: x.yaml}\n", "framework 'maxtext' is not read"),
     ],
 )

@@ -10,6 +10,7 @@ of the framework or the list of known keys says that it changes neither time nor
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,11 +24,13 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch import scripts, torchtitan, torchtitan_arguments
+from primus_search.declare.launch.bash import UNSET
 from primus_search.declare.launch.contract import whole
 from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
 from primus_search.declare.launch.verdicts import notes_of, translated
 from primus_search.declare.megatron_yaml import (
     PRESET_FOLDER,
+    TRAINERS,
     experiment_settings,
     filled,
     from_document,
@@ -35,7 +38,7 @@ from primus_search.declare.megatron_yaml import (
 )
 from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
-from primus_search.declare.presets import model_called, presets
+from primus_search.declare.presets import assumed_vocabulary, model_called, presets
 from primus_search.declare.source import Document, Keys, plain, read, shown
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
@@ -87,7 +90,8 @@ def is_experiment(path: Path) -> bool:
         text = read_text(path, most=MAX_TABLE_BYTES)
     except InputError:
         return False
-    return path.suffix == ".toml" or bool(re.search(r"^modules:", text, re.MULTILINE)) or _has_arguments(text)
+    is_mapping = bool(re.search(r"^modules:", text, re.MULTILINE) or MODEL_ARGUMENTS.search(text))
+    return path.suffix == ".toml" or is_mapping or _has_arguments(text)
 
 
 def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> Experiment:
@@ -103,6 +107,8 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
             )
         if re.search(r"^modules:", text, re.MULTILINE):
             return _primus(path, world, model)
+        if MODEL_ARGUMENTS.search(text):
+            return _of_mapping(path, world, model)
         if _has_arguments(text):
             return _megatron(path, text, world, model)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
@@ -132,7 +138,7 @@ def _primus(path: Path, world: int, model: Model | None) -> Experiment:
         return _torchtitan_of_primus(path, document, module, world, model)
     if back_end != "megatron":
         what = f"framework '{back_end}' is not read; read: megatron, torchtitan"
-        raise InputError([document.problem(("modules", "pre_trainer", "framework"), what)])
+        raise InputError([document.problem(("modules",), what)])
     framework = load_framework("primus")
     found, origin = translated(framework, experiment_settings(document, path))
     loaded, problems = (model, ()) if model else _model_of(path)
@@ -162,14 +168,27 @@ def _torchtitan_of_primus(
     return _torchtitan(path, given, world, model, framework, framework.launchers["primus"])
 
 
+ADAPTERS = ("lora", "peft")
+"""Overrides under which adapters alone are trained."""
+
+
 def _trainer(document: Document) -> Mapping[str, Any]:
+    """The module of an experiment that trains: pre-training, or fine-tuning of every weight."""
     modules = document.data.get("modules") if isinstance(document.data, dict) else None
-    if not isinstance(modules, dict) or not isinstance(modules.get("pre_trainer"), dict):
+    name = next((one for one in TRAINERS if isinstance(modules, dict) and isinstance(modules.get(one), dict)), None)
+    if name is None:
         names = ", ".join(modules) if isinstance(modules, dict) else "none"
-        what = f"expected modules.pre_trainer; only pre-training is modelled (modules: {names})"
+        what = f"expected modules.{' or modules.'.join(TRAINERS)} (modules: {names})"
         raise InputError([document.problem(("modules",), what)])
-    module: Mapping[str, Any] = modules["pre_trainer"]
-    _must_be_mapping(document, module.get("overrides") or {}, ("modules", "pre_trainer", "overrides"))
+    module: Mapping[str, Any] = document.data["modules"][name]
+    overrides = module.get("overrides") or {}
+    _must_be_mapping(document, overrides, ("modules", name, "overrides"))
+    for key in ADAPTERS:
+        given = overrides.get(key)
+        is_off = given in (None, False, "none", "", {}) or (isinstance(given, dict) and given.get("enabled") is False)
+        if not is_off:
+            what = f"{key} trains low-rank adapters alone, which is not modelled; fine-tuning of all weights is"
+            raise InputError([document.problem(("modules", name, "overrides", key), what)])
     return module
 
 
@@ -192,10 +211,31 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     framework = load_framework("megatron")
     dumped = LOG_ARGUMENT.findall(text)
     is_dump = len(dumped) >= LEAST_ARGUMENTS
-    given = {key: _plain(value) for key, value in dumped} if is_dump else scripts.settings_in(text)
+    given = {key: _plain(value) for key, value in dumped} if is_dump else _decided(scripts.settings_in(text))
     is_counted = str(given.get("world_size", "")).isdecimal()
     started = int(given["world_size"]) if is_counted else scripts.devices_in(text, given)
     return of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
+
+
+def _decided(found: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a script without variables that have no value; those of other keys stay as they are written.
+
+    Raises ValueError that names the variables where a setting that is read depends on them.
+    """
+    framework = load_framework("megatron")
+    read = framework.spelled | known_keys("megatron").read_beside | model_keys()
+    missing = dict.fromkeys(scripts.pop_undecided(found, ARGUMENTS_OF_A_RUN))
+    for key, value in found.items():
+        for word in value if isinstance(value, list) else [str(value)]:
+            missing |= dict.fromkeys(UNSET.findall(word)) if key in read else {}
+    if missing:
+        names = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
+        raise ValueError(f"depends on {names}: set them in the environment (NAME=value before the command)")
+    return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}
+
+
+ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
+"""Arguments without which a script whose branches need a variable is not read."""
 
 
 def of_settings(
@@ -215,10 +255,22 @@ def of_settings(
     if framework.launcher == "torchtitan":
         return _torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
     found, origin = translated(framework, given)
-    loaded, problems = (model, ()) if model else model_of_arguments(path, found)
+    rows = None if model or not is_sized(found) else assumed_vocabulary(found)
+    loaded, problems = (
+        (model, ()) if model else model_of_arguments(path, found | ({"vocab_size": rows} if rows else {}))
+    )
     row, keys = candidate_words(framework, found, loaded, devices)
     keys |= known_keys(framework.keys).read_beside
-    return experiment_of(path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole)
+    read = experiment_of(path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole)
+    if rows is None:
+        return read
+    why = "the file names no vocabulary; --set vocab_size= changes it"
+    return replace(read, assumed=(f"vocab_size = {rows}: {why}",))
+
+
+def is_sized(found: Settings) -> bool:
+    """Whether settings have the sizes of a model."""
+    return "num_layers" in found and "hidden_size" in found
 
 
 def silent_axes(framework: Framework, row: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
@@ -232,6 +284,28 @@ def silent_axes(framework: Framework, row: Mapping[str, Any], given: Collection[
         for axis, spelling in framework.spellings.items()
         if axis not in idle and not KNOB[axis].detail_of and spelling.keys.isdisjoint(given)
     )
+
+
+MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
+"""Megatron's functional tests and NVIDIA's model zoo: arguments as a mapping, beside `ENV_VARS:`."""
+
+
+def _of_mapping(path: Path, world: int, model: Model | None) -> Experiment:
+    document = read(path)
+    given = document.data.get("MODEL_ARGS")
+    _must_be_mapping(document, given, ("MODEL_ARGS",))
+    environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
+    words = [word for key, value in given.items() for word in _argument(str(key), value)]
+    script = " ".join(words)
+    settings = _decided(scripts.settings_in(script, {**os.environ, **environ}))
+    return of_settings(path, load_framework("megatron"), settings, world, model)
+
+
+def _argument(key: str, value: Any) -> list[str]:
+    """A key and its value as words of a command line; a switch that is off is none."""
+    if value is False or value is None:
+        return []
+    return [key] if value is True else [f"{key}", shlex.quote(str(value)) if "$" not in str(value) else str(value)]
 
 
 def _plain(text: str) -> Any:

@@ -1,39 +1,13 @@
 """Arguments in shell scripts, as bash would hand them to a program."""
 
-import re
-import shlex
+import os
+from collections.abc import Collection, Mapping
 from typing import Any
+
+from primus_search.declare.launch.bash import Script
 
 FLAGS = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}
 """Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
-
-ASSIGNED = re.compile(r"(?:^|;)[ \t]{0,80}(?:export[ \t]{1,80})?([A-Za-z_]\w{0,200})=([^\s;()]*)", re.MULTILINE)
-REFERENCE = re.compile(r"\$\{(\w{1,200})(?::?[-=]([^}]{0,400}))?\}|\$(\w+)")
-
-
-def settings_in(text: str) -> dict[str, Any]:
-    """Megatron arguments in a script or a list of arguments; a bare switch is True, several words are a list.
-
-    Variables that the script itself assigns are filled in, and the default of `${TP:-8}`; others stay as written.
-    """
-    body = ARRAY.sub(" -- ", resolved(text.replace("\\\n", " ")))
-    found: dict[str, list[str]] = {}
-    name = ""
-    for word in shlex.split(body, comments=True):
-        if word.startswith("--"):
-            flag, equals, value = word.removeprefix("--").rstrip(")").partition("=")
-            name = flag.replace("-", "_")
-            found |= {name: [value] if equals else []} if name else {}
-        elif name:
-            found[name].append(word.rstrip(")") if "(" not in word else word)
-    return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
-
-
-ARRAY = re.compile(
-    r"^[ \t]{0,80}(?:declare[ \t]{1,80}-a[ \t]{1,80})?\w{1,200}\+?=\(|^[ \t]{0,80}\)[ \t\r]*$", re.MULTILINE
-)
-"""Where an array of arguments begins and ends."""
-
 
 LISTS = (
     "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
@@ -42,22 +16,39 @@ LISTS = (
 """Arguments of several words."""
 
 
-def resolved(text: str) -> str:
-    """A script with the values of its own variables and the defaults of others filled in."""
-    known = {name: _without_itself(name, value.strip("\"'")) for name, value in ASSIGNED.findall(text)}
+def settings_in(text: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Megatron arguments in a script or a list of arguments; a bare switch is True, several words are a list.
 
-    def value(match: re.Match[str]) -> str:
-        found = known.get(match[1] or match[3], match[2])
-        return match[0] if found is None else str(found)
+    Variables have the value that the script gives them, else that of the environment, else the script's default; the
+    name of one without any stays in the value (`bash.UNSET`).
+    """
+    script = Script(text, environ=os.environ if environ is None else environ)
+    found = _arguments(script.words())
+    if not ARGUMENTS & found.keys():  # a file of arrays that another one starts
+        listed = [word for words in script.arrays.values() for word in words]
+        held = [word for value in script.values.values() if "--" in value for word in value.split()]
+        found = _arguments(listed + held) | found
+    if UNDECIDED not in found and script.undecided:
+        found[UNDECIDED] = script.undecided
+    return found
 
-    for _ in range(4):  # a variable may hold another
-        text = REFERENCE.sub(value, text)
-    return text
+
+UNDECIDED = "undecided"
+"""Names without a value that branches of a script depend on."""
+ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
 
 
-def _without_itself(name: str, value: str) -> str:
-    """A value that may refer to its own variable's default, `PP=${PP:-4}`, without that reference."""
-    return REFERENCE.sub(lambda match: match[2] if match[1] == name and match[2] is not None else match[0], value)
+def _arguments(words: list[str]) -> dict[str, Any]:
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word.removeprefix("--").partition("=")
+            name = flag.replace("-", "_")
+            found |= {name: [value] if equals else []} if name else {}
+        elif name:
+            found[name].append(word)
+    return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
 
 
 def devices_in(text: str, found: dict[str, Any]) -> int:
@@ -66,3 +57,9 @@ def devices_in(text: str, found: dict[str, Any]) -> int:
         return int(str(found.get("nnodes", 1))) * int(str(found.get("nproc_per_node", 0)))
     except ValueError:
         return 0
+
+
+def pop_undecided(found: dict[str, Any], needed: Collection[str]) -> list[str]:
+    """Names that branches depend on, taken out of a script's settings; those where an argument is missing."""
+    names: list[str] = found.pop(UNDECIDED, [])
+    return names if any(key not in found for key in needed) else []

@@ -120,6 +120,9 @@ def _verdict(
         numbers = [axis for axis in axes if framework.spellings[axis].key == key]
         if any(not framework.spellings[axis].modules for axis in numbers):  # read as it stands
             return None
+        positive = framework.effects.get(key.removeprefix(NEGATION))
+        if positive and key.startswith(NEGATION):
+            return f" (not priced: {positive})"
         return f" (projected as {', '.join(f'{axis}={row[axis]}' for axis in axes)})"
     if key in read or key in readable_keys() or key in table.switches or is_ignored(framework, table, key):
         return None

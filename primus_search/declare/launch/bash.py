@@ -1,0 +1,294 @@
+"""What a shell script hands to its programs: assignments, arrays, defaults, branches as bash has them, nothing run.
+
+    words = Script(text, environ={"TP": "4"}).words()
+
+Commands are not executed and files are not looked up: a test of either is false, and its output is empty. A variable
+without a value stands in a word as `\\0NAME\\0`, so that whoever needs it can ask for it by its name.
+"""
+
+import ast
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+MARK = "\0"
+"""Stands around the name of a variable that has no value."""
+UNSET = re.compile("\0([^\0]{1,200})\0")
+_ASSIGNMENT = re.compile(r"(?:(?:export|local|readonly|declare(?: -\w)?)[ \t]+)?([A-Za-z_]\w{0,200})(\+?=)", re.DOTALL)
+_KEYWORD = re.compile(r"(if|elif|else|then|fi|for|while|until|do|done|case|esac|function|\{|\})(?=\s|;|$)")
+_OPERATORS = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Gt: operator.gt, ast.Lt: operator.lt,
+    ast.GtE: operator.ge, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+_NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
+FILE_TESTS = ("-f", "-d", "-e", "-r", "-s", "-x", "-L")
+MOST_WORDS, DEEPEST = 100_000, 40
+
+
+@dataclass(slots=True)
+class Script:
+    """A script that is read statement by statement; `undecided`: names that tests of its branches need."""
+
+    text: str
+    environ: Mapping[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, list[str]] = field(default_factory=dict)
+    undecided: list[str] = field(default_factory=list)
+
+    def words(self) -> list[str]:
+        """The words of every command that is reached; a word of several (`"--fp8-format hybrid"`) is split."""
+        found: list[str] = []
+        branches: list[list[bool]] = []  # of each open `if`: whether this branch runs, whether one has run
+        for statement in statements(self.text):
+            rest = statement
+            while keyword := _KEYWORD.match(rest):
+                word, rest = keyword[1], rest[keyword.end() :].strip()
+                runs = all(one[0] for one in branches)
+                if word == "if":
+                    holds = runs and self._holds(rest)
+                    branches.append([holds, holds])
+                    rest = ""
+                elif word == "elif" and branches:
+                    outside = all(one[0] for one in branches[:-1])
+                    holds = outside and not branches[-1][1] and self._holds(rest)
+                    branches[-1] = [holds, branches[-1][1] or holds]
+                    rest = ""
+                elif word == "else" and branches:
+                    branches[-1] = [not branches[-1][1], True]
+                elif word == "fi" and branches:
+                    branches.pop()
+                elif word in ("for", "while", "until", "case", "function"):
+                    rest = ""
+            if rest and all(one[0] for one in branches):
+                found += self._run(rest)
+            if len(found) > MOST_WORDS:
+                raise ValueError("a script of so many words is not read")
+        return [part for word in found for part in (word.split() if word.startswith("--") else [word])]
+
+    def _run(self, statement: str) -> list[str]:
+        """Assign, or the words of a command."""
+        while assigned := _ASSIGNMENT.match(statement):
+            name, how, rest = assigned[1], assigned[2], statement[assigned.end() :]
+            if rest.startswith("("):
+                body = rest[1 : rest.rindex(")")] if ")" in rest else rest[1:]
+                self.arrays[name] = [*(self.arrays.get(name, []) if how == "+=" else []), *self.expanded(body)]
+                return []
+            end = _end_of_word(rest)
+            value = "".join(self.expanded(rest[:end], splits=False))
+            if UNSET.fullmatch(value):  # asked for by its own name, not as `$3`
+                value = self.environ.get(name, f"{MARK}{name}{MARK}")
+            self.values[name] = self.values.get(name, "") + value if how == "+=" else value
+            statement = rest[end:].strip()
+        return self.expanded(statement) if statement else []
+
+    def _holds(self, test: str) -> bool:
+        """Whether a condition holds, with what is unset as empty."""
+        any_of = re.split(r"\s\|\|\s", test)
+        return any(all(self._one_holds(one) for one in re.split(r"\s&&\s", part)) for part in any_of)
+
+    def _one_holds(self, test: str) -> bool:
+        test = test.strip().removesuffix(";").strip()
+        arithmetic = re.fullmatch(r"\(\((.*)\)\)", test, re.DOTALL)
+        if arithmetic:
+            return self._number(arithmetic[1]) not in ("", "0")
+        inside = re.fullmatch(r"(!?)\s*\[\[?\s(.*)\s\]\]?", test, re.DOTALL)
+        if inside is None:
+            return False
+        words = self.expanded(inside[2], 0, True)
+        if any(word in FILE_TESTS for word in words):
+            return bool(inside[1]) ^ (words[:1] == ["!"])
+        self.undecided += [name for word in words for name in UNSET.findall(word) if name not in self.undecided]
+        words = [UNSET.sub("", word) for word in words]
+        negated = bool(inside[1]) ^ (words[:1] == ["!"])
+        return self._compares([word for word in words if word != "!"]) ^ negated
+
+    def _compares(self, words: list[str]) -> bool:
+        if words and words[0] in ("-z", "-n"):
+            return bool("".join(words[1:])) is (words[0] == "-n")
+        sign = next((word for word in words if word in ("=", "==", "!=", "=~", *_NUMERIC)), "")
+        if not sign:
+            return len(words) == 1 and bool(words[0])
+        at = words.index(sign)
+        left, right = " ".join(words[:at]), " ".join(words[at + 1 :])
+        if sign in _NUMERIC:
+            return self._number(f"{left or 0} {_NUMERIC[sign]} {right or 0}") == "1"
+        if sign == "=~":
+            return right in left
+        return fnmatch.fnmatchcase(left, right) is (sign != "!=")
+
+    def expanded(self, text: str, depth: int = 0, splits: bool = True) -> list[str]:
+        """The words of a text with variables filled in and quotes gone."""
+        if depth > DEEPEST:
+            raise ValueError("variables of the script refer to each other without end")
+        words: list[str] = []
+        open_word: list[str] | None = None
+
+        def put(part: str) -> None:
+            nonlocal open_word
+            open_word = [part] if open_word is None else [*open_word, part]
+
+        def close() -> None:
+            nonlocal open_word
+            if open_word is not None:
+                words.append("".join(open_word))
+            open_word = None
+
+        quoted, i = False, 0
+        while i < len(text):
+            char = text[i]
+            if char == "\\" and i + 1 < len(text):
+                put("" if text[i + 1] == "\n" else text[i + 1])
+                i += 2
+            elif char == "'" and not quoted:
+                end = text.find("'", i + 1)
+                end = len(text) if end < 0 else end
+                put(text[i + 1 : end])
+                i = end + 1
+            elif char == '"':
+                quoted = not quoted
+                put("")
+                i += 1
+            elif char == "$" and i + 1 < len(text):
+                i, parts, is_list = self._reference(text, i, depth)
+                pieces = parts if is_list or quoted or not splits else [p for part in parts for p in part.split()]
+                for n, piece in enumerate(pieces):
+                    if n and splits:
+                        close()
+                    put((" " if n and not splits else "") + piece)
+            elif char == "`":
+                end = text.find("`", i + 1)
+                i = (len(text) if end < 0 else end) + 1
+            elif char.isspace() and not quoted and splits:
+                close()
+                i += 1
+            elif char == "#" and not quoted and splits and open_word is None:
+                end = text.find("\n", i)
+                i = len(text) if end < 0 else end
+            else:
+                put(char)
+                i += 1
+        close()
+        return words
+
+    def _reference(self, text: str, i: int, depth: int) -> tuple[int, list[str], bool]:
+        """Where a `$...` ends, its values, and whether they are elements of an array."""
+        if text.startswith("$((", i):
+            end = _closing(text, i + 1)
+            return end, [self._number(text[i + 3 : end - 2])], False
+        if text.startswith("$(", i):
+            return _closing(text, i + 1), [""], False
+        if text.startswith("${", i):
+            end = _closing(text, i + 1)
+            return end, *self._braced(text[i + 2 : end - 1], depth)
+        named = re.compile(r"\w+|[@*#?$!-]").match(text, i + 1)
+        if named is None:
+            return i + 1, ["$"], False
+        if named[0] in "@*":
+            return named.end(), [], True
+        name = named[0][:1] if named[0][:1].isdigit() else named[0]
+        return i + 1 + len(name), [self._value(name)], False
+
+    def _braced(self, inside: str, depth: int) -> tuple[list[str], bool]:
+        listed = re.fullmatch(r"(\w+)\[[@*]\]", inside)
+        if listed:
+            return list(self.arrays.get(listed[1], [])), True
+        parts = re.fullmatch(r"([A-Za-z_]\w*|\d+)(?:(:?)([-=+?])(.*))?", inside, re.DOTALL)
+        if parts is None:
+            plain = re.match(r"[A-Za-z_]\w*", inside)
+            return [self._value(plain[0]) if plain else ""], False
+        name, empty, sign, word = parts.groups()
+        if name in self.arrays and not sign:
+            return self.arrays[name][:1], False
+        value = self._value(name)
+        is_set = not UNSET.fullmatch(value) and not (empty and not value)
+        if sign == "+":
+            return self.expanded(word, depth + 1, False) if is_set else [""], False
+        if sign in ("-", "=") and not is_set:
+            default = "".join(self.expanded(word, depth + 1, False))
+            if sign == "=":
+                self.values[name] = default
+            return [default], False
+        return [value], False
+
+    def _value(self, name: str) -> str:
+        return self.values.get(name, self.environ.get(name, f"{MARK}{name}{MARK}"))
+
+    def _number(self, text: str) -> str:
+        """A whole number from an arithmetic text; empty where it is none."""
+        filled = " ".join(self.expanded(re.sub(r"(?<![\w$\{])([A-Za-z_]\w*)", r"$\1", text), 0, True))
+        ternary = re.fullmatch(r"(.*)\?(.*):(.*)", filled)
+        if ternary:
+            chosen = ternary[2] if self._number(ternary[1]) not in ("", "0") else ternary[3]
+            return self._number(chosen)
+        try:
+            return str(int(_calculated(ast.parse(filled.strip(), mode="eval").body)))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+            return ""
+
+
+def _calculated(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_calculated(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return int(_OPERATORS[type(node.op)](_calculated(node.left), _calculated(node.right)))
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return int(_OPERATORS[type(node.ops[0])](_calculated(node.left), _calculated(node.comparators[0])))
+    raise ValueError("no arithmetic of whole numbers")
+
+
+def _closing(text: str, i: int) -> int:
+    """Behind the bracket that closes the one at `i`."""
+    opens, closes, depth = text[i], {"(": ")", "{": "}"}[text[i]], 0
+    for at in range(i, len(text)):
+        depth += (text[at] == opens) - (text[at] == closes)
+        if depth == 0:
+            return at + 1
+    return len(text)
+
+
+def _end_of_word(text: str) -> int:
+    """Where the first word of a text ends."""
+    return next(_ends(text, lambda char: char.isspace()), len(text))
+
+
+def statements(text: str) -> Iterator[str]:
+    """The statements of a script: up to a line's end or a semicolon outside of quotes, brackets and arrays."""
+    text = text.replace("\\\n", " ")
+    begin = 0
+    for end in [*_ends(text, lambda char: char in "\n;"), len(text)]:
+        statement = text[begin:end].strip()
+        begin = end + 1
+        if statement and not statement.startswith("#"):
+            yield statement
+
+
+def _ends(text: str, is_end: Callable[[str], bool]) -> Iterator[int]:
+    """Positions of characters that end something, outside of quotes, brackets, references and comments."""
+    quote, depth, i = "", 0, 0
+    while i < len(text):
+        char = text[i]
+        if quote:
+            if char == "\\" and quote == '"':
+                i += 1
+            elif char == quote:
+                quote = ""
+        elif char == "\\":
+            i += 1
+        elif char in "'\"`":
+            quote = char
+        elif char == "#" and (i == 0 or text[i - 1].isspace()):
+            end = text.find("\n", i)
+            i = len(text) if end < 0 else end
+            continue
+        elif char in "({":
+            depth += char == "(" or text[i - 1 : i] == "$"
+        elif char in ")}":
+            depth = max(depth - 1, 0) if char == ")" or depth else depth
+        elif depth == 0 and is_end(char):
+            yield i
+        i += 1

@@ -1,0 +1,135 @@
+"""Shell scripts as people write them: arrays, defaults, positional parameters, branches and quoted words."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.declare.launch.bash import Script
+from primus_search.declare.launch.experiments import read_experiment
+from primus_search.export.experiment_space import space_of, start
+
+SIZES = """
+  --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000 --bf16
+  --position-embedding-type rope --attention-dropout 0 --hidden-dropout 0 --seq-length 4096 --global-batch-size 128
+"""
+ARRAYS = """#!/bin/bash
+DTYPE=${DTYPE:-"fp8"}   # bf16 or "fp8"
+NODES=2; GPUS=8
+WORLD_SIZE=$(($GPUS*$NODES))
+CHECKPOINT=${1:-"checkpoints/x"}
+MODEL_ARGS=(
+    --micro-batch-size 2    # of a replica
+    # --pipeline-model-parallel-size 8
+    SIZES
+)
+if [[ "$DTYPE" == "fp8" ]] || [[ -z "$NODES" ]]; then
+    MODEL_ARGS+=(
+        "--fp8-format hybrid"
+        "--fp8-recipe tensorwise"
+    )
+fi
+if [ ! -f "$CHECKPOINT" ]; then echo "none: --overlap-grad-reduce"; fi
+torchrun --nnodes $NODES --nproc_per_node ${GPUS} pretrain_gpt.py ${MODEL_ARGS[@]} \\
+    --tensor-model-parallel-size 4 "$@"
+""".replace("    SIZES", SIZES)
+POSITIONAL = """
+MODEL_SIZE=$1
+TP=${2}
+AC=${10}
+if [ $MODEL_SIZE = 7B ]; then
+LAYERS=32
+elif [ $MODEL_SIZE = 70B ]; then
+LAYERS=80
+gqa="--group-query-attention --num-query-groups 8"
+else
+LAYERS=1
+fi
+OVERLAP=$(( ($TP > 1) ? 1 : 0 ))
+if [ $AC = full ] && [ $OVERLAP -eq 1 ]; then
+  ac="--recompute-granularity full \\
+      --recompute-method uniform --recompute-num-layers 1"
+elif [ $AC = sel ]; then
+  ac="--recompute-activations"
+fi
+options="--num-layers ${LAYERS} --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000 --bf16 --position-embedding-type rope \\
+  --micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --tensor-model-parallel-size $TP"
+cmd="torchrun --nproc_per_node 8 pretrain.py ${options} ${gqa} ${ac}"
+echo ${cmd}
+eval ${cmd}
+"""
+MAPPING = """
+ENV_VARS: {TP: 2}
+MODEL_ARGS:
+  --num-layers: 12
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --micro-batch-size: 4
+  --global-batch-size: 32
+  --seq-length: 1024
+  --max-position-embeddings: 1024
+  --tensor-model-parallel-size: ${TP}
+  --use-distributed-optimizer: true
+  --sequence-parallel: false
+  --bf16: true
+"""
+
+
+def written(folder: Path, text: str, name: str = "run.sh") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a=1; f --x $a", ["f", "--x", "1"]),
+        ("a=(--x 1 # no\n --y)\nf ${a[@]}", ["f", "--x", "1", "--y"]),
+        ("f ${A:-3} ${B-'x y'}", ["f", "3", "x", "y"]),
+        ('a="--x 1"\nb="$a --y 2"\nf $b', ["f", "--x", "1", "--y", "2"]),
+        ("if [ 2 -gt 1 ]; then f 1; else f 2; fi", ["f", "1"]),
+        ("if [[ a == b* ]]; then f 1\nelif [[ -n x ]]; then f 2\nelse f 3\nfi", ["f", "2"]),
+        ("f $((2 * 3 + 1)) `date` $(date '+%Y')", ["f", "7"]),
+        ("f '$a' \"$a\"", ["f", "$a", "\0a\0"]),
+    ],
+)
+def test_words_are_those_that_bash_hands_over(text: str, words: list[str]) -> None:
+    assert Script(text).words() == words
+
+
+def test_arrays_defaults_comments_and_quoted_words(tmp_path: Path) -> None:
+    found = read_experiment(written(tmp_path, ARRAYS))
+    row = found.candidate.row(0)
+    assert (row["tp"], row["pp"], row["fp8"], row["micro_batch_size"], found.world) == (4, 1, "hybrid", 2, 16)
+    assert not row["overlap_grad_reduce"]
+
+
+def test_positional_parameters_are_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, POSITIONAL)
+    with pytest.raises(InputError, match="depends on TP: set them in the environment"):
+        read_experiment(path)
+    for name, value in {"MODEL_SIZE": "70B", "TP": "8", "AC": "full"}.items():
+        monkeypatch.setenv(name, value)
+    found = read_experiment(path)
+    assert found.model is not None and (found.model.num_layers, found.model.num_kv_heads) == (80, 8)
+    assert (found.row["tp"], found.row["recompute"]) == (8, "full")
+    monkeypatch.setenv("MODEL_SIZE", "7B")
+    monkeypatch.setenv("AC", "sel")
+    found = read_experiment(path)
+    assert found.model is not None and (found.model.num_layers, found.model.num_kv_heads) == (32, 32)
+    assert found.row["recompute"] == "selective"
+
+
+def test_arguments_as_a_mapping_and_a_vocabulary_that_is_assumed_and_said(tmp_path: Path) -> None:
+    path = written(tmp_path, MAPPING, "model_config.yaml")
+    found = read_experiment(path)
+    assert (found.row["tp"], found.row["sharding"], found.row["sequence_parallel"]) == (
+        2,
+        "distributed_optimizer",
+        False,
+    )
+    assert any(text.startswith("vocab_size = 50257") for text in found.assumed)
+    begun = start(path, "h100", 1)
+    assert any("vocab_size" in note for note in begun.notes)
+    assert space_of(begun, ["vocab_size=128256"], None, "").model.vocab_size == 128256
