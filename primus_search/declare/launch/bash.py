@@ -91,19 +91,19 @@ class Script:
 
     def _one_holds(self, test: str) -> bool:
         test = test.strip().removesuffix(";").strip()
-        arithmetic = re.fullmatch(r"\(\((.*)\)\)", test, re.DOTALL)
-        if arithmetic:
-            return self._number(arithmetic[1]) not in ("", "0")
-        inside = re.fullmatch(r"(!?)\s*\[\[?\s(.*)\s\]\]?", test, re.DOTALL)
-        if inside is None:
+        if test.startswith("((") and test.endswith("))"):
+            return self._number(test[2:-2]) not in ("", "0")
+        negated = test.startswith("!")
+        test = test.removeprefix("!").strip()
+        width = 2 if test.startswith("[[") else 1
+        if not test.startswith("[") or not test.endswith("]" * width):
             return False
-        words = self.expanded(inside[2], 0, True)
+        words = self.expanded(test[width:-width], 0, True)
         if any(word in FILE_TESTS for word in words):
-            return bool(inside[1]) ^ (words[:1] == ["!"])
+            return negated ^ (words[:1] == ["!"])
         self.undecided += [name for word in words for name in UNSET.findall(word) if name not in self.undecided]
         words = [UNSET.sub("", word) for word in words]
-        negated = bool(inside[1]) ^ (words[:1] == ["!"])
-        return self._compares([word for word in words if word != "!"]) ^ negated
+        return self._compares([word for word in words if word != "!"]) ^ negated ^ (words[:1] == ["!"])
 
     def _compares(self, words: list[str]) -> bool:
         if words and words[0] in ("-z", "-n"):
@@ -192,9 +192,8 @@ class Script:
         return i + 1 + len(name), [self._value(name)], False
 
     def _braced(self, inside: str, depth: int) -> tuple[list[str], bool]:
-        listed = re.fullmatch(r"(\w+)\[[@*]\]", inside)
-        if listed:
-            return list(self.arrays.get(listed[1], [])), True
+        if inside.endswith(("[@]", "[*]")):
+            return list(self.arrays.get(inside[:-3], [])), True
         parts = re.fullmatch(r"([A-Za-z_]\w*|\d+)(?:(:?)([-=+?])(.*))?", inside, re.DOTALL)
         if parts is None:
             plain = re.match(r"[A-Za-z_]\w*", inside)
@@ -219,10 +218,10 @@ class Script:
     def _number(self, text: str) -> str:
         """A whole number from an arithmetic text; empty where it is none."""
         filled = " ".join(self.expanded(re.sub(r"(?<![\w$\{])([A-Za-z_]\w*)", r"$\1", text), 0, True))
-        ternary = re.fullmatch(r"(.*)\?(.*):(.*)", filled)
-        if ternary:
-            chosen = ternary[2] if self._number(ternary[1]) not in ("", "0") else ternary[3]
-            return self._number(chosen)
+        test, question, rest = filled.partition("?")
+        if question:
+            first, _, second = rest.partition(":")
+            return self._number(first if self._number(test) not in ("", "0") else second)
         try:
             return str(int(_calculated(ast.parse(filled.strip(), mode="eval").body)))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
