@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s, send_s
+from primus_search.cost.memo import in_order
 from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
@@ -36,6 +37,10 @@ from primus_search.values.model import Attention, CompressedAttention, LatentMix
 
 Found = list[tuple[Part, LayerTraffic]]
 """Traffic by the part of the step that it counts to."""
+
+
+_INSIDE = (Part.TENSOR_COMM, Part.CONTEXT_COMM, Part.EXPERT_COMM)
+"""Parts that `add_inside` adds to: copies to the host hide behind compute alone."""
 
 
 def add_inside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
@@ -73,7 +78,10 @@ def add_beside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
     sharded weights and scatters of their gradients, which also hide behind what recompute repeats; returns them."""
     found: Found = []
     if np.any(c.offload_modules):
-        copies = host_copies(job, kind, c, forward_s=work.pass_s(Pass.FORWARD), backward_s=work.gradients_s)
+        inside = [in_order(work.seconds[which, part] for part in _INSIDE) for which in Pass]
+        forward_s = work.pass_s(Pass.FORWARD) - inside[Pass.FORWARD]
+        backward_s = work.gradients_s - inside[Pass.INPUT_GRAD] - inside[Pass.WEIGHT_GRAD]
+        copies = host_copies(job, kind, c, forward_s=forward_s, backward_s=backward_s)
         add_exposed(work, Part.HOST_COPIES, copies)
         found.append((Part.HOST_COPIES, copies))
     if np.any(c.sharding >= Sharding.FSDP2):
