@@ -3,7 +3,8 @@
 Exit codes of the command line follow the type: `InputError` is 2, `NothingFits` is 3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -54,6 +55,16 @@ class NothingFits(PrimusSearchError):
 
 UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
 """What reading damaged data may raise. A reader of files catches these and names the file and the place in it."""
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Raises InputError at `where` for whatever reading damaged data inside raises."""
+    try:
+        yield
+    except UNREADABLE as error:
+        what = f"{error.args[0]!r} is not a value" if isinstance(error, KeyError) and error.args else str(error)
+        raise InputError([Problem(where, what or type(error).__name__)]) from error
 
 
 class ScheduleError(PrimusSearchError, ValueError):

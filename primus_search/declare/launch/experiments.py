@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.framework_files import load_framework
@@ -100,7 +100,7 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
     `model` stands in for the one of the file. Raises `InputError` where the file is none, or sets what cannot be read.
     """
     text = read_text(path, most=MAX_TABLE_BYTES)
-    try:
+    with readable(shown(path)):
         if path.suffix == ".toml":
             return _torchtitan(
                 path, torchtitan.flattened(tomllib.loads(text)), world, model, load_framework("torchtitan")
@@ -111,8 +111,6 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
             return _of_mapping(path, world, model)
         if _has_arguments(text):
             return _megatron(path, text, world, model)
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-        raise InputError([Problem(shown(path), str(error))]) from error
     what = (
         "is no experiment: expected a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
     )
@@ -252,16 +250,19 @@ def of_settings(
 
     is_whole: what they leave out is at the default of the framework.
     """
-    if framework.launcher == "torchtitan":
-        return _torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
-    found, origin = translated(framework, given)
-    rows = None if model or not is_sized(found) else assumed_vocabulary(found)
-    loaded, problems = (
-        (model, ()) if model else model_of_arguments(path, found | ({"vocab_size": rows} if rows else {}))
-    )
-    row, keys = candidate_words(framework, found, loaded, devices)
-    keys |= known_keys(framework.keys).read_beside
-    read = experiment_of(path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole)
+    with readable(shown(path)):
+        if framework.launcher == "torchtitan":
+            return _torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
+        found, origin = translated(framework, given)
+        rows = None if model or not is_sized(found) else assumed_vocabulary(found)
+        loaded, problems = (
+            (model, ()) if model else model_of_arguments(path, found | ({"vocab_size": rows} if rows else {}))
+        )
+        row, keys = candidate_words(framework, found, loaded, devices)
+        keys |= known_keys(framework.keys).read_beside
+        read = experiment_of(
+            path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole
+        )
     if rows is None:
         return read
     why = "the file names no vocabulary; --set vocab_size= changes it"
