@@ -14,8 +14,8 @@ from primus_search.values.model.attention_mixers import (
     LatentAttention,
     LatentMixer,
 )
-from primus_search.values.model.constants import Constants
 from primus_search.values.model.decoder import (
+    Constants,
     DenseMlp,
     FeedForward,
     LayerKind,
