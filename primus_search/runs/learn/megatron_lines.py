@@ -137,9 +137,10 @@ def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumpti
         pp = pp or 1  # releases of before pipelines
     cp = argument(seen, "context_parallel_size")
     ep = argument(seen, "expert_model_parallel_size") or argument(seen, "moe_expert_parallel_size")
+    assumed: dict[str, Assumption] = {}
     facts: dict[str, Any] = {
         "model": model_facts(seen),
-        "gpus": argument(seen, "world_size") or product(argument(seen, "data_parallel_size"), tp, pp, cp or 1),
+        "gpus": _gpus(seen, tp, pp, cp),
         "tp": tp,
         "pp": pp,
         "cp": cp,
@@ -150,15 +151,23 @@ def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumpti
         "global_batch_size": argument(seen, "global_batch_size"),
     }
     _take_batch_of_a_rank(seen, facts)
-    if facts["gpus"] is None:
-        facts["gpus"] = seen.whole("env_world_size")
+    if facts["gpus"] is None and (printed := argument(seen, "world_size")) is not None:
+        because = f"the log prints a world of {printed}, which its degrees do not divide; one replica is taken"
+        assumed["gpus"] = Assumption(value=product(tp, pp, cp or 1), because=because)
     _take_printed_shape(seen, facts)
-    assumed = {}
     known_otherwise = {"ep"} if seen.text("expert_parallel") == "True" else set()  # Megatron-Core 0.4: its size is none
     for name, value in (("cp", cp), ("ep", ep)):
         if value is None and tp is not None and name not in known_otherwise:
             assumed[name] = Assumption(value=1, because=f"the log prints no argument for {name}")
     return facts, assumed
+
+
+def _gpus(seen: Transcript, tp: int | None, pp: int | None, cp: int | None) -> int | None:
+    """The first printed count of GPUs that the degrees divide; None where none does."""
+    ranks = product(tp or 1, pp or 1, cp or 1) or 1
+    counts = [seen.whole(name + "world_size") for name in ("", "line:", "flag:")]
+    counts += [product(argument(seen, "data_parallel_size"), tp, pp, cp or 1), seen.whole("env_world_size")]
+    return next((count for count in counts if count and count % ranks == 0), None)
 
 
 def _take_batch_of_a_rank(seen: Transcript, facts: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ Left out, in this order:
 3. lines with another global batch or sequence length than the last ones (batch ramp-up, curricula);
 4. lines after which an evaluation or a checkpoint was logged before the next (they share its time), while at least
    three others are left;
-5. outliers: further from the median than four robust standard deviations and than a tenth of it.
+5. outliers: further from the median than four robust standard deviations and than a tenth of it. Where gaps of more
+   than a tenth divide what is left (a run that slowed down halfway), the largest group counts, the faster one of two.
 """
 
 from collections.abc import Sequence
@@ -54,15 +55,20 @@ class Steady:
         return median(rates) if rates else None
 
 
-def steady(lines: Sequence[StepLine]) -> Steady | None:
-    """The steady part of a run by the rule of this module; None where nothing is left."""
-    kept = _after_warm_up(_once(lines))
+def steady(lines: Sequence[StepLine], *, is_cut: bool = False) -> Steady | None:
+    """The steady part of a run by the rule of this module; None where nothing is left.
+
+    is_cut: the log may begin in the middle of a process, so that a first line of a late iteration is no warm-up.
+    """
+    once = _once(lines)
+    begins_late = is_cut and bool(once) and once[0].iteration > WARM_UP_ITERATIONS + once[0].span
+    kept = _after_warm_up(once, WARM_UP_ITERATIONS if begins_late else 0)
     if kept:
         kept = [line for line in kept if line.shape == kept[-1].shape]
     undisturbed = [line for line in kept if not line.is_disturbed]
-    if len(undisturbed) >= FEWEST_UNDISTURBED:
+    if len(undisturbed) >= FEWEST_UNDISTURBED and _middle(undisturbed) <= (1.0 + OUTLIER_SHARE) * _middle(kept):
         kept = undisturbed
-    kept = _without_outliers(kept)
+    kept = _largest_group(_without_outliers(kept))
     if not kept:
         return None
     middle = median(line.seconds for line in kept)
@@ -81,9 +87,9 @@ def _once(lines: Sequence[StepLine]) -> list[StepLine]:
     return kept
 
 
-def _after_warm_up(lines: Sequence[StepLine]) -> list[StepLine]:
+def _after_warm_up(lines: Sequence[StepLine], done: int) -> list[StepLine]:
     kept = []
-    done, last = 0, None
+    last = None
     for line in lines:
         if last is not None and line.iteration <= last:
             done = 0
@@ -101,6 +107,24 @@ def _without_outliers(lines: Sequence[StepLine]) -> list[StepLine]:
     sigma = _sigma([line.seconds for line in lines], middle)
     reach = max(OUTLIER_SIGMAS * sigma, OUTLIER_SHARE * middle)
     return [line for line in lines if abs(line.seconds - middle) <= reach]
+
+
+def _largest_group(lines: Sequence[StepLine]) -> list[StepLine]:
+    """The lines, or where gaps of more than a tenth divide their times the largest group; of two the faster one."""
+    groups: list[list[float]] = []
+    for seconds in sorted(line.seconds for line in lines):
+        if groups and seconds <= (1.0 + OUTLIER_SHARE) * groups[-1][-1]:
+            groups[-1].append(seconds)
+        else:
+            groups.append([seconds])
+    largest = max(groups, key=len, default=[])
+    if len(largest) < FEWEST_UNDISTURBED:
+        return list(lines)
+    return [line for line in lines if largest[0] <= line.seconds <= largest[-1]]
+
+
+def _middle(lines: Sequence[StepLine]) -> float:
+    return median(line.seconds for line in lines)
 
 
 def _sigma(values: Sequence[float], middle: float) -> float:

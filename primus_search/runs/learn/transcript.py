@@ -19,6 +19,10 @@ GIB = 2.0**30
 GB = 1e9
 STEPS_AFTER_RECOVERY = 4
 """A run that logs so many steps after an error message went on; the message is no death."""
+RATE_SLACK = 0.10
+"""Relative difference of a printed and a computed rate from which on it is said."""
+FEWEST_FACTS = 3
+"""Facts below which a log does not show how its process began."""
 SHORTEST_BAR_STEP_S = 20.0
 """A progress bar counts whole seconds: differences below this are added up until they reach it."""
 
@@ -102,8 +106,8 @@ class Transcript:
         return None
 
     def steady(self) -> Steady | None:
-        """The steady part of the run."""
-        return steady(self.steps)
+        """The steady part of the run; without a word of its settings its log was cut out of a longer one."""
+        return steady(self.steps, is_cut=len(self.facts) < FEWEST_FACTS)
 
     def died(self) -> Death | None:
         """The death of the run: an error message after which it logged no more than a few steps."""
@@ -268,6 +272,9 @@ def conclude(
         values["tokens_per_s_per_gpu"] = tokens_per_s_per_gpu(values)
     if found is None and seen.steps:
         seen.note("too few iterations for a steady step time")
+    printed, computed = values["tokens_per_s_per_gpu"], tokens_per_s_per_gpu(values) if samples_are_full else None
+    if printed and computed and abs(printed / computed - 1.0) > RATE_SLACK:
+        seen.note(f"prints {printed:,.0f} tokens/s/GPU; batch, length, GPUs and step time give {computed:,.0f}")
     if isinstance(settings, Mapping):
         kept = dict(settings)
     else:

@@ -1,5 +1,6 @@
 """The contract of every registered log format: a new one inherits it by a written log in `written_logs.LOGS`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.runs.learn.readers import LogFormat, formats, read_log
 from primus_search.runs.learn.reading import Death, LogReading, MemoryKind
+from primus_search.runs.learn.steady import StepLine, steady
 from tests.support.written_logs import LOGS, STEP_S
 
 NAMES = [one.name for one in formats() if isinstance(one, LogFormat)]
@@ -207,3 +209,25 @@ def test_a_finished_trainer_state_gives_more_digits_than_its_rate(tmp_path: Path
     record = '{"step": 100, "train_runtime": 3187.5, "train_steps_per_second": 0.031}'
     path.write_text('{"log_history": [' + record + "]}")
     assert read_log(path).step_s == 31.875
+
+
+def test_slow_last_steps_do_not_decide_the_steady_step() -> None:
+    """Ten steps whose last three were disturbed: the larger group counts, whatever marks the disturbance."""
+    seconds = [9.0, 2.1, 2.1, 2.07, 2.08, 2.07, 2.07, 3.0, 3.1, 2.9]
+    lines = [StepLine(iteration=n, seconds=s, is_disturbed=4 <= n <= 7) for n, s in enumerate(seconds, start=1)]
+    found = steady(lines)
+    assert found is not None
+    assert found.step_s == pytest.approx(2.07, rel=0.01)
+    times = [9.0, 2.0, 2.0, *[2.07] * 3, *[3.0] * 4]
+    slower = steady([replace(line, is_disturbed=False, seconds=s) for line, s in zip(lines, times, strict=True)])
+    assert slower is not None and slower.step_s == pytest.approx(3.0)
+
+
+def test_a_pasted_log_keeps_its_first_lines() -> None:
+    lines = [StepLine(iteration=n, seconds=1.0 + n % 2 / 100.0) for n in range(5001, 5006)]
+    pasted, resumed = steady(lines, is_cut=True), steady(lines)
+    assert pasted is not None and len(pasted.lines) == 5
+    assert resumed is not None and len(resumed.lines) == 2
+    assert steady([replace(line, iteration=line.iteration - 5000) for line in lines], is_cut=True) == replace(
+        resumed, lines=tuple(replace(line, iteration=line.iteration - 5000) for line in resumed.lines)
+    )

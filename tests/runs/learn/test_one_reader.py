@@ -94,3 +94,16 @@ def test_a_printed_setting_decides_its_column(
 def test_grouped_products_that_are_off_are_said(tmp_path: Path) -> None:
     notes = read_job(logged(tmp_path, {"moe_grouped_gemm": False})).not_modelled
     assert any(note.startswith("moe_grouped_gemm: off (") for note in notes)
+
+
+def test_a_world_that_its_degrees_contradict_is_repaired_and_said(tmp_path: Path) -> None:
+    """Every process of some releases prints a world of 1: 64 GPUs with TP 4 and PP 16."""
+    degrees = {"world_size": 1, "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 16, "num_layers": 32}
+    alone = {"context_parallel_size": 1, "expert_model_parallel_size": 1, "num_experts": None}
+    reading = read_log(logged(tmp_path, degrees | alone))
+    assert (reading.gpus, reading.assumed["gpus"].value) == (None, 64)
+    assert "prints a world of 1" in reading.assumed["gpus"].because
+    run = measured_run(reading, SaidBeside(), load_stack("megatron_te"))
+    assert run.cluster.world == 64
+    replicas = read_log(logged(tmp_path, degrees | alone | {"data_parallel_size": 2}))
+    assert replicas.gpus == 128
