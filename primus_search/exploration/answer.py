@@ -31,6 +31,7 @@ from primus_search.schedule import algorithm
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 from primus_search.values.knobs import KNOBS, Kind
+from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.machine.accelerator import Accelerator
 
 Row = Mapping[str, Any]
@@ -261,17 +262,14 @@ def _unstartable(space: Space, choice: ClusterChoice, ranking: RankingTable) -> 
 
 # --- words -----------------------------------------------------------------------------------------------------------
 
-_PARALLEL = {
-    "tp": "tensor parallel",
-    "cp": "context parallel",
-    "ep": "expert parallel",
-    "etp": "tensor parallel experts",
+_PARALLEL = {name: f"{word} parallel" for name, word in PARALLEL.items() if name != "pp"} | {
+    "etp": "tensor parallel experts"
 }
 _SHARDING = {
     "none": "{dp} replicas",
     "distributed_optimizer": "{dp} replicas, sharded optimizer",
     "fsdp2": "FSDP over {shards} GPUs",
-    "hsdp": "FSDP in groups of {shard_group}",
+    "hsdp": "FSDP in groups of {group}",
     "megatron_fsdp": "Megatron FSDP over {shards} GPUs",
 }
 
@@ -279,7 +277,11 @@ _SHARDING = {
 def in_words(row: Row) -> str:
     """A row as an engineer would say it: how it is split, its micro-batches, recompute, precision, further switches."""
     shards = row["dp"] * row["cp"]
-    split = [_SHARDING[row["sharding"]].format(**{**row, "shards": shards})] if row["dp"] > 1 or shards > 1 else []
+    split = (
+        [_SHARDING[row["sharding"]].format(dp=row["dp"], shards=shards, group=row[_SHARDING_DETAIL])]
+        if row["dp"] > 1 or shards > 1
+        else []
+    )
     split += [f"{text} {row[name]}" for name, text in _PARALLEL.items() if row[name] > 1]
     split += [_pipeline(row)] if row["pp"] > 1 else []
     missing = [text for name, text in (("tp", "tensor"), ("pp", "pipeline")) if row[name] == 1]
@@ -311,9 +313,11 @@ def precision_words(row: Row) -> str:
     return word if word == "BF16" else f"{word} ({recipe})"
 
 
-_SAID = {"sharding", "shard_group", "schedule", "vpp", "pipeline_layout", "micro_batch_size", "fp8", "recompute"} | {
-    f"recompute_{detail}" for detail in ("num_layers", "method")
-}
+_SHARDING_DETAIL = next(knob.name for knob in KNOBS if knob.detail_of == "sharding")
+_IN_WORDS = {knob.name for knob in KNOBS if knob.detail_of or knob.kind in (Kind.SCHEDULE, Kind.LAYOUT)}.union(
+    ("micro_batch_size", "fp8"), {knob.detail_of for knob in KNOBS}
+)
+"""Knobs that have words of their own, above."""
 
 
 def _switches(row: Row) -> list[str]:
@@ -322,7 +326,7 @@ def _switches(row: Row) -> list[str]:
         knob.told(row)
         for knob in KNOBS
         if knob.kind is not Kind.DEGREE
-        and knob.name not in _SAID
+        and knob.name not in _IN_WORDS
         and row[knob.name] != knob.word(knob.default)
         and knob.label != ""
     ]

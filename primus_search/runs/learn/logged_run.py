@@ -25,8 +25,10 @@ from primus_search.declare.launch.verdicts import translated
 from primus_search.declare.model_files import load_model
 from primus_search.runs.learn.printed_devices import hardware_named
 from primus_search.runs.learn.readers import read_log
-from primus_search.runs.learn.reading import PARALLEL, Assumption, Death, LogReading, MemoryKind
+from primus_search.runs.learn.reading import Assumption, Death, LogReading, MemoryKind
+from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB
+from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import Stack
@@ -45,7 +47,7 @@ DUMPED = ("megatron", "primus")
 """Contracts of programs that dump every argument by its name."""
 LEAST_CONFIGURED = 100
 """Settings from which on a printed configuration is taken for the whole one."""
-NEEDED = ("tp", "pp", "micro_batch_size")
+NEEDED = tuple(name for name in SIZES if name in COLUMN_NAMES)
 """Sizes without which a log gives no candidate."""
 
 _PEAKS: Mapping[MemoryKind, PeakKind] = {

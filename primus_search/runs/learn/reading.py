@@ -5,9 +5,6 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-PARALLEL = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
-"""What logs call the degrees: `tensor_parallelism`, `tensor_model_parallel_size`."""
-
 
 class MemoryKind(StrEnum):
     """Which counter a peak of memory was read from; they differ by the allocator's cache and by what is not torch."""

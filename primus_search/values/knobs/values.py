@@ -153,3 +153,7 @@ class StateFormat(IntEnum):
     BF16_REDUCTION = 3
     BF16_ALL = 4
     FP32_ALL = 5
+
+
+PARALLEL = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+"""What the degrees split, as the field and its logs name it: `tensor_parallelism`, `tensor_model_parallel_size`."""

@@ -7,9 +7,10 @@ import re
 from datetime import datetime
 from typing import Any
 
-from primus_search.runs.learn.reading import PARALLEL, Assumption, LogReading, MemoryKind
+from primus_search.runs.learn.reading import Assumption, LogReading, MemoryKind
 from primus_search.runs.learn.steady import StepLine
 from primus_search.runs.learn.transcript import GIB, Transcript, conclude, product
+from primus_search.values.knobs.values import PARALLEL
 
 _STEP = re.compile(r"completed step: (\d+), seconds: (\d+(?:\.\d+)?),(.*)$")
 _RATE = re.compile(r"Tokens/s(?:/device)?: (\d+(?:\.\d+)?)(?=,|\s|$)")

@@ -5,9 +5,10 @@ import math
 import re
 from typing import Any
 
-from primus_search.runs.learn.reading import PARALLEL, LogReading
+from primus_search.runs.learn.reading import LogReading
 from primus_search.runs.learn.steady import StepLine
 from primus_search.runs.learn.transcript import Transcript, conclude, observe_flags, product
+from primus_search.values.knobs.values import PARALLEL
 
 _RECORD = re.compile(r"\A(?>.*?:::MLLOG )(\{.*\})")
 _SYSTEM = re.compile(r"\"(number_of_nodes|accelerators_per_node|accelerator_model_name)\"\s*:\s*\"([^\"]*)\"")

@@ -3,9 +3,10 @@
 import json
 import re
 
-from primus_search.runs.learn.reading import PARALLEL, LogReading, MemoryKind
+from primus_search.runs.learn.reading import LogReading, MemoryKind
 from primus_search.runs.learn.steady import StepLine
 from primus_search.runs.learn.transcript import Transcript, conclude
+from primus_search.values.knobs.values import PARALLEL
 
 FACTS, STEP, PEAK = "small trainer facts: ", "small trainer step ", "small trainer peak bytes: "
 _FACTS = re.compile(rf"\A(?>.*?{FACTS})(\{{.*\}})")
