@@ -231,7 +231,7 @@ search: {method: bayes, memory_margin: 1.5, top_k: 0}
         "allowed: whole numbers of at least 1, auto, divisors or powers_of_two",
         f"s.yaml:9 @ $.space.ttp: unknown axis; did you mean 'tp'? - allowed: {', '.join(AXES)}",
         "s.yaml:10 @ $.space.fp8: 'hybird' is not a value of fp8; did you mean 'hybrid'? - "
-        "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4 or auto",
+        "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4, mxfp4 or auto",
         "s.yaml:11 @ $.space.deepep: 'maybe' is not a value of deepep - allowed: true, false or auto",
         "s.yaml:12 @ $.space.sync_free_stage: 4 is not a value of sync_free_stage - allowed: 0, 1, 2, 3 or auto",
         "s.yaml:13 @ $.space.hardware.nic_GBpss: unknown hardware number; did you mean 'hardware.nic_GBps'?",
@@ -267,7 +267,7 @@ NEEDS = "missing key; a space needs model, hardware and workload with seq_length
         (f"{MINIMAL}space: {{pipeline_layout: Et*3|t*4L}}",
          "s.yaml:4 @ $.space.pipeline_layout: deals 7 layers, the model has 32; count the letters t"),
         (f"{MINIMAL}space: {{fp8: divisors}}", "s.yaml:4 @ $.space.fp8: 'divisors' is not a value of fp8 - "
-         "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4 or auto"),
+         "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4, mxfp4 or auto"),
         (f"{MINIMAL}nodes: 3\nspace: {{tp: 1, pp: 1, cp: 1, micro_batch_size: [2, 4]}}",
          "s.yaml:3 @ $.workload.global_batch_size: 128 samples do not split into whole micro-batches: "
          "dp * micro_batch_size is 48 or 96 in this space; use 96 or 144, or change nodes or these axes"),

@@ -38,7 +38,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("calibrate --measurements other.csv", "other.csv: no column kind, gpu, dtype, op"),
         ("calibrate --measurements bytes.csv", "bytes.csv: is not UTF-8 text (byte 0)"),
-        ("truth --out file --seconds 60 --only nothing", "--out file: cannot be written: File exists"),
         ("run space.yaml --load-benchmark none --out out", "--load-benchmark none: no such file"),
         ("run space.yaml --load-benchmark file --bench off --out out", "--load-benchmark: nothing is measured"),
         ("run space.yaml --save-benchmark x.json --bench off --out out", "--save-benchmark: nothing is measured"),
