@@ -239,9 +239,9 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     )
     typer.echo(
         f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
-        f"(expected {figures['expected_tokens_per_s_per_gpu']:,.0f}, {figures['knowledge']}; 90 % interval "
-        f"{figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
-        f"{figures['interval_runs']} left-out runs of its kind),\n"
+        f"(expected {figures['expected_tokens_per_s_per_gpu']:,.0f}, {figures['knowledge']}),\n"
+        f"90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
+        f"{figures['interval_runs']} left-out runs of its kind,\n"
         f"MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:z.1%}"
     )
     room = figures["headroom_bytes"] / GB

@@ -25,7 +25,7 @@ TINY: dict[str, Any] = {
 def run(folder: Path, *words: str, **changes: Any) -> tuple[str, SavedRun]:
     """Output and folder of a run of a tiny space."""
     (folder / "space.yaml").write_text(json.dumps(TINY | changes))
-    done = CliRunner().invoke(app, ["run", str(folder / "space.yaml"), "--out", str(folder / "run"), *words])
+    done = CliRunner().invoke(app, ["run", str(folder / "space.yaml"), "--out", str(folder / "run"), "--force", *words])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     assert done.exit_code == 0, done.output
@@ -80,9 +80,11 @@ def test_a_drawn_schedule_has_no_markup_in_a_pipe() -> None:
 
 
 def test_numbers_of_the_users_own_are_extrapolated_and_widen_the_interval(tmp_path: Path) -> None:
-    _, saved = run(tmp_path)
+    _, saved = run(tmp_path, site="vendor")
     text, own = run(
-        tmp_path, space=TINY["space"] | {"hardware.bf16_peak_TFLOPS": 5000, "hardware.fp8_peak_TFLOPS": 9000}
+        tmp_path,
+        site="vendor",
+        space=TINY["space"] | {"hardware.bf16_peak_TFLOPS": 5000, "hardware.fp8_peak_TFLOPS": 9000},
     )
     plain, changed = (
         one.ranking[0]["tokens_per_s_per_gpu_high"] / one.ranking[0]["tokens_per_s_per_gpu_low"] for one in (saved, own)
@@ -93,7 +95,7 @@ def test_numbers_of_the_users_own_are_extrapolated_and_widen_the_interval(tmp_pa
         (found,) = [one for one in explain(own, 1).coverage if one.part == part]
         assert "accelerator.bf16_peak_flops_per_s, accelerator.fp8_peak_flops_per_s overridden" in found.why
     assert "no measured run of this stack" in text
-    text, same = run(tmp_path, space=TINY["space"] | {"hardware.hbm_GiB": 100})
+    text, same = run(tmp_path, site="vendor", space=TINY["space"] | {"hardware.hbm_GiB": 100})
     first = same.ranking[0]
     (found,) = [one for one in explain(same, 1).coverage if one.part == "memory"]
     assert "accelerator.hbm_bytes overridden" in found.why

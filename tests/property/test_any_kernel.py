@@ -23,7 +23,7 @@ DEVICE = st.sampled_from(DEVICES)
 def peak_flops_per_s(acc: Accelerator, code: Fp8) -> float:
     if code is Fp8.NONE or not acc.fp8_peak_flops_per_s:
         return acc.bf16_peak_flops_per_s
-    return max(acc.fp4_peak_flops_per_s if code is Fp8.NVFP4 else 0.0, acc.fp8_peak_flops_per_s)
+    return max(acc.fp4_peak_flops_per_s if code in (Fp8.NVFP4, Fp8.MXFP4) else 0.0, acc.fp8_peak_flops_per_s)
 
 
 @given(DEVICE, st.lists(st.tuples(SIZES, SIZES, SIZES, RECIPES), min_size=1, max_size=20), PASSES)

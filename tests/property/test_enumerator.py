@@ -21,7 +21,9 @@ from primus_search.values.candidates import (
     Sharding,
 )
 from primus_search.values.knobs import StateFormat
+from primus_search.values.knobs.values import Optimizer
 from primus_search.values.layout import BALANCED, EVEN, Layout, layout_string
+from primus_search.values.machine.cluster import Network
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "tp": (1, 2, 3, 4, 8, 16),
@@ -53,6 +55,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "tp_overlap": (False, True),
     "cp_comm": tuple(CpComm),
     "state_format": tuple(StateFormat),
+    "optimizer": tuple(Optimizer),
+    "optimizer_offload": (0, 50),
     "fp8_attention": (False, True),
     "dispatch_backend": tuple(DispatchBackend),
 }
@@ -128,6 +132,7 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
         and _experts_are_legal(space, r)
         and _sharding_is_legal(r, first, dp, edp if space.model.is_moe else 1)
         and _format_exists(cluster.accelerator, r["fp8"])
+        and _host_updates(cluster.network, r["optimizer_offload"])
         and (not r["fp8_attention"] or _fp8_attention_exists(cluster.accelerator, r["fp8"]))
         and _constraints_hold(space, r, dp)
     )
@@ -217,6 +222,10 @@ def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: i
     return True
 
 
+def _host_updates(network: Network, percent: int) -> bool:
+    return percent == 0 or bool(network.host_copy_bytes_per_s and network.host_update_bytes_per_s)
+
+
 def _fp8_attention_exists(accelerator: Any, fp8: Fp8) -> bool:
     return "cudnn_fp8" in accelerator.attention.kernels and fp8 in (Fp8.HYBRID, Fp8.MXFP8, Fp8.NVFP4)
 
@@ -226,6 +235,8 @@ def _format_exists(accelerator: Any, fp8: Fp8) -> bool:
         return True
     if fp8 == Fp8.MXFP8:
         return bool(accelerator.fp4_peak_flops_per_s)
+    if fp8 == Fp8.MXFP4:
+        return bool(accelerator.fp4_peak_flops_per_s) and accelerator.vendor.lower() == "amd"
     if fp8 == Fp8.NVFP4:
         return bool(accelerator.fp4_peak_flops_per_s) and accelerator.vendor.lower() == "nvidia"
     return bool(accelerator.fp8_peak_flops_per_s)

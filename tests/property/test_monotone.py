@@ -9,7 +9,7 @@ import pytest
 
 from primus_search.cost.project import Projector
 from primus_search.space import Enumerator
-from primus_search.values.candidates import Bools, Candidates, Sharding
+from primus_search.values.candidates import Bools, Candidates, Recompute, Sharding
 from tests.property.test_search_proof import SPACES, drawn
 
 ROWS = 40
@@ -40,10 +40,12 @@ def counts_to_another_pass(enumerator: Enumerator, c: Candidates) -> Bools:
     """Rows whose schedule runs weight gradients apart while weights are gathered around each layer.
 
     A gather hides behind both gradients together, and what shows of it counts to the input gradient. A slower weight
-    gradient therefore makes the input gradient, which the next stage waits for, shorter by as much.
+    gradient therefore makes the input gradient, which the next stage waits for, shorter by as much. Where some layers
+    recompute and others do not, a gather hides behind another layer than its own: 0.008 % in one of 120 spaces.
     """
     splits = np.array([algorithm.splits_weight for algorithm in enumerator.job.algorithms])
-    mask: Bools = splits[c.schedule] & (c.pp > 1) & (c.sharding >= Sharding.FSDP2)
+    recomputes_some = (c.recompute == Recompute.FULL) & (c.recompute_num_layers > 0)
+    mask: Bools = ((splits[c.schedule] & (c.pp > 1)) | recomputes_some) & (c.sharding >= Sharding.FSDP2)
     return mask
 
 
