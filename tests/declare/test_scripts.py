@@ -134,3 +134,19 @@ def test_arguments_as_a_mapping_and_a_vocabulary_that_is_assumed_and_said(tmp_pa
     begun = start(path, "h100", 1)
     assert any("vocab_size" in note for note in begun.notes)
     assert space_of(begun, ["vocab_size=128256"], None, "").model.vocab_size == 128256
+
+
+COUNTED_ENDS = """torchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --pipeline-model-parallel-size 4 \\
+  --num-layers LAYERS --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split \\
+  --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000 --bf16 --position-embedding-type rope \\
+  --attention-dropout 0 --hidden-dropout 0 --seq-length 4096 --global-batch-size 128
+"""
+
+
+def test_embedding_and_loss_that_count_as_layers_move_the_layers_of_the_ends(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(COUNTED_ENDS.replace("LAYERS", "30"))
+    assert read_experiment(file).row["pipeline_layout"] == "balanced", "layers of its stages: 7, 8, 8, 7"
+    file.write_text(COUNTED_ENDS.replace("LAYERS", "32"))
+    with pytest.raises(InputError, match="32 layers and 2 counted ends do not divide over 4 virtual stages"):
+        read_experiment(file)

@@ -17,6 +17,7 @@ from primus_search.values.model import Model
 LEVELS = "hierarchical_context_parallel_sizes"
 """Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""
 GROUP = "microbatch_group_size_per_vp_stage"
+COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 MANUAL = "decoder_pipeline_manual_split_list"
 """Primus: layers of each virtual stage (primus_megatron_module.yaml, patches/args/validate_args_patches.py)."""
 
@@ -112,7 +113,7 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     """Virtual stages, layout and schedule."""
     layout_key, vpp_key = framework.spellings["pipeline_layout"].key, framework.spellings["vpp"].key
     others = (*PATTERNS, "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
-              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", MANUAL)  # fmt: skip
+              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", MANUAL, *COUNTED)  # fmt: skip
     read |= {layout_key, vpp_key, *others}
     read |= {key for schedule in framework.schedules.values() for key in schedule.keys}
     vpp, layout = 1, EVEN
@@ -132,12 +133,29 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
         if first is not None or last is not None:
             layout = Layout("ends", first and whole("decoder_first_pipeline_num_layers", first),
                             last and whole("decoder_last_pipeline_num_layers", last))  # fmt: skip
+        elif model is not None and pp > 1:
+            layout = _with_counted_ends(found, model.num_layers, pp * vpp)
     if pp == 1 and vpp == 1:
         layout = EVEN
     schedule = schedule_of(framework, found, vpp)
     if schedule is None:
         raise ValueError(f"no schedule of {framework.title} has these settings with {vpp} virtual stages per rank")
     return {"pp": pp, "vpp": vpp, "schedule": schedule, "pipeline_layout": str(canonical(layout, model, pp * vpp))}
+
+
+def _with_counted_ends(found: Settings, layers: int, stages: int) -> Layout:
+    """The layout where embedding or loss count as a layer of the first or last virtual stage.
+
+    Raises ValueError where layers and ends do not divide, which Megatron-Core refuses as well (transformer_config.py).
+    """
+    counted = [bool(found.get(key)) for key in COUNTED]
+    if not any(counted):
+        return EVEN
+    each, rest = divmod(layers + sum(counted), stages)
+    if rest:
+        raise ValueError(f"{layers} layers and {sum(counted)} counted ends do not divide over {stages} virtual stages")
+    first, last = (each - 1 if one else None for one in counted)
+    return Layout("ends", first, last)
 
 
 def _layout_of(letters: str) -> str:
