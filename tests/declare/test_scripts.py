@@ -136,7 +136,8 @@ def test_arguments_as_a_mapping_and_a_vocabulary_that_is_assumed_and_said(tmp_pa
     assert space_of(begun, ["vocab_size=128256"], None, "").model.vocab_size == 128256
 
 
-COUNTED_ENDS = """torchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --pipeline-model-parallel-size 4 \\
+COUNTED_ENDS = """torchrun --nnodes 4 --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 \\
+  --pipeline-model-parallel-size 4 \\
   --num-layers LAYERS --account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split \\
   --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000 --bf16 --position-embedding-type rope \\
   --attention-dropout 0 --hidden-dropout 0 --seq-length 4096 --global-batch-size 128
