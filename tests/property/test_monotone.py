@@ -16,6 +16,7 @@ ROWS = 40
 FACTOR = 1.37
 CAPACITIES = ("hbm_bytes", "context_bytes", "communicator_bytes")
 EXCEPTION = 0.01
+ANOTHER_LAYER = 0.0002  # 0.008 % seen in one of 120 spaces
 """Share of the step by which rows may move the other way where `counts_to_another_pass`."""
 
 
@@ -40,12 +41,16 @@ def counts_to_another_pass(enumerator: Enumerator, c: Candidates) -> Bools:
     """Rows whose schedule runs weight gradients apart while weights are gathered around each layer.
 
     A gather hides behind both gradients together, and what shows of it counts to the input gradient. A slower weight
-    gradient therefore makes the input gradient, which the next stage waits for, shorter by as much. Where some layers
-    recompute and others do not, a gather hides behind another layer than its own: 0.008 % in one of 120 spaces.
+    gradient therefore makes the input gradient, which the next stage waits for, shorter by as much.
     """
     splits = np.array([algorithm.splits_weight for algorithm in enumerator.job.algorithms])
-    recomputes_some = (c.recompute == Recompute.FULL) & (c.recompute_num_layers > 0)
-    mask: Bools = ((splits[c.schedule] & (c.pp > 1)) | recomputes_some) & (c.sharding >= Sharding.FSDP2)
+    mask: Bools = splits[c.schedule] & (c.pp > 1) & (c.sharding >= Sharding.FSDP2)
+    return mask
+
+
+def hides_behind_another_layer(c: Candidates) -> Bools:
+    """Rows of gathered weights of which some layers recompute: a gather hides behind another layer than its own."""
+    mask: Bools = (c.recompute == Recompute.FULL) & (c.recompute_num_layers > 0) & (c.sharding >= Sharding.FSDP2)
     return mask
 
 
@@ -56,7 +61,8 @@ def test_a_number_moves_every_row_the_same_way_and_no_memory(seed: int) -> None:
     c, job = enumerator.rows(np.sort(some)), enumerator.job
     usual = Projector(job)
     step, memory = usual.step(c).total, usual.memory(c).total
-    is_excepted = counts_to_another_pass(enumerator, c)
+    allowed = np.where(hides_behind_another_layer(c), ANOTHER_LAYER, 1e-9)
+    allowed = np.where(counts_to_another_pass(enumerator, c), EXCEPTION, allowed)
     for where in ("accelerator", "network"):
         for path, number in numbers(job.cluster.__getattribute__(where)):
             try:
@@ -67,6 +73,6 @@ def test_a_number_moves_every_row_the_same_way_and_no_memory(seed: int) -> None:
                 continue  # a share of more than one
             changed = Projector(replace(job, cluster=cluster))
             slower = changed.step(c).total / step - 1.0
-            least, most = np.where(is_excepted, EXCEPTION, 1e-9) * [[-1.0], [1.0]]
+            least, most = allowed * [[-1.0], [1.0]]
             assert np.all(slower <= most) or np.all(slower >= least), (where, path, slower.min(), slower.max())
             assert np.array_equal(changed.memory(c).total, memory), (where, path)
