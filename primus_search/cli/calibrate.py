@@ -12,7 +12,7 @@ from primus_search.base.guards.numbers import finite
 from primus_search.cli.output.written_files import write
 
 if TYPE_CHECKING:
-    from primus_search.runs.calibrate.hardware_fit import Result
+    from primus_search.runs.calibrate.kernel_fit import Result
 
 
 Measurements = Annotated[Path | None, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")]
@@ -60,7 +60,7 @@ def _fit_kernels(
     measurements: Path | None, hardware: str | None, gpu: str | None, out: Path | None, as_json: bool, names_table: bool
 ) -> None:
     """An accelerator's efficiencies from measured kernels; `names_table`: the file written names the CSV as its own."""
-    from primus_search.runs.calibrate.hardware_fit import calibrate_hardware, hardware_names
+    from primus_search.runs.calibrate.kernel_fit import calibrate_hardware, hardware_names
     from primus_search.runs.calibrate.points import read_points
 
     if measurements is None:

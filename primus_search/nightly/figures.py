@@ -18,7 +18,7 @@ from primus_search.exploration import ClusterResult, Options, RankingTable, Sear
 from primus_search.nightly.sweep import SpeedCheck
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
-from primus_search.runs.validate.first_choices import first_choices, sweeps
+from primus_search.runs.validate.score_runs import first_choices, sweeps
 from primus_search.space import Enumerator, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
@@ -157,7 +157,7 @@ MOST_MOVED = 5
 class Accuracy:
     """Errors as fractions. `predicted` is tokens/s/GPU per run, for naming what moved.
 
-    first_choice_bias, first_choice_regret   of measured sweeps (`validate.first_choices`); the bias without its sign
+    first_choice_bias, first_choice_regret   of measured sweeps (`runs.validate`); the bias without its sign
     """
 
     rows: int

@@ -18,7 +18,7 @@ from primus_search.measure.device.device_table import measure_device
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.linear import precise8
 from primus_search.measure.modules.shard import Shard
-from primus_search.runs.calibrate.hardware_fit import calibrate_hardware
+from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
 from primus_search.runs.calibrate.points import read_points
 from primus_search.values.candidates import Fp8
 from tests.bench import bench_gpu

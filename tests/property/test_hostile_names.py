@@ -36,7 +36,7 @@ from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
 from primus_search.report.notebook.runs import Run
 from primus_search.report.plain_tables import Plain
-from primus_search.runs.learn.log_lines import plain
+from primus_search.runs.learn.readers import plain
 from tests.export.test_launch_files import shipped_space
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from primus_search.runs.published.rules import first, vocabulary
-from primus_search.runs.published.run_table import NUMBERS, WORDS, PublishedRun
+from primus_search.runs.published.run_table import NUMBERS, WORDS, PublishedRun, first, vocabulary
 
 
 def run_with(cells: dict[str, str]) -> PublishedRun:

@@ -7,19 +7,23 @@ goes back to the hardware file's value, the stage is fitted again without it, an
 those of points left out: whole shapes at a time, in `FOLDS` folds.
 """
 
+import math
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.base.field_paths import value_at, with_value
-from primus_search.runs.calibrate.fit_stages import FitStage, KernelParameter, own_stages, stages
-from primus_search.runs.calibrate.points import Point
+from primus_search.declare.hardware_files import load_hardware
+from primus_search.declare.search_path import FileKind, names
+from primus_search.runs.calibrate.points import KERNELS, Direction, KernelKind, Point, of_gpu
 from primus_search.runs.calibrate.predict import PointTable
-from primus_search.values.candidates import Bools, Floats
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.candidates import Bools, Floats, Fp8
+from primus_search.values.machine.accelerator import NO_TABLES, Accelerator
 
 MAX_STANDARD_ERROR = 0.125
 MIN_POINTS_PER_PARAMETER = 4
@@ -27,6 +31,96 @@ MAX_FITTED = 12
 FOLDS = 5
 _LOSS_SCALE = 0.05  # residuals beyond 5 % count linearly
 _BOUND_MARGIN = 0.005  # share of the range within which a value counts as sitting on its bound
+
+
+EXPERTS = (KernelKind.GROUPED_GEMM, KernelKind.MOE_LAYER)
+
+NEWER_FAMILIES = ("cudnn", "flash3", "aiter", "turbo")
+"""Of training stacks, the preferred first; FlashAttention-2 is fitted only where nothing newer has points."""
+
+OWN_FAMILY = "sdpa"
+"""The attention that this package measures: torch's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelParameter:
+    """One number that may be fitted: where it lives in `Accelerator`, and further places that hold the same number."""
+
+    path: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What is physically possible; of an attention kernel by the number's name."""
+        ranges = KERNELS["ranges"]
+        low, high = ranges.get(self.path) or ranges[self.path.rpartition(".")[2]]
+        return low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitStage:
+    """Parameters that are fitted together, and the points they are fitted to. A stage rests on the ones before it."""
+
+    name: str
+    parameters: tuple[KernelParameter, ...]
+    uses: Callable[[Point], bool]
+
+
+def stages(points: Sequence[Point]) -> tuple[FitStage, ...]:
+    """The stages of published points, in their order. Attention families are those with points."""
+    timed = {p.family for p in points if p.kind is KernelKind.ATTENTION}
+    families = [one for one in NEWER_FAMILIES if one in timed] or [one for one in ("flash2",) if one in timed]
+    paths = ["attention.softmax_dims", "attention.ramp_tokens"] if families else []
+    for family in families:
+        has_backward = any(p.family == family and p.direction is not Direction.FORWARD for p in points)
+        paths += _of_kernel(family, ["forward_efficiency", *(["backward_efficiency"] if has_backward else [])])
+    if not any(point.kind is KernelKind.MOE_LAYER for point in points):
+        return (*_products("published"), _attention(paths, families), *_products("published_experts"))
+    # Grouped kernels say their rate per precision; whole MoE layers one rate for all, and what permuting costs.
+    both = KernelParameter(path="grouped_gemm.factor", also=("grouped_gemm.fp8_factor",))
+    experts = FitStage(
+        name="MoE layer",
+        parameters=(both, KernelParameter(path="memory.permute_efficiency")),
+        uses=lambda point: point.kind in EXPERTS,
+    )
+    return (*_products("published"), _attention(paths, families), experts)
+
+
+def own_stages(points: Sequence[Point]) -> tuple[FitStage, ...]:
+    """Stages of a sweep that this package ran on one device: every kernel forward and backward, no casts in between."""
+    is_latent = any(point.kind is KernelKind.ATTENTION and point.qk_dim != point.v_dim for point in points)
+    numbers = ["forward_efficiency", "backward_efficiency", *(["latent_backward_factor"] if is_latent else [])]
+    attention = _attention(["attention.ramp_tokens", *_of_kernel(OWN_FAMILY, numbers)], [OWN_FAMILY])
+    return (*_products("own_sweep"), attention, *_products("own_sweep_experts"))
+
+
+def _of_kernel(family: str, numbers: Sequence[str]) -> list[str]:
+    return [f"attention.kernels.{family}.{number}" for number in numbers]
+
+
+def _attention(paths: Sequence[str], families: Sequence[str]) -> FitStage:
+    return FitStage(
+        name="attention",
+        parameters=tuple(KernelParameter(path=path) for path in paths),
+        uses=lambda point: point.kind is KernelKind.ATTENTION and point.family in families,
+    )
+
+
+def _products(table: str) -> tuple[FitStage, ...]:
+    """Stages of `kernels.yaml` that are fitted to products."""
+
+    def uses(kind: str, recipes: Sequence[str]) -> Callable[[Point], bool]:
+        codes = [Fp8[recipe.upper()] for recipe in recipes]
+        return lambda point: point.kind is KernelKind[kind] and point.code in codes
+
+    return tuple(
+        FitStage(
+            name=row["name"],
+            parameters=tuple(KernelParameter(path=path) for path in row["fits"]),
+            uses=uses(row["kind"], row["recipes"]),
+        )
+        for row in KERNELS[table]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +137,7 @@ class Fitted:
     also: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A number the data does not identify, and why."""
 
@@ -56,12 +150,12 @@ class StageResult:
     """What one stage found. Errors are of points left out of the fit that predicted them."""
 
     name: str
-    num_points: int
-    median_error: float
-    p90_error: float
-    bias: float
-    fitted: tuple[Fitted, ...]
-    refused: tuple[Refused, ...]
+    num_points: int = 0
+    median_error: float = math.nan
+    p90_error: float = math.nan
+    bias: float = math.nan
+    fitted: tuple[Fitted, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,21 +171,15 @@ def calibrate(acc: Accelerator, points: Sequence[Point], *, is_own_sweep: bool =
 
     is_own_sweep  the points are of one sweep by this package (`own_stages`)
     """
-    results = []
+    results: list[StageResult] = []
     for stage in own_stages(points) if is_own_sweep else stages(points):
         chosen = [point for point in points if stage.uses(point)]
-        if not chosen or not stage.parameters:
-            reason = "no points of this device"
-            refused = tuple(Refused(path=p.path, reason=reason) for p in stage.parameters)
-            nan = float("nan")
-            results.append(
-                StageResult(
-                    name=stage.name, num_points=0, median_error=nan, p90_error=nan, bias=nan, fitted=(), refused=refused
-                )
+        if chosen and stage.parameters:
+            acc, result = _fit_stage(acc, stage, chosen, MAX_FITTED - sum(len(one.fitted) for one in results))
+        else:
+            result = StageResult(
+                name=stage.name, refused=tuple(Refused(p.path, "no points of this device") for p in stage.parameters)
             )
-            continue
-        room = MAX_FITTED - sum(len(result.fitted) for result in results)
-        acc, result = _fit_stage(acc, stage, chosen, room)
         results.append(result)
     return Calibration(accelerator=acc, stages=tuple(results))
 
@@ -103,17 +191,15 @@ def _fit_stage(
     table = PointTable(points)
     free = list(stage.parameters[:room])
     refused = [
-        Refused(path=p.path, reason=f"{MAX_FITTED} numbers of this device are fitted already")
-        for p in stage.parameters[room:]
+        Refused(p.path, f"{MAX_FITTED} numbers of this device are fitted already") for p in stage.parameters[room:]
     ]
-    everything = np.ones(len(table), np.bool_)
     while True:
-        values, errors = _solve(acc, free, table, everything)
+        values, errors = _solve(acc, free, table, np.ones(len(table), np.bool_))
         worst = _least_identified(free, values, errors, len(table))
         if worst is None:
             break
         index, reason = worst
-        refused.append(Refused(path=free[index].path, reason=reason))
+        refused.append(Refused(free[index].path, reason))
         del free[index]
     left_out = _left_out_errors(acc, free, table)
     sources = tuple(sorted({point.source.split(" ")[0] for point in points}))
@@ -121,8 +207,8 @@ def _fit_stage(
         Fitted(
             path=p.path,
             value=float(value),
-            low=p.low,
-            high=p.high,
+            low=p.range[0],
+            high=p.range[1],
             standard_error=float(error),
             num_points=len(table),
             sources=sources,
@@ -146,25 +232,23 @@ def _solve(acc: Accelerator, free: Sequence[KernelParameter], table: PointTable,
     """Values of the free parameters that fit `rows` best, and their standard errors in log units."""
     if not free:
         return np.empty(0), np.empty(0)
-    low, high = np.array([p.low for p in free]), np.array([p.high for p in free])
-    start = np.clip(
-        np.array([number_at(acc, p.path) for p in free]), low + 0.01 * (high - low), high - 0.01 * (high - low)
-    )
+    low, high = np.array([p.range for p in free]).T
+    span = high - low
+    start = np.clip([number_at(acc, p.path) for p in free], low + 0.01 * span, high - 0.01 * span)
 
     def residuals(x: Floats) -> Floats:
-        predicted_s = table.predict_s(with_values(acc, free, low + x * (high - low)))
+        predicted_s = table.predict_s(with_values(acc, free, low + x * span))
         chosen: Floats = np.log(predicted_s / table.measured_s)[rows]
         return chosen
 
     found = least_squares(
-        residuals, (start - low) / (high - low), bounds=(0.0, 1.0), loss="soft_l1", f_scale=_LOSS_SCALE, max_nfev=60
+        residuals, (start - low) / span, bounds=(0.0, 1.0), loss="soft_l1", f_scale=_LOSS_SCALE, max_nfev=60
     )
-    values: Floats = low + found.x * (high - low)
+    values: Floats = low + found.x * span
     scale = 1.4826 * float(np.median(np.abs(found.fun)))
     information = found.jac.T @ found.jac
-    spread = np.sqrt(np.diag(np.linalg.pinv(information))) * scale * (high - low)
-    dead = np.diag(information) < 1e-9
-    errors: Floats = np.where(dead, np.inf, spread / np.maximum(values, 1e-9))
+    spread = np.sqrt(np.diag(np.linalg.pinv(information))) * scale * span
+    errors: Floats = np.where(np.diag(information) < 1e-9, np.inf, spread / np.maximum(values, 1e-9))
     return values, errors
 
 
@@ -176,17 +260,13 @@ def _least_identified(
         return None
     if num_points < MIN_POINTS_PER_PARAMETER * len(free):
         return len(free) - 1, f"{num_points} points are too few for {len(free)} parameters"
-    dead = [i for i, error in enumerate(errors) if not np.isfinite(error)]
-    if dead:
-        return dead[0], "no point depends on it"
-    on_bound = [
-        i
-        for i, (p, value) in enumerate(zip(free, values, strict=True))
-        if not _BOUND_MARGIN < (value - p.low) / (p.high - p.low) < 1.0 - _BOUND_MARGIN
-    ]
-    if on_bound:
-        p = free[on_bound[0]]
-        return on_bound[0], f"the fit runs into its bound ({values[on_bound[0]]:.3g} of {p.low:g}..{p.high:g})"
+    for i, error in enumerate(errors):
+        if not np.isfinite(error):
+            return i, "no point depends on it"
+    for i, (p, value) in enumerate(zip(free, values, strict=True)):
+        low, high = p.range
+        if not _BOUND_MARGIN < (value - low) / (high - low) < 1.0 - _BOUND_MARGIN:
+            return i, f"the fit runs into its bound ({value:.3g} of {low:g}..{high:g})"
     worst = int(np.argmax(errors))
     if errors[worst] > MAX_STANDARD_ERROR:
         return worst, f"standard error {errors[worst]:.0%} of its value: the points do not tell it from the others"
@@ -219,3 +299,42 @@ def with_values(acc: Accelerator, parameters: Sequence[KernelParameter], values:
         for path in (parameter.path, *parameter.also):
             acc = with_value(acc, tuple(path.split(".")), float(value))
     return acc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One calibrated hardware file."""
+
+    name: str
+    gpu: str
+    path: Path
+    num_points: int
+    calibration: Calibration
+
+
+def hardware_names(points: Sequence[Point]) -> list[str]:
+    """Hardware files whose name is a device of the points, ignoring case."""
+    timed = {point.gpu.lower() for point in points}
+    return [name for name in names(FileKind.HARDWARE) if name in timed]
+
+
+def calibrate_hardware(
+    name: str, points: Sequence[Point], gpu: str | None = None, *, is_own_sweep: bool = False
+) -> Result:
+    """Fit one hardware file. The device's name in the points is the file's own name, or its part before the dash.
+
+    is_own_sweep  the points are of a sweep by this package, `calibrate --device`
+
+    Raises InputError when the points hold nothing of that device.
+    """
+    hardware = load_hardware(name, where="--hardware")
+    known = sorted({point.gpu for point in points})
+    wanted = [gpu] if gpu else [hardware.name, hardware.name.partition("-")[0]]
+    found = next((other for other in wanted if other in known), None)
+    if found is None:
+        what = f"no points of {wanted[0]}; the file has {', '.join(known) or 'none'}"
+        raise InputError([Problem("--measurements", what)])
+    chosen = of_gpu(points, found)
+    # The laws are fitted to the points; tables of the same points would answer for them.
+    calibration = calibrate(replace(hardware.accelerator, tables=NO_TABLES), chosen, is_own_sweep=is_own_sweep)
+    return Result(name=name, gpu=found, path=hardware.path, num_points=len(chosen), calibration=calibration)

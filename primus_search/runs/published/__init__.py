@@ -1,5 +1,5 @@
 """Tables of training runs, published ones converted, as records that can be projected."""
 
-from primus_search.runs.published.measured_tables import measured_table, validated
+from primus_search.runs.published.convert import measured_table, validated
 
 __all__ = ["measured_table", "validated"]

@@ -1,18 +1,17 @@
-"""The configuration of a published run as a table of one candidate."""
+"""The model of a published run and its configuration as a table of one candidate."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from primus_search.runs.published.model_of_run import has_layout_of_recipe, pipeline_layout
-from primus_search.runs.published.rules import every, first, vocabulary
-from primus_search.runs.published.run_table import PublishedRun, Skipped
+from primus_search.runs.published.run_table import PublishedRun, Skipped, every, first, vocabulary
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import Candidates
 from primus_search.values.layout import BALANCED, EVEN, Layout, stage_layers
 from primus_search.values.machine.stack import Stack
-from primus_search.values.model import Model
+from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
 
 
 def build_candidates(run: PublishedRun, model: Model, stack: Stack) -> Candidates:
@@ -141,3 +140,99 @@ def _layout(run: PublishedRun, model: Model, stages: int) -> Layout:
         at_ends = (model.num_layers + 2) // stages - 1
         return Layout("ends", first=at_ends, last=at_ends)
     return BALANCED
+
+
+AGREES = 0.01
+"""A parameter count this close to the published one settles which variant of a model it is."""
+
+
+def build_model(run: PublishedRun) -> Model:
+    """The transformer of a run. Gated or not, tied or not: whichever agrees with the published parameter count."""
+    hidden, heads, layers = run.count("hidden"), run.count("heads"), run.count("num_layers")
+    experts, dense = _experts(run), run.parts("first_dense_layers")
+    period = first(vocabulary("words")["moe_layer_freq"], run.words)
+    family: dict[str, Any] = {}
+    for fields in every(vocabulary("models")["families"], run.words):
+        family |= fields
+    prefers_gate = family.pop("prefers_gate", True)
+    has_positions = family.pop("has_learned_positions", False)
+    try:
+        plain = Model(
+            name=run.word("model"),
+            num_layers=layers,
+            hidden=hidden,
+            ffn_hidden=run.parts("ffn_hidden") or 4 * hidden,
+            num_heads=heads,
+            num_kv_heads=run.parts("kv_heads") or heads,
+            head_dim=run.parts("head_dim") or max(hidden // heads, 1),
+            vocab_size=run.parts("vocab") or first(vocabulary("models")["vocabulary"], run.words),
+            latent=_latent(run, hidden),
+            moe=experts,
+            moe_layers=[experts is not None and i >= dense and (i + 1) % period == 0 for i in range(layers)],
+            windows=_windows(run, layers),
+            learned_positions=run.parts("seq_len") if has_positions else 0,
+            num_mtp_layers=first(vocabulary("words")["num_mtp_layers"], run.words, pipeline_layout(run).count("m")),
+            source=run.word("source"),
+            **family,
+        )
+    except ValueError as error:
+        raise Skipped(f"no such model: {error}") from None
+    return _closest(plain, run.number("params_b"), prefers_gate=prefers_gate)
+
+
+OF_RECIPE = "recipe"
+"""What a table writes for a pipeline layout that the vendor's recipe has, without printing it."""
+
+
+def pipeline_layout(run: PublishedRun) -> str:
+    """The layout string of a run's pipeline; empty where there is none, or only the word that it is the recipe's."""
+    text = str(first(vocabulary("words")["pp_layout"], run.words, ""))
+    return "" if text == OF_RECIPE else text
+
+
+def has_layout_of_recipe(run: PublishedRun) -> bool:
+    """Whether a run has its recipe's own pipeline layout, which its table does not print."""
+    return bool(first(vocabulary("words")["pp_layout"], run.words, "") == OF_RECIPE)
+
+
+def _closest(plain: Model, params_b: float | None, *, prefers_gate: bool) -> Model:
+    variants = [
+        replace(plain, is_gated=gated, is_tied=tied)
+        for gated in (prefers_gate, not prefers_gate)
+        for tied in (not prefers_gate, prefers_gate)
+    ]
+    if not params_b or params_b < 0.0:
+        return variants[0]
+    errors = []
+    for variant in variants:
+        errors.append(round(abs(variant.total_params / 1e9 / params_b - 1.0), 2))
+        if errors[-1] < AGREES:
+            break
+    return variants[errors.index(min(errors))]
+
+
+def _experts(run: PublishedRun) -> MixtureOfExperts | None:
+    experts = run.parts("num_experts")
+    if experts < 2:
+        return None
+    inner = run.count("moe_ffn")
+    return MixtureOfExperts(
+        num_experts=experts,
+        top_k=run.count("topk"),
+        expert_ffn_hidden=inner,
+        shared_ffn_hidden=run.parts("shared_experts") * inner,
+    )
+
+
+def _latent(run: PublishedRun, hidden: int) -> LatentAttention | None:
+    if not run.parts("mla"):
+        return None
+    sizes = dict(first(vocabulary("models")["latent"], run.words))
+    if hidden <= sizes.pop("compressed_above_hidden"):
+        sizes["q_lora_rank"] = 0
+    return LatentAttention(**sizes)
+
+
+def _windows(run: PublishedRun, layers: int) -> list[int]:
+    found = first(vocabulary("models")["windows"], run.words, {"tokens": 0, "period": [0]})
+    return [found["tokens"] * found["period"][i % len(found["period"])] for i in range(layers)]

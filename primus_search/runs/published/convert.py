@@ -1,8 +1,8 @@
 """Published tables of training runs, converted into records (`MeasuredRun`).
 
-    run_table         cells of a table                    rules, vocabulary/  what its words mean
-    model_of_run      the model, from sizes and family    machine_of_run      devices, network, stack with its switches
-    candidate_of_run  the candidate                       row_overrides       what differed in single runs
+    run_table         cells of a table, rules             vocabulary/         what its words mean
+    candidate_of_run  the model and the candidate         machine_of_run      devices, network, stack with its switches
+    row_overrides     what differed in single runs
 
 Nothing is looked up by model name except what no column says (MLA sizes, sliding windows, biases): those follow from
 the family, and a family that is not known is treated as the plain case. A run that lacks a needed value is skipped with
@@ -17,8 +17,9 @@ from pathlib import Path
 
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.units import to_base
-from primus_search.declare.hardware_files import on_fewer_gpus
-from primus_search.runs.published.candidate_of_run import build_candidates
+from primus_search.declare.hardware_files import load_stack, on_fewer_gpus
+from primus_search.declare.record_table import read_records
+from primus_search.runs.published.candidate_of_run import build_candidates, build_model, has_layout_of_recipe
 from primus_search.runs.published.machine_of_run import (
     build_cluster,
     build_hardware,
@@ -28,10 +29,18 @@ from primus_search.runs.published.machine_of_run import (
     routing_imbalance,
     stack_file,
 )
-from primus_search.runs.published.model_of_run import build_model, has_layout_of_recipe
 from primus_search.runs.published.row_overrides import NONE, RowOverrides, overrides_beside
-from primus_search.runs.published.rules import first, vocabulary
-from primus_search.runs.published.run_table import PublishedRun, Skipped, is_published, read_rows
+from primus_search.runs.published.run_table import (
+    PublishedRun,
+    Skipped,
+    first,
+    is_published,
+    read_rows,
+    tables,
+    vocabulary,
+)
+from primus_search.runs.validate import Validation, validate_runs
+from primus_search.runs.validate.undescribed import with_undescribed
 from primus_search.values.candidates import Candidates, degrees
 from primus_search.values.layout import stage_layers
 from primus_search.values.machine.cluster import Cluster
@@ -42,6 +51,7 @@ from primus_search.values.measured_run import (
     RunOverride,
     RunTable,
     SkippedRun,
+    on_stack,
     overrides_of,
 )
 from primus_search.values.model import Model
@@ -197,3 +207,32 @@ def _must_divide(model: Model, cluster: Cluster, candidates: Candidates, batch: 
         raise Skipped(f"{d.microbatches[0]} micro-batches through {stages} stages are beyond any training run")
     if stage_layers(model, stages, candidates.layouts[0]) is None:
         raise Skipped(f"{model.num_layers} layers cannot be dealt to {stages} virtual stages")
+
+
+def measured_table(path: Path) -> RunTable:
+    """The runs of a CSV, or of every table that a list names. Raises InputError for a file that is no such table."""
+    found = [_part(one, vendor) for one, vendor in tables(path).items()]
+    return RunTable(
+        runs=tuple(run for table in found for run in table.runs),
+        skipped=tuple(one for table in found for one in table.skipped),
+    )
+
+
+def _part(path: Path, vendor: str) -> RunTable:
+    """The runs of a table; with a vendor those of its devices, and no word of what is skipped."""
+    whole = converted_rows(read_rows(path)) if is_published(path) else read_records(path)
+    if not vendor:
+        return whole
+    return RunTable(runs=tuple(run for run in whole.runs if run.cluster.accelerator.vendor == vendor), skipped=())
+
+
+def validated(path: Path, stack: str | None = None) -> Validation:
+    """Every run of a table projected; with `stack` on that software, what a run overrides in its own stays.
+
+    A run whose software nobody described has the rates of the mixture over stacks.
+    """
+    table = measured_table(path)
+    if stack is not None:
+        loaded = load_stack(stack)
+        table = replace(table, runs=tuple(on_stack(run, loaded) for run in table.runs))
+    return with_undescribed(validate_runs(table))

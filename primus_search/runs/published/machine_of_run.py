@@ -10,8 +10,7 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.declare.hardware_files import Hardware, load_hardware, load_stack, on_fewer_gpus, site_of
 from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.published.rules import first, vocabulary
-from primus_search.runs.published.run_table import PublishedRun, Skipped
+from primus_search.runs.published.run_table import PublishedRun, Skipped, first, vocabulary
 from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
 

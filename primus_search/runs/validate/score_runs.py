@@ -1,7 +1,7 @@
 """Project every run of a table and score what comes out."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -314,3 +314,42 @@ def _memory_row(row: ScoredRun, *, ran: bool) -> dict[str, Any]:
         "needed_GB": float(memory.allocated[0] + memory.context[0]) / GB,
         "device_GB": row.run.cluster.accelerator.hbm_bytes / GB,
     }
+
+
+SMALLEST = 4
+
+
+def sweeps(rows: Sequence[ScoredRun]) -> list[list[ScoredRun]]:
+    """Runs of one job, each configuration once with its fastest run."""
+    jobs: dict[tuple[Any, ...], dict[tuple[object, ...], ScoredRun]] = defaultdict(dict)
+    for row in rows:
+        run = row.run
+        found = jobs[run.group, run.gpu, run.cluster.world, run.workload, run.precision]
+        before = found.get(run.candidate_key)
+        if before is None or run.tokens_per_s_per_gpu > before.run.tokens_per_s_per_gpu:
+            found[run.candidate_key] = row
+    return [list(found.values()) for found in jobs.values() if len(found) >= SMALLEST]
+
+
+def first_choices(found: Sequence[Sequence[ScoredRun]]) -> dict[str, float]:
+    """Figures of some sweeps, each sweep counted once; without sweeps, only how many there are."""
+    if not found:
+        return {"sweeps": 0, "runs": 0}
+    chosen = [max(sweep, key=lambda row: row.predicted) for sweep in found]
+    fastest = [max(row.run.tokens_per_s_per_gpu for row in sweep) for sweep in found]
+    regrets = [1.0 - one.run.tokens_per_s_per_gpu / best for one, best in zip(chosen, fastest, strict=True)]
+    return {
+        "sweeps": len(found),
+        "runs": sum(map(len, found)),
+        "bias of the first choice": float(np.mean([row.error for row in chosen])),
+        "bias of its sweep": float(np.mean([np.mean([row.error for row in sweep]) for sweep in found])),
+        "mean regret": float(np.mean(regrets)),
+        "worst regret": max(regrets),
+        "first choice in its band": float(np.mean([_is_inside(row) for row in chosen])),
+        "all runs in their bands": float(np.mean([np.mean([_is_inside(row) for row in sweep]) for sweep in found])),
+    }
+
+
+def _is_inside(row: ScoredRun) -> bool:
+    low, high = row.interval
+    return low <= row.run.tokens_per_s_per_gpu <= high

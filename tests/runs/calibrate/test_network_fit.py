@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.runs.calibrate.network_points import Points, read_points
 from tests.support.network_fit import fit_network, left_out_errors, predict_s, relative_errors
+from tools.fit.network_points import Points, read_points
 
 H100 = load_hardware("h100").network
 TRUTH = replace(H100, ring_efficiency=0.7, link_latency_s=8e-6, link_half_speed_bytes=3e6)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from primus_search.runs.validate.first_choices import SMALLEST, first_choices, sweeps
+from primus_search.runs.validate.score_runs import SMALLEST, first_choices, sweeps
 
 
 def row(configuration: int, measured: float, predicted: float, job: str = "a") -> Any:
