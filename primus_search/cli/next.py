@@ -42,7 +42,7 @@ def next(
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
     import numpy as np
 
-    from primus_search.cost.memory.fit import FITS
+    from primus_search.cost.projection import FITS
     from primus_search.exploration.expected import RATE
     from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
     from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs

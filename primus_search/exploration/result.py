@@ -12,8 +12,7 @@ import numpy as np
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, site_ratio, ties_with_best
 from primus_search.cost.memory import fit_verdict
-from primus_search.cost.memory.fit import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY
-from primus_search.cost.projection import Projection
+from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY, Projection
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.findings import FunnelStage

@@ -19,7 +19,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import replacing, writing
-from primus_search.cost.measured import Key, MeasuredLayers, PieceSeconds, key_of
+from primus_search.cost.stage import Key, MeasuredLayers, PieceSeconds, key_of
 from primus_search.measure.device.clocks import Watch
 from primus_search.measure.device.device_info import CPU, DeviceInfo
 from primus_search.measure.device.timing import PieceMeasurement

@@ -21,10 +21,9 @@ import torch
 
 from primus_search.base.guards.files import cache_folder
 from primus_search.cost.confidence.uncertainty import confidence
-from primus_search.cost.measured import Key, keys_of
-from primus_search.cost.memory.fit import FIT_THRESHOLD
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import Memory, Projection, Step
+from primus_search.cost.projection import FIT_THRESHOLD, Memory, Projection, Step
+from primus_search.cost.stage import Key, keys_of
 from primus_search.measure.candidate_bench import Bencher, Failure, MeasurementCache, read
 from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
 from primus_search.measure.device.preflight import preflight

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from primus_search.analysis.labels import chance, short
 from primus_search.base.units import GB
-from primus_search.cost.memory.fit import FITS
+from primus_search.cost.projection import FITS
 from primus_search.exploration.answer import Answer, Choice
 from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken

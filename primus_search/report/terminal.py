@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from primus_search.analysis.labels import counted, rests
 from primus_search.base.units import GB, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.memory.fit import FIT_THRESHOLD
+from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
 from primus_search.export.launch_files import refusal_of

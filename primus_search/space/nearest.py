@@ -12,8 +12,7 @@ from math import prod
 
 import numpy as np
 
-from primus_search.space.enumerate import INNER, OUTER, Enumerator, columns_of
-from primus_search.space.grid import Block
+from primus_search.space.enumerate import INNER, OUTER, Block, Enumerator, columns_of
 from primus_search.space.types import AXES
 from primus_search.values.candidates import Ints
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from primus_search.base.cores import one_blas_thread
-from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
+from primus_search.cost.projection import FITS, OUT_OF_MEMORY
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.runs.learn.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses

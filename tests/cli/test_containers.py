@@ -76,7 +76,7 @@ def test_a_space_is_read_and_a_model_is_described_there(folder: Path) -> None:
 def test_kernels_are_kept_in_the_temporary_folder_there(where: str, folder: Path) -> None:
     """Without HOME numba makes a folder named `~` in the working folder, or cannot be loaded."""
     start = f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); os.chdir({where!r})"
-    code = f"{start}; import primus_search.schedule.algorithms.one_f_one_b; print(os.environ['NUMBA_CACHE_DIR'])"
+    code = f"{start}; import primus_search.schedule.algorithms.interleaved; print(os.environ['NUMBA_CACHE_DIR'])"
     done = contained(folder, "-c", code)
     assert (done.returncode, Path(done.stdout.strip()).is_relative_to(folder)) == (0, True), done.stderr[-2000:]
     assert not (folder / "~").exists()

@@ -8,7 +8,7 @@ import pytest
 from primus_search.base.units import GB, GIB
 from primus_search.cost.memory import MemoryTable, Share, fit_probability, memory_by_rank, saved_tensors
 from primus_search.cost.memory.activations import kept_by_operation
-from primus_search.cost.memory.live import held
+from primus_search.cost.memory.rank_moments import held_microbatches
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
@@ -207,7 +207,7 @@ def test_weights_of_all_ranks_are_the_model() -> None:
 def test_the_first_rank_holds_what_its_schedule_says(schedule: str, vpp: int, peak: float) -> None:
     # 8 stages, 32 micro-batches. 1F1B p, GPipe m, interleaved (v p + p - 1) / v (Narayanan 2021), ZB-H1 p
     # (arXiv:2401.10241), V-Half p/2 + 1 (arXiv:2405.15362).
-    moments = held(PipelineOrder(schedule, 8, vpp), 32)
+    moments = held_microbatches(PipelineOrder(schedule, 8, vpp), 32)
     on_first = slice(0, int(moments.first[1]))
     assert (moments.live + moments.waiting)[on_first].sum(axis=1).max() / vpp == peak
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.cost.parts.optimizer import host_update_s, newton_schulz_s
 from primus_search.cost.project import Projector
+from primus_search.cost.replicas import host_update_s, newton_schulz_s
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
 from primus_search.runs.published import validated

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from primus_search.cost.memory.rank_memory import memory_by_rank
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step

@@ -15,8 +15,8 @@ from primus_search.analysis.labels import short
 from primus_search.analysis.why_not import parse_asked
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.memory.fit import FITS
 from primus_search.cost.project import Projector
+from primus_search.cost.projection import FITS
 from primus_search.declare import load_space, make_space
 from primus_search.exploration.answer import answer_of, in_words
 from primus_search.exploration.expected import RATE

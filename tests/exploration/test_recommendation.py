@@ -15,9 +15,8 @@ from primus_search.analysis.explanation import as_data, explain
 from primus_search.analysis.why_not import why_not
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE, memory_error
-from primus_search.cost.memory.fit import FIT_THRESHOLD, fit_probability, room_to_fit_bytes
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import Projection
+from primus_search.cost.projection import FIT_THRESHOLD, Projection, fit_probability, room_to_fit_bytes
 from primus_search.declare import load_space
 from primus_search.exploration.answer import faster_if_memory_saved
 from primus_search.exploration.neighbours import Evaluator, values_of

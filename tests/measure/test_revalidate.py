@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.cost.measured import MeasuredLayers, PieceSeconds, key_of
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.project import Projector
+from primus_search.cost.stage import MeasuredLayers, PieceSeconds, key_of
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.measure import candidate_bench
 from primus_search.measure import revalidate as revalidation

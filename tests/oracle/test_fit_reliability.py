@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from primus_search.cost.memory.fit import FITS
+from primus_search.cost.projection import FITS
 from primus_search.runs.published import validated
 from primus_search.runs.validate.score import duplicate_weights
 from primus_search.runs.validate.score_runs import ScoredRun

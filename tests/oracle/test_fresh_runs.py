@@ -17,7 +17,7 @@ import pytest
 from scipy.special import ndtri
 
 from primus_search.cost.confidence.uncertainty import memory_error
-from primus_search.cost.memory.fit import DEVIATIONS_TO_END, FIT_THRESHOLD
+from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD
 from primus_search.runs.published import validated
 from primus_search.runs.validate.score import duplicate_weights, score
 from primus_search.runs.validate.score_runs import (

@@ -8,7 +8,7 @@ favour of fitting). One number was fitted to these: what Megatron-DeepSpeed of 2
 from functools import lru_cache
 from pathlib import Path
 
-from primus_search.cost.memory.fit import FITS, OUT_OF_MEMORY
+from primus_search.cost.projection import FITS, OUT_OF_MEMORY
 from primus_search.runs.published import validated
 from primus_search.runs.validate.score_runs import ScoredRun, Validation, memory_summary
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_search.cost.memory import MemoryTable, memory_by_rank
-from primus_search.cost.memory.live import held, telling_microbatches
+from primus_search.cost.memory.rank_moments import held_microbatches, telling_microbatches
 from primus_search.values.candidates import Candidates, Fp8, PipelineOrder, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, Knob
@@ -146,6 +146,6 @@ def test_fewer_micro_batches_with_the_same_peaks_are_really_the_same(
     few = telling_microbatches(order, rounds * pp)
     most = [
         np.maximum.reduceat((moments.live + moments.waiting).sum(axis=1), moments.first[:-1])
-        for moments in (held(order, few), held(order, rounds * pp))
+        for moments in (held_microbatches(order, few), held_microbatches(order, rounds * pp))
     ]
     assert most[0].tolist() == most[1].tolist()

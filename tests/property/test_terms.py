@@ -9,10 +9,9 @@ import pytest
 
 from primus_search.cost.memory import MemoryTable
 from primus_search.cost.pipeline import hop_facts
-from primus_search.cost.project import Projector
+from primus_search.cost.project import HOP_READS, LAYER_READS, REPLICA_READS, SHAPE_READS, Projector, Terms
 from primus_search.cost.replicas import replica_terms
 from primus_search.cost.stage import pieces, scope_of
-from primus_search.cost.terms import HOP_READS, LAYER_READS, REPLICA_READS, SHAPE_READS, Terms
 from primus_search.declare import make_space
 from primus_search.space import AXES, Enumerator
 from primus_search.space.context import DERIVED

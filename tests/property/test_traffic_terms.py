@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.context_parallel import context_parallel
-from primus_search.cost.traffic.data_parallel import data_parallel
+from primus_search.cost.traffic.data_parallel import data_parallel, sharded_layer
 from primus_search.cost.traffic.expert_parallel import expert_parallel
-from primus_search.cost.traffic.sharding import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, CpComm, Degrees, Sharding

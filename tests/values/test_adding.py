@@ -143,7 +143,7 @@ assert read_job(folder / "run.log").row["toy"] == "norms+heads"
 
 
 SCHEDULE = """
-from primus_search.schedule.algorithms.one_f_one_b import gpipe
+from primus_search.schedule.algorithms.interleaved import gpipe
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.table import Placement, Table
 

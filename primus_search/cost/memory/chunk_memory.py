@@ -4,6 +4,8 @@ A row needs three keys. Its pipeline (schedule, stages, layout, recompute of who
 moments and their units. Its state (degrees and sharding) decides the prices of what stays, its micro-batch (tokens,
 precision, recompute of modules) the prices of what comes and goes. Each is a memo; a search over a grid keeps their
 codes per pair of outer cell and inner combination and calls `total_of` alone.
+
+`memory_by_rank` is that of one candidate, rank by rank.
 """
 
 from functools import partial
@@ -14,9 +16,18 @@ import numpy as np
 from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.buffers import context_bytes
-from primus_search.cost.memory.pipeline_keys import PipelineMoments, moment_columns, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
-from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds
+from primus_search.cost.memory.rank_moments import (
+    Pipeline,
+    PipelineMoments,
+    Relief,
+    Units,
+    memory_kinds,
+    moment_columns,
+    pipeline_of,
+    rank_moments,
+    relief_of,
+)
 from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
@@ -197,3 +208,38 @@ class PriceTable:
             self.entries = Rows(len(self.part))
         self.entries.append(prices.array)
         self.per_unit.append(np.stack([prices.per_unit(self._units, factor) for factor in factors], axis=-1))
+
+
+def memory_by_rank(job: Job, c: Candidates) -> Memory:
+    """Memory of the first candidate on every pipeline rank: columns of length pp, each at its rank's worst moment."""
+    return memories_by_rank(job, c.take(slice(1)))[0]
+
+
+def memories_by_rank(job: Job, c: Candidates) -> list[Memory]:
+    """`memory_by_rank` of every row."""
+    model, stack = job.model, job.stack
+    table = MemoryTable(job)
+    s = table.share(c)
+    both = (state_prices(model, stack, s), activation_prices(model, stack, job.workload, s))
+    context, expert = context_bytes(job.accelerator, stack, s), buffers.expert_buffer(model, stack, s)
+    return [_of_ranks(table, c, row, both, float(context[row]), float(expert[row])) for row in range(len(context))]
+
+
+def _of_ranks(
+    table: MemoryTable, c: Candidates, row: int, both: tuple[Prices, Prices], context: float, expert: float
+) -> Memory:
+    """One row's memory on every rank, from the prices of all rows and its bytes of context and expert buffers."""
+    every = rank_moments(table.job.model, *table.pipeline(c, row))
+    bytes_of = np.zeros((len(PARTS), len(every.rank)))
+    for prices in both:
+        np.add.at(bytes_of, prices.part, (every.units[:, prices.unit] * prices.array[row]).T)
+    tight, loose = (factors @ bytes_of for factors in table.slack_factors())
+    fixed = context + expert + table.job.stack.memory.fixed_bytes
+    worst, totals = [], []
+    for rank in range(int(c.pp[row])):
+        rows = np.flatnonzero(every.rank == rank)
+        judged = loose if loose[rows].max() + fixed <= table.full_bytes else tight
+        worst.append(int(rows[judged[rows].argmax()]))
+        totals.append(table.shown(tight[rows].max() + fixed, loose[rows].max() + fixed))
+    column = np.ones(len(worst))
+    return table.complete(bytes_of[:, worst], np.array(totals), context * column, expert * column)

@@ -5,6 +5,17 @@ QKV (t, (A + 2G) d / tp, H), output (t, H, A d / tp), gate and up in one product
 Tensor parallelism therefore narrows N or K, never the tokens. Keys and values are replicated where tp > G.
 Context parallelism splits tokens with the zigzag balance, so each rank owns 1/cp of the causal pairs.
 Bytes of memory-bound steps count every read and write of the kernels the stack has; see docs/cost/layer.md.
+
+Forward work that backward repeats because its activations were not kept.
+
+    core attention (Megatron's `selective`)  scores, softmax, values
+    full                                     the whole layer, its collectives included
+    modules                                  the named modules of Megatron-Core: MLA up-projections, MLP, expert
+                                             activation, norms
+    per-operation (torchtitan)               everything but attention's core and every second matrix product; grouped
+                                             products of experts and their exchanges too
+Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; Megatron-Core `recompute_modules`; torchtitan
+`activation_checkpoint.selective_ac_option = "op"` and the operations it keeps, models/*/infra/parallelize.py.
 """
 
 from dataclasses import dataclass
@@ -17,6 +28,7 @@ from primus_search.cost.laws.attention import UNFUSED, AttentionCall, ForwardBac
 from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream
+from primus_search.cost.memo import in_order
 from primus_search.cost.parts.mixer_operations import (
     attention_call,
     hyper_operations,
@@ -37,7 +49,7 @@ from primus_search.cost.parts.operations import (
 )
 from primus_search.cost.parts.routing import busiest_over_mean, router_operations
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
-from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8
+from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
 from primus_search.values.job import Job
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.stack import Stack
@@ -354,3 +366,41 @@ def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
     is_graphed = c.graph_scope(stack.host.cuda_graph) == CudaGraph.FULL
     mask: Bools = (expert_precision(c.fp8, c.grouped_gemm) == Fp8.MXFP8) & is_graphed & is_on
     return mask
+
+
+_REPEATS: dict[Recompute, dict[Module, float]] = {
+    Recompute.CORE_ATTENTION: {Module.CORE: 1.0},
+    Recompute.MLA_UP_PROJ: {Module.MLA_UP: 1.0},
+    Recompute.MLP: {Module.MLP: 1.0, Module.ACTIVATION: 1.0},
+    Recompute.MOE_ACTIVATION: {Module.EXPERT_ACTIVATION: 1.0},
+    Recompute.LAYERNORM: {Module.NORM: 1.0},
+    Recompute.OP_SAC: {
+        Module.LINEAR: 0.5,
+        Module.MLA_UP: 0.5,
+        Module.MLP: 0.5,
+        Module.EXPERTS: 1.0,  # one grouped product, not an `mm`: never kept
+        Module.NORM: 1.0,
+        Module.ACTIVATION: 1.0,
+        Module.EXPERT_ACTIVATION: 1.0,
+        Module.ROUTER: 1.0,
+        Module.ELEMENTWISE: 1.0,
+        Module.EXPERT_COMM: 1.0,  # of collectives only reduce-scatters are kept
+    },
+    Recompute.FULL: dict.fromkeys(Module, 1.0),
+}
+
+
+def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
+    """Seconds one recomputed layer adds to its backward, per candidate; 0 where nothing is recomputed.
+
+    forward_module_s  (modules, rows) of `work.Work`
+    """
+    total = np.zeros(len(recompute))
+    shares = np.zeros((len(Module), len(total)))
+    for flag, repeats in _REPEATS.items():
+        is_on = ((recompute & int(flag)) > 0).astype(np.float64)
+        for module, share in repeats.items():
+            shares[module] = np.maximum(shares[module], share * is_on)
+    keeps_experts = ((recompute & int(Recompute.OP_SAC_EXPERTS)) > 0) & ((recompute & int(Recompute.FULL)) == 0)
+    shares[Module.EXPERTS] = np.where(keeps_experts, 0.0, shares[Module.EXPERTS])
+    return in_order([total, *(shares * forward_module_s)])

@@ -23,13 +23,12 @@ from primus_search.cost.memo import in_order
 from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
-from primus_search.cost.parts.layer import shapes
+from primus_search.cost.parts.layer import recompute_s, shapes
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
-from primus_search.cost.parts.recomputed_work import recompute_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
+from primus_search.cost.traffic.data_parallel import kept_shard, sharded_layer
 from primus_search.cost.traffic.expert_parallel import expert_parallel
-from primus_search.cost.traffic.sharding import kept_shard, sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job

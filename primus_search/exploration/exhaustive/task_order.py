@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from primus_search.cost.terms import HOP_READS, SHAPE_READS
+from primus_search.cost.project import HOP_READS, SHAPE_READS
 from primus_search.space import Enumerator
 from primus_search.space.enumerate import OUTER
 from primus_search.values.candidates import Ints

@@ -15,9 +15,8 @@ from primus_search.base.errors import PrimusSearchError
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import interval, is_doubtful, memory_error
 from primus_search.cost.memory import fit_probability, fit_verdict
-from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import Memory, Projection
+from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, Memory, Projection
 from primus_search.runs.validate.score import by_key, duplicate_weights, kendall_by_group, score
 from primus_search.values.candidates import Bools, Candidates, Floats, joined
 from primus_search.values.measured_run import MeasuredRun, RunTable, SkippedRun

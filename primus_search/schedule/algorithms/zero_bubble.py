@@ -12,10 +12,9 @@ from itertools import chain
 
 import numpy as np
 
-from primus_search.schedule.algorithms.one_f_one_b import warm_steady_cool
-from primus_search.schedule.optimise.loop_search import fastest_loop
+from primus_search.schedule.algorithms.interleaved import warm_steady_cool
+from primus_search.schedule.optimise.loop_search import best_of_the_grid, fastest_loop
 from primus_search.schedule.optimise.portfolio import own_limit
-from primus_search.schedule.optimise.zb_heuristic import best_of_the_grid
 from primus_search.schedule.registry import TOLERANCE, Objective, Request, register
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Placement, Table

@@ -6,12 +6,23 @@ not exist yet or any more. `gaps_filled` moves every pass to the earliest gap of
 there and its activations do not lift the rank above the limit at any point in between; no pass begins later than
 before. `weights_replaced` keeps the forwards and input gradients and decides anew where the weight gradients go.
 Source: squeezing and reordering of arXiv:2405.15362, section 4.2, there on a grid of equal passes; here in time.
+
+Zero-bubble variants of fused orders: split BW into B and W and run W where a rank would idle.
+
+Every zero-bubble schedule here is an order of forwards and input gradients, which is a pattern, plus weight gradients,
+which depend on the costs and on the memory. This module does the second part for all of them.
 """
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
+from primus_search.schedule.costs import Floats
+from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
+from primus_search.schedule.table import Table
 
 WINDOW = 48
 """How many passes of a rank are looked back at for a gap: without a limit on activations it might be all of them."""
@@ -160,3 +171,115 @@ def weights_replaced(p, m, kind, stage, micro, duration, comm, weight, limit, de
                 left -= 1
                 moved = True
     return (free.max() if left == 0 else np.inf), new_kind, new_stage, new_micro
+
+
+def delay_limits(p: int) -> tuple[Floats, ...]:
+    """How much of a W must fit into a gap before it runs there, per rank; all are tried, the fastest is kept.
+
+    A late input gradient delays all ranks before this one, so the first ranks can afford less delay_limit.
+    """
+    ramp = np.arange(p) / max(1, p - 1)
+    return (np.ones(p), ramp, np.full(p, 0.5), 0.5 * ramp, np.minimum(1.0, np.arange(p)), np.zeros(p), np.full(p, -1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woven:
+    """An order with W passes placed, not yet a table: most of them lose against another one."""
+
+    makespan: float
+    span: float
+    pattern: Table
+    offsets: NDArray[np.int64]
+    kind: NDArray[np.int8]
+    stage: NDArray[np.int16]
+    micro_batch: NDArray[np.int32]
+
+    def table(self) -> Table:
+        """The table."""
+        return replace(
+            self.pattern,
+            offsets=self.offsets,
+            kind=self.kind,
+            stage=self.stage,
+            micro_batch=self.micro_batch,
+            overlaps_next=np.zeros(len(self.kind), dtype=np.bool_),
+        )
+
+
+def split_backward(request: Request, pattern: Table, memory_limit: float, delay_limit: Floats,
+          lag: NDArray[np.int64] | None = None) -> Woven | None:  # fmt: skip
+    """A fused order with its weight gradients placed; None when the pattern itself exceeds the limit.
+
+    F and B keep their order. A rank's oldest W runs before a forward that would break the limit, as soon as more than
+    `lag[rank]` of them wait (any number unless given), and before any pass whose input is late by `delay_limit[rank]`
+    times that W; with a negative one at once. Gaps are known exactly: nothing on another rank ever waits for a W of
+    this one, so a rank decides only once its input has a time.
+    """
+    links = pattern.links
+    if lag is None:
+        lag = np.full(request.stages, len(pattern))
+    costs, offsets = request.costs, pattern.offsets + pattern.offsets // 2
+    fits, kind, row, makespan, span = _split(
+        pattern.offsets, offsets, pattern.kind, pattern.stage, links.source, links.hop, costs.duration[:3], costs.comm,
+        costs.activation, memory_limit + TOLERANCE, delay_limit, lag,
+    )  # fmt: skip
+    if not fits:
+        return None
+    return Woven(makespan=makespan, span=span, pattern=pattern, offsets=offsets, kind=kind, stage=pattern.stage[row],
+                 micro_batch=pattern.micro_batch[row])  # fmt: skip
+
+
+@njit(cache=True)
+def _split(offsets, new_offsets, kind, stage, source, hop, duration, hops, weight, limit, delay_limit, lag):
+    """Whether it fits, the new column of kinds, the old row of every new one, and the times of this run."""
+    n, p = len(kind), len(offsets) - 1
+    new_kind, came_from = np.empty(new_offsets[p], np.int8), np.empty(new_offsets[p], np.int32)
+    end, queue = np.full(n, -1.0), np.empty(n // 2, np.int32)
+    free, first, held = np.zeros(p), np.full(p, np.inf), np.zeros(p)
+    following, out = offsets[:p].copy(), new_offsets[:p].copy()
+    head, tail = offsets[:p] // 2, offsets[:p] // 2
+    left, moved = n, True
+    while left > 0 and moved:
+        moved = False
+        for r in range(p):
+            while following[r] < offsets[r + 1]:
+                i = following[r]
+                s, k, needs = stage[i], F if kind[i] == F else B, source[i]
+                is_known = needs < 0 or end[needs] >= 0.0
+                ready = end[needs] + hops[hop[i]] if is_known and needs >= 0 else 0.0
+                is_full = k == F and held[r] + weight[s] > limit
+                waiting = tail[r] - head[r]
+                if is_full and waiting == 0:
+                    return False, new_kind, came_from, 0.0, 0.0
+                if waiting > 0:
+                    row, gap = queue[head[r]], ready - free[r]
+                    w = duration[W, stage[row]]
+                    fills = is_known and (delay_limit[r] < 0.0 or (gap >= delay_limit[r] * w and gap > 0.0))
+                    if is_full or waiting > lag[r] or fills:
+                        new_kind[out[r]], came_from[out[r]] = W, row
+                        out[r] += 1
+                        head[r] += 1
+                        free[r] += w
+                        held[r] -= weight[stage[row]]
+                        continue
+                if not is_known:
+                    break
+                new_kind[out[r]], came_from[out[r]] = k, i
+                out[r] += 1
+                start = max(free[r], ready)
+                first[r] = min(first[r], start)
+                end[i] = free[r] = start + duration[k, s]
+                if k == F:
+                    held[r] += weight[s]
+                else:
+                    queue[tail[r]] = i
+                    tail[r] += 1
+                following[r] = i + 1
+                left -= 1
+                moved = True
+    for r in range(p):
+        for row in queue[head[r] : tail[r]]:
+            new_kind[out[r]], came_from[out[r]] = W, row
+            out[r] += 1
+            free[r] += duration[W, stage[row]]
+    return True, new_kind, came_from, free.max(), (free - first).max()

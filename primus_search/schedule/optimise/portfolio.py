@@ -14,8 +14,8 @@ from numba import njit
 
 from primus_search.schedule.bounds import bound
 from primus_search.schedule.optimise.anneal import anneal
+from primus_search.schedule.optimise.fill_gaps import delay_limits, split_backward
 from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, dispatch
-from primus_search.schedule.optimise.split_backward import delay_limits, split_backward
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import Table

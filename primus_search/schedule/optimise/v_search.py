@@ -15,7 +15,7 @@ import numpy as np
 
 from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.costs import Floats
-from primus_search.schedule.optimise.fill_gaps import gaps_filled, weights_replaced
+from primus_search.schedule.optimise.fill_gaps import delay_limits, gaps_filled, weights_replaced
 from primus_search.schedule.optimise.greedy_insertion import insert_greedily
 from primus_search.schedule.optimise.list_scheduling import POLICIES
 from primus_search.schedule.optimise.portfolio import (
@@ -26,7 +26,6 @@ from primus_search.schedule.optimise.portfolio import (
     fastest,
     weights_placed,
 )
-from primus_search.schedule.optimise.split_backward import delay_limits
 from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of, unroll
 from primus_search.schedule.registry import Request
 from primus_search.schedule.table import Table

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from primus_search.cost.confidence.uncertainty import ASSUMED, band, interval, memory_error
-from primus_search.cost.memory.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
+from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.declare.hardware_files import load_cluster, load_hardware, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.search_path import FileKind, names
