@@ -1,7 +1,7 @@
 // Parallel coordinates of the candidates that match: which values of knobs go together.
 //
-// Lines of thousands of candidates hide each other where knobs have few values. Drawn are rows that between them show
-// every pair of values of neighbouring axes that any matching candidate has, the fastest first.
+// Lines of thousands of candidates hide each other where knobs have few values. Drawn are rows near the fastest that
+// matches; between them they show every pair of values of neighbouring axes that any of these has, the fastest first.
 import {Chart, colourOf} from "./chart.js";
 import {byId, css} from "./dom.js";
 import {valueTerms} from "./filter.js";
@@ -10,6 +10,7 @@ import {FIGURES, whole, words} from "./format.js";
 const LEVELS = 48;
 const AXIS_WIDTH = 84;
 const SHOWN = ["speed", "GB"];
+const NEAR = 0.8;  // of the fastest
 
 export class Parallel {
   #rows = [];
@@ -18,7 +19,9 @@ export class Parallel {
 
   constructor(candidates, state, filter) {
     Object.assign(this, {candidates, state, filter});
-    this.axes = [...SHOWN.map(name => this.#figureAxis(name)), ...candidates.differing.map(name => this.#codedAxis(name))];
+    this.speed = candidates.number(FIGURES.find(({name}) => name === SHOWN[0]).column);
+    const near = this.#near(Uint32Array.from(this.speed, (_, i) => i));
+    this.axes = [...SHOWN.map(name => this.#figureAxis(name)), ...this.#differing(near).map(name => this.#codedAxis(name))];
     this.node = byId("parallel");
     this.node.style.minWidth = AXIS_WIDTH * this.axes.length + "px";
     this.node.setAttribute("role", "img");
@@ -29,11 +32,27 @@ export class Parallel {
   }
 
   draw(shown) {
-    this.#rows = this.#covering(shown);
+    const near = this.#near(shown);
+    this.#rows = this.#covering(near);
     this.view.draw();
     this.#sync();
-    byId("parallel-status").textContent = `${whole(this.#rows.length)} lines show every pair of neighbouring values of ` +
-      `${whole(shown.length)} candidates. Drag along an axis to select a range; it becomes a term of the filter.`;
+    byId("parallel-status").textContent = `${whole(this.#rows.length)} lines show every pair of neighbouring values of the ` +
+      `${whole(near.length)} candidates within ${Math.round(100 * (1 - NEAR))} % of the fastest. Drag along an axis to select a range; it becomes a term of the filter.`;
+  }
+
+  #near(shown) {
+    let fastest = 0;
+    for (const i of shown) if (this.speed[i] > fastest) fastest = this.speed[i];
+    return shown.filter(i => this.speed[i] >= NEAR * fastest);
+  }
+
+  /** Knobs that differ between these candidates; those of all where none does. */
+  #differing(rows) {
+    const {candidates} = this, found = candidates.differing.filter(name => {
+      const {codes} = candidates.coded(name);
+      return rows.some(i => codes[i] !== codes[rows[0]]);
+    });
+    return found.length ? found : candidates.differing;
   }
 
   #codedAxis(name) {

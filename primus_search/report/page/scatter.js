@@ -3,7 +3,7 @@ import {axisStyle, Chart, colourOf} from "./chart.js";
 import {button, byId, css, hideTip, showTip} from "./dom.js";
 import {chance, GB, gigabytes, whole} from "./format.js";
 
-const REACH = 14, ROOM = 0.04;
+const REACH = 14, ROOM = 0.04, VIEWED = 0.55;  // VIEWED: share of the fastest, the slowest in the first view
 const X = "memory_bytes", Y = "tokens_per_s_per_gpu";
 
 export class Scatter {
@@ -44,12 +44,28 @@ export class Scatter {
 
   /** The front of what matches by kind of evidence (measured and projected figures are not compared); of all, the run's. */
   #fronts() {
-    const kind = i => this.candidates.value("time_evidence", i) + "/" + this.candidates.value("memory_evidence", i);
+    const [time, memory] = ["time_evidence", "memory_evidence"].map(name => this.candidates.coded(name));
+    const kind = i => time.codes[i] * memory.values.length + memory.codes[i];
     const isWhole = !this.#shown.length || this.#shown.length === this.candidates.count;
-    const rows = [...isWhole ? this.candidates.frontier : this.#shown].sort((a, b) => this.x[a] - this.x[b] || this.y[b] - this.y[a]);
-    const best = new Map(), onFront = i => isWhole || this.y[i] > (best.get(kind(i)) ?? -1) && best.set(kind(i), this.y[i]);
-    const left = rows.filter(onFront);
-    return [...new Set(left.map(kind))].map(one => ({isLookedAt: one !== "projected/projected", rows: left.filter(i => kind(i) === one)}));
+    const left = isWhole ? [...this.candidates.frontier].sort((a, b) => this.#byMemory(a, b)) : this.#undominated(kind);
+    return [...new Set(left.map(kind))].map(one => {
+      const rows = left.filter(i => kind(i) === one), word = name => this.candidates.value(name, rows[0]);
+      return {isLookedAt: word("time_evidence") !== "projected" || word("memory_evidence") !== "projected", rows};
+    });
+  }
+
+  #byMemory(a, b) { return this.x[a] - this.x[b] || this.y[b] - this.y[a]; }
+
+  #undominated(kind) {
+    this.order ??= Uint32Array.from(this.x, (_, i) => i).sort((a, b) => this.#byMemory(a, b));
+    const isShown = new Uint8Array(this.x.length), best = [], found = [];
+    for (const i of this.#shown) isShown[i] = 1;
+    for (const i of this.order) {
+      if (!isShown[i] || this.y[i] <= (best[kind(i)] ?? -1)) continue;
+      best[kind(i)] = this.y[i];
+      found.push(i);
+    }
+    return found;
   }
 
   #frame() {
@@ -57,7 +73,8 @@ export class Scatter {
       grid: {left: 66, right: 18, top: 16, bottom: 44},
       xAxis: {type: "value", name: "memory per GPU, GB", nameLocation: "middle", nameGap: 28, ...this.#range(this.x, this.limit && this.limit / GB), ...axisStyle()},
       yAxis: {type: "value", name: "projected tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
-      dataZoom: [...["xAxisIndex", "yAxisIndex"].map(axis => ({type: "inside", [axis]: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false}))],
+      dataZoom: [["xAxisIndex", this.x], ["yAxisIndex", this.y]].map(([axis, values]) => ({type: "inside", [axis]: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false,
+        ...this.#first(values)})),
       brush: {xAxisIndex: 0, yAxisIndex: 0, seriesIndex: 0, brushStyle: {color: "#8884", borderColor: css("--accent")}},
     };
   }
@@ -100,8 +117,15 @@ export class Scatter {
 
   /** The part of an axis that the zoom shows. */
   #window(which, {min, max}) {
-    const {start = 0, end = 100} = this.#zoomed()?.[which] ?? {};
+    const {start, end} = this.#zoomed()?.[which] ?? this.#first(which ? this.y : this.x);
     return [min + (max - min) * start / 100, min + (max - min) * end / 100];
+  }
+
+  /** Where the view begins: with the candidates near the fastest. */
+  #first(values) {
+    const {min, max} = this.#range(values, values === this.x && this.limit && this.limit / GB);
+    const low = values === this.y ? VIEWED * max : this.y.reduce((least, y, i) => y >= VIEWED * this.#range(this.y).max ? Math.min(least, this.x[i]) : least, Infinity) - ROOM * (max - min);
+    return {start: Math.max(0, 100 * (low - min) / (max - min)), end: 100};
   }
 
   #zoomed() { return this.view.chart.getOption()?.dataZoom; }
