@@ -16,8 +16,7 @@ from primus_search.analysis.ablation import Ablation, Neighbour, ablations, step
 from primus_search.analysis.advice import Advice, advice
 from primus_search.analysis.kept_rows import Kept
 from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
-from primus_search.cost.confidence.coverage import Covered, coverage
-from primus_search.cost.confidence.evidence import kernel_evidence, sentence
+from primus_search.cost.confidence.coverage import Covered, coverage, kernel_evidence, sentence
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection

@@ -180,8 +180,7 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 
 
 def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, Any]:
-    from primus_search.cost.confidence.coverage import coverage
-    from primus_search.cost.confidence.evidence import kernel_evidence, sentence
+    from primus_search.cost.confidence.coverage import coverage, kernel_evidence, sentence
     from primus_search.cost.confidence.uncertainty import confidence
     from primus_search.cost.memory import fit_verdict
     from primus_search.cost.projection import Verdict

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.base.bounded import bounded_minimum
-from primus_search.runs.learn.site_numbers import BoundedNumber
+from primus_search.runs.learn.hypotheses import BoundedNumber
 from primus_search.values.candidates import Floats
 
 RESIDUAL_SCALE = 0.05

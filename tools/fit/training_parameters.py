@@ -20,7 +20,7 @@ import numpy as np
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import read
 from primus_search.runs.calibrate.provenance import leaves
-from primus_search.runs.learn.site_numbers import BoundedNumber
+from primus_search.runs.learn.hypotheses import BoundedNumber
 from primus_search.values.candidates import Sharding
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.priors import PriorParameter

@@ -16,19 +16,18 @@ from primus_search.runs.validate.score import Score, duplicate_weights, score
 from primus_search.runs.validate.score_runs import Refitted
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.assumed_bands import assumed_bands
 from tools.fit.intervals import (
     FAR,
     HONEST,
     NEW_REGIME,
+    assumed_bands,
     bands_of_others,
     error_bands,
     regime_of,
     write_bands,
 )
-from tools.fit.leave_out import Solved, linearised, refitted
 from tools.fit.priors import PriorParameter, beliefs
-from tools.fit.training import FitState, errors_of, improve, start, start_as_shipped
+from tools.fit.training import FitState, Solved, errors_of, improve, linearised, refitted, start, start_as_shipped
 from tools.fit.training_parameters import parameters, teaches
 from tools.fit.training_write import (
     fitted_elsewhere,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.exploration.own_runs import own_rates
-from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, shipped_hypotheses
+from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
 from primus_search.runs.learn.posterior import (
     MODEL_ERROR,
     Group,
@@ -24,7 +24,6 @@ from primus_search.runs.learn.posterior import (
     lines_of,
     update,
 )
-from primus_search.runs.learn.site_numbers import NUMBERS
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.measured_run import MeasuredRun

@@ -21,8 +21,15 @@ from primus_search.base.bounded import bounded_minimum
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.project import Projector
-from primus_search.runs.learn.hypotheses import Hypothesis
-from primus_search.runs.learn.site_numbers import NUMBERS, at, bounds, coordinates, rates_and_slopes, without_numbers
+from primus_search.runs.learn.hypotheses import (
+    NUMBERS,
+    Hypothesis,
+    at,
+    bounds,
+    coordinates,
+    rates_and_slopes,
+    without_numbers,
+)
 from primus_search.values.candidates import Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack

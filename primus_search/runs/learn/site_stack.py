@@ -7,19 +7,23 @@ any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from primus_search.base.units import to_base, yaml_keys
 from primus_search.cost.confidence.uncertainty import MEMORY, own_regime
-from primus_search.runs.learn.hypotheses import Hypothesis, shipped_hypotheses
+from primus_search.declare.model_files import load_model
+from primus_search.runs.learn.hypotheses import NUMBERS, Hypothesis, shipped_hypotheses
+from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.posterior import (
     Evidence,
     Mixture,
     Posterior,
+    Reference,
     evidence_of,
     following,
     group_of,
@@ -29,14 +33,15 @@ from primus_search.runs.learn.posterior import (
     log_rates,
     peak_errors,
     peak_factor,
+    reference_of,
     update,
 )
-from primus_search.runs.learn.probes import references, usual
-from primus_search.runs.learn.site_numbers import NUMBERS
-from primus_search.values.candidates import Bools, Floats
+from primus_search.values.candidates import Bools, Candidates, Floats, Recompute, degrees, joined
+from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import GROUP_OF, ErrorBand, Stack, number_of, with_numbers
 from primus_search.values.measured_run import MeasuredRun
+from primus_search.values.workload import Workload
 
 FOLLOWED = 3
 """Hypotheses, nearest to the mixture first, whose numbers are moved to follow it; the nearest is taken."""
@@ -218,3 +223,48 @@ def _block(key: str, value: Any, indent: int = 0) -> str:
     if not is_block:
         return f"{lead}{key}: {json.dumps(value, ensure_ascii=False)}\n"
     return f"{lead}{key}:\n" + "".join(_block(str(k), v, indent + 1) for k, v in value.items())
+
+
+MOST_JOBS = 3
+TENSOR_SIZES = (1, 2, 4, 8)
+BATCH_FACTORS = (1, 2)
+RECOMPUTES = (Recompute.NONE, Recompute.FULL)
+
+
+def usual(cluster: Cluster) -> list[Reference]:
+    """Usual jobs on the devices of a cluster, those that divide there."""
+    found = []
+    for one in table("software")["usual"]:
+        workload = Workload(seq_length=one["seq_length"], global_batch_size=one["global_batch_size"])
+        job = Job(load_model(one["model"]), replace(cluster, num_nodes=one["nodes"]), workload)
+        rows = joined([Candidates.from_words(row) for row in one["rows"]])
+        whole = degrees(rows, world=job.cluster.world, global_batch_size=job.workload.global_batch_size)
+        rows = rows.take(np.flatnonzero(whole.is_whole & (rows.tp <= job.network.gpus_per_node)))
+        if len(rows):
+            found.append(Reference(job=job, table=rows))
+    return found
+
+
+def references(runs: Sequence[MeasuredRun]) -> list[Reference]:
+    """The runs' own configurations, and for some of their jobs legal neighbours in tensor size, batch, recompute."""
+    own = [reference_of(run) for run in runs]
+    jobs = list({(one.job.model, one.job.workload, one.job.cluster.num_nodes): one for one in own}.values())
+    return own + [replace(one, table=table) for one in jobs[:MOST_JOBS] for table in _neighbours(one)]
+
+
+def _neighbours(one: Reference) -> Iterator[Candidates]:
+    """One table of the legal neighbours of a run, none where it has none."""
+    row, model = one.table.row(0), one.job.model
+    tables = []
+    for tp, factor, recompute in product(TENSOR_SIZES, BATCH_FACTORS, RECOMPUTES):
+        if model.num_kv_heads % tp or tp > one.job.network.gpus_per_node:
+            continue
+        batch = row["micro_batch_size"] * factor
+        changed = row | {"tp": tp, "micro_batch_size": batch, "sequence_parallel": tp > 1}
+        changed |= {"recompute": "none" if recompute is Recompute.NONE else "full", "recompute_num_layers": 0}
+        table = Candidates.from_words(changed)
+        whole = degrees(table, world=one.job.cluster.world, global_batch_size=one.job.workload.global_batch_size)
+        if bool(np.all(whole.is_whole)):
+            tables.append(table)
+    if tables:
+        yield joined(tables)

@@ -9,10 +9,9 @@ import pytest
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
-from primus_search.runs.learn.hypotheses import shipped_hypotheses
+from primus_search.runs.learn.hypotheses import NUMBERS, at, coordinates, rates_and_slopes, shipped_hypotheses
 from primus_search.runs.learn.logged_run import hardware_named
 from primus_search.runs.learn.posterior import MODEL_ERROR, evidence_of, groups_of, lines_of, reference_of, update
-from primus_search.runs.learn.site_numbers import NUMBERS, at, coordinates, rates_and_slopes
 from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml
 from primus_search.values.candidates import Candidates
 from primus_search.values.machine.stack import Stack, number_of, with_numbers

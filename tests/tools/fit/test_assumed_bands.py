@@ -11,8 +11,7 @@ from primus_search.runs.published import measured_table
 from primus_search.runs.published.convert import made_with
 from primus_search.runs.validate.score_runs import project_runs
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.assumed_bands import assumed_bands
-from tools.fit.intervals import HONEST, Band, outer
+from tools.fit.intervals import HONEST, Band, assumed_bands, outer
 
 RUNS = Path(__file__).parents[2] / "oracle" / "data" / "training_runs.csv"
 
