@@ -63,7 +63,7 @@ def _inside(value: Any, depth: int = 0) -> Iterator[Pattern]:
     if isinstance(value, re.Pattern):
         if isinstance(value.pattern, str):
             yield value
-    elif depth < 4:
+    elif depth < 6:
         items: Sequence[Any] = ()
         if isinstance(value, dict):
             items = list(value.values())

@@ -15,12 +15,13 @@ from typing import Any
 from primus_search.declare.model_files import load_model
 from primus_search.measure.host.host_calibration import WARM
 from primus_search.measure.processes.rank_group import failure_of, run_jobs
-from primus_search.runs.learn.logs.small_trainer import FACTS, PEAK, STEP
 from primus_search.values.candidates import Candidates
 from primus_search.values.workload import Workload
 from tools.truth.case_space import RANKS, TruthCase
 from tools.truth.rounds import training_job
 
+FACTS, STEP, PEAK = "small trainer facts: ", "small trainer step ", "small trainer peak bytes: "
+"""What the format `small-trainer` reads."""
 STEPS = 8
 WARM_UP = 2
 LIMIT_S = 600.0

@@ -1,4 +1,4 @@
-"""All log readers by name. A new one is a module of `logs/` and a row of `logs/formats.yaml`.
+"""All log readers by name. A new one is a row of `logs/formats.yaml`, and a module of `logs/` for what no row can say.
 
 It then takes part in recognition, in the command line and in the contract tests. Two passes over a file: the first
 finds the marks of all formats (texts, not patterns: fast on 500 MB), the second hands every line to one.
@@ -9,13 +9,14 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, cast
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import opened
 from primus_search.runs.learn import logs
+from primus_search.runs.learn.line_tables import TABLES, LogTable
 from primus_search.runs.learn.reading import LogReading
 from primus_search.runs.learn.transcript import Transcript, observe_common
 
@@ -26,7 +27,8 @@ class LogFormat:
 
     `marks`: texts that name it; one of each group occurs in every log of this format. Of several formats whose marks
     occur, the one of highest `rank` reads the file.
-    `contract`: whose contract reads its settings. `observe` takes each line; `conclude` makes the reading.
+    `contract`: whose contract reads its settings. `table`: what its lines mean; `observe` takes each line beside it
+    where a table cannot say that; `conclude` makes the reading.
     """
 
     name: str
@@ -34,7 +36,8 @@ class LogFormat:
     marks: tuple[tuple[str, ...], ...]
     rank: int
     contract: str
-    observe: Callable[[Transcript, str], None]
+    table: LogTable
+    observe: Callable[[Transcript, str], None] | None
     conclude: Callable[[Transcript], LogReading]
 
 
@@ -58,18 +61,19 @@ def formats() -> tuple[LogFormat | FileFormat, ...]:
 
 
 def _format(name: str, row: Mapping[str, Any]) -> LogFormat | FileFormat:
-    module, summary = importlib.import_module(f"{logs.__name__}.{row['module']}"), row["summary"]
+    hook = importlib.import_module(f"{logs.__name__}.{row['module']}") if "module" in row else None
     if "marks" not in row:
-        return FileFormat(name=name, summary=summary, owns=module.owns, read=module.read)
-    marks = tuple(map(tuple, row["marks"]))
+        return FileFormat(name=name, summary=row["summary"], owns=hook.owns, read=hook.read)  # type: ignore[union-attr]
+    table = TABLES[name]
     return LogFormat(
         name=name,
-        summary=summary,
-        marks=marks,
+        summary=row["summary"],
+        marks=tuple(map(tuple, row["marks"])),
         rank=row["rank"],
         contract=row.get("contract", "megatron"),
-        observe=module.observe,
-        conclude=module.conclude_run,
+        table=table,
+        observe=getattr(hook, "observe", None),
+        conclude=partial(hook.conclude_run, table) if hook else table.conclude_run,
     )
 
 
@@ -100,7 +104,9 @@ def _read(path: Path, head: bytes, framework: str | None) -> LogReading:
     seen = Transcript(source=str(path))
     for line in lines(path):
         observe_common(seen, line)
-        chosen.observe(seen, line)
+        if chosen.observe is not None:
+            chosen.observe(seen, line)
+        chosen.table.observe(seen, line)
     if not seen.steps and seen.died() is None:
         raise refuse(path, f"looks like a log of {chosen.name} and holds no complete iteration line")
     return replace(chosen.conclude(seen), contract=chosen.contract)

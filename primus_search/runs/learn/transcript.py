@@ -25,6 +25,8 @@ FEWEST_FACTS = 3
 """Facts below which a log does not show how its process began."""
 SHORTEST_BAR_STEP_S = 20.0
 """A progress bar counts whole seconds: differences below this are added up until they reach it."""
+PREFERRED = "preferred"
+"""Step lines that are taken alone where a log has some."""
 
 _DOTTED = re.compile(r"(?<![\w./-])([A-Za-z_][\w./-]*+) \.{2,}+\s*+(.*)$")
 _FLAG = re.compile(r"--([A-Za-z][\w.-]{0,120})(?:=|\s{1,80})('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
@@ -107,7 +109,7 @@ class Transcript:
 
     def steady(self) -> Steady | None:
         """The steady part of the run; without a word of its settings its log was cut out of a longer one."""
-        return steady(self.steps, is_cut=len(self.facts) < FEWEST_FACTS)
+        return steady(self.scratch.get(PREFERRED) or self.steps, is_cut=len(self.facts) < FEWEST_FACTS)
 
     def died(self) -> Death | None:
         """The death of the run: an error message after which it logged no more than a few steps."""

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.readers import refuse
 from primus_search.runs.learn.reading import LogReading, MemoryKind
 from primus_search.runs.learn.steady import StepLine, steady
@@ -15,22 +16,14 @@ from primus_search.runs.learn.transcript import (
     clock_s,
     conclude,
     gpus_of_batch,
-    observe_flags,
     observe_progress,
 )
 
-NAME = "hf-trainer"
-_BANNER = re.compile(
-    r"(Instantaneous batch size per device|Total train batch size \([^)]{0,200}\)|Gradient Accumulation steps)"
-    r" = ([\d,]++)\s*+$"
-)
 _BAR = re.compile(
     r"\|\s{0,8}(\d{1,12})/(\d{1,12}) \[((?:\d{1,6}:)?\d{1,6}:\d\d)<[^,\]]{0,80}, {1,8}[\d.]{1,20}(?:s/it|it/s)\]?"
 )
 _SUMMARY = re.compile(r"\A(?>.*?'train_runtime': )'?(\d[\d.]*+)'?,(?>.*?'train_steps_per_second': )'?(\d[\d.]*+)'?[,}]")
 MEAN_NOTE = "step time is the run's mean, with its first steps, evaluations and checkpoints"
-_WORLD = re.compile(r"rank: \d+, world size: (\d+), ")
-_LENGTH_FLAGS = ("block_size", "max_seq_length", "cutoff_len", "model_max_length", "max_length")
 _STEPS = ("current_steps", "global_step/max_steps", "steps[global_step/max_steps]")
 RATE_ROUNDING = 5e-4
 """Half a digit of printed steps per second. A run that was resumed counts the steps before it, too."""
@@ -45,13 +38,6 @@ def observe(seen: Transcript, line: str) -> None:
     if line.lstrip().startswith("{") and ("elapsed_time" in line):
         _observe_record(seen, line)
         return
-    observe_flags(seen, line)
-    banner = _BANNER.search(line)
-    world = _WORLD.search(line) if "world size: " in line else None
-    if world:
-        seen.facts["world size"] = world[1]
-    if banner:
-        seen.facts[banner[1].split(" (")[0]] = banner[2].replace(",", "")
     summary = _SUMMARY.search(line) if "'train_runtime'" in line else None
     if summary and not seen.steps:  # a log without its progress bar
         runtime, rate = (float(number) for number in summary.groups())
@@ -85,26 +71,18 @@ def _observe_record(seen: Transcript, line: str) -> None:
         observe_progress(seen, int(step), elapsed, float(rate) if isinstance(rate, int | float) else None)
 
 
-def conclude_run(seen: Transcript) -> LogReading:
+def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     """The run of a Trainer's output. Its samples have different lengths, so no rate follows from batch and length."""
-    micro = seen.whole("Instantaneous batch size per device", "flag:per_device_train_batch_size")
-    batch = seen.whole("Total train batch size")
+    facts = table.fields(seen)
     accumulation = seen.whole("Gradient Accumulation steps", "flag:gradient_accumulation_steps")
-    gpus = gpus_of_batch(batch, micro, accumulation)
-    facts: dict[str, Any] = {
-        "gpus": gpus or _gpus_from_rates(seen) or seen.whole("world size", "env_world_size"),
-        "micro_batch_size": micro,
-        "global_batch_size": batch,
-        "seq_length": seen.whole(*("flag:" + name for name in _LENGTH_FLAGS)),
-        "model": {"model_name": seen.text("flag:model_name_or_path", "flag:model")},
-        "tokens_per_s_per_gpu": _steady_rate(seen),
-    }
+    gpus = gpus_of_batch(facts["global_batch_size"], facts["micro_batch_size"], accumulation)
+    facts["gpus"] = gpus or _gpus_from_rates(seen) or seen.whole("world size", "env_world_size")
+    facts["tokens_per_s_per_gpu"] = _steady_rate(seen)
     if "mean_step_s" in seen.scratch:
         facts["step_s"] = seen.scratch["mean_step_s"]
         seen.note(MEAN_NOTE)
     seen.note("sequences of different lengths: a step's tokens are not batch times length")
-    settings = ("deepspeed", "fsdp", "gradient_checkpointing", "bf16", "fp16")
-    return conclude(seen, NAME, facts, settings=settings, samples_are_full=False)
+    return conclude(seen, table.name, facts, settings=table.settings, samples_are_full=False)
 
 
 def _gpus_from_rates(seen: Transcript) -> int | None:
@@ -144,7 +122,7 @@ def read(path: Path) -> LogReading:
     seen.note(MEAN_NOTE)
     micro = state.get("train_batch_size")
     facts = {"step_s": known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
-    return conclude(seen, NAME, facts, samples_are_full=False)
+    return conclude(seen, "hf-trainer", facts, samples_are_full=False)
 
 
 def _mean_step_s(record: dict[str, Any]) -> float | None:

@@ -5,9 +5,10 @@ import math
 import re
 from typing import Any
 
+from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import LogReading
 from primus_search.runs.learn.steady import StepLine
-from primus_search.runs.learn.transcript import Transcript, conclude, observe_flags, product
+from primus_search.runs.learn.transcript import PREFERRED, Transcript, conclude, product
 from primus_search.values.knobs.values import PARALLEL
 
 _RECORD = re.compile(r"\A(?>.*?:::MLLOG )(\{.*\})")
@@ -20,10 +21,7 @@ def observe(seen: Transcript, line: str) -> None:
     """One line of an MLPerf result."""
     if ":::SYSJSON" in line:
         seen.facts.update(dict(_SYSTEM.findall(line)))
-    elif ":::MLLOG" not in line:
-        observe_flags(seen, line)
-        return
-    found = _RECORD.search(line)
+    found = _RECORD.search(line) if ":::MLLOG" in line else None
     try:
         record = json.loads(found[1], parse_constant=_none, parse_float=_finite) if found else {}
     except (ValueError, RecursionError):
@@ -52,8 +50,8 @@ def _finite(text: str) -> float | None:
 def _observe_stats(seen: Transcript, value: dict[str, Any], more: dict[str, Any]) -> None:
     seconds, step = value.get("train_step_time"), more.get("step")
     if isinstance(seconds, int | float) and isinstance(step, int | float) and seconds > 0:
-        seen.scratch.setdefault("timed", []).append(StepLine(iteration=int(step), seconds=float(seconds)))
-        seen.add_step(seen.scratch["timed"][-1])
+        seen.add_step(StepLine(iteration=int(step), seconds=float(seconds)))
+        seen.scratch.setdefault(PREFERRED, []).append(seen.steps[-1])
 
 
 def _observe_block(seen: Transcript, key: str, time_ms: Any, more: dict[str, Any]) -> None:
@@ -68,8 +66,7 @@ def _observe_block(seen: Transcript, key: str, time_ms: Any, more: dict[str, Any
     if span:
         done = seen.scratch["done"] = seen.scratch.get("done", 0) + span
         seconds = (time_ms - start[0]) * 1e-3 / span
-        seen.scratch.setdefault("blocks", []).append(StepLine(iteration=done, seconds=seconds, span=span))
-        seen.steps.append(seen.scratch["blocks"][-1])
+        seen.steps.append(StepLine(iteration=done, seconds=seconds, span=span))
 
 
 def _steps_of(seen: Transcript, start: dict[str, Any], stop: dict[str, Any]) -> int | None:
@@ -100,17 +97,9 @@ def _difference(first: Any, last: Any) -> float | None:
     return None
 
 
-def conclude_run(seen: Transcript) -> LogReading:
+def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     """The run of an MLPerf result."""
-    seen.steps = seen.scratch.get("timed") or seen.scratch.get("blocks") or []
-    gpus = product(seen.whole("number_of_nodes"), seen.whole("accelerators_per_node")) or seen.whole("env_world_size")
-    facts: dict[str, Any] = {
-        "gpus": gpus,
-        "seq_length": seen.whole("max_sequence_length"),
-        "global_batch_size": seen.whole("global_batch_size"),
-        "micro_batch_size": seen.whole("micro_batch_size"),
-        "model": {"model_name": seen.text("submission_benchmark")},
-    }
+    facts = table.fields(seen)
     for name, word in PARALLEL.items():
         facts[name] = seen.whole(f"{word}_parallelism", f"{word}_model_parallel_size", f"{word}_parallel_size")
     device = seen.text("accelerator_model_name", "submission_platform")
@@ -118,4 +107,4 @@ def conclude_run(seen: Transcript) -> LogReading:
         facts["device"] = re.sub(r"^\d+x", "", device)
     if "lora" in (seen.text("submission_benchmark") or ""):
         seen.note("LoRA fine-tuning")
-    return conclude(seen, "mlperf", facts, settings=("lowest_numerical_precision_linear",))
+    return conclude(seen, table.name, facts, settings=table.settings)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from primus_search.runs.learn.megatron_lines import SETTING_ARGUMENTS, megatron_facts
+from primus_search.runs.learn.logs.megatron import SETTING_ARGUMENTS, megatron_facts
 from primus_search.runs.learn.readers import refuse
 from primus_search.runs.learn.reading import LogReading, MemoryKind
 from primus_search.runs.learn.steady import StepLine
@@ -70,7 +70,7 @@ def read(path: Path) -> LogReading:
                 kind, unit = _MEMORY_TAGS[value.tag]
                 seen.peak(kind, float(number) * unit)
             elif value.tag == "world-size":
-                seen.facts["line:world_size"] = str(int(number))
+                seen.facts["line:world"] = str(int(number))
             elif value.tag in TIME_TAGS:
                 seen.add_step(StepLine(iteration=event.step, seconds=float(number), shape=(batch,)))
             elif value.tag in LOSS_TAGS:

@@ -3,27 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from primus_search.declare.launch.torchtitan import setting_keys
-from primus_search.runs.learn.reading import Assumption, LogReading, MemoryKind
-from primus_search.runs.learn.steady import StepLine
-from primus_search.runs.learn.transcript import GIB, Transcript, conclude, observe_flags, product
+from primus_search.runs.learn.line_tables import LogTable
+from primus_search.runs.learn.reading import Assumption, LogReading
+from primus_search.runs.learn.transcript import Transcript, conclude, product
 
-_STEP = re.compile(r"(?<!validate )\bstep:\s*(\d+)\s")
-_RATE = re.compile(r"\b(?:tps|wps):\s*(\d[\d,]*(?:\.\d+)?)(?=\s)")
-_PEAK = re.compile(r"\bmemory:\s*(\d+(?:\.\d+)?)GiB")
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:[,.](\d{3,6}))?")
-_MESH = re.compile(r"device mesh with parallelism: (.*)$")
-_MESH_SIZE = re.compile(r"\b(\w+)=(\d+)")
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([^\]]{0,200})\], \[([^\]]{0,200})\]")
-_BATCHES = re.compile(r"(local batch size|global batch size|gradient accumulation steps|sequence length):? (\d+)")
-_MODEL = re.compile(r"Model (\S+) (\S+) size: ([\d,]+) total parameters")
-_JSON = re.compile(r"\"(local_batch_size|batch_size|global_batch_size|seq_len)\": (\d+)")
-_CHECKPOINTING = re.compile(r"Applied (\w+) activation checkpointing")
-_FLOAT8 = re.compile(r"(Float8|MXFP8) training active")
-_COMPILED = re.compile(r"(?:Compiling|Compiled) (?:the (loss) function|each \w{1,80}) with torch\.compile")
 MESH_KEYS = {
     "dp_replicate": "data_parallel_replicate_degree", "dp_shard": "data_parallel_shard_degree",
     "tp": "tensor_parallel_degree", "pp": "pipeline_parallel_degree", "cp": "context_parallel_degree",
@@ -32,89 +19,30 @@ MESH_KEYS = {
 """Sizes of the device mesh as keys of a job file's section `parallelism`."""
 OPTION = "activation_checkpoint.selective_ac_option"
 FLAGS = frozenset(f"flag:{key}" for key in setting_keys())
-_MESH_NAMES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
 def observe(seen: Transcript, line: str) -> None:
-    """One line of a torchtitan log."""
-    if "step:" in line and ("tps:" in line or "wps:" in line):
-        _observe_step(seen, line)
-    elif not seen.steps:
-        _observe_facts(seen, line)
-
-
-def _observe_step(seen: Transcript, line: str) -> None:
-    step, rate, peak = _STEP.search(line), _RATE.search(line), _PEAK.search(line)
-    if step is None or rate is None:
+    """The device mesh as older releases print it."""
+    old = _OLD_MESH.search(line) if "-D device mesh with [" in line and not seen.steps else None
+    if old is None:
         return
-    if peak:
-        seen.peak(MemoryKind.RESERVED, float(peak[1]) * GIB)
-    number = int(step[1])
-    span, seconds = seen.since_last(number, _moment(line))
-    seen.add_step(StepLine(iteration=number, seconds=seconds or 0.0, span=span, rate=float(rate[1].replace(",", ""))))
+    names = [name.strip(" '\"") for name in old[1].split(",") if name.strip()]
+    sizes = [size.strip() for size in old[2].split(",") if size.strip()]
+    if len(names) == len(sizes) and all(size.isdigit() for size in sizes):
+        found = dict.fromkeys(("pp", "cp", "tp"), "1") | dict(zip(names, sizes, strict=True))
+        kept = {name: found.get(name, "") for name in ("pp", "cp", "tp", "dp_shard_in_ep")}
+        seen.facts |= {"mesh:" + name: size for name, size in kept.items()}
+        seen.facts["mesh:world"] = str(product(*(int(size) for size in sizes)))
 
 
-def _moment(line: str) -> datetime | None:
-    """The time stamp of a line where it has fractions of a second."""
-    found = _STAMP.search(line)
-    if found is None or found[3] is None:
-        return None
-    try:
-        return datetime.fromisoformat(f"{found[1]}T{found[2]}.{found[3].ljust(6, '0')}")
-    except ValueError:
-        return None
-
-
-def _observe_facts(seen: Transcript, line: str) -> None:
-    observe_flags(seen, line)
-    if "device mesh with" in line:
-        _observe_mesh(seen, line)
-    if "batch size" in line:
-        seen.facts.update(dict(_BATCHES.findall(line)))
-    if '": ' in line:
-        for name, size in _JSON.findall(line):
-            seen.facts.setdefault("json:" + name, size)
-    model, checkpointing = _MODEL.search(line), _CHECKPOINTING.search(line)
-    if model:
-        seen.facts.update(model_name=f"{model[1]} {model[2]}", total_params=model[3].replace(",", ""))
-    if checkpointing:
-        seen.facts["activation_checkpointing"] = checkpointing[1]
-    compiled = _COMPILED.search(line) if "torch.compile" in line else None
-    if compiled:
-        seen.facts["compiled:" + (compiled[1] or "model")] = "True"
-    if "training active" in line and (float8 := _FLOAT8.search(line)):
-        seen.facts["fp8"] = float8[1].lower()
-
-
-def _observe_mesh(seen: Transcript, line: str) -> None:
-    new, old = _MESH.search(line), _OLD_MESH.search(line)
-    if new:
-        seen.facts.update({"mesh:" + name: size for name, size in _MESH_SIZE.findall(new[1])})
-    elif old:
-        names = [name.strip(" '\"") for name in old[1].split(",") if name.strip()]
-        sizes = [size.strip() for size in old[2].split(",") if size.strip()]
-        if len(names) == len(sizes) and all(size.isdigit() for size in sizes):
-            seen.facts["mesh:world"] = str(product(*(int(size) for size in sizes)))
-            found = dict(zip(names, sizes, strict=True))
-            for name in ("pp", "cp", "tp"):
-                seen.facts["mesh:" + name] = found.get(name, "1")
-            seen.facts["mesh:dp_shard_in_ep"] = found.get("dp_shard_in_ep", "")
-
-
-def conclude_run(seen: Transcript) -> LogReading:
+def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     """The run of a torchtitan log; its memory is what torch reserved at most on the rank that prints."""
-    mesh = {name: seen.whole("mesh:" + name) for name in (*_MESH_NAMES, "ep", "etp", "world")}
-    facts: dict[str, Any] = {
-        "gpus": mesh["world"] or product(*(mesh[name] for name in _MESH_NAMES)),
-        "tp": mesh["tp"],
-        "pp": mesh["pp"],
-        "cp": mesh["cp"],
-        "ep": mesh["ep"],
-        "seq_length": seen.whole("sequence length", "json:seq_len", "flag:training.seq_len"),
-        "micro_batch_size": _micro_batch(seen, mesh["pp"]),
-        "global_batch_size": seen.whole("global batch size", "json:global_batch_size"),
-        "model": _model(seen),
-    }
+    mesh = {name: seen.whole("mesh:" + name) for name in MESH_KEYS}
+    facts = table.fields(seen)
+    if mesh["pp"] is not None and mesh["pp"] > 1:  # splits the local batch further, by a number that is not printed
+        facts["micro_batch_size"] = seen.whole("flag:parallelism.pipeline_parallel_microbatch_size")
+    if seen.text("model_name"):
+        facts["model"] = {"model_name": seen.text("model_name"), "total_params": seen.whole("total_params")}
     assumed = {}
     inside = seen.whole("mesh:dp_shard_in_ep")
     if inside is not None and facts["ep"] is None and mesh["tp"] == 1:  # with TP it may be part of the experts' group
@@ -122,7 +50,7 @@ def conclude_run(seen: Transcript) -> LogReading:
     if inside is None and mesh["ep"] is None and mesh["tp"] is not None:
         assumed["ep"] = Assumption(value=1, because="the release prints no expert parallelism")
     _times_from_rates(seen, facts)
-    return conclude(seen, "torchtitan", facts, assumed, settings=_settings(seen, mesh, assumed))
+    return conclude(seen, table.name, facts, assumed, settings=_settings(seen, mesh, assumed))
 
 
 def _settings(seen: Transcript, mesh: Mapping[str, int | None], assumed: dict[str, Assumption]) -> dict[str, Any]:
@@ -145,21 +73,6 @@ def _settings(seen: Transcript, mesh: Mapping[str, int | None], assumed: dict[st
     if compiled:
         found |= {"compile.enable": True, "compile.components": compiled}
     return found
-
-
-def _micro_batch(seen: Transcript, pp: int | None) -> int | None:
-    """The local batch; a pipeline splits it further, by a number that the log does not print."""
-    local = seen.whole("local batch size", "json:local_batch_size", "json:batch_size", "flag:training.local_batch_size")
-    if pp is not None and pp > 1:
-        return seen.whole("flag:parallelism.pipeline_parallel_microbatch_size")
-    return local
-
-
-def _model(seen: Transcript) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    if seen.text("model_name"):
-        facts = {"model_name": seen.text("model_name"), "total_params": seen.whole("total_params")}
-    return facts
 
 
 def _times_from_rates(seen: Transcript, facts: dict[str, Any]) -> None:

@@ -1,15 +1,14 @@
-"""What all Megatron-based frameworks print alike: iteration lines, torch's memory report and the names of arguments."""
+"""What all Megatron-based frameworks print alike: argument dump or configuration, and the names of arguments."""
 
-import re
 from typing import Any
 
 from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch.megatron import model_keys
 from primus_search.declare.megatron_yaml import setting_keys
+from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.logs import table
-from primus_search.runs.learn.reading import Assumption, MemoryKind
-from primus_search.runs.learn.steady import StepLine
-from primus_search.runs.learn.transcript import GB, MIB, Transcript, product
+from primus_search.runs.learn.reading import Assumption, LogReading
+from primus_search.runs.learn.transcript import Transcript, conclude, product
 
 _TABLE = table("arguments")
 LAYOUT_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["layout"])
@@ -18,68 +17,11 @@ SETTING_ARGUMENTS: tuple[str, ...] = tuple(sorted({*setting_keys(), *known_keys(
 NO_EXPERTS = "[1]"
 """How Megatron-DeepSpeed prints the experts of a dense model."""
 
-_LAYOUT_SIZES: dict[str, str] = _TABLE["layout_line"]
-_RUN_LAYOUT = (*_LAYOUT_SIZES.values(), "expert_model_parallel_size", "micro_batch_size", "seq_length")
-_SIZE = re.compile(r"(?<![\w-])(" + "|".join(_LAYOUT_SIZES) + r")[- ]size: (\d+)")
-_PADDED = re.compile(r"padded vocab \(size: \d{1,12}\).{0,200}?\(new size: (\d{1,12})\)")
-_ITERATION = re.compile(r"\biteration\s+(\d+)/\s*(\d+)\b")
-_ELAPSED = re.compile(r"elapsed time per iteration \((ms|s)\):\s*(\d+(?:\.\d+)?)(?=[\s|/])")
-_BATCH = re.compile(r"(?:global|gloabl) batch size:\s+(\d+)(?=[\s|])")
-_LENGTH = re.compile(r"actual seqlen:\s+(\d+)(?=[\s|])")
-_RATE = re.compile("(?:" + "|".join(map(re.escape, _TABLE["rates"])) + r"): (\d+(?:\.\d+)?)(?=[\s|/])")
-_PEAK = re.compile(r"max (allocated|reserved|cached): (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
-_PEAK_GB = re.compile(r"mem-max-(allocated|reserved)-gigabytes: (\d+(?:\.\d+)?)(?=[\s|\[]|$)")
+_RUN_LAYOUT = tuple(_TABLE["restart"])
 _ARGUMENTS = "- arguments -"
 
 
-def observe_layout(seen: Transcript, line: str) -> None:
-    """`using world size: 16, data-parallel size: 4, ...`: sizes by words, under the names of their arguments."""
-    if "using world size" in line:
-        for words, size in _SIZE.findall(line):
-            seen.facts["line:" + _LAYOUT_SIZES[words]] = size
-    elif "padded vocab" in line:
-        padded = _PADDED.search(line)
-        if padded:
-            seen.facts["padded_vocab_size"] = padded[1]
-
-
-def observe_iteration(seen: Transcript, line: str) -> None:
-    """One iteration line; of `current/average` the current value is taken."""
-    if "elapsed time per iteration" not in line:
-        return
-    number, elapsed = _ITERATION.search(line), _ELAPSED.search(line)
-    if number is None or elapsed is None:
-        return
-    iteration = int(number[1])
-    seconds = float(elapsed[2]) * (1e-3 if elapsed[1] == "ms" else 1.0)
-    batch, length, rate = _BATCH.search(line), _LENGTH.search(line), _RATE.search(line)
-    seen.add_step(
-        StepLine(
-            iteration=iteration,
-            seconds=seconds,
-            span=_span(seen, iteration),
-            shape=(int(batch[1]) if batch else None, int(length[1]) if length else None),
-            rate=float(rate[1]) if rate else None,
-        )
-    )
-
-
-def _span(seen: Transcript, iteration: int) -> int:
-    """Iterations that a line covers: since the line before, at most the printed logging interval."""
-    interval = seen.whole("log_interval", "flag:log_interval") or 1
-    last = seen.steps[-1].iteration if seen.steps else 0
-    return max(1, min(interval, iteration - last)) if iteration > last else interval
-
-
-def observe_memory(seen: Transcript, line: str) -> None:
-    """torch's peaks of the ranks that report: in MiB (Megatron divides by 1024 twice), in GB (Megatron-Bridge)."""
-    for mark, pattern, unit in (("max allocated: ", _PEAK, MIB), ("mem-max-", _PEAK_GB, GB)):
-        if mark in line:
-            for name, size in pattern.findall(line):
-                seen.peak(MemoryKind.ALLOCATED if name == "allocated" else MemoryKind.RESERVED, float(size) * unit)
-
-
-def observe_restart(seen: Transcript, line: str) -> None:
+def observe(seen: Transcript, line: str) -> None:
     """A second dump of arguments: where the run goes on with another layout, only what follows counts."""
     if _ARGUMENTS in line and seen.steps:
         seen.scratch["before"] = (_layout(seen), seen.steps, dict(seen.peaks))
@@ -103,7 +45,7 @@ def _layout(seen: Transcript) -> tuple[int | None, ...]:
 
 def argument(seen: Transcript, name: str) -> int | None:
     """A whole number from the argument dump, the layout line or the command line, in this order."""
-    return seen.whole(name, "line:" + name, "flag:" + name)
+    return seen.whole(name, "line:" + name.removesuffix("_size").replace("_", "-"), "flag:" + name)
 
 
 def virtual_stages(seen: Transcript, pp: int | None) -> int | None:
@@ -165,7 +107,7 @@ def megatron_facts(seen: Transcript) -> tuple[dict[str, Any], dict[str, Assumpti
 def _gpus(seen: Transcript, tp: int | None, pp: int | None, cp: int | None) -> int | None:
     """The first printed count of GPUs that the degrees divide; None where none does."""
     ranks = product(tp or 1, pp or 1, cp or 1) or 1
-    counts = [seen.whole(name + "world_size") for name in ("", "line:", "flag:")]
+    counts = [seen.whole(name) for name in ("world_size", "line:world", "flag:world_size")]
     counts += [product(argument(seen, "data_parallel_size"), tp, pp, cp or 1), seen.whole("env_world_size")]
     return next((count for count in counts if count and count % ranks == 0), None)
 
@@ -191,8 +133,28 @@ def _take_printed_shape(seen: Transcript, facts: dict[str, Any]) -> None:
         facts["seq_length"] = length
 
 
+def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
+    """The run of a log of Megatron-LM and of what prints the like."""
+    for name, alias in table.aliases.items():
+        if seen.text(name) is not None:
+            seen.facts.setdefault(alias, seen.facts[name])
+    for note in table.notes:
+        value = seen.text(note["fact"])
+        if value is not None and (value == note["is"] if "is" in note else value != note["unless"]):
+            seen.note(note["note"])
+    facts, assumed = megatron_facts(seen)
+    ranks = {int(name.removeprefix("rank:")) for name in seen.facts if name.startswith("rank:")}
+    if facts["gpus"] is None and len(ranks) > 1 and ranks == set(range(len(ranks))):
+        because = f"{len(ranks)} local ranks print their configuration; the world size is not printed"
+        assumed["gpus"] = Assumption(value=len(ranks), because=because)
+    facts |= {name: value for name, value in table.fields(seen).items() if name in table.run and value is not None}
+    return conclude(seen, table.name, facts, assumed, settings=printed_settings(seen))
+
+
 def printed_settings(seen: Transcript) -> tuple[str, ...]:
     """Names of settings that a log may print: the known ones, and what its dump of arguments has beside them."""
+    if "dumped" not in seen.scratch:
+        return SETTING_ARGUMENTS
     known = known_keys("megatron")
     left = known.irrelevant.keys() | known.companions | set(MODEL_ARGUMENTS) | {"iteration"}
-    return tuple(sorted({*SETTING_ARGUMENTS, *seen.scratch.get("dumped", ())} - left))
+    return tuple(sorted({*SETTING_ARGUMENTS, *seen.scratch["dumped"]} - left))
