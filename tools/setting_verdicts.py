@@ -18,11 +18,11 @@ from pathlib import Path
 
 import yaml
 
+from primus_search.declare.fields import known_keys
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch import torchtitan
+from primus_search.declare.launch.contract import NEGATION, is_ignored
 from primus_search.declare.launch.megatron import model_keys
-from primus_search.declare.launch.verdicts import NEGATION, is_ignored
 from primus_search.values.machine.framework import Framework
 
 CONFIGURED = (

@@ -20,7 +20,7 @@ from primus_search.cost.confidence.coverage import Covered, coverage, kernel_evi
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
-from primus_search.declare.sourced.evidence_files import load_ranges
+from primus_search.declare.evidence_files import load_ranges
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, figures_of, values_of
 from primus_search.exploration.result import is_row_lost

@@ -33,8 +33,7 @@ def export(
     from primus_search.base.errors import InputError, Problem
     from primus_search.declare.framework_files import load_framework
     from primus_search.export import FORMATS
-    from primus_search.export.launch_files import SLURM
-    from primus_search.export.ranks import chosen_rows, files_of, write_all
+    from primus_search.export.ranks import SLURM, chosen_rows, files_of, write_all
 
     if format_name and format_name not in FORMATS:
         raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])

@@ -10,7 +10,7 @@ from primus_search.cli.output.written_files import print_table
 
 if TYPE_CHECKING:
     from primus_search.declare.hardware_files import Hardware
-    from primus_search.declare.sourced.records import Sourced
+    from primus_search.declare.records import Sourced
 
 TERA, GIGA = 1e12, 1e9
 OF_ACCELERATOR = (

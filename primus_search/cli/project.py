@@ -184,7 +184,7 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
     from primus_search.cost.confidence.uncertainty import confidence
     from primus_search.cost.memory import fit_verdict
     from primus_search.cost.projection import Verdict
-    from primus_search.declare.sourced.evidence_files import load_ranges
+    from primus_search.declare.evidence_files import load_ranges
 
     memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
     step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from primus_search.declare.snapshot import Snapshot
+    from primus_search.declare.search_path import Snapshot
     from primus_search.exploration import SearchResult
     from primus_search.report.terminal import View
     from primus_search.space import Space
@@ -173,7 +173,7 @@ def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "tuple[Sp
     from dataclasses import replace
 
     from primus_search.declare import load_space
-    from primus_search.declare.snapshot import Snapshot, load_recorded
+    from primus_search.declare.search_path import Snapshot, load_recorded
 
     kept = Snapshot.read(resumed) if resumed else None
     if kept is None or not kept.stands_for(space):

@@ -42,7 +42,7 @@ def tune(
 ) -> None:
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
     from primus_search.cli.output.written_files import must_be_folder
-    from primus_search.export.launch_files import SLURM
+    from primus_search.export.ranks import SLURM
     from primus_search.runs.learn.launched_trials import Limits
     from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
 
@@ -91,8 +91,7 @@ def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str
     """What writes the launch files of a rank into a trial's folder and returns the name of its script."""
 
     def prepare(rank: int, folder: Path) -> str:
-        from primus_search.export.launch_files import SLURM, SLURM_FILE, STARTED_BY
-        from primus_search.export.ranks import chosen_rows, files_of, write_all
+        from primus_search.export.ranks import SLURM, SLURM_FILE, STARTED_BY, chosen_rows, files_of, write_all
 
         framework = saved.cluster(rank).framework
         if framework.is_any:

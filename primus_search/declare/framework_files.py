@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
-from primus_search.declare.known_keys import KnownKeys, known_keys
+from primus_search.declare.fields import KnownKeys, known_keys
 from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, read

@@ -16,8 +16,7 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.declare.families import FAMILIES, TEXT_OF
 from primus_search.declare.families.towers import SECTIONS, towers
-from primus_search.declare.fields import Fields, Located
-from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
+from primus_search.declare.fields import Fields, Located, drop_ignored, key_table, known_keys, refuse_unread
 from primus_search.declare.model_constants import of_huggingface
 from primus_search.declare.presets import build_model
 from primus_search.declare.search_path import title

@@ -26,14 +26,21 @@ from primus_search.declare.families.megatron_hybrid import (
     PATTERNS,
     DeclaredSizes,
     claim_variant_keys,
+    megatron_keys,
     num_predictions,
     pattern_letters,
     variant_layers,
 )
 from primus_search.declare.families.parts import sizes
-from primus_search.declare.fields import Fields, Located, layer_pattern
-from primus_search.declare.known_keys import drop_ignored, key_table, known_keys, refuse_unread
-from primus_search.declare.megatron_keys import megatron_keys
+from primus_search.declare.fields import (
+    Fields,
+    Located,
+    drop_ignored,
+    key_table,
+    known_keys,
+    layer_pattern,
+    refuse_unread,
+)
 from primus_search.declare.model_constants import of_megatron
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any, get_type_hints
 
-from primus_search.declare.fields import Fields
-from primus_search.declare.known_keys import key_table
+from primus_search.declare.fields import Fields, key_table
 from primus_search.values.model import Constants
 
 ROPE = ("rope_parameters", "rope_scaling")

@@ -21,10 +21,9 @@ from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.framework_files import default_framework, framework_names, load_framework
 from primus_search.declare.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.declare.model_files import load_model
-from primus_search.declare.overrides import applied
 from primus_search.declare.search_path import FileKind, find, is_path, title
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, read
-from primus_search.declare.space_schema import SpaceFile, validate
+from primus_search.declare.space_schema import SpaceFile, applied, validate
 from primus_search.space import (
     AXES,
     Axis,

@@ -14,8 +14,8 @@ from primus_search.base.units import GB
 from primus_search.cost.confidence.coverage import coverage
 from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge, memory_error
 from primus_search.cost.projection import FITS, room_to_fit_bytes
+from primus_search.declare.evidence_files import load_ranges
 from primus_search.declare.framework_files import framework_names, load_framework
-from primus_search.declare.sourced.evidence_files import load_ranges
 from primus_search.exploration.expected import RATE, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, cheapest_saving, said, values_of
 from primus_search.exploration.result import (

@@ -12,7 +12,7 @@ import numpy as np
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
 from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.cost.project import Projector
-from primus_search.declare.sourced.evidence_files import load_switches
+from primus_search.declare.evidence_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.values.candidates import Candidates, Floats, joined
 from primus_search.values.machine.stack import Stack

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from primus_search.base.guards.interrupts import Interrupted, results
-from primus_search.declare.snapshot import Snapshot
+from primus_search.declare.search_path import Snapshot
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
 from primus_search.exploration.engines.task_assignment import WorkerLost
@@ -45,7 +45,7 @@ class Options:
     ray_address  of a running cluster, or "" for a private one
     keep         rows written of each ranking   resume   continue what the run folder's journal holds
     force        replace the run of another question in the folder
-    inputs       texts that the space was loaded from, where they are known (`declare.snapshot.load_recorded`)
+    inputs       texts that the space was loaded from, where they are known (`declare.search_path.load_recorded`)
     """
 
     engine: str = "auto"

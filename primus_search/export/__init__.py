@@ -5,6 +5,6 @@ files around it. A candidate that the framework cannot start is refused: nothing
 """
 
 from primus_search.export.job import Inexpressible
-from primus_search.export.launch_files import FORMATS, LaunchFiles, launch_files
+from primus_search.export.ranks import FORMATS, LaunchFiles, launch_files
 
 __all__ = ["FORMATS", "Inexpressible", "LaunchFiles", "launch_files"]

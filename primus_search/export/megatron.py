@@ -1,12 +1,25 @@
-"""Megatron-LM: one executable script with environment, rendezvous and every argument of model, candidate, training."""
+"""Megatron-LM: one executable script with environment, rendezvous and every argument of model, candidate, training.
 
+Megatron arguments of a candidate, as names with underscores; Primus and Megatron-Bridge share them.
+
+`candidate_settings` writes the axes of a candidate, `declare.launch.megatron` reads them back. The sizes of the model
+are written in `megatron_models`; the pattern of a hybrid stack among them says its stages too.
+"""
+
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from primus_search.declare.launch.scripts import FLAGS
+from primus_search.declare.launch.bash import FLAGS
+from primus_search.declare.launch.contract import setting, settings_of
+from primus_search.declare.launch.megatron import GROUP, LEVELS
+from primus_search.declare.source import read
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import argument_table, candidate_settings
 from primus_search.export.megatron_models import edits, model_settings
+from primus_search.schedule.algorithms.interleaved import group_size
+from primus_search.values.knobs import CpComm
+from primus_search.values.machine.stack import number_of
 
 SCRIPT = "megatron.sh"
 EDITS = [
@@ -66,3 +79,53 @@ def files(job: LaunchJob) -> dict[str, str]:
         "  " + " ".join(f'"${{{name}[@]}}"' for name in (*groups, "DATA_ARGS")) + ' "$@"',
     ]
     return {SCRIPT: shell.script(job, SCRIPT, EDITS + edits(job), lines)}
+
+
+def candidate_settings(job: LaunchJob) -> dict[str, Any]:
+    """Every argument this candidate sets in the words of the job's framework."""
+    framework, row, workload = job.framework, job.row, job.workload
+    said: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
+    said |= settings_of(framework, row, has_experts=job.model.is_moe)
+    if job.model.is_single_block:
+        pass  # the stages stand in the pattern of layers
+    elif job.layout is not None:
+        said[framework.spellings["pipeline_layout"].key] = job.layout
+    elif row["vpp"] > 1:
+        said[framework.spellings["vpp"].key] = row["vpp"]
+    if row["schedule"] == "interleaved" and job.microbatches % row["pp"]:
+        said.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
+    if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
+        said.setdefault("overlap_param_gather", True)
+    inner = CpComm[row["cp_comm"].upper()].inner_ranks
+    if inner:
+        said[LEVELS] = [inner, row["cp"] // inner]
+    if row["sharding"] == "hsdp":
+        said[framework.spellings["shard_group"].key] = job.num_copies
+    return software_settings(job) | said | _recompute(job)
+
+
+def software_settings(job: LaunchJob) -> dict[str, Any]:
+    """What the stack that a job is priced with assumes, where a file has to switch it on."""
+    said: dict[str, Any] = {}
+    for one in job.framework.software:
+        is_meant = (not one.of_experts or job.model.is_moe) and (not one.axis or job.row[one.axis] in one.words)
+        if is_meant and number_of(job.cluster.stack, one.habit) == one.value:
+            said |= one.settings
+    return said
+
+
+def _recompute(job: LaunchJob) -> dict[str, Any]:
+    knobs, row = job.framework.spellings, job.row
+    said = setting(knobs["recompute"], row["recompute"])
+    if row["recompute"] == "full":
+        said |= dict(knobs["recompute_method"].values[row["recompute_method"]])
+        # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.
+        said[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
+    return said
+
+
+@lru_cache
+def argument_table(name: str) -> dict[str, Any]:
+    """A part of `arguments.yaml`: settings of launch files that no knob decides."""
+    found: dict[str, Any] = read(Path(__file__).with_name("arguments.yaml")).data[name]
+    return found

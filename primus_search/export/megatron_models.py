@@ -15,8 +15,7 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.declare.megatron_yaml import from_document
 from primus_search.declare.source import Document
-from primus_search.export.job import Inexpressible, LaunchJob
-from primus_search.export.read_back import refused_constants, unsaid, unsaid_constants
+from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.values.model import (
     Attention,
     GatedDeltaNet,

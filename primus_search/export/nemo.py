@@ -12,7 +12,7 @@ from typing import Any
 from primus_search.declare.fields import layer_pattern
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import argument_table, candidate_settings
+from primus_search.export.megatron import argument_table, candidate_settings
 from primus_search.export.megatron_models import edits, model_settings
 from primus_search.values.model import Model
 

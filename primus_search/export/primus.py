@@ -11,7 +11,7 @@ from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_arguments import argument_table, candidate_settings
+from primus_search.export.megatron import argument_table, candidate_settings
 from primus_search.export.megatron_models import (
     constant_settings,
     edits,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from primus_search.base.guards.interrupts import Interrupted
-from primus_search.declare.snapshot import INDEX, Snapshot, load_recorded, recorded
+from primus_search.declare.search_path import INDEX, Snapshot, load_recorded, recorded
 from primus_search.exploration.answer import answered
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search

@@ -15,7 +15,7 @@ from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
-from primus_search.export.launch_files import refusal_of
+from primus_search.export.ranks import refusal_of
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
 from primus_search.report.plain_tables import Plain, table

@@ -9,7 +9,7 @@ import pytest
 
 from primus_search.base.errors import UNREADABLE, InputError, readable
 from primus_search.declare.record_table import read_records
-from primus_search.declare.snapshot import FOLDER, INDEX, Snapshot
+from primus_search.declare.search_path import FOLDER, INDEX, Snapshot
 from primus_search.runs.learn.logs.mlperf import observe
 from primus_search.runs.learn.transcript import Transcript
 

@@ -9,9 +9,9 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.declare import load_cluster, load_hardware, load_stack
 from primus_search.declare.hardware_files import read_stack
+from primus_search.declare.records import Reading, build
 from primus_search.declare.search_path import HOME_VARIABLE, FileKind, names
 from primus_search.declare.source import parse
-from primus_search.declare.sourced.records import Reading, build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import yaml
 
 from primus_search.base.errors import InputError
 from primus_search.declare import load_model
-from primus_search.declare.megatron_keys import megatron_keys
+from primus_search.declare.families.megatron_hybrid import megatron_keys
 from primus_search.declare.presets import presets
 from primus_search.values.model import LayerKind
 

@@ -8,8 +8,8 @@ import pytest
 
 from primus_search.base import units
 from primus_search.declare.hardware_files import load_hardware, read_stack
+from primus_search.declare.records import Sourced
 from primus_search.declare.search_path import FileKind, names
-from primus_search.declare.sourced.records import Sourced
 
 TABLES = ("tables",)
 """Measured calls of a CSV beside the file, each with a source of its own."""

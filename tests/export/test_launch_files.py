@@ -26,9 +26,8 @@ from primus_search.declare.presets import load_preset, shape
 from primus_search.declare.source import parse
 from primus_search.export import Inexpressible, launch_files
 from primus_search.export.job import LaunchJob
-from primus_search.export.launch_files import STARTED_BY
-from primus_search.export.ranks import ranks_of
-from primus_search.export.torchtitan_models import model_file
+from primus_search.export.ranks import STARTED_BY, ranks_of
+from primus_search.export.torchtitan import model_file
 from primus_search.space import Space
 from primus_search.space.auto import auto_values
 from primus_search.values.candidates import Candidates

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from primus_search.base.errors import InputError
+from primus_search.declare.fields import known_keys
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.known_keys import known_keys
 from primus_search.declare.launch.experiments import is_experiment, read_experiment
 from primus_search.values.machine.framework import Framework
 from tests.support.launched import CLIENTS, MISSING

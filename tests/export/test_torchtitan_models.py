@@ -14,12 +14,11 @@ import pytest
 
 from primus_search.declare import make_space
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.launch.torchtitan_arguments import model_of, model_of_module
+from primus_search.declare.launch.torchtitan import model_of, model_of_module
 from primus_search.declare.presets import load_preset, model_called, presets, shape
 from primus_search.export import Inexpressible
-from primus_search.export.job import LaunchJob
-from primus_search.export.read_back import unsaid_constants
-from primus_search.export.torchtitan_models import CLASSES, MODULE, flavor_of, model_file
+from primus_search.export.job import LaunchJob, unsaid_constants
+from primus_search.export.torchtitan import CLASSES, MODULE, flavor_of, model_file
 from primus_search.values.model import Model
 from tests.support.launched import jobs
 

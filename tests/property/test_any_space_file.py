@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from primus_search.base.errors import InputError
 from primus_search.declare import load_hardware, load_model, make_space
 from primus_search.declare.axes import AXIS
+from primus_search.declare.hardware_files import known_names
 from primus_search.declare.huggingface import FAMILIES
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.declare.presets import _KEYS as PRESET_KEYS
-from primus_search.declare.sourced.primus_hardware import known_names
 from primus_search.declare.space_schema import SpaceFile
 from primus_search.space import Space
 

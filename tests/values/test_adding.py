@@ -83,7 +83,7 @@ KNOB = {
         COLUMN,
     ),
     "primus_search/cost/memory/parameters.py": (None, FORMULA),
-    "primus_search/declare/launch/scripts.py": ('    "spec", ', '    "toy_modules", "spec", '),
+    "primus_search/declare/launch/bash.py": ('    "spec", ', '    "toy_modules", "spec", '),
     "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),
 }
 IMPORT = ("primus_search/values/knobs/rows.py", "    StateFormat,\n", "    StateFormat,\n    Toy,\n")
@@ -101,7 +101,7 @@ from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.export.job import LaunchJob
-from primus_search.export.launch_files import launch_files
+from primus_search.export.ranks import launch_files
 from primus_search.analysis.labels import short
 from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import Enumerator

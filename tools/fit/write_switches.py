@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shape_of
-from primus_search.declare.sourced.evidence_files import COLUMNS, RUNS
+from primus_search.declare.evidence_files import COLUMNS, RUNS
 from primus_search.runs.published import validated
 from primus_search.runs.validate.score_runs import ScoredRun
 from primus_search.values.measured_run import MeasuredRun

@@ -3,12 +3,12 @@
 The layers of Megatron's hybrid models are read in `megatron_hybrid`, by their own keys.
 """
 
-from primus_search.declare.families import expert_models, hybrid_models, latent_models, plain
+from primus_search.declare.families import expert_models, hybrid_models, plain
 from primus_search.declare.families.parts import Family
-from primus_search.declare.known_keys import key_table
+from primus_search.declare.fields import key_table
 
 _TABLE = key_table("families")
-_FUNCTIONS = {**vars(plain), **vars(expert_models), **vars(latent_models), **vars(hybrid_models)}
+_FUNCTIONS = {**vars(plain), **vars(expert_models), **vars(hybrid_models)}
 FAMILIES: dict[str, Family] = {kind: _FUNCTIONS[name] for name, kinds in _TABLE["readers"].items() for kind in kinds}
 """Reader of each `model_type` of a text model."""
 

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from primus_search.declare.fields import Fields
-from primus_search.declare.known_keys import key_table
+from primus_search.declare.fields import Fields, key_table
 from primus_search.declare.presets import vocabulary
 from primus_search.values.model import Attention, LatentAttention, Mixer, MixtureOfExperts
 

@@ -21,13 +21,12 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.families.megatron_hybrid import PATTERNS
+from primus_search.declare.fields import known_keys
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.known_keys import known_keys
-from primus_search.declare.launch import scripts, torchtitan, torchtitan_arguments
+from primus_search.declare.launch import bash, torchtitan
 from primus_search.declare.launch.bash import UNSET
-from primus_search.declare.launch.contract import whole
+from primus_search.declare.launch.contract import notes_of, translated, whole
 from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
-from primus_search.declare.launch.verdicts import notes_of, translated
 from primus_search.declare.megatron_yaml import (
     PRESET_FOLDER,
     TRAINERS,
@@ -209,9 +208,9 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     framework = load_framework("megatron")
     dumped = LOG_ARGUMENT.findall(text)
     is_dump = len(dumped) >= LEAST_ARGUMENTS
-    given = {key: _plain(value) for key, value in dumped} if is_dump else _decided(scripts.settings_in(text))
+    given = {key: _plain(value) for key, value in dumped} if is_dump else _decided(bash.settings_in(text))
     is_counted = str(given.get("world_size", "")).isdecimal()
-    started = int(given["world_size"]) if is_counted else scripts.devices_in(text, given)
+    started = int(given["world_size"]) if is_counted else bash.devices_in(text, given)
     return of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
 
 
@@ -222,7 +221,7 @@ def _decided(found: dict[str, Any]) -> dict[str, Any]:
     """
     framework = load_framework("megatron")
     read = framework.spelled | known_keys("megatron").read_beside | model_keys()
-    missing = dict.fromkeys(scripts.pop_undecided(found, ARGUMENTS_OF_A_RUN))
+    missing = dict.fromkeys(bash.pop_undecided(found, ARGUMENTS_OF_A_RUN))
     for key, value in found.items():
         for word in value if isinstance(value, list) else [str(value)]:
             missing |= dict.fromkeys(UNSET.findall(word)) if key in read else {}
@@ -298,7 +297,7 @@ def _of_mapping(path: Path, world: int, model: Model | None) -> Experiment:
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
     words = [word for key, value in given.items() for word in _argument(str(key), value)]
     script = " ".join(words)
-    settings = _decided(scripts.settings_in(script, {**os.environ, **environ}))
+    settings = _decided(bash.settings_in(script, {**os.environ, **environ}))
     return of_settings(path, load_framework("megatron"), settings, world, model)
 
 
@@ -405,7 +404,7 @@ def _imported(path: Path, found: Settings) -> Model | None:
     module = path.with_name(f"{found.get('experimental.custom_import')}.py")
     if not module.is_file() or module.stem != found.get("model.name"):
         return None
-    return replace(torchtitan_arguments.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
+    return replace(torchtitan.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
 
 
 def _flavor(framework: Framework, found: Settings) -> Model | None:

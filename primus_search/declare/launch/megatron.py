@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
-from primus_search.declare.known_keys import known_keys
+from primus_search.declare.fields import known_keys
 from primus_search.declare.launch.contract import modules_of, schedule_of, whole, word_of, words_of
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.schedule.algorithms.interleaved import group_size

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
-"""The texts that the space was loaded from (`declare.snapshot`)."""
+"""The texts that the space was loaded from (`declare.search_path`)."""
 FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
 KNOWN = (
     *FILES,

@@ -23,7 +23,7 @@ from primus_search.values.knobs import WORDED
 from primus_search.values.machine.framework import Framework
 
 if TYPE_CHECKING:
-    from primus_search.declare.snapshot import Snapshot
+    from primus_search.declare.search_path import Snapshot
 
 
 MOST_DIGITS = 9
@@ -76,7 +76,7 @@ class SavedRun:
     @cached_property
     def inputs(self) -> "Snapshot | None":
         """The texts that the run was given; None where the folder of an older run keeps none."""
-        from primus_search.declare.snapshot import Snapshot
+        from primus_search.declare.search_path import Snapshot
 
         return Snapshot.read(self.path)
 

@@ -218,8 +218,7 @@ class RankedRow:
         """
         from primus_search.declare.framework_files import load_framework
         from primus_search.export import FORMATS
-        from primus_search.export.launch_files import SLURM
-        from primus_search.export.ranks import chosen_rows, files_of, write_all
+        from primus_search.export.ranks import SLURM, chosen_rows, files_of, write_all
 
         if framework and framework not in FORMATS:
             raise InputError([Problem("framework", f"{framework!r} is unknown; use one of {', '.join(FORMATS)}")])

@@ -13,6 +13,7 @@ from typing import Any, overload
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.hardware_files import Hardware, load_hardware, on_fewer_gpus, site_of
+from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.experiments import (
     LEAST_ARGUMENTS,
     Experiment,
@@ -22,7 +23,6 @@ from primus_search.declare.launch.experiments import (
     settled,
     silent_axes,
 )
-from primus_search.declare.launch.verdicts import translated
 from primus_search.declare.model_files import load_model
 from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.learn.readers import read_log

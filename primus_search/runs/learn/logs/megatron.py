@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from primus_search.declare.known_keys import known_keys
+from primus_search.declare.fields import known_keys
 from primus_search.declare.launch.megatron import model_keys
 from primus_search.declare.megatron_yaml import setting_keys
 from primus_search.runs.learn.line_tables import LogTable
