@@ -29,7 +29,6 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
 from primus_search.base.guards.texts import name_problem
 from primus_search.base.lazy import provided
-from primus_search.declare import primus_hardware
 from primus_search.declare.evidence_files import load_sites, read_tables
 from primus_search.declare.fields import Fields, key_table
 from primus_search.declare.records import EXTENDS, VARIANTS, Reading, Sourced, build, read_with_parents, varied
@@ -300,7 +299,7 @@ def host_hardware() -> Path:
 
 def _from_primus(document: Document, path: Path) -> Hardware:
     """The hardware a Primus `hardware_config` file describes: its links over the base file's accelerator."""
-    overlay = primus_hardware.read_overlay(document, path, [*names(FileKind.HARDWARE)])
+    overlay = read_overlay(document, path, [*names(FileKind.HARDWARE)])
     base = load_hardware(overlay.base)
     accelerator, network = overlay.on(base.accelerator, base.network)
     changed = {*overlay.network, *overlay.accelerator}

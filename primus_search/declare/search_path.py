@@ -41,8 +41,10 @@ from primus_search.base.guards.files import (
     user_folder,
     working_folder,
 )
-from primus_search.declare import search_path
 from primus_search.declare.source import did_you_mean
+
+if TYPE_CHECKING:
+    from primus_search.space import Space
 
 HOME_VARIABLE = "PRIMUS_SEARCH_HOME"
 ENDINGS = (".yaml", ".yml", ".json")
@@ -176,13 +178,8 @@ def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str
     return f"unknown {kind.noun} '{text}'{did_you_mean(text, known)} - known: {', '.join(known) or 'none'}"
 
 
-if TYPE_CHECKING:
-    from primus_search.space import Space
-
 FOLDER, INDEX = "inputs", "index.json"
 MOST_BYTES = 64 * 1024 * 1024
-
-__all__ = ["FOLDER", "Snapshot", "load_recorded", "recorded"]
 
 
 def load_recorded(path: str | Path, overrides: Sequence[str], **options: Any) -> "tuple[Space, Snapshot]":
@@ -218,13 +215,13 @@ class Snapshot:
     @classmethod
     def of(cls, texts: Mapping[Path, bytes], source: str, host: str = "") -> Self:
         """The snapshot of what loading `source` read."""
-        roots = [path for path in search_path.roots() if path != working_folder()]
         here = working_folder()
+        others = [path for path in roots() if path != here]
         return cls(
             texts={str(path): content for path, content in sorted(texts.items())},
             source=_absolute(source),
-            roots=tuple(_absolute(root) for root in ([here] if here else []) + roots),
-            sites=_absolute(search_path.sites()),
+            roots=tuple(_absolute(root) for root in ([here] if here else []) + others),
+            sites=_absolute(sites()),
             host=host,
         )
 
@@ -285,12 +282,12 @@ class Snapshot:
     def mounted(self) -> Iterator[Path]:
         """The space file of the snapshot; inside, names and paths lead to its texts first."""
         assert self.folder is not None
-        mount = search_path.Mount(
+        mount = Mount(
             folder=self.folder.resolve(),
             roots=tuple(self._place(root) for root in self.roots),
             sites=self._place(self.sites),
         )
-        with search_path.mounted(mount):
+        with mounted(mount):
             yield self._place(self.source)
 
     def host_file(self) -> Path:

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from primus_search.base.guards.files import recorded
 from primus_search.base.guards.interrupts import Interrupted
-from primus_search.declare.search_path import INDEX, Snapshot, load_recorded, recorded
+from primus_search.declare.search_path import INDEX, Snapshot, load_recorded
 from primus_search.exploration.answer import answered
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
