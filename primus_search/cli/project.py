@@ -24,6 +24,9 @@ def project(
         typer.Argument(metavar="[FILE]", help="An experiment: Primus YAML, Megatron script, torchtitan TOML."),
     ] = None,
     model: Annotated[str, typer.Option("--model", help="A preset, a Primus/Megatron YAML or a config.json.")] = "",
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="A pre-training recipe of Megatron-Bridge by name, in place of a FILE.")
+    ] = "",
     hardware: Annotated[str, typer.Option("--hardware", help="A hardware file by name or path.")] = "",
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of that hardware.")] = 0,
     sets: Annotated[
@@ -50,6 +53,8 @@ def project(
 
     With a FILE, the candidate and the workload of a real experiment; --set changes them. With --row, a row of a run.
     """
+    if recipe:
+        file = _recipe(recipe)
     found = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
     space, figures = found.space, found.figures
     if trace is not None:
@@ -110,6 +115,19 @@ def _of_options(
         found.figures["notes"] += experiment.notes
         found.figures["not_modelled"] = list(experiment.experiment.not_modelled)
     return found
+
+
+def _recipe(name: str) -> Path:
+    """The path that stands for a recipe. Raises `InputError` for a name that none has."""
+    from primus_search.declare.fields import key_table
+    from primus_search.declare.launch.experiments import RECIPES, is_recipe
+    from primus_search.declare.source import did_you_mean
+
+    if not is_recipe(Path(name)):
+        known = key_table(RECIPES)
+        what = f"no recipe of Megatron-Bridge that is known{did_you_mean(name, known)} - known: {', '.join(known)}"
+        raise InputError([Problem(f"--recipe {name[:80]}", what)])
+    return Path(name)
 
 
 def _of_row(row: str) -> _Projected:

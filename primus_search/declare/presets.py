@@ -271,6 +271,12 @@ def shape(model: Model) -> Model:
     return replace(model, name="", source="", ffn_hidden=model.ffn_hidden if has_mlp else 0)
 
 
+def model_of_tokenizer(name: str) -> Model | None:
+    """The preset that is published on the hub under a name; None where none is."""
+    bare = name.lower()
+    return next((p.model for p in presets().values() if bare in map(str.lower, p.tokenizers)), None)
+
+
 TOKENIZERS = "spaces/keys/tokenizers.yaml"
 
 

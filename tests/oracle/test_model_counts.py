@@ -271,6 +271,18 @@ BY_TRANSFORMERS = {
     "qwen3_1.7b": 1_720_574_976,
     "qwen3_32b": 32_762_123_264,
     "qwen3_coder_480b": 480_154_875_392,
+    "gemma2_27b": 27_227_128_320,
+    "gemma2_2b": 2_614_341_888,
+    "gemma2_9b": 9_241_705_984,
+    "llama3.2_1b": 1_235_814_400,
+    "llama3.2_3b": 3_212_749_824,
+    "qwen2.5_0.5b": 494_032_768,
+    "qwen2.5_1.5b": 1_543_714_304,
+    "qwen2.5_14b": 14_770_033_664,
+    "qwen2.5_32b": 32_763_876_352,
+    "qwen3_14b": 14_768_307_200,
+    "qwen3_4b": 4_022_468_096,
+    "qwen3_8b": 8_190_735_360,
 }
 """Presets by configuration -> parameters of the modules that transformers 5.23 builds from it, towers apart."""
 

@@ -21,7 +21,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.families.megatron_hybrid import PATTERNS
-from primus_search.declare.fields import known_keys
+from primus_search.declare.fields import key_table, known_keys
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch import bash, torchtitan
 from primus_search.declare.launch.bash import UNSET
@@ -37,7 +37,7 @@ from primus_search.declare.megatron_yaml import (
 )
 from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
-from primus_search.declare.presets import assumed_vocabulary, model_called, presets
+from primus_search.declare.presets import assumed_vocabulary, model_called, model_of_tokenizer, presets
 from primus_search.declare.source import Document, Keys, plain, read, shown
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
@@ -96,8 +96,11 @@ def is_experiment(path: Path) -> bool:
 def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> Experiment:
     """The experiment in a file, started on `world` GPUs where the file does not say how many.
 
-    `model` stands in for the one of the file. Raises `InputError` where the file is none, or sets what cannot be read.
+    `model` stands in for the one of the file. The name of a recipe of Megatron-Bridge stands for a file. Raises
+    `InputError` where the file is none, or sets what cannot be read.
     """
+    if is_recipe(path):
+        return _recipe(path, world, model)
     text = read_text(path, most=MAX_TABLE_BYTES)
     with readable(shown(path)):
         if path.suffix == ".toml":
@@ -301,6 +304,30 @@ def _of_mapping(path: Path, world: int, model: Model | None) -> Experiment:
     return of_settings(path, load_framework("megatron"), settings, world, model)
 
 
+RECIPES = "nemo_recipes"
+"""The table of Megatron-Bridge's recipes, which `tools/launch_tables.py` writes."""
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a path is no file and the name of a recipe."""
+    return _recipe_name(path) in key_table(RECIPES) and not path.exists()
+
+
+def _recipe_name(path: Path) -> str:
+    return path.name.removesuffix("_config")
+
+
+def _recipe(path: Path, world: int, model: Model | None) -> Experiment:
+    """The job of a recipe as it is, without overrides."""
+    recipe = key_table(RECIPES)[_recipe_name(path)]
+    model = model or model_of_tokenizer(recipe["model"])
+    read = of_settings(path, load_framework("nemo"), recipe["settings"], world, model)
+    if model is not None:
+        return read
+    what = f"takes its model from {recipe['model']}, which no preset is; give --model a preset or a config.json"
+    return replace(read, model_problems=(Problem(path.name, what),))
+
+
 def _argument(key: str, value: Any) -> list[str]:
     """A key and its value as words of a command line; a switch that is off is none."""
     if value is False or value is None:
@@ -382,6 +409,12 @@ def _torchtitan(
     read = experiment_of(path, framework, row, sizes, given, keys, (loaded, problems), started, is_whole=is_whole)
     keys_of_variant = (torchtitan.COMPILE, torchtitan.COMPONENTS)
     notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
+    registered = None if model else torchtitan.flavor(_flavor_name(found))
+    if registered and registered[1]:
+        kernel = (
+            f"model.flavor: {found['model.flavor']} (not priced: attention by {registered[1]} over packed documents)"
+        )
+        notes = (*notes, f"model.flavor: {found['model.flavor']} ({kernel})")
     return replace(read, not_modelled=notes, variant="" if "model" in compiled else torchtitan.EAGER)
 
 
@@ -408,7 +441,14 @@ def _imported(path: Path, found: Settings) -> Model | None:
 
 
 def _flavor(framework: Framework, found: Settings) -> Model | None:
-    return model_called(framework, f"{found.get('model.name')}:{found.get('model.flavor')}")
+    """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
+    name = _flavor_name(found)
+    registered = torchtitan.flavor(name)
+    return model_called(framework, name) or (registered and registered[0])
+
+
+def _flavor_name(found: Settings) -> str:
+    return f"{found.get('model.name')}:{found.get('model.flavor')}"
 
 
 # --- the experiment ---------------------------------------------------------------------------------------------------

@@ -8,15 +8,17 @@ model_of_module(Path("primus_search_model.py").read_text())
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from primus_search.declare.fields import key_table
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch.contract import whole, words_of
 from primus_search.declare.launch.megatron import dealt, sharded
 from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework, Settings
-from primus_search.values.model import Constants, LatentAttention, MixtureOfExperts, Model
+from primus_search.values.model import Attention, Constants, LatentAttention, MixtureOfExperts, Model
 
 
 def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -186,6 +188,25 @@ def _plain(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
+def flavor(name: str) -> tuple[Model, str] | None:
+    """The model that torchtitan registers as `family:flavor`; None for another name.
+
+    Beside it the kernel of its attention, where a flavor of the same sizes has the usual one.
+
+    Of `spaces/keys/torchtitan_flavors.yaml`, which `tools/launch_tables.py` writes.
+    """
+    family, _, flavor = name.partition(":")
+    registered = key_table("torchtitan_flavors").get(family, {"flavors": {}})
+    if flavor not in registered["flavors"]:
+        return None
+    fields = {**registered["defaults"], **registered["flavors"][flavor]}
+    called = f"{family}_{flavor}".lower().replace("-", "_")
+    kernel = fields.pop("attn_type", "")
+    twins = ({"attn_type": "sdpa", **registered["defaults"], **one} for one in registered["flavors"].values())
+    has_twin = any(one.pop("attn_type") != kernel and one == fields for one in twins)
+    return replace(model_of(family, fields), name=called), str(kernel) if has_twin and kernel != "sdpa" else ""
+
+
 def model_of(family: str, fields: Fields) -> Model:
     """The model of a family's arguments, its defaults where they are left out."""
     return READERS[family](fields)
@@ -258,6 +279,31 @@ def _llama3(fields: Fields) -> Model:
     )
 
 
+def _llama4(fields: Fields) -> Model:
+    """Sizes as torchtitan/models/llama4/model/model.py makes them: the hidden size is shared by a token's experts."""
+    experts, multiple = fields.get("moe_args") or {}, fields["multiple_of"]
+    width = int((fields.get("ffn_dim_multiplier") or 1.0) * int(8 * fields["dim"] / 3))
+    shares = experts.get("top_k", 1) + experts.get("num_shared_experts", 1) if fields["auto_scale_hidden_dim"] else 1
+    layers, head_dim = range(fields["n_layers"]), fields["dim"] // fields["n_heads"]
+    kv_heads = fields.get("n_kv_heads") or fields["n_heads"]
+    full = Attention(num_heads=fields["n_heads"], num_kv_heads=kv_heads, head_dim=head_dim)
+    every, chunked = fields.get("every_n_layers_nope"), replace(full, chunk=fields["fixed_attn_block_size"])
+    given = fields.get("rope_scaling_args")
+    scaling = {"original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 1.0} | dict(
+        given or {}
+    )
+    kind = {"rope_type": "llama3", "factor": scaling.pop("scaling_factor", 16.0), **scaling}
+    return Model(
+        **_shared(fields),
+        ffn_hidden=multiple * -(-width // multiple),
+        head_dim=head_dim,
+        moe=_experts(experts, multiple * -(-int(width / shares) // multiple), **_rule(experts)),
+        moe_layers=tuple((layer + 1) % fields["interleave_moe_layer_step"] == 0 for layer in layers),
+        mixers=tuple(chunked if layer % every else full for layer in layers) if every else (),
+        constants=_constants(fields, 1e-5, 10000.0, {} if given is None else kind, experts),
+    )
+
+
 def _qwen3(fields: Fields) -> Model:
     experts = fields.get("moe_args", {}) if fields.get("moe_enabled", False) else None
     return Model(
@@ -284,14 +330,7 @@ def _deepseek_v3(fields: Fields) -> Model:
     moe = None
     if dense < layers:
         moe = _experts(experts, fields["moe_inter_dim"], **_rule(experts))
-    usual: dict[str, float] = {
-        "rope_factor": 40,
-        "original_seq_len": 4096,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-    }
-    given = {key: float(fields.get(key, value)) for key, value in usual.items()}
+    given = {key: float(fields.get(key, value)) for key, value in YARN.items()}
     scaling: dict[str, Any] = {}
     if given["rope_factor"] != 1.0:
         scaling = {"rope_type": "yarn", "factor": given["rope_factor"], "mscale_all_dim": given["mscale"]}
@@ -334,5 +373,5 @@ def _gpt_oss(fields: Fields) -> Model:
     )
 
 
-READERS = {"llama3": _llama3, "qwen3": _qwen3, "deepseek_v3": _deepseek_v3, "gpt_oss": _gpt_oss}
+READERS = {"llama3": _llama3, "llama4": _llama4, "qwen3": _qwen3, "deepseek_v3": _deepseek_v3, "gpt_oss": _gpt_oss}
 """What reads the arguments of a family of torchtitan 0.2.2 (torchtitan/models/*/model/args.py)."""

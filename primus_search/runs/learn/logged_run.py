@@ -17,6 +17,7 @@ from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.experiments import (
     LEAST_ARGUMENTS,
     Experiment,
+    is_recipe,
     model_of_arguments,
     of_settings,
     read_experiment,
@@ -116,7 +117,7 @@ def read_job(path: Path, world: int = 0, model: Model | None = None) -> Experime
 
     Raises `InputError` where it is neither.
     """
-    if path.suffix not in LAUNCH_SUFFIXES:
+    if path.suffix not in LAUNCH_SUFFIXES and not is_recipe(path):
         try:
             reading = read_log(path)
         except InputError:
