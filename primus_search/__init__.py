@@ -7,8 +7,7 @@ run.ranking, run[1].explain(), run[1].export("megatron", "launch")
 
 from typing import TYPE_CHECKING
 
-from primus_search.base.guards.kernel_cache import choose_kernel_cache
-from primus_search.base.lazy import loader, provide
+from primus_search.base.lazy import choose_kernel_cache, loader, provide
 
 if TYPE_CHECKING:
     from primus_search.cost.project import project
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 choose_kernel_cache()
-provide("host_file", f"{__name__}.measure.host.host_calibration", "host_file")
+provide("host_file", f"{__name__}.measure.host_calibration", "host_file")
 
 _LAZY = {
     "load_model": "declare",

@@ -1,9 +1,10 @@
-"""Names that are loaded at first use, so that importing the package stays cheap.
+"""What importing the package does: names that are loaded at first use, and where numba keeps compiled kernels.
 
 `loader` serves the public names of a package. `provide` and `provided` let a lower room call what a higher one offers:
 the package's `__init__`, which stands above all rooms, says who does it.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -34,3 +35,31 @@ def provided(service: str) -> Callable[..., Any]:
     module, function = _providers[service]
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found
+
+
+BESIDE = os.path.join(os.path.dirname(__file__), os.pardir, "schedule")  # noqa: PTH118, PTH120 - no pathlib here
+"""A folder of the package with kernels."""
+
+
+def choose_kernel_cache() -> None:
+    """Set NUMBA_CACHE_DIR to a folder of the user's cache, unless it is set or the package can be written.
+
+    numba would take `~/.cache/numba`: without a home folder it makes a folder named `~` where it can, and cannot be
+    loaded where it cannot.
+    """
+    compiled = os.path.join(BESIDE, "__pycache__")  # noqa: PTH118
+    place = compiled if os.path.isdir(compiled) else BESIDE  # noqa: PTH112
+    if "NUMBA_CACHE_DIR" in os.environ or os.access(place, os.W_OK):
+        return
+    from contextlib import suppress
+
+    from primus_search.base.errors import InputError
+    from primus_search.base.guards.files import cache_folder, temporary_folder
+
+    with suppress(OSError, InputError):
+        folder = cache_folder() / "kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            os.environ["NUMBA_CACHE_DIR"] = str(folder)
+            return
+    os.environ["NUMBA_CACHE_DIR"] = str(temporary_folder("kernels"))

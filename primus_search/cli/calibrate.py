@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.numbers import finite
+from primus_search.base.guards.values import finite
 from primus_search.cli.output.written_files import write
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def calibrate(
     identify with the reason. With --out it writes the hardware file with every fitted number and its provenance.
     """
     if device == "cpu":
-        from primus_search.measure.host.host_calibration import host_file
+        from primus_search.measure.host_calibration import host_file
 
         typer.echo(f"hardware: host is measured: {host_file(again=True)}")
     elif device is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.base.guards.numbers import finite
+from primus_search.base.guards.values import finite
 
 if TYPE_CHECKING:
     from primus_search.runs.validate.score_runs import Validation

@@ -16,7 +16,7 @@ import numpy as np
 
 from primus_search.cost.memo import in_order
 from primus_search.values.candidates import Bools, Columns, Floats, Ints
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import ErrorBand
 
 

@@ -23,8 +23,7 @@ from primus_search.schedule import ranks_of
 from primus_search.values.candidates import Candidates, Floats, Ints, Optimizer, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import StageLayers, dealt_layers
-from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.cluster import Accelerator, Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 

@@ -31,7 +31,7 @@ from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, read
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
-from primus_search.values.machine.accelerator import GROUPED, KernelTable, Range, Ranges, Tables
+from primus_search.values.machine.cluster import GROUPED, KernelTable, Range, Ranges, Tables
 from primus_search.values.machine.stack import SiteErrors
 
 RANGES = "hardware/ranges"

@@ -28,7 +28,7 @@ from math import isfinite
 from typing import Any, Self, TypeVar, get_type_hints
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.numbers import LARGEST, LARGEST_WHOLE
+from primus_search.base.guards.values import LARGEST, LARGEST_WHOLE
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, Keys, did_you_mean, read
 

@@ -27,15 +27,14 @@ from typing import Any
 from primus_search.base import units
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
-from primus_search.base.guards.texts import name_problem
+from primus_search.base.guards.values import name_problem
 from primus_search.base.lazy import provided
 from primus_search.declare.evidence_files import load_sites, read_tables
 from primus_search.declare.fields import Fields, key_table
 from primus_search.declare.records import EXTENDS, VARIANTS, Reading, Sourced, build, read_with_parents, varied
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
-from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import UNFAILING, Cluster, Network, Reliability
+from primus_search.values.machine.cluster import UNFAILING, Accelerator, Cluster, Network, Reliability
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
 
 HOST = "host"

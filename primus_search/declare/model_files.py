@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.texts import name_problem
+from primus_search.base.guards.values import name_problem
 from primus_search.declare import megatron_yaml
 from primus_search.declare.presets import preset_from
 from primus_search.declare.search_path import FileKind, find

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
-from primus_search.base.guards.texts import guarded, unguarded
+from primus_search.base.guards.values import guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
 from primus_search.declare.hardware_files import load_cluster, load_hardware, site_of
 from primus_search.declare.model_files import load_model

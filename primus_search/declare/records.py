@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from primus_search.base import units
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.numbers import range_problem
+from primus_search.base.guards.values import range_problem
 from primus_search.declare.search_path import FileKind, find, is_path, names
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted, read
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.texts import name_problem
+from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.framework_files import default_framework, framework_names, load_framework

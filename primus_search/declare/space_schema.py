@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.numbers import LARGEST_WHOLE
+from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.axes import AXIS
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, parse, plain, quoted
 from primus_search.space import Override

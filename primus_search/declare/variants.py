@@ -16,12 +16,11 @@ from typing import Any, Literal, get_args, get_origin
 from primus_search.base import units
 from primus_search.base.errors import Problem
 from primus_search.base.field_paths import value_at, with_value
-from primus_search.base.guards.numbers import range_problem
+from primus_search.base.guards.values import range_problem
 from primus_search.declare.hardware_files import Hardware, on_fewer_gpus
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words
 from primus_search.space import ClusterChoice
-from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import Cluster, Network, Reliability
+from primus_search.values.machine.cluster import Accelerator, Cluster, Network, Reliability
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import GROUPS, SiteErrors, Stack
 

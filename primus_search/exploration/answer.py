@@ -32,7 +32,7 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 from primus_search.values.knobs import KNOBS, Kind
 from primus_search.values.knobs.values import PARALLEL
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 
 Row = Mapping[str, Any]
 

@@ -20,14 +20,13 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import replacing, writing
 from primus_search.cost.stage import Key, MeasuredLayers, PieceSeconds, key_of
-from primus_search.measure.device.clocks import Watch
 from primus_search.measure.device.device_info import CPU, DeviceInfo
-from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.host.host_calibration import devices_of_host, mean_of
+from primus_search.measure.device.timing import PieceMeasurement, Watch
+from primus_search.measure.host_calibration import devices_of_host, mean_of
+from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import DtypeName, Shard
-from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict
-from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
+from primus_search.measure.rank_group import RankJob, failure_of, run_jobs
 from primus_search.values.candidates import Candidates
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
@@ -101,7 +100,7 @@ def read(path: Path, *, is_own: bool = False) -> list[PieceMeasurement]:
     return found
 
 
-WARM = "primus_search.measure.processes.worker:warm"
+WARM = "primus_search.measure.layer_bench:warm"
 START_S = 30.0  # what a fork may take before its first measurement: device context, kernels, its peers
 OVERRUN = 6.0  # a benchmark that takes so many times its budget hangs
 
@@ -127,7 +126,7 @@ class Bencher:
     device: DeviceInfo
     dtype: DtypeName
     cache: MeasurementCache
-    worker: str = "primus_search.measure.processes.worker:bench_pieces"
+    worker: str = "primus_search.measure.layer_bench:bench_pieces"
     limit_s: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     used: dict[tuple[str, str], PieceMeasurement] = field(default_factory=dict)

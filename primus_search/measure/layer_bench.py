@@ -14,18 +14,21 @@ import datetime
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.measure.device import device_info as devices
-from primus_search.measure.device.device_info import CPU, placed
+from primus_search.measure.device.device_info import CPU, heat, placed
 from primus_search.measure.device.timing import PieceMeasurement, Timing, measure, measure_cycle
 from primus_search.measure.modules.attention_modules import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.modules.streams import MainGradients, adamw_update, master_update
+from primus_search.measure.rank_group import join, leave
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LayerKind, Model
 
@@ -282,3 +285,28 @@ def _time_chain(
 
 def _per_module(timing: Timing, modules: int) -> Timing:
     return replace(timing, median_s=timing.median_s / modules, spread_s=timing.spread_s / modules)
+
+
+def bench_pieces(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """Measures the pieces of one candidate on one device, within a common budget of seconds.
+
+    As one of several ranks, all of them measure the same piece at the same time: in training no device works alone.
+    """
+    pieces = [TimedPiece.from_json(text) for text in payload["pieces"]]
+    budget_s = payload["budget_s"] / max(len(pieces), 1)
+    is_group = payload.get("ranks", 1) > 1
+    if is_group:
+        join(payload)
+    heat(payload["device"])
+    found = []
+    for piece in pieces:
+        if is_group:
+            dist.barrier()
+        found.append(asdict(bench(piece, kind=payload["device"], budget_s=budget_s, threads=payload["threads"])))
+    if is_group:
+        leave()
+    return found
+
+
+def warm() -> None:
+    """Nothing: that this module is loaded has loaded torch. A device's context must not exist before a fork."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 from primus_search.base.errors import PrimusSearchError
 from primus_search.declare.plain_forms import Leaf, Plain, differences, digest, with_leaf
-from primus_search.nightly.baseline import BaselineState
+from primus_search.nightly.baseline import GROUPS, MACHINE, BaselineState, Inputs, changed, with_groups
 from primus_search.nightly.check import Check
 from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
-from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs, changed, with_groups
 from primus_search.nightly.sweep import NightlySweep, SweepEntry
 from primus_search.space import Space
 from primus_search.values.candidates import Candidates

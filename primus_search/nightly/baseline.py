@@ -8,8 +8,8 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import write_whole
 from primus_search.declare.plain_forms import Plain, digest, from_plain, to_plain
+from primus_search.nightly.baseline import GROUPS, MACHINE, Inputs
 from primus_search.nightly.figures import Accuracy, ClusterFigures
-from primus_search.nightly.inputs import GROUPS, MACHINE, Inputs
 
 FORMAT = 1
 _AS_WRITTEN = ("speed", "runs_sha256", "code", "data", "versions", "commit")

@@ -18,8 +18,7 @@ from primus_search.declare.plain_forms import Plain, from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
 from primus_search.space import Axis, AxisValue, Constraint, SearchSettings, Space
 from primus_search.values.layout import Layout
-from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import Cluster, Network
+from primus_search.values.machine.cluster import Accelerator, Cluster, Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload

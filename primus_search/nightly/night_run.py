@@ -12,10 +12,22 @@ from datetime import UTC, datetime
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.nightly.attribute import Cause, attribute, changed_inputs
-from primus_search.nightly.baseline import Baseline, BaselineState, Reason, known_reasons, read_baseline, write_baseline
+from primus_search.nightly.baseline import (
+    Baseline,
+    BaselineState,
+    Reason,
+    changed,
+    code_hashes,
+    commit,
+    data_hashes,
+    dependency_versions,
+    inputs_of,
+    known_reasons,
+    read_baseline,
+    write_baseline,
+)
 from primus_search.nightly.check import Check, compare
 from primus_search.nightly.figures import accuracy_of, figures_of, speed_ratio
-from primus_search.nightly.inputs import changed, code_hashes, commit, data_hashes, dependency_versions, inputs_of
 from primus_search.nightly.sweep import NightlySweep
 
 Say = Callable[[str], None]

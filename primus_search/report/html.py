@@ -17,7 +17,7 @@ from typing import Any
 
 from primus_search.analysis.labels import between, chance, short
 from primus_search.base.guards.files import replacing
-from primus_search.base.guards.numbers import finite
+from primus_search.base.guards.values import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE

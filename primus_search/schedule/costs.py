@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from primus_search.base.errors import ScheduleError
-from primus_search.base.guards.numbers import LARGEST
+from primus_search.base.guards.values import LARGEST
 from primus_search.schedule.table import Placement, rank_of_stage
 
 Floats = NDArray[np.float64]

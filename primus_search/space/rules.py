@@ -28,7 +28,7 @@ from primus_search.values.knobs import (
     RecomputeMethod,
 )
 from primus_search.values.layout import COUNTED_ENDS
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.model import Mamba2, Model
 
 INTERLEAVED = "interleaved"

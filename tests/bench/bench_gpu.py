@@ -152,7 +152,6 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     from primus_search.declare.evidence_files import read_tables
     from primus_search.declare.hardware_files import load_hardware, load_stack
     from primus_search.measure.modules.streams import memory_law, rates
-    from primus_search.measure.processes.isolate import ProcessVerdict, isolated
     from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
     from primus_search.runs.calibrate.points import read_points
     from primus_search.runs.calibrate.provenance import with_fitted, with_tables
@@ -242,8 +241,8 @@ def measure_layers(bencher, cluster, workload, c, label: str, scale: Scale, evid
 def measure_step(bencher, cluster, workload, c, kind: str, evidence: Evidence) -> None:
     """Training steps of the model on the device, against their projection with laws and with measured layers."""
     from primus_search.cost.project import Projector
-    from primus_search.measure.device.clocks import Watch
-    from primus_search.measure.processes.isolate import ProcessVerdict, isolated
+    from primus_search.measure.device.timing import Watch
+    from primus_search.measure.isolate import ProcessVerdict, isolated
 
     model = bencher.model
     payload = {"piece": bencher.pieces_of(c, 0)[0].to_json(), "device": kind}

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from primus_search.measure.device import clocks
-from primus_search.measure.device.clocks import ClockReading, Watch, amd_reading, nvidia_reading, read_clocks
+from primus_search.measure.device import timing as clocks
+from primus_search.measure.device.timing import ClockReading, Watch, amd_reading, nvidia_reading, read_clocks
 
 AMD = """WARNING: AMD GPU device(s) is/are in a low-power state
 {"card0": {"Temperature (Sensor junction) (C)": "47.0", "sclk clock speed:": "(2100Mhz)", "sclk clock level:": "1",

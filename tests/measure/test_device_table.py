@@ -8,8 +8,7 @@ import pytest
 from primus_search.cli.calibrate import beside, measured_table
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.measure.device.device_table import COLUMNS, measure_device, to_csv
-from primus_search.measure.device.sweeps import FULL
+from primus_search.measure.device.device_table import COLUMNS, FULL, measure_device, to_csv
 from primus_search.runs.calibrate.provenance import with_tables
 from tests.bench import bench_gpu
 from tools.truth.training import SMALLEST

@@ -5,11 +5,11 @@ import torch
 from torch.nn.attention import varlen
 
 from primus_search.measure.device import device_table
+from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.modules import experts
 from primus_search.measure.modules.attention_modules import MissingKernelError, _windowed, core_attention
 from primus_search.measure.modules.experts import grouped_product
 from primus_search.measure.modules.fused_operations import _swiglu_gradients, swiglu
-from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict
 
 
 def packed_attention(query, key, value, ends, ends_k, most, most_k, *, window_size, enable_gqa):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.measure.processes.isolate import ProcessVerdict, isolated
-from primus_search.measure.processes.rank_group import RankJob, run_jobs
+from primus_search.measure.isolate import ProcessVerdict, isolated
+from primus_search.measure.rank_group import RankJob, run_jobs
 
 FAULTS = "tests.support.measure_faults"
 
@@ -62,7 +62,7 @@ def test_forked_jobs_that_fail_are_verdicts_each_and_leave_no_process_behind(tmp
     names = ("hang_with_child_named", "killed", "crash", "out_of_memory", "not_finite", "echo")
     jobs = [RankJob(function=f"{FAULTS}:{name}", payload={"note": str(note)}, limit_s=3.0) for name in names]
     outcomes = [
-        outcome for (outcome,) in run_jobs(jobs, ranks=1, threads=1, warm="primus_search.measure.processes.worker:warm")
+        outcome for (outcome,) in run_jobs(jobs, ranks=1, threads=1, warm="primus_search.measure.layer_bench:warm")
     ]
     assert [outcome.verdict for outcome in outcomes] == [
         ProcessVerdict.HANG, ProcessVerdict.OUT_OF_MEMORY, ProcessVerdict.CRASH,

@@ -11,7 +11,7 @@ from primus_search.cost.stage import MeasuredLayers, PieceSeconds, key_of
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.measure import candidate_bench
 from primus_search.measure import revalidate as revalidation
-from primus_search.measure.processes.isolate import ProcessVerdict
+from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.revalidate import Benchmark, Chooser, revalidate
 from primus_search.values.candidates import Candidates, Recompute
 from primus_search.values.job import Job

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from primus_search.cli import app
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.model_files import load_model
-from primus_search.measure.device import device_info, sweeps, timing
+from primus_search.measure.device import device_info, timing
+from primus_search.measure.device import device_table as sweeps
 from primus_search.measure.device.device_info import CUDA, placed
 from primus_search.measure.device.device_table import measure_device
 from primus_search.measure.modules.layers import Layer

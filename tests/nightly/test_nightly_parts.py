@@ -11,12 +11,11 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
 from primus_search.declare.search_path import FileKind, names
 from primus_search.exploration.run_folder.question import fingerprint
-from primus_search.nightly.baseline import BaselineState
+from primus_search.nightly.baseline import GROUPS, BaselineState, code_hashes, inputs_of, with_groups
 from primus_search.nightly.check import compare
 from primus_search.nightly.figures import Accuracy, hypervolume, moved_most
-from primus_search.nightly.inputs import GROUPS, code_hashes, inputs_of, with_groups
 from primus_search.nightly.sweep import NightlySweep, SpeedCheck, Tolerances
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 
 SPACES = sorted(names(FileKind.SPACE).keys() - {"tiny_host"})
 

@@ -17,10 +17,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from primus_search.measure.modules.attention_modules import MissingKernelError, traced_attention
 from primus_search.measure.modules.checkpointing import checkpoint
-from primus_search.measure.modules.fused_core import fused, output_gate
 from primus_search.measure.modules.fused_operations import Rope, gather, rms_norm, rotated, scatter
 from primus_search.measure.modules.linear import Linear
-from primus_search.measure.modules.mixer_modules import MODULES, GatedAttentionModule, by_head, per_head
+from primus_search.measure.modules.mixer_modules import (
+    MODULES,
+    GatedAttentionModule,
+    by_head,
+    fused,
+    output_gate,
+    per_head,
+)
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.model import (
     Attention,

@@ -16,7 +16,7 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.runs.calibrate.points import Direction, KernelKind, Point, read_points
 from primus_search.runs.calibrate.predict import PointTable
 from primus_search.values.candidates import Fp8
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 
 DATA = Path(__file__).parent / "data"
 POINTS = read_points(DATA / "kernel_points.csv")

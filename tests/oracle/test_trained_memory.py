@@ -12,8 +12,7 @@ from pathlib import Path
 from primus_search.cost.memory import MemoryTable
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.values.job import Job
-from primus_search.values.machine.accelerator import Footprint
-from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.cluster import Cluster, Footprint
 from tools.truth.case_space import WORKLOAD, legal
 
 TRUTH = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"

@@ -16,7 +16,7 @@ import pytest
 from markupsafe import escape
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.texts import FORMULA_SIGNS, name_problem, unguarded
+from primus_search.base.guards.values import FORMULA_SIGNS, name_problem, unguarded
 from primus_search.cli.validate import errors_page
 from primus_search.declare import make_space
 from primus_search.declare.record_table import read_records, write_records

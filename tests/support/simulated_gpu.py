@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_leaves
 from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import gemm_s
+from primus_search.measure import isolate
 from primus_search.measure.device import device_info
-from primus_search.measure.device.clocks import ClockReading
+from primus_search.measure.device.timing import ClockReading
+from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.modules import attention_modules, linear
-from primus_search.measure.processes import isolate
-from primus_search.measure.processes.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.values.candidates import Fp8, GroupedGemm
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 
 aten = torch.ops.aten
 ROUNDING = 512  # bytes, of CUDA's caching allocator
@@ -219,7 +219,7 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", gcn: 
     monkeypatch.setitem(device_info.TORCH_NAMES, device_info.CUDA, "meta")
     monkeypatch.setattr(attention_modules.F, "scaled_dot_product_attention", sdpa)
     monkeypatch.setattr("primus_search.measure.device.preflight.pinned_like", torch.empty_like)
-    monkeypatch.setattr("primus_search.measure.device.clocks.read_clocks", lambda _: ClockReading(**HEALTHY))
+    monkeypatch.setattr("primus_search.measure.device.timing.read_clocks", lambda _: ClockReading(**HEALTHY))
     optimizer = sys.modules["torch.optim.optimizer"]
     fused = [*optimizer._get_fused_kernels_supported_devices(), "meta"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: fused)
@@ -246,7 +246,7 @@ def run_here(monkeypatch) -> None:
         return [[call(job.function, job.payload | extra)] for job in jobs]
 
     monkeypatch.setattr(isolate, "isolated", isolated)
-    for module in ("device.preflight", "processes.rank_group"):
+    for module in ("device.preflight", "rank_group"):
         monkeypatch.setattr(f"primus_search.measure.{module}.isolated", isolated, raising=False)
-    for module in ("device.device_table", "candidate_bench", "processes.rank_group"):
+    for module in ("device.device_table", "candidate_bench", "rank_group"):
         monkeypatch.setattr(f"primus_search.measure.{module}.run_jobs", run_jobs)

@@ -15,9 +15,9 @@ from primus_search.measure.device.device_info import CPU, CUDA, clock, describe,
 from primus_search.measure.device.timing import measure, summarize
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
 from primus_search.measure.modules.linear import precise8
-from primus_search.measure.modules.split_model import ModelPart
 from primus_search.measure.modules.streams import MasterAdamW, Sizes, master_update, stream_seconds
 from primus_search.values.model import Model
+from tools.truth.split_model import ModelPart
 
 
 def first_layers(model: Model, count: int) -> Model:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from primus_search.base.guards.numbers import LARGEST_WHOLE
+from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.axes import AXIS
 from primus_search.declare.space_schema import json_schema
 from primus_search.space.context import DERIVED, FACTS

@@ -16,7 +16,7 @@ from primus_search.declare.search_path import names
 from primus_search.runs.calibrate.points import KernelKind, Point, read_points
 from primus_search.runs.published import validated
 from primus_search.values.candidates import Fp8
-from primus_search.values.machine.accelerator import GROUPED, Range, Ranges
+from primus_search.values.machine.cluster import GROUPED, Range, Ranges
 from tools.fit import network_points
 from tools.fit.training_parameters import teaches
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.host.host_calibration import fit, mean_of
+from primus_search.measure.host_calibration import fit, mean_of
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack
 from tools.truth.case_space import RANKS

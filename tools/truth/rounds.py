@@ -16,11 +16,11 @@ from statistics import median
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.measure.device.device_info import CPU, describe
-from primus_search.measure.host.host_calibration import WARM, CalibrationError, calibration_job
+from primus_search.measure.host_calibration import WARM, CalibrationError, calibration_job
+from primus_search.measure.isolate import ProcessOutcome
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.processes.isolate import ProcessOutcome
-from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
+from primus_search.measure.rank_group import RankJob, failure_of, run_jobs
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack
 from primus_search.values.workload import Workload

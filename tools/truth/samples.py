@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.measure.device.timing import CALM_SHARE, NOTCH, SLOW_RATIO, PieceMeasurement
+from primus_search.measure.device.timing import NOTCH, PieceMeasurement
+from tools.truth.cpu_speed_probe import CALM_SHARE, SLOW_RATIO
 
 FEWEST_CALM = 3
 SLOW_STEP = 1.10  # CPU seconds of a rank over those on a calm core, beyond which a spell fell into the step

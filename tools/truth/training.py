@@ -22,14 +22,21 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
-from primus_search.measure.device.device_info import CPU, busy_s, forget_peak, resident_bytes, return_freed_memory_from
-from primus_search.measure.device.timing import CALM_SHARE, SLOW_RATIO
+from primus_search.measure.device.device_info import CPU, resident_bytes
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece, bench
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.modules.split_model import ModelPart
-from primus_search.measure.processes.rank_group import FREED_FROM_BYTES, join, leave
+from primus_search.measure.rank_group import FREED_FROM_BYTES, join, leave
 from primus_search.values.model import MixtureOfExperts, Model
-from tools.truth.cpu_speed_probe import Core, anywhere
+from tools.truth.cpu_speed_probe import (
+    CALM_SHARE,
+    SLOW_RATIO,
+    Core,
+    anywhere,
+    busy_s,
+    forget_peak,
+    return_freed_memory_from,
+)
+from tools.truth.split_model import ModelPart
 
 LEARNING_RATE = 1e-4
 COUNTED_FROM_BYTES = 1 << 16
@@ -43,7 +50,7 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
 
     Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted,
     pieces to measure and piece_s for each, yard_s of a calm core (0 where not known), until (seconds of `time.time`
-    after which nothing more is begun); it runs as one of `forks.run_jobs`, whose process has done `warm`.
+    after which nothing more is begun); it runs as one of `rank_group.run_forked`, whose process has done `warm`.
     peak_bytes      highest resident size of the `counted` first steps, in which freed memory goes back to the system
     reserved_bytes  of all steps; in the others the heap keeps freed memory, which is faster
     baseline_bytes  of the process before it held anything of the model

@@ -13,7 +13,7 @@ from primus_search.measure.candidate_bench import Bencher, MeasurementCache
 from primus_search.measure.device.device_info import CPU, describe
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.host.host_calibration import rows_of
+from primus_search.measure.host_calibration import rows_of
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.model import Model

@@ -8,7 +8,7 @@ import numpy as np
 
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.values.candidates import INNER_RANKS, CpComm, Floats
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 

@@ -16,7 +16,7 @@ from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Producer, Traffic
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import (
     Attention,

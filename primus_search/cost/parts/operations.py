@@ -20,7 +20,7 @@ from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, 
 from primus_search.cost.memo import distinct, in_order
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Floats, Fp8, GroupedGemm, Ints
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack
 
 

@@ -12,7 +12,7 @@ import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
-from primus_search.base.guards.numbers import LARGEST_WHOLE
+from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.fields import KnownKeys, known_keys
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.space.framework_rules import recompute_parts

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
-from primus_search.base.guards.numbers import LARGEST_WHOLE
-from primus_search.base.guards.texts import unguarded
+from primus_search.base.guards.values import LARGEST_WHOLE, unguarded
 from primus_search.exploration.answer import Answer
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes

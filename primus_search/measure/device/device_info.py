@@ -4,8 +4,6 @@ One "device" of a CPU host is one thread: `hardware: host` is a node whose devic
 training processes on two cores really are. On CUDA and ROCm a device is a GPU.
 """
 
-import ctypes
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +19,6 @@ CPU, CUDA = "cpu", "cuda"
 TORCH_NAMES = {CPU: "cpu", CUDA: "cuda"}  # of a device of each kind; ROCm's is called cuda too
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 METHOD = {CPU: 3, CUDA: 4}  # raise when the way of measuring changes, so that no old measurement answers for a new one
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 HEAT_S, HEAT_SIZE = 1.5, 8192  # of products before a GPU is timed: clocks settle at what training runs at
 COLD_BYTES = 1 << 29  # twice the largest last-level cache of a GPU, the 256 MB of AMD's CDNA 3
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits
@@ -227,34 +224,3 @@ def resident_bytes(which: str = "VmRSS") -> int:
         return 0
     line = next(text for text in status.read_text().splitlines() if text.startswith(which))
     return int(line.split()[1]) * 1024
-
-
-def forget_peak() -> None:
-    """Let VmHWM start again from what is resident now (proc_pid_clear_refs(5)); nothing where the system has none."""
-    refs = Path("/proc/self/clear_refs")
-    if refs.exists():
-        refs.write_text("5")
-
-
-def return_freed_memory_from(num_bytes: int) -> None:
-    """The C library gives allocations of that many bytes and more back to the system as they are freed (mallopt(3)).
-
-    With a small number resident memory is what the process holds; with a large one the heap keeps what it once needed,
-    as a GPU's caching allocator reserves more than is allocated. Does nothing where the C library is not glibc.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(M_MMAP_THRESHOLD, min(num_bytes, LARGEST_MMAP_THRESHOLD))
-        library.mallopt(M_TRIM_THRESHOLD, num_bytes)
-
-
-def busy_s() -> float:
-    """CPU seconds all processes of this machine have used since it started, time stolen by its host included.
-
-    0 where the system does not say (proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal in ticks).
-    """
-    stat = Path("/proc/stat")
-    if not stat.exists():
-        return 0.0
-    ticks = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

@@ -22,8 +22,8 @@ from primus_search.cost.laws.gemm import gemm_s
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, on
 from primus_search.measure.device.device_table import link_s
 from primus_search.measure.device.timing import measure
-from primus_search.measure.processes.isolate import ProcessVerdict, isolated
-from primus_search.measure.processes.rank_group import failure_of, join, leave, run_ranks
+from primus_search.measure.isolate import ProcessVerdict, isolated
+from primus_search.measure.rank_group import failure_of, join, leave, run_ranks
 from primus_search.values.machine.cluster import Cluster
 
 SICK = 0.7

@@ -16,7 +16,6 @@ from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules.attention_modules import core_attention, exchanged
 from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
 from primus_search.measure.modules.experts import ExpertMlp
-from primus_search.measure.modules.fused_core import fused, output_gate
 from primus_search.measure.modules.fused_operations import (
     Rope,
     fused_loss,
@@ -29,7 +28,7 @@ from primus_search.measure.modules.fused_operations import (
     swiglu,
 )
 from primus_search.measure.modules.linear import Linear
-from primus_search.measure.modules.mixer_modules import has_module, mixer_module
+from primus_search.measure.modules.mixer_modules import fused, has_module, mixer_module, output_gate
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer

@@ -23,7 +23,7 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.calibrate.points import KERNELS, Direction, KernelKind, Point, of_gpu
 from primus_search.runs.calibrate.predict import PointTable
 from primus_search.values.candidates import Bools, Floats, Fp8
-from primus_search.values.machine.accelerator import NO_TABLES, Accelerator
+from primus_search.values.machine.cluster import NO_TABLES, Accelerator
 
 MAX_STANDARD_ERROR = 0.125
 MIN_POINTS_PER_PARAMETER = 4

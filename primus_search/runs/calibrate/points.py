@@ -16,11 +16,11 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.base.guards.numbers import LARGEST_WHOLE
+from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.base.units import TB
 from primus_search.declare.source import read
 from primus_search.values.candidates import Fp8
-from primus_search.values.machine.accelerator import GROUPED
+from primus_search.values.machine.cluster import GROUPED
 
 
 class KernelKind(IntEnum):

@@ -17,7 +17,7 @@ from primus_search.cost.laws.gemm import GemmPass, gemm_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.runs.calibrate.points import Direction, KernelKind, Point
 from primus_search.values.candidates import Floats, Fp8, GroupedGemm
-from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Accelerator
 
 BF16_BYTES = 2.0
 

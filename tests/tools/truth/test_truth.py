@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from primus_search.declare.hardware_files import load_hardware, load_stack
-from primus_search.measure.host.host_calibration import WARM
+from primus_search.measure.host_calibration import WARM
+from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.processes.isolate import ProcessVerdict
-from primus_search.measure.processes.rank_group import RankJob, run_jobs
+from primus_search.measure.rank_group import RankJob, run_jobs
 from primus_search.values.machine.cluster import Cluster
 from tools.truth.case_space import GPT, MOE, chosen, legal
 from tools.truth.gathered import Found

@@ -16,6 +16,7 @@ from torch.autograd import Function
 from primus_search.measure.modules.fused_operations import applied
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.rank_group import exchange
 from primus_search.values.model import Model
 
 
@@ -47,35 +48,12 @@ class _SumOverRanks(Function):
         return grads[0]
 
 
-class _Exchange(Function):
-    """All-to-all of equal parts of the first dimension, both ways."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return _all_to_all(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return _all_to_all(grads[0])
-
-
-def _all_to_all(x: Tensor) -> Tensor:
-    rows = x.contiguous().flatten(0, 1)
-    out = torch.empty_like(rows)
-    dist.all_to_all_single(out, rows)
-    return out.view(x.shape)
-
-
 def copy_to_ranks(x: Tensor) -> Tensor:
     return applied(_CopyToRanks, x)
 
 
 def sum_over_ranks(x: Tensor) -> Tensor:
     return applied(_SumOverRanks, x)
-
-
-def exchange(x: Tensor) -> Tensor:
-    return applied(_Exchange, x)
 
 
 class _VocabularyLoss(Function):

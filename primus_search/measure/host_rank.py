@@ -17,9 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from primus_search.measure.device.device_info import resident_bytes
-from primus_search.measure.modules.split_model import exchange
 from primus_search.measure.modules.streams import Sizes, both_passes, stream_seconds
-from primus_search.measure.processes.rank_group import join, leave, there_and_back
+from primus_search.measure.rank_group import exchange, join, leave, there_and_back
 
 GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
 ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension
@@ -35,7 +34,7 @@ SWEPT = 1 << 21  # numbers passed over after it; 8 MB, well beyond a core's own 
 
 
 def calibrate_rank(payload: dict[str, Any]) -> dict[str, Any]:
-    """All figures of one rank; one of `forks.run_jobs`."""
+    """All figures of one rank; one of `rank_group.run_forked`."""
     torch.manual_seed(payload["rank"])
     entered = resident_bytes()
     join(payload)

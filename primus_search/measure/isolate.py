@@ -64,7 +64,7 @@ def isolated(
     with tempfile.TemporaryDirectory(prefix="primus-search-") as folder:
         job, result, errors = (Path(folder) / name for name in ("job.json", "result.json", "errors"))
         job.write_text(json.dumps({"function": function, "payload": payload, "parent": os.getpid()}))
-        command = [sys.executable, "-m", "primus_search.measure.processes.isolate", str(job), str(result)]
+        command = [sys.executable, "-m", "primus_search.measure.isolate", str(job), str(result)]
         paths = [entry for entry in sys.path if entry] + [str(Path.cwd())]
         # A file rather than a pipe: what the child leaves running would keep a pipe open.
         with errors.open("wb") as stream:

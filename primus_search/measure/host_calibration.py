@@ -30,9 +30,8 @@ from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.declare.evidence_files import tables_of
 from primus_search.declare.source import written
 from primus_search.measure.device.device_info import cpu_name
-from primus_search.measure.device.device_table import to_csv
-from primus_search.measure.device.sweeps import TERA
-from primus_search.measure.host.host_rank import (
+from primus_search.measure.device.device_table import TERA, to_csv
+from primus_search.measure.host_rank import (
     ATTENTION,
     EXPERTS,
     GEMMS,
@@ -40,8 +39,8 @@ from primus_search.measure.host.host_rank import (
     STREAMS,
 )
 from primus_search.measure.modules.streams import COUNTED_BYTES, memory_law, rates
-from primus_search.measure.processes.rank_group import RankJob, failure_of, run_jobs
-from primus_search.values.machine.accelerator import (
+from primus_search.measure.rank_group import RankJob, failure_of, run_jobs
+from primus_search.values.machine.cluster import (
     Accelerator,
     AttentionKernel,
     AttentionLaw,
@@ -50,13 +49,13 @@ from primus_search.values.machine.accelerator import (
     GroupedGemmLaw,
     LaunchLaw,
     MemoryLaw,
+    Network,
 )
-from primus_search.values.machine.cluster import Network
 
 MAX_DEVICES = 8
 CALIBRATION = 7  # raise when the calibration or the keys of hardware files change, so that old files are measured again
 LIMIT_S = 300.0
-WARM = "primus_search.measure.processes.worker:warm"
+WARM = "primus_search.measure.layer_bench:warm"
 RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
 MIN_MOVE_S = 1e-6  # what the cost of an empty collective may at most hide of a full one
 # AdamW in FP32 without masters: gradient twice, weight in and out with the moments (cost/parts/optimizer.py).
@@ -112,7 +111,7 @@ def measure_host() -> tuple[dict[str, Any], int]:
 
 def calibration_job() -> RankJob:
     """What every device of this machine measures at the same time."""
-    return RankJob(function="primus_search.measure.host.host_rank:calibrate_rank", payload={}, limit_s=LIMIT_S)
+    return RankJob(function="primus_search.measure.host_rank:calibrate_rank", payload={}, limit_s=LIMIT_S)
 
 
 def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:

@@ -1,1 +1,0 @@
-"""Calibration of the machine itself as a cluster node (`hardware: host`)."""

@@ -1,1 +1,0 @@
-"""Isolated processes and groups of ranks in which measurements run."""
