@@ -43,7 +43,7 @@ def _print(night: "Night", folder: Path, *, as_json: bool) -> None:
     """The verdict, what failed and why; the files hold the rest."""
     import json
 
-    from primus_search.nightly.summary import cause_line, causes_of, limit, move, summary
+    from primus_search.nightly.night_folder import cause_line, causes_of, limit, move, summary
 
     if as_json:
         typer.echo(json.dumps(summary(night), indent=2))

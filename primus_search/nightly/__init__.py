@@ -1,8 +1,8 @@
 """The nightly sweep: the same spaces every night, compared with accepted figures, and why they moved.
 
-sweep.py reads a sweep file; night_run.py makes one night of it; figures.py and inputs.py are what is compared; check.py
-compares; attribute.py sets changed inputs back one at a time; baseline.py keeps accepted figures with their inputs;
-summary.py and night_folder.py write the reports.
+sweep.py reads a sweep file; night_run.py makes one night of it and compares; figures.py is what is compared;
+attribute.py sets changed inputs back one at a time; baseline.py keeps accepted figures with their inputs;
+night_folder.py writes the reports.
 """
 
 from primus_search.nightly.night_folder import default_folder, write_night

@@ -6,12 +6,12 @@ today's code from the former inputs, then say which cost term moved.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 
-from primus_search.base.errors import PrimusSearchError
-from primus_search.declare.plain_forms import Leaf, Plain, differences, digest, with_leaf
+from primus_search.base.errors import UNREADABLE, PrimusSearchError
+from primus_search.declare.plain_forms import Leaf, Plain, differences, with_leaf
 from primus_search.nightly.baseline import GROUPS, MACHINE, BaselineState, Inputs, changed, with_groups
-from primus_search.nightly.check import Check
 from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
 from primus_search.nightly.sweep import NightlySweep, SweepEntry
 from primus_search.space import Space
@@ -45,27 +45,22 @@ class Cause:
         return max((abs(effect) for effect in self.effects.values()), default=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """One change to undo: its kind, in words, and how."""
-
-    kind: str
-    what: str
-    undo: Callable[[Space], Space]
-
-
-def attribute(sweep: NightlySweep, before: BaselineState, after: BaselineState, checks: list[Check]) -> list[Cause]:
-    """The causes of every failed check, per cluster, largest effect first."""
+def attribute(
+    sweep: NightlySweep, before: BaselineState, after: BaselineState, failed: list[tuple[str, int]]
+) -> list[Cause]:
+    """The causes of every failed check, named by its entry and cluster, largest effect first."""
     causes: list[Cause] = []
     for entry in sweep.entries:
-        clusters = sorted({c.cluster for c in checks if c.entry == entry.name and not c.passed and c.cluster >= 0})
+        clusters = sorted({number for name, number in failed if name == entry.name and number >= 0})
         if clusters:
             causes += _of_entry(entry, clusters, before, after)
-    if any(not check.passed and check.entry == "accuracy" for check in checks):
-        causes += _of_accuracy(before, after)
-    if any(not check.passed and check.entry == "speed" for check in checks):
-        causes += _of_code("speed", -1, before, after, {}, "")
-    return causes
+    names = {name for name, _ in failed}
+    if "accuracy" in names:
+        data = changed(before.data, after.data)
+        data += ["the table of measured runs"] if before.runs_sha256 != after.runs_sha256 else []
+        causes += [Cause(entry="accuracy", cluster=-1, kind="data", what=", ".join(data))] if data else []
+        causes += [] if data and before.code == after.code else _of_code("accuracy", -1, before, after)
+    return causes + (_of_code("speed", -1, before, after) if "speed" in names else [])
 
 
 def changed_inputs(before: Inputs, after: Inputs) -> list[str]:
@@ -73,88 +68,78 @@ def changed_inputs(before: Inputs, after: Inputs) -> list[str]:
     return [f"{group}: {leaf}" for group in GROUPS for leaf in _leaves(group, before[group], after[group])]
 
 
+def version_moves(before: BaselineState, after: BaselineState) -> list[str]:
+    """Every dependency whose version differs, with both."""
+    was, now = before.versions, after.versions
+    return [
+        f"{name} {was.get(name, 'none')} -> {now.get(name, 'none')}"
+        for name in sorted({*was, *now}) if was.get(name) != now.get(name)
+    ]  # fmt: skip
+
+
 def _leaves(group: str, before: Plain, after: Plain) -> list[Leaf]:
     """Leaves that differ; those of several clusters with the same values once."""
-    if group not in MACHINE:
-        return list(differences(before, after))
-    found: dict[str, Leaf] = {}
-    for was, now in zip(before, after, strict=False):
-        for leaf in differences(was, now):
-            found.setdefault(str(leaf), leaf)
-    return list(found.values())
+    pairs = zip(before, after, strict=False) if group in MACHINE else [(before, after)]
+    return list({str(leaf): leaf for was, now in pairs for leaf in differences(was, now)}.values())
 
 
 def _of_entry(entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState) -> list[Cause]:
-    was, now = before.inputs[entry.name], after.inputs[entry.name]
-    groups = tuple(group for group in GROUPS if digest(was[group]) != digest(now[group]))
-    figures = after.entries[entry.name]
+    was, now, figures = before.inputs[entry.name], after.inputs[entry.name], after.entries[entry.name]
     causes: list[Cause] = []
-    for trial in _trials(entry.space, was, now, groups):
-        outcome = _attempt(trial, entry.space)
+    for kind, what, undo in _trials(entry.space, was, now):
+        outcome = _attempt(undo, entry.space)
         for number in clusters:
+            cause = Cause(entry=entry.name, cluster=number, kind=kind, what=what)
             if isinstance(outcome, str):
-                causes.append(Cause(entry=entry.name, cluster=number, kind=trial.kind, what=trial.what, note=outcome))
-                continue
-            effects = _moves(outcome[number], figures[number])
-            causes.append(Cause(entry=entry.name, cluster=number, kind=trial.kind, what=trial.what, effects=effects))
+                causes.append(replace(cause, note=f"cannot be undone by itself: {outcome}"))
+            else:
+                causes.append(replace(cause, effects=_moves(outcome[number], figures[number])))
     causes.sort(key=lambda cause: -cause.size)
-    return causes + _rest(entry, clusters, before, after, groups)
+    return causes + _rest(entry, clusters, before, after)
 
 
-def _attempt(trial: _Trial, space: Space) -> tuple[ClusterFigures, ...] | str:
+def _attempt(undo: Callable[[Space], Space], space: Space) -> tuple[ClusterFigures, ...] | str:
     """The figures with a change undone, or why that cannot be."""
     try:
-        return figures_of(trial.undo(space))
-    except (PrimusSearchError, ValueError, TypeError, KeyError) as error:
-        return f"cannot be undone by itself: {error}"
+        return figures_of(undo(space))
+    except (PrimusSearchError, *UNREADABLE) as error:
+        return str(error)
 
 
-def _trials(space: Space, was: Inputs, now: Inputs, groups: tuple[str, ...]) -> Iterator[_Trial]:
-    """One trial per changed group; per number, or per section, of a hardware or stack file."""
-    for group in groups:
+def _trials(space: Space, was: Inputs, now: Inputs) -> Iterator[tuple[str, str, Callable[[Space], Space]]]:
+    """Kind, words and undoing of each changed group; of each number, or section, of a hardware or stack file."""
+    for group in GROUPS:
         leaves = _leaves(group, was[group], now[group])
-        if group not in MACHINE or len(was[group]) != len(space.clusters):
-            words = "; ".join(str(leaf) for leaf in leaves[:MOST_LINES])
-            yield _Trial(kind=group, what=words or group, undo=_undo_group(was, group))
+        if leaves and (group not in MACHINE or len(was[group]) != len(space.clusters)):
+            yield group, _words(leaves), partial(with_groups, before=was, groups=(group,))
             continue
         sections: dict[str, list[Leaf]] = {}
         for leaf in leaves:
             sections.setdefault(leaf.name if len(leaves) <= MOST_LEAVES else leaf.path[0], []).append(leaf)
         for some in sections.values():
-            words = "; ".join(str(leaf) for leaf in some[:MOST_LINES])
-            yield _Trial(kind=group, what=words, undo=_undo_leaves(now, group, some))
+            values = [reduce(with_leaf, some, value) for value in now[group]]
+            yield group, _words(some), partial(with_groups, before={group: values}, groups=(group,))
 
 
-def _undo_group(was: Inputs, group: str) -> Callable[[Space], Space]:
-    return lambda space: with_groups(space, was, (group,))
+def _words(leaves: list[Leaf]) -> str:
+    return "; ".join(str(leaf) for leaf in leaves[:MOST_LINES])
 
 
-def _undo_leaves(now: Inputs, group: str, leaves: list[Leaf]) -> Callable[[Space], Space]:
-    def undo(space: Space) -> Space:
-        values = list(now[group])
-        for leaf in leaves:
-            values = [with_leaf(value, leaf) for value in values]
-        return with_groups(space, {group: values}, (group,))
-
-    return undo
-
-
-def _rest(
-    entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState, groups: tuple[str, ...]
-) -> list[Cause]:
+def _rest(entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState) -> list[Cause]:
     """What today's code makes of yesterday's inputs: the share of code and dependencies, and the parts it moved."""
-    was, figures = before.inputs[entry.name], after.entries[entry.name]
-    try:
-        space = with_groups(entry.space, was, groups)
-        redone = figures_of(space) if groups else figures
-    except (PrimusSearchError, ValueError, TypeError, KeyError) as error:
-        return _of_code(entry.name, clusters[0], before, after, {}, f"former inputs cannot be restored: {error}")
+    was, now = before.inputs[entry.name], after.inputs[entry.name]
+    groups = tuple(group for group in GROUPS if was[group] != now[group])
+    restored = partial(with_groups, before=was, groups=groups)
+    redone = _attempt(restored, entry.space) if groups else after.entries[entry.name]
+    if isinstance(redone, str):
+        return _of_code(entry.name, clusters[0], before, after, note=f"former inputs cannot be restored: {redone}")
     causes = []
     for number in clusters:
         old = before.entries[entry.name][number]
         effects = _moves(old, redone[number])
         if any(abs(effect) > NOTICEABLE for effect in effects.values()) or old.removed != redone[number].removed:
-            causes += _of_code(entry.name, number, before, after, effects, _moved_parts(space, number, old))
+            note = _moved_parts(restored(entry.space), number, old)
+            causes += _of_code(entry.name, number, before, after, effects=effects, note=note)
     return causes
 
 
@@ -164,51 +149,44 @@ def _moved_parts(space: Space, number: int, old: ClusterFigures) -> str:
         return ""
     try:
         now = parts(space, number, Candidates.from_words(old.knobs))
-    except (PrimusSearchError, ValueError, KeyError) as error:
+    except (PrimusSearchError, *UNREADABLE) as error:
         return f"the former best can no longer be projected: {error}"
-    moves = {n: now[n] / v - 1.0 if v else float("inf") for n, v in old.parts.items() if n in now and now[n] != v}
+    moves = {n: relative(v, now[n]) for n, v in old.parts.items() if n in now}
     gone = [f"{name} gone" for name in old.parts if name not in now]
     large = sorted((n for n in moves if abs(moves[n]) > NOTICEABLE), key=lambda n: -abs(now[n] - old.parts[n]))
     return ", ".join([*(f"{n} {moves[n]:+.1%}" for n in large[:MOST_LINES]), *gone])
 
 
 def _of_code(
-    entry: str, cluster: int, before: BaselineState, after: BaselineState, effects: dict[str, float], note: str
+    entry: str,
+    cluster: int,
+    before: BaselineState,
+    after: BaselineState,
+    *,
+    effects: dict[str, float] | None = None,
+    note: str = "",
 ) -> list[Cause]:
-    modules = changed(before.code, after.code)
-    versions = [f"{n} {before.versions.get(n, 'none')} -> {after.versions.get(n, 'none')}"
-                for n in sorted({*before.versions, *after.versions})
-                if before.versions.get(n) != after.versions.get(n)]  # fmt: skip
-    found = []
     note = f"parts of the former best that moved: {note}" if note else ""
-    if modules:
-        listed = ", ".join(modules[: 3 * MOST_LINES]) + (f" and {len(modules) - 3 * MOST_LINES} more"
-                                                         if len(modules) > 3 * MOST_LINES else "")  # fmt: skip
-        found.append(Cause(entry=entry, cluster=cluster, kind="code", what=listed, effects=effects, note=note))
-    if versions:
-        what = ", ".join(versions)
-        found.append(Cause(entry=entry, cluster=cluster, kind="dependencies", what=what, effects=effects, note=note))
-    if not found:
-        what = "neither inputs, code nor versions changed; the machine or its compiled code did"
-        found.append(Cause(entry=entry, cluster=cluster, kind="unknown", what=what, effects=effects, note=note))
-    return found
-
-
-def _of_accuracy(before: BaselineState, after: BaselineState) -> list[Cause]:
-    causes = []
-    data = changed(before.data, after.data)
-    if before.runs_sha256 != after.runs_sha256:
-        data.append("the table of measured runs")
-    if data:
-        causes.append(Cause(entry="accuracy", cluster=-1, kind="data", what=", ".join(data)))
-    return causes + ([] if data and before.code == after.code else _of_code("accuracy", -1, before, after, {}, ""))
+    modules, most = changed(before.code, after.code), 3 * MOST_LINES
+    further = f" and {len(modules) - most} more" if len(modules) > most else ""
+    found = {"code": ", ".join(modules[:most]) + further, "dependencies": ", ".join(version_moves(before, after))}
+    if not any(found.values()):
+        found = {"unknown": "neither inputs, code nor versions changed; the machine or its compiled code did"}
+    return [
+        Cause(entry=entry, cluster=cluster, kind=kind, what=what, effects=effects or {}, note=note)
+        for kind, what in found.items() if what
+    ]  # fmt: skip
 
 
 def _moves(old: ClusterFigures, new: ClusterFigures) -> dict[str, float]:
     """Relative moves of the compared figures from `old` to `new`."""
-    pairs = {
-        "tokens_per_s": (old.tokens_per_s_per_gpu, new.tokens_per_s_per_gpu),
-        "memory": (old.memory_bytes, new.memory_bytes),
-        "frontier": (old.hypervolume, hypervolume(new.frontier, old.reference_bytes)),
+    return {
+        "tokens_per_s": relative(old.tokens_per_s_per_gpu, new.tokens_per_s_per_gpu),
+        "memory": relative(old.memory_bytes, new.memory_bytes),
+        "frontier": relative(old.hypervolume, hypervolume(new.frontier, old.reference_bytes)),
     }
-    return {name: b / a - 1.0 if a else float(a != b) for name, (a, b) in pairs.items()}
+
+
+def relative(old: float, new: float) -> float:
+    """How far a figure moved; 1 where it was 0 and is no longer."""
+    return new / old - 1.0 if old else float(new != old)

@@ -1,26 +1,46 @@
-"""Baselines: the figures of a sweep, every input they came from, and why each was accepted. One JSON file per sweep."""
+"""Accepted figures with every input they came from: one JSON file per sweep; a space with some inputs set back.
 
+Groups of inputs: model, workload, accelerator, network, stack, nodes, axes, constraints, search. Those of the machine
+hold one value per cluster of the space. Beside them stands what else a result depends on: the package's code, its
+dependencies and its data files.
+"""
+
+import hashlib
 import json
-from dataclasses import dataclass
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search import __version__
+from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import write_whole
-from primus_search.declare.plain_forms import Plain, digest, from_plain, to_plain
-from primus_search.nightly.baseline import GROUPS, MACHINE, Inputs
+from primus_search.declare.plain_forms import Plain, from_plain, to_plain
+from primus_search.declare.search_path import FileKind, names
 from primus_search.nightly.figures import Accuracy, ClusterFigures
+from primus_search.space import Axis, AxisValue, Constraint, SearchSettings, Space
+from primus_search.values.layout import Layout
+from primus_search.values.machine.cluster import Accelerator, Network
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model
+from primus_search.values.workload import Workload
 
-FORMAT = 1
-_AS_WRITTEN = ("speed", "runs_sha256", "code", "data", "versions", "commit")
-"""Fields of a state that a file holds as they are."""
+FORMAT = 2
+WHOLE: Mapping[str, type] = {"model": Model, "workload": Workload, "search": SearchSettings}
+MACHINE: Mapping[str, type] = {"accelerator": Accelerator, "network": Network, "stack": Stack}
+GROUPS = ("model", "workload", *MACHINE, "nodes", "axes", "constraints", "search")
+
+Inputs = dict[str, Plain]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineState:
-    """What one nightly run saw: figures and inputs per entry of the sweep, and what else they depend on.
+    """What one night saw: figures and inputs per entry of the sweep, and what else they depend on.
 
-    code, data, versions   hash or version by name; see `versions`
+    code, data, versions   hash or version by name
     """
 
     entries: dict[str, tuple[ClusterFigures, ...]]
@@ -61,70 +81,121 @@ def read_baseline(path: Path) -> Baseline:
     except (OSError, ValueError) as error:
         raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
     try:
-        if plain["format"] != FORMAT:
+        if plain.pop("format") != FORMAT:
             raise KeyError("format")
-        return Baseline(state=_state(plain), reasons=tuple(Reason(**one) for one in plain["reasons"]))
-    except (KeyError, TypeError, ValueError) as error:
+        return from_plain(Baseline, plain)
+    except UNREADABLE as error:
         what = f"is no baseline of this version ({error}); write a new one with --update-baseline --reason TEXT"
         raise InputError([Problem(str(path), what)]) from error
 
 
-def known_reasons(path: Path) -> tuple[Reason, ...]:
-    """The reasons of a baseline file that is about to be replaced; none where it cannot be read."""
+def write_baseline(path: Path, state: BaselineState, reason: Reason) -> None:
+    """The file, whole or not at all, with the reasons of the one it replaces; the same state gives the same bytes."""
     try:
-        return read_baseline(path).reasons
+        known = read_baseline(path).reasons
     except InputError:
-        return ()
+        known = ()
+    plain = to_plain(Baseline(state=state, reasons=(*known, reason)))
+    write_whole(path, json.dumps({"format": FORMAT} | plain, indent=1, sort_keys=True) + "\n")
 
 
-def write_baseline(path: Path, baseline: Baseline) -> None:
-    """The file, whole or not at all; the same state and reasons give the same bytes."""
-    write_whole(path, json.dumps(_plain(baseline), indent=1, sort_keys=True) + "\n")
+# --- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _plain(baseline: Baseline) -> dict[str, Any]:
-    """Equal inputs of several entries are kept once, under their hash."""
-    state = baseline.state
-    values: dict[str, Plain] = {}
-    entries = {}
-    for name, figures in state.entries.items():
-        inputs = {group: _kept(group, state.inputs[name][group], values) for group in GROUPS}
-        entries[name] = {"inputs": inputs, "clusters": [to_plain(one) for one in figures]}
+def inputs_of(space: Space) -> Inputs:
+    """Every input the figures of a space depend on, by group."""
+    clusters = [choice.cluster for choice in space.clusters]
     return {
-        "format": FORMAT,
-        "reasons": [to_plain(reason) for reason in baseline.reasons],
-        "entries": entries,
-        "values": values,
-        "accuracy": to_plain(state.accuracy) if state.accuracy else None,
-    } | {name: state.__getattribute__(name) for name in _AS_WRITTEN}
-
-
-def _kept(group: str, value: Plain, values: dict[str, Plain]) -> Plain:
-    if group in MACHINE:
-        return [_key(one, values) for one in value]
-    return _key(value, values)
-
-
-def _key(value: Plain, values: dict[str, Plain]) -> str:
-    key = digest(value)
-    values[key] = value
-    return key
-
-
-def _state(plain: dict[str, Any]) -> BaselineState:
-    values, entries = plain["values"], plain["entries"]
-    inputs = {
-        name: {
-            group: [values[key] for key in kept] if group in MACHINE else values[kept]
-            for group, kept in entry["inputs"].items()
-        }
-        for name, entry in entries.items()
+        **{name: to_plain(space.__getattribute__(name)) for name in WHOLE},
+        **{name: [to_plain(cluster.__getattribute__(name)) for cluster in clusters] for name in MACHINE},
+        "nodes": [cluster.num_nodes for cluster in clusters],
+        "axes": {axis.name: [_plain_value(value) for value in axis.values] for axis in space.axes},
+        "constraints": [constraint.text for constraint in space.constraints],
     }
-    return BaselineState(
-        entries={
-            name: tuple(from_plain(ClusterFigures, one) for one in entry["clusters"]) for name, entry in entries.items()
-        },
-        inputs=inputs,
-        accuracy=from_plain(Accuracy, plain["accuracy"]) if plain["accuracy"] else None,
-        **{name: plain[name] for name in _AS_WRITTEN},
-    )
+
+
+def with_groups(space: Space, before: Inputs, groups: tuple[str, ...]) -> Space:
+    """The space with some groups as they were; the rest stays. Raises ValueError or TypeError where they do not fit."""
+    for group in groups:
+        was = before[group]
+        if group in WHOLE:
+            changed: dict[str, Any] = {group: from_plain(WHOLE[group], was, today=space.__getattribute__(group))}
+        elif group == "constraints":
+            changed = {group: tuple(Constraint(text=text, where="baseline") for text in was)}
+        elif group == "axes":
+            changed = {group: tuple(_axis(axis, was.get(axis.name)) for axis in space.axes)}
+        elif len(was) != len(space.clusters):
+            raise ValueError(f"the baseline has {len(was)} clusters, this space {len(space.clusters)}")
+        else:
+            changed = {"clusters": tuple(_choice(*pair, group) for pair in zip(space.clusters, was, strict=True))}
+        space = replace(space, **changed)
+    return space
+
+
+def _choice(today: Any, was: Plain, group: str) -> Any:
+    """A cluster with one part of its machine, or its number of nodes, as it was."""
+    name = "num_nodes" if group == "nodes" else group
+    part = was if group == "nodes" else from_plain(MACHINE[group], was, today=today.cluster.__getattribute__(group))
+    return replace(today, cluster=replace(today.cluster, **{name: part}))
+
+
+def _plain_value(value: AxisValue) -> Plain:
+    return {"layout": str(value)} if isinstance(value, Layout) else to_plain(value)
+
+
+def _axis(today: Axis, before: list[Plain] | None) -> Axis:
+    """An axis as the baseline has it; codes of enumerations take the type today's values have."""
+    if before is None:
+        return today
+    kinds = {type(value) for value in today.values} - {Layout}
+    kind: Any = kinds.pop() if len(kinds) == 1 else lambda plain: plain
+    values = (Layout.parse(plain["layout"]) if isinstance(plain, dict) else kind(plain) for plain in before)
+    return Axis(name=today.name, values=tuple(values))
+
+
+# --- what a result depends on besides its declared inputs ------------------------------------------------------------
+
+
+PACKAGE = Path(__file__).resolve().parent.parent
+NUMERIC = ("cost", "schedule", "space", "exploration", "declare", "runs", "values")
+"""Packages that can move a figure; with the modules beside them. The others print, measure or export."""
+
+DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")
+
+
+def code_hashes() -> dict[str, str]:
+    """Hash of every module that can move a figure, by its path in the package (`cost/laws/gemm.py`)."""
+    paths = {path.relative_to(PACKAGE): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {own.as_posix(): _sha(path) for own, path in paths.items() if own.parts[0] in (*NUMERIC, own.name)}
+
+
+def data_hashes() -> dict[str, str]:
+    """Hash of every hardware, stack and model file (`hardware/mi300x.yaml`)."""
+    kinds = (FileKind.HARDWARE, FileKind.HARDWARE_BASE, FileKind.STACK, FileKind.STACK_BASE, FileKind.MODEL)
+    return {f"{kind.folder}/{path.name}": _sha(path) for kind in kinds for path in names(kind).values()}
+
+
+def dependency_versions() -> dict[str, str]:
+    """Versions of what computes the figures."""
+    found = {"primus-search": __version__, "python": platform.python_version()}
+    return found | {name: metadata.version(name) for name in DEPENDENCIES}
+
+
+def commit() -> str:
+    """The commit of the checkout the package runs from, `+` after it where files differ; empty where there is none."""
+    command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """Names whose hash or version differs, those gone and new ones said so, in order."""
+    marks = {name: "" if name in before and name in after else " (gone)" if name in before else " (new)"
+             for name in sorted({*before, *after}) if before.get(name) != after.get(name)}  # fmt: skip
+    return [name + mark for name, mark in marks.items()]
+
+
+def _sha(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

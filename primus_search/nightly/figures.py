@@ -14,13 +14,13 @@ from primus_search.analysis.labels import short
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
-from primus_search.exploration import ClusterResult, Options, RankingTable, SearchResult, run_search
+from primus_search.exploration import ClusterResult, Options, SearchResult, run_search
 from primus_search.nightly.sweep import SpeedCheck
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
-from primus_search.runs.validate.score_runs import first_choices, sweeps
+from primus_search.runs.validate.first_choices import first_choices, sweeps
 from primus_search.space import Enumerator, Space
-from primus_search.values.candidates import COLUMN_NAMES, Candidates
+from primus_search.values.candidates import COLUMN_NAMES
 
 KEEP = 64
 """Rows kept of each search; only the best row and the frontier are compared."""
@@ -105,12 +105,12 @@ def _figures(result: SearchResult, found: ClusterResult) -> ClusterFigures:
         tokens_per_s_per_gpu=row["tokens_per_s_per_gpu"],
         tokens_per_s=row["tokens_per_s"],
         memory_bytes=row["memory_bytes"],
-        frontier=_points(found.frontier),
+        frontier=tuple(sorted((one["memory_bytes"], one["tokens_per_s_per_gpu"]) for one in found.frontier.rows())),
         reference_bytes=found.choice.cluster.accelerator.hbm_bytes,
         legal=found.legal,
         feasible=found.feasible,
         removed=dict(found.removed),
-        parts=parts_of(space, number, found.ranking),
+        parts=parts(space, number, found.ranking.candidates.take(slice(0, 1))),
     )
 
 
@@ -122,16 +122,6 @@ def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = 
         legal=found.legal if found else 0,
         removed=dict(found.removed) if found else {},
     )
-
-
-def _points(table: RankingTable) -> tuple[tuple[float, float], ...]:
-    rows = [(row["memory_bytes"], row["tokens_per_s_per_gpu"]) for row in table.rows()]
-    return tuple(sorted(rows))
-
-
-def parts_of(space: Space, number: int, table: RankingTable) -> dict[str, float]:
-    """Seconds and bytes of a table's first row by part: `step.mlp`, `memory.weights`."""
-    return parts(space, number, table.candidates.take(slice(0, 1)))
 
 
 def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
@@ -155,45 +145,31 @@ MOST_MOVED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Errors as fractions. `predicted` is tokens/s/GPU per run, for naming what moved.
+    """Scored runs by count, errors as fractions, and tokens/s/GPU per run, for naming what moved."""
 
-    first_choice_bias, first_choice_regret   of measured sweeps (`runs.validate`); the bias without its sign
-    """
-
-    rows: int
-    skipped: int
-    median_abs_error: float
-    p90_abs_error: float
-    memory_rows: int
-    memory_median_abs_error: float
-    memory_p90_abs_error: float
-    false_oom: float
+    rows: dict[str, int]
+    errors: dict[str, float]
     predicted: dict[str, float]
-    first_choice_bias: float = 0.0
-    first_choice_regret: float = 0.0
-
-
-ERRORS = ("median_abs_error", "p90_abs_error", "memory_median_abs_error", "memory_p90_abs_error", "false_oom",
-          "first_choice_bias", "first_choice_regret")  # fmt: skip
 
 
 def accuracy_of(runs: Path) -> Accuracy:
-    """Project every run of a table and score the errors."""
+    """Project every run of a table and score the errors, those of first choices of measured sweeps included."""
     outcome = validated(runs)
     found, chosen = summary(outcome), first_choices(sweeps(outcome.rows))
     memory = found["memory"]
+    errors = {
+        "median_abs_error": found["median_abs_error"],
+        "p90_abs_error": found["p90_abs_error"],
+        "memory_median_abs_error": memory["median_abs_error"],
+        "memory_p90_abs_error": memory["p90_abs_error"],
+        "false_oom": memory["false_oom"],
+        "first_choice_bias": abs(chosen.get("bias of the first choice", 0.0)),
+        "first_choice_regret": chosen.get("mean regret", 0.0),
+    }
     return Accuracy(
-        rows=found["rows"],
-        skipped=found["skipped"],
-        median_abs_error=_shown(found["median_abs_error"]),
-        p90_abs_error=_shown(found["p90_abs_error"]),
-        memory_rows=memory["rows"],
-        memory_median_abs_error=_shown(memory["median_abs_error"]),
-        memory_p90_abs_error=_shown(memory["p90_abs_error"]),
-        false_oom=_shown(memory["false_oom"]),
+        rows={"rows": found["rows"], "memory_rows": memory["rows"]},
+        errors={name: _shown(error) for name, error in errors.items()},
         predicted={row["id"]: _shown(row["predicted_tokens_per_s_per_gpu"]) for row in found["per_row"]},
-        first_choice_bias=_shown(abs(chosen.get("bias of the first choice", 0.0))),
-        first_choice_regret=_shown(chosen.get("mean regret", 0.0)),
     )
 
 
@@ -222,31 +198,22 @@ REFERENCE_VALUES = 400_000
 
 def speed_ratio(check: SpeedCheck) -> float:
     """Projections per processor second over passes of the reference workload per processor second; median of turns."""
-    space = check.space
-    enumerator = Enumerator(space, space.clusters[0])
+    space, cluster = check.space, check.space.clusters[0]
+    enumerator = Enumerator(space, cluster)
     size = min(enumerator.size, check.rows)
-    stride = max(enumerator.size // size, 1)
-    candidates = enumerator.rows(np.arange(size, dtype=np.int64) * stride)
+    candidates = enumerator.rows(np.arange(size, dtype=np.int64) * max(enumerator.size // size, 1))
     values = np.random.default_rng(0).random(REFERENCE_VALUES)
-    project, reference = _projection(check, candidates), _reference(values)
+
+    def project() -> None:
+        Projector(space.job_on(cluster)).project(candidates)
+
+    def reference() -> None:
+        """Sorting, arithmetic, gathering and summing: what the cost model itself is made of."""
+        scaled = np.exp(-values) * np.sqrt(values) + np.maximum(values, 0.5)
+        np.cumsum(scaled[np.argsort(values)])
+
     project()  # the first call compiles and fills caches that every later one finds
     return statistics.median(len(candidates) * _seconds(reference) / _seconds(project) for _ in range(TURNS))
-
-
-def _projection(check: SpeedCheck, candidates: Candidates) -> Callable[[], object]:
-    space = check.space
-    return lambda: Projector(space.job_on(space.clusters[0])).project(candidates)
-
-
-def _reference(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Callable[[], object]:
-    """Sorting, arithmetic, gathering and summing: what the cost model itself is made of."""
-
-    def once() -> float:
-        order = np.argsort(values)
-        scaled = np.exp(-values) * np.sqrt(values) + np.maximum(values, 0.5)
-        return float(np.cumsum(scaled[order])[-1])
-
-    return once
 
 
 def _seconds(work: Callable[[], object]) -> float:

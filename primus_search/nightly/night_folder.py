@@ -2,19 +2,22 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import write_whole
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.exploration import StoreError
-from primus_search.nightly.figures import ClusterFigures
-from primus_search.nightly.night_run import Night
-from primus_search.nightly.summary import cause_lines, junit, limit, markdown, move, summary
+from primus_search.nightly.attribute import Cause
+from primus_search.nightly.night_run import Check, Night
+
+MOST_CHANGES = 40
 
 
 def default_folder(name: str) -> Path:
@@ -27,8 +30,10 @@ def write_night(folder: Path, night: Night) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         rows = append(folder / "history.parquet", night)
-        texts = {"summary.md": markdown(night), "report.html": report(night), "junit.xml": junit(night)}
-        texts |= {
+        texts = {
+            "summary.md": markdown(night),
+            "report.html": report(night),
+            "junit.xml": junit(night),
             "nightly.json": json.dumps(summary(night), indent=2) + "\n",
             "trend.html": trend(night.sweep.name, rows),
         }
@@ -38,33 +43,116 @@ def write_night(folder: Path, night: Night) -> None:
         raise StoreError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-# --- the history of a sweep: one row per figure and night, appended to a Parquet file ------------------------------
+# --- words: Markdown, JUnit XML for continuous integration, JSON -----------------------------------------------------
+
+
+def markdown(night: Night) -> str:
+    """The summary a person reads first: verdict, what failed and why, then every figure."""
+    text = rendered(
+        "nightly_summary.md",
+        night=night,
+        causes=list(cause_lines(night)),
+        most=MOST_CHANGES,
+        source=shlex.quote(_text(str(night.sweep.source))),
+        move=move,
+        limit=limit,
+        cell=_cell,
+    )
+    return text.removesuffix("\n")
+
+
+def junit(night: Night) -> str:
+    """One test case per check, in the form continuous integration reads."""
+    failed = str(len(night.failed))
+    attributes = {"name": _text(f"nightly {night.sweep.name}"), "tests": str(len(night.checks)), "failures": failed}
+    suites = ElementTree.Element("testsuites", attributes)
+    suite = ElementTree.SubElement(suites, "testsuite", attributes | {"errors": "0", "time": f"{night.seconds:.1f}"})
+    for check in night.checks:
+        names = {"classname": _text(check.where), "name": _text(check.name)}
+        case = ElementTree.SubElement(suite, "testcase", names)
+        if not check.passed:
+            said = f"{check.before} -> {check.after} ({move(check)}, allowed {limit(check)})"
+            failure = ElementTree.SubElement(case, "failure", {"message": _text(said)})
+            failure.text = _text("\n".join([check.note, *(cause_line(c) for c in causes_of(night, check))]).strip())
+    ElementTree.indent(suites)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
+
+
+def summary(night: Night) -> dict[str, Any]:
+    """What `nightly --json` prints."""
+    return {
+        "sweep": night.sweep.name,
+        "passed": night.passed,
+        "started": night.started,
+        "seconds": round(night.seconds, 3),
+        "commit": night.state.commit,
+        "versions": night.state.versions,
+        "baseline": [asdict(reason) for reason in night.baseline.reasons],
+        "checks": [asdict(check) for check in night.checks],
+        "causes": [asdict(cause) for cause in night.causes],
+        "changes": list(night.changes),
+    }
+
+
+def move(check: Check) -> str:
+    """How far a figure moved, as a reader wants it."""
+    if check.name in ("rows", "memory_rows", "clusters"):
+        return f"{check.move:+.0f}"
+    return f"{check.move:+.2%}"
+
+
+def limit(check: Check) -> str:
+    """What may pass unremarked."""
+    return "none" if check.limit == 0 else f"{check.limit:.2%}"
+
+
+def causes_of(night: Night, check: Check) -> list[Cause]:
+    """The causes found for the cluster (or the section) a check is about."""
+    return [cause for cause in night.causes if cause.entry == check.entry and cause.cluster == check.cluster]
+
+
+def cause_line(cause: Cause) -> str:
+    """One cause in one line: `accelerator: gemm.tile_overhead 0.1 -> 0.103 moved tokens_per_s by -1.20 %`."""
+    effects = [f"{name} by {effect:+.2%}" for name, effect in cause.effects.items() if abs(effect) > 5e-7]
+    line = f"{cause.kind}: {cause.what}"
+    if effects:
+        line += f" moved {', '.join(effects)}"
+    elif cause.effects:
+        line += " moved none of these figures"
+    return f"{line}; {cause.note}" if cause.note else line
+
+
+def cause_lines(night: Night) -> Iterator[tuple[str, list[str]]]:
+    """Every place where a check failed, and its causes, one line each."""
+    for where, entry, cluster in dict.fromkeys((c.where, c.entry, c.cluster) for c in night.failed):
+        found = [cause_line(c) for c in night.causes if c.entry == entry and c.cluster == cluster]
+        yield where, found or ["nothing that is recorded"]
+
+
+def _cell(text: str) -> str:
+    """Text that cannot leave its cell or become markup."""
+    return _text(text).replace("\n", " ").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+
+
+def _text(text: str) -> str:
+    """Text without characters that XML forbids."""
+    return "".join(c for c in text if c in "\t\n" or " " <= c < "\ud800" or "\ue000" <= c <= "\ufffd" or c > "\uffff")
+
+
+# --- the history of a sweep: one row per figure and night, appended to a Parquet file --------------------------------
 
 
 COLUMNS = ("started", "commit", "where", "figure", "value", "passed")
-
-
-def rows_of(night: Night) -> list[dict[str, Any]]:
-    """Every figure of a night worth a trend."""
-    found: list[tuple[str, str, float, bool]] = []
-    for entry in night.sweep.entries:
-        for number, one in enumerate(night.state.entries[entry.name]):
-            where = f"{entry.name}, {one.cluster}"
-            passed = all(c.passed for c in night.checks if c.entry == entry.name and c.cluster == number)
-            found.append((where, "tokens/s/GPU", one.tokens_per_s_per_gpu, passed))
-            found.append((where, "memory, GB", one.memory_bytes / GB, passed))
-            found.append((where, "frontier, tokens/s/GPU", one.hypervolume, passed))
-    accuracy = night.state.accuracy
-    if accuracy:
-        passed = all(c.passed for c in night.checks if c.entry == "accuracy")
-        found.append(("accuracy", "median error of tokens/s, %", accuracy.median_abs_error * 100, passed))
-        found.append(("accuracy", "90th percentile error of tokens/s, %", accuracy.p90_abs_error * 100, passed))
-        found.append(("accuracy", "median error of memory, %", accuracy.memory_median_abs_error * 100, passed))
-    if night.sweep.speed:
-        passed = all(c.passed for c in night.checks if c.entry == "speed")
-        found.append(("speed", "rows per pass of the NumPy reference", night.state.speed, passed))
-    base = {"started": night.started, "commit": night.state.commit}
-    return [base | {"where": w, "figure": f, "value": v, "passed": p} for w, f, v, p in found]
+TREND = {
+    "tokens_per_s": ("tokens/s/GPU", 1.0),
+    "memory": ("memory, GB", 1.0),
+    "frontier": ("frontier, tokens/s/GPU", 1.0),
+    "median_abs_error": ("median error of tokens/s, %", 100.0),
+    "p90_abs_error": ("90th percentile error of tokens/s, %", 100.0),
+    "memory_median_abs_error": ("median error of memory, %", 100.0),
+    "projection speed": ("rows per pass of the NumPy reference", 1.0),
+}
+"""Checks worth a trend: what their figure is called there, and its scale."""
 
 
 def append(path: Path, night: Night) -> list[dict[str, Any]]:
@@ -72,22 +160,21 @@ def append(path: Path, night: Night) -> list[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet
 
-    rows = (_read(path) if path.exists() else []) + rows_of(night)
-    content = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content, compression="zstd")
-    write_whole(path, content.getvalue())
-    return rows
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
+    rows: list[dict[str, Any]] = []
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path, columns=list(COLUMNS)).to_pylist()
+        if path.exists():
+            rows = pyarrow.parquet.read_table(path, columns=list(COLUMNS)).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         what = f"is no history of a nightly sweep ({str(error).splitlines()[0]}); move it away"
         raise InputError([Problem(str(path), what)]) from error
+    for check in night.checks:
+        if check.name in TREND:
+            figure, scale = TREND[check.name]
+            own = (night.started, night.state.commit, check.where, figure, check.value * scale, check.passed)
+            rows.append(dict(zip(COLUMNS, own, strict=True)))
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content, compression="zstd")
+    write_whole(path, content.getvalue())
     return rows
 
 
@@ -96,38 +183,26 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 WIDTH, HEIGHT, EDGE = 420, 150, 8
 MOST_NIGHTS = 365
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dot:
-    """One point of a drawing, in its pixels."""
-
-    x: str
-    y: str
-    colour: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """One drawing: a line, dots, and what stands at its corners and below it."""
-
-    caption: str
-    dots: Sequence[Dot]
-    line: str
-    is_dashed: bool = False
-    top: str = ""
-    right: str = ""
-    width: int = WIDTH
-    height: int = HEIGHT
+Points = Sequence[tuple[float, float]]
 
 
 def report(night: Night) -> str:
     """The night as a page: verdict, failures with their causes, frontiers against the baseline, every check."""
-    plots = list(_frontiers(night))
-    return rendered(
-        "nightly_report.html", night=night, causes=list(cause_lines(night)), plots=plots, move=move, limit=limit
-    )
+    plots = []
+    for entry in night.sweep.entries:
+        old = night.baseline.state.entries.get(entry.name, ())
+        for number, now in enumerate(night.state.entries[entry.name]):
+            was = old[number].frontier if number < len(old) else ()
+            points = [*now.frontier, *was]
+            if points:
+                right, top = max(m for m, _ in points), max(t for _, t in points)
+                corners = {"top": f"{top:,.0f} tokens/s/GPU", "right": f"{right / GB:.0f} GB", "is_dashed": True}
+                dots = [("ink", f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU") for m, t in now.frontier]
+                box = (0.0, right, 0.0, top)
+                caption = f"{entry.name}, {now.cluster}; dashed: baseline"
+                plots.append(_plot(caption, box, was, now.frontier, dots) | corners)
+    causes = list(cause_lines(night))
+    return rendered("nightly_report.html", night=night, causes=causes, plots=plots, move=move, limit=limit)
 
 
 def trend(name: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -135,65 +210,41 @@ def trend(name: str, rows: Sequence[dict[str, Any]]) -> str:
     series: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         series.setdefault((row["where"], row["figure"]), []).append(row)
-    places: dict[str, list[Plot]] = {}
+    places: dict[str, list[dict[str, Any]]] = {}
     for (place, figure), found in series.items():
-        places.setdefault(place, []).append(_trend(figure, found[-MOST_NIGHTS:]))
+        found = found[-MOST_NIGHTS:]
+        points = [(float(i), row["value"]) for i, row in enumerate(found)]
+        low, high = min(value for _, value in points), max(value for _, value in points)
+        margin = 0.2 * ((high - low) or abs(high) or 1.0)
+        caption = f"{figure}: {points[-1][1]:,.6g} (from {low:,.6g} to {high:,.6g}, {len(found)} nights)"
+        dots = [
+            ("good" if row["passed"] else "bad", f"{row['started']} {row['commit']}: {row['value']:,.6g}")
+            for row in found
+        ]
+        box = (0.0, len(found) - 1.0, low - margin, high + margin)
+        places.setdefault(place, []).append(_plot(caption, box, points, points, dots))
     return rendered("nightly_trend.html", name=name, places=places)
 
 
-def _frontiers(night: Night) -> Iterator[Plot]:
-    for entry in night.sweep.entries:
-        old = night.baseline.state.entries.get(entry.name, ())
-        for number, now in enumerate(night.state.entries[entry.name]):
-            was = old[number].frontier if number < len(old) else ()
-            if now.frontier or was:
-                yield _frontier(f"{entry.name}, {now.cluster}; dashed: baseline", was, now)
+def _plot(
+    caption: str, box: tuple[float, float, float, float], line: Points, points: Points, dots: list[tuple[str, str]]
+) -> dict[str, Any]:
+    """A drawing for the templates: a line, and dots with their colours and titles, in the pixels of a box of values."""
+    left, right, bottom, top = box
 
+    def place(x: float, y: float) -> tuple[str, str]:
+        across = EDGE + (x - left) / ((right - left) or 1.0) * (WIDTH - 2 * EDGE)
+        up = HEIGHT - EDGE - (y - bottom) / ((top - bottom) or 1.0) * (HEIGHT - 2 * EDGE)
+        return f"{across:.1f}", f"{up:.1f}"
 
-def _frontier(caption: str, was: Sequence[tuple[float, float]], now: ClusterFigures) -> Plot:
-    """Today's frontier as points, the baseline's as a dashed line."""
-    points = [*now.frontier, *was]
-    right, top = max(m for m, _ in points), max(t for _, t in points)
-    place = _scale(0.0, right, 0.0, top)
-    titles = [f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU" for m, t in now.frontier]
-    return Plot(
-        caption=caption,
-        dots=[_dot(place(*point), "ink", title) for point, title in zip(now.frontier, titles, strict=True)],
-        line=_line([place(m, t) for m, t in was]),
-        is_dashed=True,
-        top=f"{top:,.0f} tokens/s/GPU",
-        right=f"{right / GB:.0f} GB",
-    )
-
-
-def _trend(name: str, rows: Sequence[dict[str, Any]]) -> Plot:
-    values = [row["value"] for row in rows]
-    low, high = min(values), max(values)
-    margin = (high - low) or abs(high) or 1.0
-    place = _scale(0, max(len(rows) - 1, 1), low - 0.2 * margin, high + 0.2 * margin)
-    places = [place(i, value) for i, value in enumerate(values)]
-    colours = ["good" if row["passed"] else "bad" for row in rows]
-    titles = [f"{row['started']} {row['commit']}: {row['value']:,.6g}" for row in rows]
-    return Plot(
-        caption=f"{name}: {values[-1]:,.6g} (from {low:,.6g} to {high:,.6g}, {len(rows)} nights)",
-        dots=[_dot(*one) for one in zip(places, colours, titles, strict=True)],
-        line=_line(places),
-    )
-
-
-def _dot(place: tuple[float, float], colour: str, title: str) -> Dot:
-    return Dot(x=f"{place[0]:.1f}", y=f"{place[1]:.1f}", colour=colour, title=title)
-
-
-def _line(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-
-
-def _scale(left: float, right: float, bottom: float, top: float) -> Callable[[float, float], tuple[float, float]]:
-    width, height = (right - left) or 1.0, (top - bottom) or 1.0
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = EDGE + (x - left) / width * (WIDTH - 2 * EDGE)
-        return across, HEIGHT - EDGE - (y - bottom) / height * (HEIGHT - 2 * EDGE)
-
-    return place
+    found = [(*place(*point), *look) for point, look in zip(points, dots, strict=True)]
+    return {
+        "caption": caption,
+        "line": " ".join(",".join(place(*point)) for point in line),
+        "dots": [dict(zip(("x", "y", "colour", "title"), dot, strict=True)) for dot in found],
+        "width": WIDTH,
+        "height": HEIGHT,
+        "is_dashed": False,
+        "top": "",
+        "right": "",
+    }

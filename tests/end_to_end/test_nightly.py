@@ -144,7 +144,7 @@ def test_a_deleted_legality_rule_is_caught_and_named(other_night: Path) -> None:
 
 def removed(folder: Path) -> dict[str, int]:
     baseline = json.loads((folder / "small.json").read_text())
-    rows: dict[str, int] = baseline["entries"]["llama3-8b"]["clusters"][0]["removed"]
+    rows: dict[str, int] = baseline["state"]["entries"]["llama3-8b"][0]["removed"]
     return dict(sorted(rows.items(), key=lambda item: item[1]))
 
 

@@ -28,9 +28,8 @@ from primus_search.export.job import LaunchJob
 from primus_search.nightly import night_folder as night_page
 from primus_search.nightly.attribute import Cause
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason
-from primus_search.nightly.check import Check
-from primus_search.nightly.night_run import Night
-from primus_search.nightly.summary import junit, markdown
+from primus_search.nightly.night_folder import junit, markdown
+from primus_search.nightly.night_run import Check, Night
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.report.html import embedded, page
 from primus_search.report.html_data import content
