@@ -18,7 +18,7 @@ from primus_search.exploration import ClusterResult, Options, SearchResult, run_
 from primus_search.nightly.sweep import SpeedCheck
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
-from primus_search.runs.validate.first_choices import first_choices, sweeps
+from primus_search.runs.validate.score_runs import first_choices, sweeps
 from primus_search.space import Enumerator, Space
 from primus_search.values.candidates import COLUMN_NAMES
 
