@@ -151,6 +151,7 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     from primus_search.cost.replicas import bytes_per_param
     from primus_search.declare.evidence_files import read_tables
     from primus_search.declare.hardware_files import load_hardware, load_stack
+    from primus_search.measure.isolate import ProcessVerdict, isolated
     from primus_search.measure.modules.streams import memory_law, rates
     from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
     from primus_search.runs.calibrate.points import read_points
