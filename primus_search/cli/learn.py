@@ -1,6 +1,7 @@
 """`primus-search learn FILES`: own training runs in, a stack file of the site's own software out."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,23 +45,23 @@ def learn(
     from primus_search.runs.learn.run_files import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
-    if dry_run:
-        _print_readings(readings, as_json)
-        return
     from primus_search.cli.output.written_files import must_be_folder
     from primus_search.declare.search_path import sites
     from primus_search.runs.learn.logged_run import SaidBeside
-    from primus_search.runs.learn.site_files import learn_from
+    from primus_search.runs.learn.site_files import learn_from, needed
 
-    folder = into if into is not None else sites()
     said = SaidBeside(hardware=hardware, model=model)
+    if dry_run:
+        _print_readings(readings, as_json, [str(problem) for problem in needed(readings, said, base)])
+        return
+    folder = into if into is not None else sites()
     site = learn_from(readings, name, said, base=base, folder=folder, framework=framework)
     must_be_folder(folder, "--into")
     written = _write(site, folder, name)
     if as_json:
         typer.echo(json.dumps(_figures(site, readings, written), indent=2))
     else:
-        _print_readings(readings, as_json)
+        _print_readings(readings, as_json=False)
         _print_site(site, written)
 
 
@@ -117,14 +118,17 @@ def _readings(readings: "Readings") -> dict[str, object]:
     return {"runs": runs, "refused": refused}
 
 
-def _print_readings(readings: "Readings", as_json: bool) -> None:
+def _print_readings(readings: "Readings", as_json: bool, needed: Sequence[str] = ()) -> None:
+    """What was read and refused; needed: what a fit asks for beside it."""
     if as_json:
-        typer.echo(json.dumps(_readings(readings), indent=2))
+        typer.echo(json.dumps(_readings(readings) | {"needed": list(needed)}, indent=2))
         return
     for run in _all(readings):
         _print_run(run)
     for problem in readings.refused:
         typer.echo(f"refused: {problem}", err=True)
+    for what in needed:
+        typer.echo(f"needed: {what}", err=True)
 
 
 def _print_run(run: "LogReading") -> None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 Known = Annotated[
-    Path | None, typer.Option("--runs", help="Runs that are known: NAME.runs.parquet of `learn`, or a table.")
+    Path | None,
+    typer.Option("--runs", help="Runs that are known: of `learn`, or a table; default: the stack's."),
 ]
 FrameworkName = Annotated[str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")]
 Count = Annotated[int, typer.Option("--count", min=1, help="How many configurations.")]
@@ -43,6 +44,7 @@ def next(
     import numpy as np
 
     from primus_search.cost.projection import FITS
+    from primus_search.declare.record_table import own_runs_of
     from primus_search.exploration.expected import RATE
     from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
     from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs
@@ -56,12 +58,13 @@ def next(
     world = cluster.cluster.world
     ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster]
     surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
+    measured = _known(runs) if runs is not None else own_runs_of(cluster.cluster.stack)
     ranks = (surely or ranks)[:MOST_ROWS]
     advice = next_runs(
         saved.space.job_on(cluster),
         joined([saved.candidate(rank) for rank in ranks]),
         np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
-        _known(runs),
+        measured,
         framework=framework,
         count=count,
         budget_gpu_hours=budget or math.inf,
@@ -91,9 +94,7 @@ def next(
         typer.echo(f"launch file: {file}")
 
 
-def _known(path: Path | None) -> "tuple[MeasuredRun, ...]":
-    if path is None:
-        return ()
+def _known(path: Path) -> "tuple[MeasuredRun, ...]":
     from primus_search.runs.published import measured_table
 
     return measured_table(path).runs

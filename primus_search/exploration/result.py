@@ -156,12 +156,14 @@ class RankingTable:
         """The place to recommend of those that one run could not tell from that of the fastest row that FITS.
 
         Fewest switches off their defaults, then BF16, then fewest parallel dimensions, then the fastest. Only rows on
-        the same evidence of time are compared, and with a row that torch has looked at only such.
+        the same evidence of time are compared, and with a row that torch has looked at only such. Nothing below
+        what a row reached when it ran.
         """
         rate, place = self.expected_rate[order], np.arange(len(order))
         evidence = np.array(self.time_evidence, dtype=object)[order]
         near = self.is_fit[order] & (rate >= rate[fastest] * (1.0 - TIE)) & (evidence == evidence[fastest])
-        near &= place < RANKED_ROWS
+        ran = (self.is_fit & self._is_timed_by(RUN))[order]
+        near &= (place < RANKED_ROWS) & (rate >= min(rate[ran].max(initial=0.0), rate[fastest]))
         seen = self.is_looked_at[order]
         places = np.flatnonzero(near & (seen | ~seen[fastest]))
         rows = self.candidates.take(order[places])

@@ -103,6 +103,15 @@ def _runs(readings: Readings, said: SaidBeside, base: str | None) -> list[Measur
     return found
 
 
+def needed(readings: Readings, said: SaidBeside, base: str | None) -> Sequence[Problem]:
+    """What `learn_from` would ask for of these readings."""
+    try:
+        _runs(readings, said, base)
+    except InputError as error:
+        return error.problems
+    return ()
+
+
 def _of_log(problem: Problem, source: str) -> Problem:
     """A problem with the log that it is of: many logs are read at once."""
     return problem if source in problem.where else replace(problem, where=f"{source} @ {problem.where}")

@@ -205,10 +205,10 @@ def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) ->
     assert found["tokens_per_s_per_gpu"] == pytest.approx(64 * 4096 / 16 / STEP_S, rel=0.01)
     assert found["tokens_per_s_per_gpu_high"] < 1.05 * found["tokens_per_s_per_gpu"]
     assert all(np.diff(ranking.projection.step.total) >= 0.0)
-    assert any("rows were run before (mine.runs.parquet)" in note for note in result.notes)
+    assert any("1 row run before (mine.runs.parquet)" in note for note in result.notes)
 
     for original in into.glob("mine.*"):  # the run folder keeps both files of the stack
         original.unlink()
     measured, notes = top_up(tmp_path / "run", device="trace", top_k=1, seconds=1.0)
     assert measured.row(row)["tokens_per_s_per_gpu"] == found["tokens_per_s_per_gpu"]
-    assert measured.time_evidence[row] == "run" and any("were run before" in note for note in notes)
+    assert measured.time_evidence[row] == "run" and any("run before" in note for note in notes)
