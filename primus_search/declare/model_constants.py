@@ -35,6 +35,7 @@ def of_huggingface(fields: Fields, family: str) -> Constants:
     ]
     if isinstance(kinds := given.get("attn_config"), Mapping) and kinds.get("alibi"):
         others.append(("positions", "alibi"))
+    others += table["notes"].get(family, {}).items()
     names_scaling = any(isinstance(given.get(key), Mapping) for key in ROPE)
     scaling = plain if names_scaling else table["scaling"].get(family, {}) if "rope_theta" not in given else {}
     return _built(values, _scaling(scaling) if has_positions or names_scaling else (), (*others, *more))

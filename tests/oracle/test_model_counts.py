@@ -99,7 +99,8 @@ RANDOM = (
     "exaone4", "exaone_moe", "flex_olmo", "glm", "glm4", "glm4_moe_lite", "granitemoe", "granitemoehybrid",
     "granitemoeshared", "hunyuan_v1_dense", "internlm3", "ministral", "ministral3", "mistral4", "solar_open", "youtu",
     "kimi_linear", "gpt_neox", "seed_oss", "starcoder2", "nemotron", "phi3", "granite", "olmo3", "olmoe", "ernie4_5",
-    "gemma",
+    "gemma", "afmoe", "falcon", "granite_swa", "granitemoe_swa", "hunyuan_v1_moe", "hy_v3", "hyperclovax",
+    "iquestcoder", "jais2", "mellum", "minicpm3", "opt", "stablelm", "vaultgemma", "gpt_bigcode",
 )  # fmt: skip
 
 
@@ -208,7 +209,7 @@ def test_every_decoder_of_transformers_is_counted_or_refused(tmp_path: Path) -> 
     """The default configuration of every causal language model: read and right to the last parameter, or refused."""
     auto = pytest.importorskip("transformers.models.auto.modeling_auto", reason="transformers is not installed")
     read = [family for family in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if counts_default(family, tmp_path)]
-    assert len(read) >= 62
+    assert len(read) >= 76
 
 
 def counts_default(family: str, folder: Path) -> bool:
@@ -231,7 +232,7 @@ def counts_default(family: str, folder: Path) -> bool:
     try:
         with torch.device("meta"):
             module = transformers.AutoModelForCausalLM.from_config(config)
-    except (TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):
         return False  # defaults that transformers itself cannot build
     towers = sum(p.numel() for name, p in module.named_parameters() if any(part in name for part in TOWER_PARTS))
     assert model.total_params == sum(p.numel() for p in module.parameters()) - towers, family
@@ -247,6 +248,28 @@ def test_an_unknown_family_is_refused_by_its_name(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             load_model(str(path))
         assert f"unknown model_type '{family}'" in str(caught.value)
+
+
+DBRX = {
+    "model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352, "max_seq_len": 32768,
+    "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "model_type": "", "rope_theta": 500000},
+    "ffn_config": {"ffn_hidden_size": 10752, "model_type": "", "moe_jitter_eps": 0.01, "moe_loss_weight": 0.05,
+                   "moe_num_experts": 16, "moe_top_k": 4},
+}  # fmt: skip
+FALCON = {
+    "model_type": "falcon", "bias": False, "hidden_size": 8192, "new_decoder_architecture": True, "vocab_size": 65024,
+    "num_attention_heads": 128, "num_hidden_layers": 60, "num_kv_heads": 8, "parallel_attn": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "params"), [(DBRX, 131_596_523_520), (FALCON, 41_303_293_952)])
+def test_a_published_configuration_has_its_published_parameters(
+    config: dict[str, Any], params: int, tmp_path: Path
+) -> None:
+    """databricks/dbrx-base and tiiuae/falcon-40b: the tensors of their checkpoints."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert load_model(str(path)).total_params == params
 
 
 BY_TRANSFORMERS = {

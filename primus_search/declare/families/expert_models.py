@@ -24,8 +24,19 @@ from primus_search.declare.families.parts import (
     windows,
     with_biases,
 )
-from primus_search.declare.families.plain import ernie, exaone4, llama, mistral, olmo2, qwen2, qwen3
+from primus_search.declare.families.plain import (
+    ernie,
+    exaone4,
+    hunyuan,
+    llama,
+    mistral,
+    olmo2,
+    qwen2,
+    qwen3,
+    with_sinks,
+)
 from primus_search.declare.fields import Fields, Located
+from primus_search.declare.presets import vocabulary
 from primus_search.declare.source import plain
 from primus_search.values.model import CompressedAttention, Indexer, LatentMixer
 
@@ -52,6 +63,76 @@ def qwen2_moe(fields: Fields) -> Values:
 def qwen3_moe(fields: Fields) -> Values:
     values = qwen3(fields)
     return values | qwen_experts(fields, values["num_layers"])
+
+
+def mellum(fields: Fields) -> Values:
+    """Mellum 2: Qwen3's layers, some of them sliding, and experts in all but those that the file calls dense."""
+    values = qwen3(fields) | {"moe": experts(fields, "mellum")}
+    fields.anything("num_nextn_predict_layers")
+    return values | {"moe_layers": sparse_layers(fields, values["num_layers"])}
+
+
+def hy_v3(fields: Fields) -> Values:
+    """Hunyuan 3: norms of queries and keys, experts behind the first layers."""
+    values = hunyuan(fields)
+    refuse_biases(fields, "mlp_bias")
+    fields.anything("num_nextn_predict_layers")
+    values["moe"] = experts(fields, "exaone_moe")
+    return values | {"moe_layers": sparse_layers(fields, values["num_layers"], first=1)}
+
+
+def hunyuan_moe(fields: Fields) -> Values:
+    """Hunyuan A13B: a shared expert of the size of the others; lists give a value per layer, all alike."""
+    for key in ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"):
+        given = fields.anything(key)
+        if isinstance(given, list) and len(set(map(str, given))) == 1:
+            fields.entries = {**fields.entries, key: Located(given[0], fields.where)}
+    for key in ("attention_head_dim", "cla_share_factor", "use_mixed_mlp_moe"):
+        fields.anything(key)
+    values = hunyuan(fields)
+    size = fields.integer("moe_intermediate_size", values["ffn_hidden"])
+    shared = size * fields.integer("num_shared_expert", 1)
+    sparse = {"expert_ffn_hidden": size, "shared_ffn_hidden": shared}
+    values["moe"] = experts(fields, "hunyuan_moe", **sparse)
+    return values | {"moe_layers": sparse_layers(fields, values["num_layers"])}
+
+
+def afmoe(fields: Fields) -> Values:
+    """AFMoE (Trinity): gated attention with norms of queries and keys, every fourth layer sees all tokens."""
+    values = decoder(fields) | {"num_norms": 4}
+    if fields.switch("attention_bias", False):
+        fields.problem("attention_bias", "biases of gated attention are not modelled for this family")
+    num_layers = values["num_layers"]
+    every, window = fields.integer("global_attn_every_n_layers", 4), fields.integer("sliding_window", 1024)
+    usual = tuple(0 if (i + 1) % every == 0 else window for i in range(num_layers))
+    values["windows"] = windows(fields, num_layers, every=False) or usual
+    fields.switch("mup_enabled", False)
+    values["moe"] = experts(fields, "afmoe", **groups(fields))
+    dense = fields.integer("num_dense_layers", 1, least=0)
+    values["moe_layers"] = tuple(i >= dense for i in range(num_layers))
+    return uniform(values, qk_norm="head", has_output_gate=True)
+
+
+def dbrx(fields: Fields) -> Values:
+    hidden, heads = fields.integer("d_model"), fields.integer("n_heads")
+    ffn, kinds = fields.section("ffn_config"), fields.section("attn_config")
+    for section, keys in ((ffn, ("ffn_act_fn", "moe_jitter_eps", "moe_loss_weight")), (kinds, ("clip_qkv",))):
+        for key in (*keys, "hidden_size", "moe_normalize_expert_weights", "uniform_expert_assignment"):
+            section.anything(key)
+    moe = experts(ffn, "dbrx")
+    for key in ("max_seq_len", "num_key_value_heads"):
+        fields.anything(key)
+    return {
+        "num_layers": fields.integer("n_layers"),
+        "hidden": hidden,
+        "ffn_hidden": moe.expert_ffn_hidden,
+        "num_heads": heads,
+        "num_kv_heads": kinds.integer("kv_n_heads", 1),
+        "head_dim": max(hidden // heads, 1),
+        **vocabulary(fields.integer("vocab_size")),
+        "is_tied": fields.switch("tie_word_embeddings", False),
+        "moe": moe,  # its LayerNorm has no shift: as many parameters as RMSNorm
+    }
 
 
 def glm4_moe(fields: Fields) -> Values:
@@ -97,6 +178,10 @@ def granite_moe(fields: Fields) -> Values:
     values = all_experts(fields, llama(fields), "local_experts")
     shared = fields.integer("shared_intermediate_size", 0, least=0)
     return values | {"moe": replace(values["moe"], shared_ffn_hidden=shared)}
+
+
+def granite_moe_swa(fields: Fields) -> Values:
+    return with_sinks(fields, granite_moe(fields))
 
 
 def flex_olmo(fields: Fields) -> Values:

@@ -15,7 +15,7 @@ from primus_search.declare.families.parts import (
     windows,
     with_biases,
 )
-from primus_search.declare.fields import Fields
+from primus_search.declare.fields import Fields, Located
 from primus_search.declare.presets import vocabulary
 from primus_search.values.model import Attention, DenseMlp, FeedForward
 
@@ -35,6 +35,23 @@ def tied_llama(fields: Fields) -> Values:
 def arcee(fields: Fields) -> Values:
     """Arcee: Llama with a squared ReLU and no gate."""
     return llama(fields) | {"is_gated": False}
+
+
+def hyperclovax(fields: Fields) -> Values:
+    """HyperCLOVA X: Llama with norms of what attention and MLP return."""
+    return llama(fields) | {"num_norms": 4 if fields.switch("use_post_norm", True) else 2}
+
+
+def granite_swa(fields: Fields) -> Values:
+    """Granite that slides in some layers, with sinks in all."""
+    return with_sinks(fields, llama(fields))
+
+
+def with_sinks(fields: Fields, values: Values) -> Values:
+    has_bias = fields.switch("attention_bias", False)
+    values["windows"] = windows(fields, values["num_layers"], every=False)
+    fields.anything("layer_rope_theta")
+    return uniform(values, has_sinks=True, has_qkv_bias=has_bias, has_output_bias=has_bias)
 
 
 def cwm(fields: Fields) -> Values:
@@ -87,6 +104,14 @@ def seed_oss(fields: Fields) -> Values:
 
 def ernie(fields: Fields) -> Values:
     return decoder(fields, tied=True) | {"has_linear_bias": fields.switch("use_bias", False)}
+
+
+def stablelm(fields: Fields) -> Values:
+    """StableLM 2: LayerNorm, one of them where attention and MLP run side by side."""
+    if fields.switch("qk_layernorm", False):
+        fields.problem("qk_layernorm", "norms of queries and keys with scales of each head are not modelled")
+    values = decoder(fields) | {"has_qkv_bias": fields.switch("use_qkv_bias", False), "norm": "layernorm"}
+    return values | {"num_norms": 1 if fields.switch("use_parallel_residual", False) else 2}
 
 
 def starcoder2(fields: Fields) -> Values:
@@ -197,14 +222,17 @@ def nemotron_nas(fields: Fields) -> Values:
 
 
 def gpt2(fields: Fields) -> Values:
+    """GPT-2, and GPTBigCode (StarCoder), whose heads may share one key and value."""
     hidden, heads = fields.integer("n_embd"), fields.integer("n_head")
+    has_single = fields.switch("multi_query", False)
+    fields.anything("num_key_value_heads")
     vocab_size = fields.integer("vocab_size")
     return {
         "num_layers": fields.integer("n_layer"),
         "hidden": hidden,
         "ffn_hidden": fields.integer("n_inner", 4 * hidden),
         "num_heads": heads,
-        "num_kv_heads": heads,
+        "num_kv_heads": 1 if has_single else heads,
         "head_dim": max(hidden // heads, 1),
         **vocabulary(vocab_size),
         "is_tied": fields.switch("tie_word_embeddings", True),
@@ -212,6 +240,38 @@ def gpt2(fields: Fields) -> Values:
         "norm": "layernorm",
         "has_linear_bias": True,
         "learned_positions": fields.integer("n_positions", fields.integer("n_ctx", 1024)),
+    }
+
+
+def opt(fields: Fields) -> Values:
+    values = decoder(fields, tied=True, ffn_key="ffn_dim") | {"norm": "layernorm", "is_gated": False}
+    values |= {"num_kv_heads": values["num_heads"], "head_dim": max(values["hidden"] // values["num_heads"], 1)}
+    if fields.integer("word_embed_proj_dim", values["hidden"]) != values["hidden"]:
+        fields.problem("word_embed_proj_dim", "embeddings of another width than the layers are not modelled")
+    usual = {"do_layer_norm_before": True, "_remove_final_layer_norm": False, "layer_norm_elementwise_affine": True}
+    for key in usual:
+        if fields.switch(key, usual[key]) != usual[key]:
+            fields.problem(key, "norms behind attention and MLP, or without scales, are not modelled for this family")
+    positions = fields.integer("max_position_embeddings", 2048) + 2  # OPTLearnedPositionalEmbedding.offset
+    return values | {"has_linear_bias": fields.switch("enable_bias", True), "learned_positions": positions}
+
+
+def falcon(fields: Fields) -> Values:
+    """Falcon: one key/value head or groups of them, one norm or two in front of attention and MLP side by side."""
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    is_new, is_parallel = fields.switch("new_decoder_architecture", False), fields.switch("parallel_attn", True)
+    is_single = fields.switch("multi_query", True) and not is_new
+    norms = fields.integer("num_ln_in_parallel_attn", 2 if is_new else 1) if is_parallel else 2
+    groups = fields.integer("num_kv_heads", heads)
+    inner = Located(fields.integer("ffn_hidden_size", 4 * hidden), fields.where)
+    fields.entries = {**fields.entries, "ffn_hidden_size": inner}
+    return decoder(fields, tied=True, ffn_key="ffn_hidden_size") | {
+        "head_dim": max(hidden // heads, 1),
+        "num_kv_heads": 1 if is_single else groups,
+        "num_norms": norms,
+        "is_gated": False,
+        "norm": "layernorm",
+        "has_linear_bias": fields.switch("bias", False),
     }
 
 
@@ -252,6 +312,11 @@ def gemma2(fields: Fields) -> Values:
     values["windows"] = found or tuple(window if i % 2 == 0 else 0 for i in range(values["num_layers"]))
     values["num_norms"] = 4
     return uniform(values, has_qkv_bias=True, has_output_bias=True) if _has_bias(fields) else values
+
+
+def vaultgemma(fields: Fields) -> Values:
+    """VaultGemma: Gemma 2 without the norms of what attention and MLP return."""
+    return gemma2(fields) | {"num_norms": 2}
 
 
 def gemma3(fields: Fields) -> Values:
