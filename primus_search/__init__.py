@@ -12,7 +12,7 @@ from primus_search.base.lazy import choose_kernel_cache, loader, provide
 if TYPE_CHECKING:
     from primus_search.cost.project import project
     from primus_search.declare import load_cluster, load_model, load_space
-    from primus_search.report.notebook.runs import Run, load_run, search
+    from primus_search.report.notebook import Run, load_run, search
 
 __version__ = "0.1.0"
 
@@ -24,9 +24,9 @@ _LAZY = {
     "load_cluster": "declare",
     "load_space": "declare",
     "project": "cost.project",
-    "search": "report.notebook.runs",
-    "load_run": "report.notebook.runs",
-    "Run": "report.notebook.runs",
+    "search": "report.notebook",
+    "load_run": "report.notebook",
+    "Run": "report.notebook",
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 

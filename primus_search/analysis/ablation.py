@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.analysis.kept_rows import Kept
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, word
+from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.schedule import algorithm
 from primus_search.space import AXES, AxisValue, Space
 from primus_search.values.candidates import Bools

@@ -7,11 +7,17 @@ a larger batch, graphs, an axis the space leaves out) show what a change of plan
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 from primus_search.base.units import GB
+from primus_search.declare.source import read
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, said
 from primus_search.space import AxisValue
-from primus_search.values.candidates import Fp8, Recompute, Sharding
+from primus_search.values.candidates import Fp8
+from primus_search.values.knobs import KNOB
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import with_numbers
 
@@ -61,7 +67,7 @@ class Advice:
 def advice(evaluator: Evaluator, base: Values, figures: Figures) -> list[Advice]:
     """Findings on one candidate: those with a remedy first, by what it gains, then by share."""
     subject = _Subject(evaluator, base, figures)
-    found = [one for check in CHECKS if (one := check(subject)) is not None]
+    found = [one for check in _checks() if (one := _checked(subject, check)) is not None]
     return sorted(found, key=lambda one: (-(one.best.gain or 0.0) if one.best else 0.0, -one.share))
 
 
@@ -132,171 +138,56 @@ class _Subject:
         return Remedy(what=what, trial=trial, gain=gain, is_in_space=is_in_space)
 
 
-def _halved(p: _Subject, *names: str) -> Iterator[Remedy]:
-    yield from p.axes(*({name: p.number(name) // 2} for name in names if p.number(name) > 1))
+def _precision(subject: _Subject) -> str:
+    recipe = Fp8(subject.number("fp8"))
+    return "in BF16" if recipe == Fp8.NONE else f"with fp8={recipe.name.lower()}"
 
 
-def _bubble(p: _Subject) -> Advice | None:
-    share, m, pp = p.share("bubble"), p.figures.microbatches, p.number("pp")
-    finding = (
-        f"the pipeline bubble is {share:.1%} of the step ({p.figures.bubble_ratio:.1%} of the pipeline; "
-        f"{m} micro-batches over {pp} stages)"
-    )
-
-    def tried() -> Iterator[Remedy]:
-        yield from _halved(p, "micro_batch_size", "pp")
-        yield from p.axes({"vpp": p.number("vpp") * 2})
-        names = dict.fromkeys([*p.evaluator.space.axis("schedule").values, "interleaved", "zb-h1", "zbv"])
-        yield from p.axes(*({"schedule": name} for name in names if name != "ilp"))
-        yield from p.axes(*({"pipeline_layout": layout} for layout in p.evaluator.space.axis("pipeline_layout").values))
-        yield from p.batch(2)
-
-    return p.found("bubble", finding, share if pp > 1 else 0.0, tried())
+def _checked(subject: _Subject, check: Mapping[str, Any]) -> Advice | None:
+    """One row of advice.yaml for a candidate; None where nothing is worth saying."""
+    f, hbm = subject.figures, subject.evaluator.choice.cluster.accelerator.hbm_bytes
+    spare = f.headroom_bytes / hbm
+    share = subject.share(*check["parts"]) if check["parts"] else spare if spare > ROOM else 0.0
+    if "needs" in check and subject.number(check["needs"]) == 1:
+        return None
+    words = {**subject.base, "share": share, "bubble_ratio": f.bubble_ratio, "microbatches": f.microbatches, "dp": f.dp}
+    words |= {"headroom_GB": f.headroom_bytes / GB, "hbm_GB": hbm / GB, "precision": _precision(subject)}
+    tried = (remedy for one in check["try"] for remedy in _remedies(subject, one))
+    found = subject.found(check["topic"], check["finding"].format(**words), share, tried)
+    is_said = not check.get("quiet") or (found is not None and (found.best or found.best_without_room))
+    return found if is_said else None
 
 
-def _experts(p: _Subject) -> Advice | None:
-    share = p.share("expert_comm")
-    finding = f"dispatch and combine of experts keep compute waiting for {share:.1%} of the step (ep {p.number('ep')})"
-
-    def tried() -> Iterator[Remedy]:
-        yield from p.axes({"deepep": True}, {"sync_free_stage": 3})
-        yield from _halved(p, "ep")
-        yield from p.axes({"ep": p.number("ep") * 2})
-        yield from p.cluster(
-            "dispatch overlapped with another batch (stack.expert_overlap)",
-            lambda c: replace(c, stack=with_numbers(c.stack, {"expert_overlap": c.stack.experts.batch_expert_overlap})),
-        )
-        yield from p.network(2.0)
-
-    return p.found("all-to-all", finding, share, tried())
+def _remedies(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Remedy]:
+    """What one entry of `try` stands for."""
+    if "batch" in one:
+        yield from subject.batch(one["batch"])
+    elif "network" in one:
+        yield from subject.network(one["network"])
+    elif "stack" in one:
+        stack = subject.evaluator.choice.cluster.stack
+        numbers = {one["stack"]: one["to"] if "to" in one else getattr(stack.experts, one["from"])}
+        yield from subject.cluster(one["what"], lambda c: replace(c, stack=with_numbers(c.stack, numbers)))
+    else:
+        axes = {name: _values(subject, name, value, one) for name, value in one.items() if name in KNOB}
+        yield from subject.axes(*(dict(zip(axes, values, strict=True)) for values in product(*axes.values())))
 
 
-def _tensor(p: _Subject) -> Advice | None:
-    share = p.share("tensor_comm")
-    finding = f"tensor-parallel collectives show for {share:.1%} of the step (tp {p.number('tp')})"
-
-    def tried() -> Iterator[Remedy]:
-        yield from _halved(p, "tp")
-        yield from p.axes({"sequence_parallel": True}, {"tp": 1})
-        yield from p.network(2.0)
-
-    return p.found("tensor parallelism", finding, share, tried())
-
-
-def _context(p: _Subject) -> Advice | None:
-    share = p.share("context_comm")
-    finding = f"ring or all-to-all attention shows for {share:.1%} of the step (cp {p.number('cp')})"
-
-    def tried() -> Iterator[Remedy]:
-        yield from _halved(p, "cp")
-        yield from p.axes({"cp": 1}, {"tp": p.number("tp") * 2})
-        yield from p.network(2.0)
-
-    return p.found("context parallelism", finding, share, tried())
+def _values(subject: _Subject, name: str, value: Any, one: Mapping[str, Any]) -> list[AxisValue]:
+    """The typed values that a word of advice.yaml stands for."""
+    if value == "each":
+        every = dict.fromkeys([*subject.evaluator.space.axis(name).values, *one.get("also", ())])
+        return [each for each in every if each != one.get("not")]
+    if value == "formats":
+        return [int(each) for each in Fp8 if each != Fp8.NONE]
+    if value == "node":
+        return [subject.evaluator.choice.cluster.network.gpus_per_node]
+    if isinstance(value, str) and value not in KNOB[name].members:
+        here = subject.number(name)
+        return [here * 2] if value == "*2" else [] if here == 1 else [here // 2 if value == "/2" else here - 1]
+    return [KNOB[name].members[value] if isinstance(value, str) else value]
 
 
-def _gradients(p: _Subject) -> Advice | None:
-    share = p.share("gradient_comm")
-    finding = f"gradient and weight traffic between replicas shows for {share:.1%} of the step (dp {p.figures.dp})"
-
-    def tried() -> Iterator[Remedy]:
-        yield from p.axes({"overlap_grad_reduce": True}, {"sharding": int(Sharding.DISTRIBUTED_OPTIMIZER)})
-        yield from p.axes({"sharding": int(Sharding.NONE)}, {"pp": p.number("pp") * 2})
-        yield from p.batch(2)
-        yield from p.network(2.0)
-
-    return p.found("gradient exposure", finding, share, tried())
-
-
-def _sharded(p: _Subject) -> Advice | None:
-    share = p.share("shard_comm")
-    finding = f"gathers and scatters of sharded weights show for {share:.1%} of the step"
-
-    def tried() -> Iterator[Remedy]:
-        per_node = p.evaluator.choice.cluster.network.gpus_per_node
-        yield from p.axes({"sharding": int(Sharding.HSDP), "shard_group": per_node})
-        yield from p.axes({"sharding": int(Sharding.DISTRIBUTED_OPTIMIZER)})
-        yield from p.axes({"micro_batch_size": p.number("micro_batch_size") * 2})
-        yield from p.network(2.0)
-
-    return p.found("sharded weights", finding, share, tried())
-
-
-def _recompute(p: _Subject) -> Advice | None:
-    share, layers = p.share("recompute"), p.number("recompute_num_layers")
-    finding = f"recompute repeats {share:.1%} of the step"
-
-    def tried() -> Iterator[Remedy]:
-        yield from p.axes({"recompute": int(Recompute.NONE)}, {"recompute": int(Recompute.CORE_ATTENTION)})
-        if layers > 1:
-            yield from p.axes({"recompute_num_layers": layers // 2}, {"recompute_num_layers": layers - 1})
-        doubled = {"recompute": int(Recompute.NONE), "recompute_num_layers": 0, "recompute_method": 0}
-        yield from p.axes(doubled | {"tp": p.number("tp") * 2}, doubled | {"pp": p.number("pp") * 2})
-        yield from p.axes(doubled | {"sharding": int(Sharding.FSDP2)})
-
-    return p.found("recompute", finding, share, tried())
-
-
-def _launches(p: _Subject) -> Advice | None:
-    share = p.share("launch")
-    finding = f"the device waits for launches and host work for {share:.1%} of the step"
-
-    def tried() -> Iterator[Remedy]:
-        yield from p.cluster(
-            "every launch replayed as a graph (stack.cuda_graph=full)",
-            lambda c: replace(c, stack=with_numbers(c.stack, {"cuda_graph": "full"})),
-        )
-        yield from p.axes({"micro_batch_size": p.number("micro_batch_size") * 2}, {"sync_free_stage": 3})
-        yield from p.axes({"deepep": True}, {"grouped_gemm": 0})
-
-    return p.found("host", finding, share, tried())
-
-
-def _precision(p: _Subject) -> Advice | None:
-    share = p.share("mlp", "experts", "attention")
-    recipe = Fp8(p.number("fp8"))
-    precision = "in BF16" if recipe == Fp8.NONE else f"with fp8={recipe.name.lower()}"
-    finding = f"attention, MLP and experts compute for {share:.1%} of the step, {precision}"
-
-    def tried() -> Iterator[Remedy]:
-        yield from p.axes(*({"fp8": int(other)} for other in Fp8 if other not in (recipe, Fp8.NONE)))
-        yield from p.axes({"grouped_gemm": 0}, {"micro_batch_size": p.number("micro_batch_size") * 2})
-
-    # Compute is what a step is for: worth saying only where there is a faster way to do it.
-    found = p.found("compute", finding, share, tried())
-    return found if found is not None and (found.best or found.best_without_room) else None
-
-
-def _memory(p: _Subject) -> Advice | None:
-    hbm = p.evaluator.choice.cluster.accelerator.hbm_bytes
-    share = p.figures.headroom_bytes / hbm
-    finding = f"{p.figures.headroom_bytes / GB:.1f} GB of {hbm / GB:.0f} GB stay free beyond the margin"
-
-    def tried() -> Iterator[Remedy]:
-        yield from p.axes({"micro_batch_size": p.number("micro_batch_size") * 2})
-        yield from p.axes({"recompute": int(Recompute.NONE)}, {"recompute": int(Recompute.CORE_ATTENTION)})
-        yield from _halved(p, "tp", "pp", "cp", "ep")
-        yield from p.axes({"sharding": int(Sharding.DISTRIBUTED_OPTIMIZER)}, {"sharding": int(Sharding.NONE)})
-
-    return p.found("spare memory", finding, share if share > ROOM else 0.0, tried())
-
-
-def _rest(p: _Subject) -> Advice | None:
-    share = p.share("optimizer", "overhead", "stragglers")
-    finding = f"optimizer, fixed time per step and stragglers take {share:.1%} of the step, whatever the batch"
-    return p.found("per step", finding, share, p.batch(2))
-
-
-CHECKS: tuple[Callable[[_Subject], Advice | None], ...] = (
-    _bubble,
-    _experts,
-    _tensor,
-    _context,
-    _gradients,
-    _sharded,
-    _recompute,
-    _launches,
-    _precision,
-    _memory,
-    _rest,
-)
+@cache
+def _checks() -> tuple[Mapping[str, Any], ...]:
+    return tuple(read(Path(__file__).with_name("advice.yaml")).data)

@@ -14,7 +14,6 @@ import numpy as np
 
 from primus_search.analysis.ablation import Ablation, Neighbour, ablations, steps
 from primus_search.analysis.advice import Advice, advice
-from primus_search.analysis.kept_rows import Kept
 from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.confidence.coverage import Covered, coverage, kernel_evidence, sentence
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
@@ -24,6 +23,7 @@ from primus_search.declare.evidence_files import load_ranges
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, figures_of, values_of
 from primus_search.exploration.result import is_row_lost
+from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.schedule import Timeline
 from primus_search.space import ClusterChoice, Space

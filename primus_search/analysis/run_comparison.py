@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from primus_search.base.errors import InputError
 from primus_search.base.units import GB
+from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -111,18 +114,10 @@ def _figures(a: SavedRun, best_a: Row, b: SavedRun, best_b: Row) -> dict[str, tu
     return found | {"frontier_hypervolume": (volumes[0], volumes[1])} | counts
 
 
-def hypervolume(rows: Sequence[Mapping[str, Any]], most_memory: float) -> float:
-    """Area that a frontier dominates, in (tokens/s/GPU) x GB, up to the most memory of either: faster, smaller is more.
-
-    Formula: rows by rising memory; each adds (most_memory - memory) * (speed - best speed so far).
-    """
-    area, best = 0.0, 0.0
-    for row in sorted(rows, key=lambda row: (row["memory_bytes"], -row["tokens_per_s_per_gpu"])):
-        gain = row["tokens_per_s_per_gpu"] - best
-        if gain > 0 and row["memory_bytes"] <= most_memory:
-            area += gain * (most_memory - row["memory_bytes"])
-            best = row["tokens_per_s_per_gpu"]
-    return area / GB
+def hypervolume(rows: Sequence[Row], most_memory: float) -> float:
+    """Area that a frontier dominates, in (tokens/s/GPU) x GB, up to the most memory of either."""
+    memory, rate = (np.array([row[name] for row in rows]) for name in ("memory_bytes", "tokens_per_s_per_gpu"))
+    return dominated_area(memory, rate, most_memory) / GB
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ the package's `__init__`, which stands above all rooms, says who does it.
 """
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -63,3 +64,13 @@ def choose_kernel_cache() -> None:
             os.environ["NUMBA_CACHE_DIR"] = str(folder)
             return
     os.environ["NUMBA_CACHE_DIR"] = str(temporary_folder("kernels"))
+
+
+def load_without(module: str, optional: str) -> None:
+    """Import a module as if a library that it can do without were not installed; nothing where either is loaded."""
+    if module not in sys.modules and optional not in sys.modules:
+        sys.modules[optional] = None  # type: ignore[assignment]
+        try:
+            import_module(module)
+        finally:
+            del sys.modules[optional]

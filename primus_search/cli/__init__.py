@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, printable
 from primus_search.base.guards import interrupts
-from primus_search.cli.output.written_files import discard, prepare
+from primus_search.cli.output import discard, prepare
 
 COMMANDS: dict[str, str] = {
     "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
@@ -49,9 +49,12 @@ COMMANDS: dict[str, str] = {
 }
 
 FILES = {
-    "schema": "reference", "words": "reference", "doctor": "reference",
-    "pareto": "finished_runs", "compare": "finished_runs",
-}  # fmt: skip
+    **dict.fromkeys(("schema", "words", "doctor"), "reference"),
+    **dict.fromkeys(("pareto", "compare", "export", "explain", "bench", "track"), "finished_runs"),
+    "ask": "run",
+    "hardware": "models",
+    "next": "learn",
+}
 """Commands whose file has another name."""
 
 EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}

@@ -9,7 +9,7 @@ import typer
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import finite
-from primus_search.cli.output.written_files import write
+from primus_search.cli.output import write
 
 if TYPE_CHECKING:
     from primus_search.runs.calibrate.kernel_fit import Result

@@ -1,29 +1,35 @@
-"""`primus-search pareto` and `primus-search compare`: the frontier of a run, and two runs side by side."""
+"""Commands on a finished run: `pareto`, `compare`, `export`, `explain`, `bench` and `track`."""
 
+import json
+import os
+import sys
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primus_search.cli.output.opened_runs import ROWS, AsJson, Run, opened, run_and_rows
+from primus_search.base.errors import InputError, Problem
+from primus_search.cli.output import ROWS, AsJson, Run, RunAndRows, opened, run_and_rows
 
 if TYPE_CHECKING:
+    from primus_search.analysis.explanation import Explained
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")]
 
-
-def pareto(run: Run = None, as_csv: AsCsv = False, as_json: AsJson = False) -> None:
+def pareto(
+    run: Run = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """The frontier of memory per GPU against tokens per second per GPU of a run."""
-    from json import dumps
-
     from primus_search.report.frontier_text import print_saved_frontier
 
     saved = opened(run)
     if as_csv:
         typer.echo((saved.path / "pareto.csv").read_text(encoding="utf-8"), nl=False)
     elif as_json:
-        typer.echo(dumps(list(saved.frontier), indent=2))
+        typer.echo(json.dumps(list(saved.frontier), indent=2))
     else:
         print_saved_frontier(saved)
 
@@ -38,9 +44,6 @@ Words = Annotated[
 
 def compare(words: Words = None, as_json: AsJson = False) -> None:
     """Two runs, or two rows of one run, side by side: what changed, and why."""
-    import sys
-    from json import dumps
-
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
     from primus_search.report.compare_text import print_comparison
@@ -48,18 +51,193 @@ def compare(words: Words = None, as_json: AsJson = False) -> None:
     (a, rank_a), (b, rank_b) = _sides(list(words or []))
     found = compared(a, b, rank_a, rank_b)
     if as_json:
-        typer.echo(dumps(plain(found), indent=2))
+        typer.echo(json.dumps(plain(found), indent=2))
     else:
         print_comparison(found, sys.stdout)
 
 
 def _sides(words: "list[str]") -> "tuple[tuple[SavedRun, int], tuple[SavedRun, int]]":
     """What is compared: a run and the rank of its row, twice. Raises InputError for other than two of them."""
-    from primus_search.base.errors import InputError, Problem
-
     if len(words) == TWO and not all(ROWS.fullmatch(word) for word in words):
         return (opened(Path(words[0])), 1), (opened(Path(words[1])), 1)
     saved, rows = run_and_rows(words)
     if len(rows) != TWO:
         raise InputError([Problem("compare", "needs two run folders, or two rows of one run: compare A B")])
     return (saved, saved.rank_named(rows[0])), (saved, saved.rank_named(rows[1]))
+
+
+def export(
+    words: RunAndRows = None,
+    format_name: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="primus|megatron|torchtitan|nemo|slurm", help="Whose files; slurm adds a batch file."
+        ),
+    ] = "",
+    framework: Annotated[
+        str,
+        typer.Option("--framework", metavar="NAME", help="What starts the job; default: what the run searched for."),
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder for one folder a rank; default RUN/exports.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and write nothing.")] = False,
+) -> None:
+    """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
+    from primus_search.declare.framework_files import load_framework
+    from primus_search.export import FORMATS
+    from primus_search.export.ranks import SLURM, chosen_rows, files_of, write_all
+
+    if format_name and format_name not in FORMATS:
+        raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])
+    if framework and format_name not in ("", SLURM, framework):
+        what = f"{format_name} files do not start {framework} jobs; give one of the two"
+        raise InputError([Problem("--format", what)])
+    saved, rows = run_and_rows(words)
+    named = framework or ("" if format_name == SLURM else format_name)
+    contract = load_framework(named, where="--framework") if named else None
+    files = files_of(saved, chosen_rows(saved, ",".join(rows) or "1", contract), format_name)
+    if as_json:
+        typer.echo(json.dumps({name: dict(launch.texts) for name, launch in files.items()}, indent=2))
+        return
+    for path in write_all(out or saved.path / "exports", files):
+        typer.echo(str(path))
+
+
+def explain(
+    words: RunAndRows = None,
+    why_not: Annotated[
+        str,
+        typer.Option(
+            "--why-not",
+            metavar="AXIS=VALUE,...|@FILE",
+            help="Ask about another configuration: tp=4,pp=2, or that of a launch file.",
+        ),
+    ] = "",
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option("--what-if", metavar="KEY=VALUE", help="Change the machine or the job; repeatable."),
+    ] = None,
+    framework: Annotated[
+        str,
+        typer.Option("--framework", metavar="NAME", help="Judge by the rules of this framework instead of the run's."),
+    ] = "",
+    top: Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """Why a candidate of a run is fast or slow, what each knob gives, what would help.
+
+    --why-not "tp=4,pp=2" asks about another configuration, --why-not @launch.sh about the one of a launch file,
+    --what-if hardware.nic_GBps=100 about another machine.
+    """
+    saved, rows = run_and_rows(words)  # before the rest is loaded: most mistakes are a wrong folder
+    from primus_search.analysis.explanation import explain as explained
+
+    if framework:
+        from primus_search.declare.framework_files import load_framework
+
+        saved = saved.under(load_framework(framework, where="--framework"))
+    found = [explained(saved, rank) for rank in map(saved.rank_named, rows or ["1"])]
+    answers = []
+    for one in found:
+        if one is not found[0] and not as_json:
+            typer.echo()
+        is_asked = bool(why_not or what_if)
+        answers.append(_asked(one, why_not, what_if, top, as_json) if is_asked else _explained(one, as_json))
+    if as_json:
+        typer.echo(json.dumps(answers if len(answers) > 1 else answers[0], indent=2))
+
+
+def _explained(found: "Explained", as_json: bool) -> dict[str, Any]:
+    """Everything about one candidate: printed, or as data."""
+
+    from primus_search.analysis.explanation import as_data
+    from primus_search.report.explain_text import print_explained
+
+    if as_json:
+        return as_data(found)
+    print_explained(found, sys.stdout)
+    return {}
+
+
+def _asked(found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool) -> dict[str, Any]:
+    """The answers to --why-not and --what-if about one candidate: printed, or as data."""
+
+    from primus_search.analysis.explanation import plain
+    from primus_search.analysis.why_not import parse_asked
+    from primus_search.analysis.why_not import what_if as changed
+    from primus_search.analysis.why_not import why_not as asked_about
+    from primus_search.report import explain_text
+
+    answers = {}
+    if why_not:
+        reasons = asked_about(found.evaluator, found.base, parse_asked(why_not, found.base, found.evaluator))
+        answers["why_not"] = plain(reasons)
+        if not as_json:
+            explain_text.print_why_not(found, reasons, sys.stdout)
+    if what_if:
+        moved = changed(found.run, found.evaluator, found.base, what_if, top)
+        answers["what_if"] = plain(moved)
+        if not as_json:
+            explain_text.print_what_if(found, moved, sys.stdout)
+    return answers
+
+
+def bench(
+    run: Run = None,
+    device: Annotated[str, typer.Option(metavar="auto|trace|cpu|cuda", help="Where to measure.")] = "auto",
+    top: Annotated[
+        int, typer.Option(min=1, help="Candidates whose layers are measured whatever their chance to win.")
+    ] = 4,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds for measuring, all candidates together.")] = 60.0,
+    save_benchmark: Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")] = None,
+    load_benchmark: Annotated[Path | None, typer.Option(help="Use the measurements of this file.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the new ranking's first rows and the notes as JSON.")
+    ] = False,
+) -> None:
+    """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
+    from primus_search.analysis.labels import short
+    from primus_search.base.units import GB
+    from primus_search.cli.output import must_exist
+    from primus_search.exploration.expected import RATE
+    from primus_search.exploration.revalidation import top_up
+    from primus_search.exploration.run_folder.run_facts import last_run
+    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.measure.revalidate import MODES
+    from primus_search.report.html import write_report
+
+    if device not in MODES or device == "off":
+        raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
+    must_exist(load_benchmark, "--load-benchmark")
+    folder = run or last_run()
+    table, notes = top_up(folder, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
+    write_report(SavedRun.open(folder))
+    rows = list(islice(table.rows(), top))
+    if as_json:
+        typer.echo(json.dumps({"ranking": rows, "notes": notes}, indent=2))
+        return
+    names = [short(row) for row in rows]
+    for rank, (name, row) in enumerate(zip(names, rows, strict=True), start=1):
+        figures = f"{row[RATE]:10,.0f} tokens/s/GPU {row['memory_bytes'] / GB:8.2f} GB"
+        evidence = f"time {row['time_evidence']}, memory {row['memory_evidence']}"
+        typer.echo(f"{rank:3d}  {name:{max(map(len, names))}s} {figures}  {evidence}")
+    for note in notes:
+        typer.echo(note)
+
+
+DEFAULT_URI = "mlruns"
+
+
+def track(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of run, tune or nightly.")],
+    uri: Annotated[
+        str, typer.Option("--to", metavar="URI", help="Server, database or folder; $MLFLOW_TRACKING_URI, else mlruns.")
+    ] = "",
+    experiment: Annotated[str, typer.Option("--experiment", help="Experiment of the runs.")] = "primus-search",
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Write a run, the trials of `tune` or a night to MLflow: numbers as metrics, words as parameters, files."""
+    from primus_search.report.tracking import send
+
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "") or DEFAULT_URI
+    runs = send(folder, uri, experiment)
+    typer.echo(json.dumps({"uri": uri, "runs": runs}) if as_json else f"{len(runs)} runs in {uri}: {', '.join(runs)}")

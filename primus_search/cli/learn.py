@@ -1,18 +1,22 @@
-"""`primus-search learn FILES`: own training runs in, a stack file of the site's own software out."""
+"""`primus-search learn FILES`: own runs in, a stack file of the site's software out; `next`: what to measure next."""
 
 import json
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from primus_search.base.errors import InputError, Problem
+from primus_search.cli.output import Run, opened
 
 if TYPE_CHECKING:
     from primus_search.runs.learn.reading import LogReading
     from primus_search.runs.learn.run_files import Readings
     from primus_search.runs.learn.site_stack import SiteStack
-    from primus_search.values.measured_run import RunTable
+    from primus_search.values.measured_run import MeasuredRun, RunTable
 
 
 def learn(
@@ -45,7 +49,10 @@ def learn(
     from primus_search.runs.learn.run_files import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
-    from primus_search.cli.output.written_files import must_be_folder
+    if dry_run:
+        _print_readings(readings, as_json)
+        return
+    from primus_search.cli.output import must_be_folder
     from primus_search.declare.search_path import sites
     from primus_search.runs.learn.logged_run import SaidBeside
     from primus_search.runs.learn.site_files import learn_from, needed
@@ -72,7 +79,7 @@ def _table(path: Path) -> "RunTable":
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
-    from primus_search.cli.output.written_files import write
+    from primus_search.cli.output import write
     from primus_search.runs.learn.site_files import runs_path, stack_path, write_runs
     from primus_search.runs.learn.site_stack import stack_yaml
 
@@ -153,3 +160,86 @@ def _print_run(run: "LogReading") -> None:
         typer.echo(f"  assumed {field} = {assumption.value}: {assumption.because}")
     for note in run.not_modelled:
         typer.echo(f"  not modelled: {note}")
+
+
+def next(
+    run: Run = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Runs that are known: NAME.runs.parquet of `learn`, or a table.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations.")] = 3,
+    budget: Annotated[
+        float, typer.Option("--budget-gpu-hours", min=0.0, help="GPU hours of all trials together; 0: no limit.")
+    ] = 0.0,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write a launch file per configuration here.")] = None,
+    format_name: Annotated[
+        str, typer.Option("--format", help="Whose launch files; default: the run's framework.")
+    ] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
+    import numpy as np
+
+    from primus_search.cost.projection import FITS
+    from primus_search.exploration.expected import RATE
+    from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
+    from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs
+    from primus_search.values.candidates import joined
+
+    if framework is not None and framework not in FRAMEWORK_STACKS:
+        known = ", ".join(FRAMEWORK_STACKS)
+        raise InputError([Problem(f"--framework {framework}", f"is no framework of a log; known: {known}")])
+    saved = opened(run)
+    cluster = saved.cluster(1)
+    world = cluster.cluster.world
+    ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster]
+    surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
+    ranks = (surely or ranks)[:MOST_ROWS]
+    advice = next_runs(
+        saved.space.job_on(cluster),
+        joined([saved.candidate(rank) for rank in ranks]),
+        np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
+        _known(runs),
+        framework=framework,
+        count=count,
+        budget_gpu_hours=budget or math.inf,
+        seed=seed,
+    )
+    picks = [
+        {
+            "rank": ranks[pick.row],
+            "candidate": saved.candidate(ranks[pick.row]).row(0),
+            "gpu_hours": pick.gpu_hours,
+            "expected_regret_after": pick.regret,
+        }
+        for pick in advice.picks
+    ]
+    chosen = [ranks[pick.row] for pick in advice.picks]
+    files = _launch(saved, chosen, format_name, out) if out is not None and chosen else []
+    if as_json:
+        typer.echo(json.dumps({"expected_regret": advice.regret, "picks": picks, "files": files}, indent=2))
+        return
+    typer.echo(f"expected regret of the choice now: {advice.regret:.1%}")
+    for pick in picks:
+        typer.echo(
+            f"run rank {pick['rank']}: {pick['gpu_hours']:.2f} GPU hours, expected regret after it "
+            f"{pick['expected_regret_after']:.1%}"
+        )
+    for file in files:
+        typer.echo(f"launch file: {file}")
+
+
+def _known(path: Path | None) -> "tuple[MeasuredRun, ...]":
+    return () if path is None else _table(path).runs
+
+
+def _launch(saved: Any, ranks: list[int], format_name: str, folder: Path) -> list[str]:
+    """Launch files of the picks, written as `export` writes them."""
+    from primus_search.export.ranks import chosen_rows, files_of, write_all
+
+    files = files_of(saved, chosen_rows(saved, ",".join(map(str, ranks)), None), format_name)
+    return [str(path) for path in write_all(folder, files)]

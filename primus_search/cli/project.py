@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cli.output.written_files import write
+from primus_search.cli.output import write
 
 if TYPE_CHECKING:
     from primus_search.cost.projection import Projection

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from primus_search.base.errors import InputError, NothingFits, Problem, ScheduleError
-from primus_search.cli.output.written_files import write
+from primus_search.cli.output import write
 from primus_search.report.plain_tables import Plain
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, mem
 def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, given: list[object]) -> _Asked:
     """The candidate of that rank; `given` are the options that describe a pipeline without a run."""
     from primus_search.analysis.pipelines import RunPipeline
-    from primus_search.cli.output.opened_runs import opened
+    from primus_search.cli.output import opened
 
     if any(given):
         raise InputError([Problem("--run", "a run says its own pipeline; leave out --stages, --costs and the like")])

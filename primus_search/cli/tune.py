@@ -41,7 +41,7 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
-    from primus_search.cli.output.written_files import must_be_folder
+    from primus_search.cli.output import must_be_folder
     from primus_search.export.ranks import SLURM
     from primus_search.runs.learn.launched_trials import Limits
     from primus_search.runs.learn.tuning import TrialRows, launch_words, tune

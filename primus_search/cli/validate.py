@@ -36,7 +36,7 @@ def validate(
 
 def show(outcome: "Validation", title: str, as_json: bool, html: Path | None) -> None:
     """Print the errors of measured runs, as text or JSON, and write the page of all rows where one is wanted."""
-    from primus_search.cli.output.written_files import write
+    from primus_search.cli.output import write
     from primus_search.runs.validate import summary
 
     figures = summary(outcome)

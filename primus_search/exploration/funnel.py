@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.declare.search_path import Snapshot
-from primus_search.exploration.engines.local_engine import Engine
-from primus_search.exploration.engines.resources import affordable, peak_rss_bytes
+from primus_search.exploration.engines.local_engine import Engine, affordable, peak_rss_bytes
 from primus_search.exploration.engines.task_assignment import WorkerLost
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task

@@ -12,7 +12,7 @@ from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE, site_ratio
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
-from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import Findings, Miss
 from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
@@ -175,3 +175,27 @@ def explain_miss(funnel: Funnel, cluster: int, miss: Miss) -> str:
 def _words(row: Mapping[str, Any]) -> str:
     shown = ("tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch_size", "schedule", "fp8", "recompute", "sharding")
     return " ".join(f"{name}={row[name]}" for name in shown if row[name] != 1 or name in ("tp", "pp"))
+
+
+def frontier_after(before: RankingTable, ranking: RankingTable) -> RankingTable:
+    """The frontier of a cluster whose ranking was re-validated, by rising memory.
+
+    Figures on different kinds of evidence are not compared. A row leaves the frontier where a row on the same evidence
+    of time and memory beats it on both, or where a device showed that it does not fit.
+    """
+    seen = ranking.take(np.flatnonzero(ranking.is_looked_at))
+    if not len(seen):
+        return before
+    pool = seen.plus(before.take(np.flatnonzero(~np.isin(before.indices, seen.indices))))
+    pool = pool.take(np.argsort(pool.indices, kind="stable"))
+    step_s, memory_bytes = without_noise(pool.projection.step.total), without_noise(pool.projection.memory.total)
+    pairs = zip(pool.time_evidence, pool.memory_evidence, strict=True)
+    evidence = np.array([f"{time}/{memory}" for time, memory in pairs])
+    kept: list[int] = []
+    for kind in dict.fromkeys(evidence.tolist()):
+        mine: Ints = np.flatnonzero((evidence == kind) & ~pool.is_lost)
+        kept += frontier(
+            ShortlistRows(indices=mine, step_s=step_s[mine], memory_bytes=memory_bytes[mine])
+        ).indices.tolist()
+    rows = np.array(kept, dtype=np.int64)
+    return pool.take(rows[np.lexsort((pool.indices[rows], step_s[rows], memory_bytes[rows]))])

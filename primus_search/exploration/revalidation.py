@@ -20,7 +20,7 @@ from primus_search.cost.project import Projector
 from primus_search.exploration.answer import decide
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
-from primus_search.exploration.frontier import frontier_after
+from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.result import (
     MEASURED,
     PROJECTED,
@@ -113,7 +113,7 @@ def _found_on(
     """What re-validation finds, on the node of the cluster that has the device where there is one."""
     if not ray_address or how.mode == "trace":
         return task(how)
-    from primus_search.exploration.engines.ray_device import revalidated_on_cluster
+    from primus_search.exploration.engines.ray_engine import revalidated_on_cluster
 
     found, where = revalidated_on_cluster(ray_address, device, task, how)
     found = found or task(how)

@@ -15,6 +15,7 @@ from primus_search.base.errors import InputError, NothingFits
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
 from primus_search.exploration import ClusterResult, Options, SearchResult, run_search
+from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.nightly.sweep import SpeedCheck
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
@@ -63,13 +64,8 @@ def hypervolume(frontier: tuple[tuple[float, float], ...], reference_bytes: floa
     The usual hypervolume of the frontier (tokens/s/GPU x bytes above the origin), divided by the reference, so that it
     reads as a rate.
     """
-    area, best = 0.0, 0.0
-    ordered = sorted(point for point in frontier if point[0] <= reference_bytes)
-    for i, (memory, rate) in enumerate(ordered):
-        best = max(best, rate)
-        until = ordered[i + 1][0] if i + 1 < len(ordered) else reference_bytes
-        area += best * (until - memory)
-    return area / reference_bytes
+    memory, rate = (np.array([point[axis] for point in frontier]) for axis in (0, 1))
+    return dominated_area(memory, rate, reference_bytes) / reference_bytes
 
 
 def figures_of(space: Space) -> tuple[ClusterFigures, ...]:

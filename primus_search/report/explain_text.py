@@ -12,8 +12,7 @@ from rich.text import Text
 from primus_search.analysis.ablation import Neighbour as Move
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.labels import ROUNDING, counted, fits, rests, short
-from primus_search.analysis.what_if import WhatIf
-from primus_search.analysis.why_not import WhyNot
+from primus_search.analysis.why_not import WhatIf, WhyNot
 from primus_search.base.units import GB, MB
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory

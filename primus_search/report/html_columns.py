@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.analysis.kept_rows import Kept
 from primus_search.cost.memo import distinct
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.exploration.result import FIGURES
+from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.space.tokens import NICKNAMES, PLAIN, read_token
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB, KNOBS

@@ -3,23 +3,31 @@
 Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figure what it stands on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TextIO
 
 from rich.table import Table as RichTable
 
-from primus_search.analysis.labels import counted, rests
+from primus_search.analysis.labels import between, chance, counted, evidence_of, factored, rests
 from primus_search.base.units import GB, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
 from primus_search.export.ranks import refusal_of
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
-from primus_search.report.plain_tables import Plain, table
-from primus_search.report.ranking_text import TIED, print_ranked
+from primus_search.report.plain_tables import (
+    CONFIGURATION_WIDTH,
+    Plain,
+    print_rows,
+    room_of,
+    shortened,
+    table,
+    widths_of,
+)
 
 SHOWN_SHARE = 0.015
 """Share of the step, or of the memory, below which a part is left to `explain`."""
@@ -165,3 +173,48 @@ def _ladder(result: SearchResult, token_budget: float) -> RichTable:
             f"{rung.efficiency:.1%}", *cells[: len(budget)],
         )  # fmt: skip
     return found
+
+
+TIED = "="
+"""Beside a rank: as fast as the first, as far as one run of each could tell."""
+SPARED = ("MFU", "T/M", "bubble", "projected", "90 %", "fits")
+"""Columns that a narrow window leaves out, first to last."""
+MOST_WORDS = 30
+"""Width that the words of a row take from its figures, at most."""
+
+
+def print_ranked(console: Plain, ranks: Sequence[int], rows: Sequence[Row]) -> None:
+    """Rows as they are ranked; words that all of them share stand above the table."""
+    shared, own = factored(rows)
+    cells = [_figures(rank, row) | {"configuration": text} for rank, row, text in zip(ranks, rows, own, strict=True)]
+    order = ("#", "configuration", "tok/s/GPU", "90 %", "projected", "GB", "fits", "bubble", "MFU", "T/M")
+    widths = widths_of(cells)
+    needed = min(widths["configuration"], MOST_WORDS)
+    shown = list(order)
+    for name in SPARED:
+        if room_of({name: widths[name] for name in shown if name != "configuration"}) + needed + 1 > console.width:
+            shown.remove(name)
+    room = console.width - room_of({name: widths[name] for name in shown if name != "configuration"}) - 1
+    for one, text in zip(cells, own, strict=True):
+        one["configuration"] = shortened(text.split(" "), max(room, CONFIGURATION_WIDTH), " ")
+    if shared:
+        console.print(f"In every row: {shared}")
+    print_rows(console, [{name: one[name] for name in shown} for one in cells])
+    left_out = [name for name in SPARED if name not in shown]
+    if left_out:
+        console.print(f"{console.width} columns have no room for: {', '.join(left_out)}.")
+
+
+def _figures(rank: int, row: Row) -> dict[str, str]:
+    """Cells of a row by heading."""
+    return {
+        "#": f"{rank}{TIED if rank > 1 and row['ties_with_best'] else ''}",
+        "tok/s/GPU": f"{row[RATE]:,.0f}",
+        "projected": f"{row['tokens_per_s_per_gpu']:,.0f}",
+        "90 %": between(row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]),
+        "GB": f"{row['memory_bytes'] / GB:.0f}",
+        "fits": chance(row["fit_probability"]),
+        "bubble": f"{row['bubble_ratio']:z.1%}",
+        "MFU": f"{row['mfu']:.0%}",
+        "T/M": evidence_of(row),
+    }

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.explanation import Explained, explain
-from primus_search.analysis.what_if import what_if
-from primus_search.analysis.why_not import parse_asked, why_not
+from primus_search.analysis.why_not import parse_asked, what_if, why_not
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.breakdown import TRAFFIC_PARTS
@@ -303,7 +302,7 @@ def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunne
 
 
 def test_rows_of_several_clusters_are_explained_on_their_own(tmp_path: Path) -> None:
-    from primus_search.report.html_data import content
+    from primus_search.report.html import content
 
     space = {"tp": [1, 2], "pp": [1, 2], "cp": 1, "micro_batch_size": 1, "hardware.nic_GBps": [10, 50]}
     several = {"nodes": [1, 2], "space": space, "search": {"objective": "tokens_per_s"}}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.html import content
 from primus_search.report.html import page as written
-from primus_search.report.html_data import content
 from tests.property.test_hostile_names import NAMES
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, browser
 from tests.support.small_runs import make_run

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primus_search.analysis.kept_rows import Kept
 from primus_search.base.errors import InputError
 from primus_search.exploration import Options, RunFolder, StoreError, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.funnel import LEAST_RANKED
 from primus_search.exploration.run_folder import journal as journals
+from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.run_facts import SHAPE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report
@@ -149,8 +149,8 @@ FORGERIES: dict[str, Callable[[list[Any]], Any]] = {
     '"legal" is missing': lambda records: records[1][0].pop("legal"),
     '"task" is missing or mistyped': lambda records: records[2][0].update(task="1"),
     '"removed" is missing': lambda records: records[2][0].update(removed=[]),
-    '"rows" holds something else': lambda records: records[1][0]["rows"].update(memory=None),
-    '"miss" is not': lambda records: records[1][0].update(miss=[0]),
+    '"rows" is missing or mistyped': lambda records: records[1][0]["rows"].update(memory=None),
+    '"miss" is missing or mistyped': lambda records: records[1][0].update(miss=[0]),
     '"identity" is missing': lambda records: records[0][0].pop("identity"),
     '"task_rows" 0 is no length': lambda records: records[0][0].update(task_rows=0),
     "counts that do not add up": lambda records: records[1][0].update(legal=1),

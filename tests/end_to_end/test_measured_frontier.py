@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from primus_search.cli import app
 from primus_search.cost.projection import Projection
-from primus_search.exploration.frontier import frontier_after
+from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.result import MEASURED, PROJECTED, TRACED, RankingTable
 from primus_search.exploration.revalidation import top_up
 from primus_search.exploration.run_folder.folder import StoreError
@@ -23,7 +23,7 @@ from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
 from primus_search.report.frontier_text import print_saved_frontier
-from primus_search.report.html_data import content
+from primus_search.report.html import content
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 from primus_search.values.job import Job
 from tests.support.page_rows import columns

@@ -49,7 +49,7 @@ def test_the_benchmark_runs_on_the_node_that_offers_the_device(
 
 
 def test_without_such_a_node_it_does_not_run_there_and_says_so(cluster: Any) -> None:
-    from primus_search.exploration.engines.ray_device import revalidated_on_cluster
+    from primus_search.exploration.engines.ray_engine import revalidated_on_cluster
     from primus_search.measure.revalidate import Benchmark
 
     def never(how: Benchmark) -> Any:

@@ -14,8 +14,7 @@ import pytest
 from primus_search.analysis.labels import short
 from primus_search.base.units import GB
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.html import write_report
-from primus_search.report.html_data import content
+from primus_search.report.html import content, write_report
 from primus_search.values.candidates import COLUMN_NAMES
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, browser
 from tests.support.page_rows import columns

@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.explanation import as_data, explain
-from primus_search.analysis.kept_rows import Kept
 from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.exploration import Options, run_search
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html_columns import NUMBERS
-from primus_search.report.notebook.runs import load_run
+from primus_search.report.notebook import load_run
 from primus_search.values.candidates import COLUMN_NAMES
 
 NARROW = ["--set", "pp=[1,2]", "--set", "cp=1", "--set", "tp=[1,2]", "--bench", "off"]

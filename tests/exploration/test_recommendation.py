@@ -26,7 +26,7 @@ from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
 from primus_search.report.complete_search import search
 from primus_search.report.explain_text import print_explained
-from primus_search.report.notebook.runs import load_run
+from primus_search.report.notebook import load_run
 from primus_search.space import Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 from primus_search.values.job import Job

@@ -3,7 +3,7 @@
 import pytest
 
 from primus_search.exploration import Options, run_search
-from primus_search.exploration.engines import resources
+from primus_search.exploration.engines import local_engine
 from tests.end_to_end.test_search import space_of
 
 
@@ -22,14 +22,14 @@ from tests.end_to_end.test_search import space_of
 def test_workers_are_what_the_machine_bears(
     asked: int, cores: int, free: float, most: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "available_cores", lambda: cores)
-    monkeypatch.setattr(resources, "free_bytes", lambda: free)
-    monkeypatch.setattr(resources, "peak_rss_bytes", lambda: 1e9)
-    assert resources.affordable(asked) == (most, said)
+    monkeypatch.setattr(local_engine, "available_cores", lambda: cores)
+    monkeypatch.setattr(local_engine, "free_bytes", lambda: free)
+    monkeypatch.setattr(local_engine, "peak_rss_bytes", lambda: 1e9)
+    assert local_engine.affordable(asked) == (most, said)
 
 
 def test_a_search_with_too_many_workers_says_so() -> None:
     result = run_search(space_of(1), Options(workers=100_000))
     assert result.workers < 100_000
     assert any(note.startswith("100,000 workers were asked for; ") for note in result.notes)
-    assert resources.free_bytes() > 0.0
+    assert local_engine.free_bytes() > 0.0

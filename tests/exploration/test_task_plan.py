@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.exploration.exhaustive import task_order, task_plan
+from primus_search.exploration.exhaustive import evaluate, task_plan
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import OPEN
 from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places, seeds
@@ -37,11 +37,11 @@ def test_most_tasks_begin_with_a_cell(funnel):
 
 
 def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(monkeypatch):
-    monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
+    monkeypatch.setattr(evaluate, "SMALL_ROWS", 0)
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
     enumerator, found = funnel.enumerators[0], funnel.task_orders[0]
     assert sorted(found.cells.tolist()) == list(range(len(enumerator.starts) - 1))
-    layers, _ = enumerator.outer_numbers(task_order.CELL_READS)
+    layers, _ = enumerator.outer_numbers(evaluate.CELL_READS)
     assert np.count_nonzero(np.diff(layers[found.cells])) == len(set(layers.tolist())) - 1
     ratio = enumerator.microbatches / enumerator.blocks[0].values["pp"]
     assert (np.diff(ratio[found.cells]) >= 0).all()
@@ -50,7 +50,7 @@ def test_a_large_space_is_walked_so_that_tasks_share_neither_layers_nor_orders(m
 
 
 def test_a_large_space_begins_where_the_best_is(monkeypatch):
-    monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
+    monkeypatch.setattr(evaluate, "SMALL_ROWS", 0)
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
     tasks = plan_tasks(funnel, 2048, promising_places(funnel))
     best = [funnel.evaluate(task, OPEN).shortlist.top.step_s[:1].min(initial=np.inf) for task in tasks]
@@ -71,7 +71,7 @@ def test_the_driver_merges_a_bounded_number_of_answers(workers):
 
 
 def test_seeds_are_rows_of_the_space_and_prune_what_they_exclude(monkeypatch):
-    monkeypatch.setattr(task_order, "SMALL_ROWS", 0)
+    monkeypatch.setattr(evaluate, "SMALL_ROWS", 0)
     monkeypatch.setattr(task_plan, "SEED_BEST", 16)
     funnel = Funnel(load_space("llama3_8b_mi300x"), 10)
     assert len(seeds(funnel, task_plan.SEEDED_WORKERS - 1)[0].top) == 0

@@ -31,9 +31,8 @@ from primus_search.nightly.baseline import Baseline, BaselineState, Reason
 from primus_search.nightly.night_folder import junit, markdown
 from primus_search.nightly.night_run import Check, Night
 from primus_search.nightly.sweep import NightlySweep, Tolerances
-from primus_search.report.html import embedded, page
-from primus_search.report.html_data import content
-from primus_search.report.notebook.runs import Run
+from primus_search.report.html import content, embedded, page
+from primus_search.report.notebook import Run
 from primus_search.report.plain_tables import Plain
 from primus_search.runs.learn.readers import plain
 from tests.export.test_launch_files import shipped_space

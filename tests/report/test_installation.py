@@ -4,12 +4,12 @@ from importlib import metadata
 
 import pytest
 
-from primus_search.report import installation
+from primus_search.cli import reference
 
 VERSION = metadata.version
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> list[installation.Finding]:
+def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> list[reference.Finding]:
     """What is found where some packages are not installed."""
 
     def version(name: str) -> str:
@@ -17,14 +17,14 @@ def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> list[installation
             raise metadata.PackageNotFoundError(name)
         return VERSION(name)
 
-    monkeypatch.setattr(installation.metadata, "version", version)
-    return [found for found in installation.examine() if found.name in (*installation.NEEDED, *installation.EXTRAS)]
+    monkeypatch.setattr(reference.metadata, "version", version)
+    return [found for found in reference.examine() if found.name in (*reference.NEEDED, *reference.EXTRAS)]
 
 
 def test_an_installation_without_extras_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = without(monkeypatch, *installation.EXTRAS)
+    found = without(monkeypatch, *reference.EXTRAS)
     assert all(one.is_well for one in found)
-    assert {one.name for one in found if one.value.startswith("not installed, optional: ")} == set(installation.EXTRAS)
+    assert {one.name for one in found if one.value.startswith("not installed, optional: ")} == set(reference.EXTRAS)
 
 
 def test_a_missing_dependency_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from primus_search.analysis.labels import short
 from primus_search.exploration.result import FIGURES
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report import html, html_columns
-from primus_search.report.html_data import content
+from primus_search.report.html import content
 from primus_search.values.candidates import COLUMN_NAMES
 from tests.support.page_rows import columns, labels
 from tests.support.small_runs import make_run

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from primus_search.cli.output.written_files import must_be_folder
+from primus_search.cli.output import must_be_folder
 from primus_search.declare.hardware_files import load_stack
 from tools.truth.rounds import prove
 from tools.truth.truth_comparison import MEASUREMENTS

@@ -7,6 +7,7 @@ on order and a cut only drops what cannot matter, every engine gives the same an
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -15,10 +16,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
+from primus_search.base.cores import available_cores, control_group_values
 from primus_search.base.guards import interrupts
+from primus_search.base.units import GB
 from primus_search.exploration.engines.task_assignment import LostTask, TaskAssignment, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
@@ -185,3 +189,41 @@ def _end_with(driver: int) -> None:
     while os.getppid() == driver:
         time.sleep(ORPHAN_CHECK_S)
     os._exit(1)
+
+
+BYTES_PER_UNIT = 1 if sys.platform == "darwin" else 1024  # getrusage counts KiB on Linux, bytes on macOS
+
+
+def peak_rss_bytes() -> float:
+    """Largest resident memory of this process or of one finished child, whichever is larger; not their sum."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return float(max(own, children) * BYTES_PER_UNIT)
+
+
+def affordable(asked: int) -> tuple[int, str]:
+    """Workers to start on this machine, and the sentence that says why they are fewer than asked for.
+
+    At most one per core (and two at least, so that a small machine can be asked for more than one), and no more than
+    fit in free memory if each grows to what this process holds once the space is planned. 0 asks for every core.
+    """
+    each, free = peak_rss_bytes(), free_bytes()
+    by_memory = max(int(free / each), 1) if free else asked
+    cores = available_cores()
+    wanted = asked or cores
+    most = min(max(cores, 2), by_memory)
+    if wanted <= most:
+        return asked, ""
+    why = f"{cores} cores" if most < by_memory or not free else f"{free / GB:.1f} GB free, {each / GB:.2f} GB each"
+    return most, f"{wanted:,} workers were asked for; {most} were started: this machine has {why}"
+
+
+def free_bytes() -> float:
+    """Memory that can still be taken: of the machine, or of the control group if that is less; 0 where unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return 0.0
+    groups = zip(control_group_values("memory.max"), control_group_values("memory.current"), strict=False)
+    return max(min([free, *(float(limit) - float(used) for limit, used in groups if limit.strip() != "max")]), 0.0)

@@ -13,8 +13,7 @@ from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys,
 from primus_search.cost.project import Projector
 from primus_search.cost.replicas import REPLICA_TERMS
 from primus_search.cost.stage import NUM_ENDS
-from primus_search.exploration.exhaustive.bundles import Bundles
-from primus_search.exploration.exhaustive.pair_codes import PairCodes, SetRows
+from primus_search.exploration.exhaustive.pair_codes import Bundles, PairCodes, SetRows
 from primus_search.exploration.exhaustive.shortlist import PRECISIONS, UNGROUPED
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
 from primus_search.values.candidates import Bools, Floats, Ints

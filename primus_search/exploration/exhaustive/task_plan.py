@@ -9,9 +9,8 @@ import numpy as np
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.engines.local_engine import Engine, InProcess, Processes
-from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
+from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, SMALL_ROWS, Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Shortlist
-from primus_search.exploration.exhaustive.task_order import SMALL_ROWS
 from primus_search.space import Enumerator
 from primus_search.values.candidates import Ints
 

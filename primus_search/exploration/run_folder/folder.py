@@ -31,8 +31,7 @@ from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
-from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_asked
-from primus_search.exploration.run_folder.run_facts import file_facts
+from primus_search.exploration.run_folder.run_facts import QUESTION, file_facts, fingerprint, must_be_asked
 from primus_search.space import Space
 
 if TYPE_CHECKING:

@@ -7,16 +7,16 @@ done again, so damage costs time and never the answer.
 """
 
 import json
-import math
 import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeVar
+from typing import Annotated, Any, BinaryIO, Self, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from primus_search.exploration.exhaustive.shortlist import Shortlist, ShortlistRows
 from primus_search.exploration.findings import Findings, Miss
@@ -25,8 +25,6 @@ MAGIC = b"PSJ2"
 _HEAD = struct.Struct("<4sIII")  # magic, bytes of JSON, bytes of rows, checksum of both
 ROW_BYTES = 32
 """Of a kept row: its number, its group, step seconds, memory bytes."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +77,16 @@ class Journal:
         if not records:
             file.close()
             return None
-        first = records[0][0]
-        there, here = _field(first, 0, "identity", dict), json.loads(json.dumps(dict(identity)))
+        first = _typed(records[0][0], 0, _Search)
+        there, here = first.identity, json.loads(json.dumps(dict(identity)))
         if there != here:
             file.close()
             names = [name for name in here if there.get(name) != here[name]] or ["layout"]
             raise OtherSearch([(name, there.get(name), here.get(name)) for name in names])
-        task_rows = _field(first, 0, "task_rows", int)
         done = [_done(number, head, body, keep) for number, (head, body, _) in enumerate(records[1:], start=1)]
         file.truncate(records[-1][2])
         file.seek(records[-1][2])
-        return cls(file, task_rows, done)
+        return cls(file, first.task_rows, done)
 
     def add(self, task: int, findings: Findings) -> None:
         """Record a finished task; on return it is on disk."""
@@ -98,9 +95,7 @@ class Journal:
             "task": task,
             "legal": findings.legal,
             "feasible": findings.feasible,
-            "removed": dict(findings.removed),
-            "rows": dict(findings.rows),
-            "seconds": dict(findings.seconds),
+            **{name: dict(getattr(findings, name)) for name in ("removed", "rows", "seconds")},
             "miss": [findings.miss.index, findings.miss.missing_bytes],
         }
         columns = (rows.indices, group, rows.step_s, rows.memory_bytes)
@@ -135,8 +130,42 @@ def _records(file: BinaryIO) -> Iterator[tuple[Any, bytes, int]]:
         at = end
 
 
+Number = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Seconds = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Search(BaseModel):
+    """The first record."""
+
+    identity: dict[str, Any]
+    task_rows: Count
+
+
+class _Counts(BaseModel):
+    """What a record holds beside its rows."""
+
+    task: Count
+    legal: Count
+    feasible: Count
+    removed: dict[str, Count]
+    rows: dict[str, Count]
+    seconds: dict[str, Seconds]
+    miss: tuple[Number, FiniteFloat]
+
+
+def _typed(head: Any, number: int, model: type[Model]) -> Model:
+    """The content of a record. Raises BadRecord where a key is missing, mistyped or out of range."""
+    try:
+        return model.model_validate(head)
+    except ValidationError as error:
+        names = [str(one["loc"][0]) if one["loc"] else "it" for one in error.errors()]
+        raise BadRecord(f'record {number}: "{names[0]}" is missing or mistyped') from None
+
+
 def _done(number: int, head: Any, body: bytes, keep: int) -> Done:
-    """The finished task of a record. Raises BadRecord where a key is missing, mistyped or out of range."""
+    """The finished task of a record."""
     count = len(body) // ROW_BYTES
     if count * ROW_BYTES != len(body):
         raise BadRecord(f"record {number}: {len(body):,} bytes of rows are not a multiple of {ROW_BYTES}")
@@ -144,35 +173,8 @@ def _done(number: int, head: Any, body: bytes, keep: int) -> Done:
     figures = np.frombuffer(body, dtype=np.float64, offset=16 * count)
     if not (np.isfinite(figures).all() and (figures > 0.0).all() and len(np.unique(numbers)) == count):
         raise BadRecord(f"record {number}: its rows are not distinct candidates with positive, finite figures")
-    miss = _field(head, number, "miss", list)
-    if [type(part) for part in miss] != [int, float] or not math.isfinite(miss[1]):
-        raise BadRecord(f'record {number}: "miss" is not a number of a candidate and its bytes')
     rows = ShortlistRows(indices=numbers, step_s=figures[:count], memory_bytes=figures[count:])
-    counts = {name: _counts(head, number, name) for name in ("removed", "rows", "seconds")}
-    return Done(
-        _field(head, number, "task", int),
-        Findings(
-            shortlist=Shortlist.empty(keep).with_rows(rows, group),
-            legal=_field(head, number, "legal", int),
-            feasible=_field(head, number, "feasible", int),
-            miss=Miss(index=miss[0], missing_bytes=miss[1]),
-            **counts,
-        ),
-    )
-
-
-def _field(head: Any, number: int, name: str, kind: type[T]) -> T:
-    """A value of a record; whole numbers are at least 0."""
-    value = head.get(name) if isinstance(head, dict) else None
-    if type(value) is not kind or (isinstance(value, int) and value < 0):
-        raise BadRecord(f'record {number}: "{name}" is missing or mistyped')
-    return value
-
-
-def _counts(head: Any, number: int, name: str) -> dict[str, Any]:
-    """Counts or seconds by name."""
-    found: dict[str, Any] = _field(head, number, name, dict)
-    kinds = (int, float) if name == "seconds" else (int,)
-    if not all(type(value) in kinds and 0 <= value < math.inf for value in found.values()):
-        raise BadRecord(f'record {number}: "{name}" holds something else than counts')
-    return found
+    counts = dict(_typed(head, number, _Counts))
+    counts["miss"] = Miss(index=counts["miss"][0], missing_bytes=counts["miss"][1])
+    task = counts.pop("task")
+    return Done(task, Findings(shortlist=Shortlist.empty(keep).with_rows(rows, group), **counts))

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task, TaskOrder
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.exploration.exhaustive.task_order import TaskOrder
 from primus_search.exploration.run_folder.journal import BadRecord, Done, Journal
 from primus_search.values.candidates import Bools, Ints
 

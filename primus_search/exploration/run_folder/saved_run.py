@@ -14,8 +14,7 @@ from primus_search.base.guards.values import LARGEST_WHOLE, unguarded
 from primus_search.exploration.answer import Answer
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes
-from primus_search.exploration.run_folder.question import fingerprint
-from primus_search.exploration.run_folder.run_facts import read_facts, read_written
+from primus_search.exploration.run_folder.run_facts import fingerprint, read_facts, read_written
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.values.knobs import WORDED

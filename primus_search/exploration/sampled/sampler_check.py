@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from primus_search.exploration.exhaustive.collect import Budget, Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
-from primus_search.exploration.exhaustive.shortlist import OPEN, ShortlistRows
+from primus_search.exploration.exhaustive.shortlist import OPEN, ShortlistRows, dominated_area
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import SamplerCheck
 from primus_search.space import Axis, Enumerator, Space
@@ -92,21 +91,13 @@ def hypervolume_share(found: ShortlistRows, truth: ShortlistRows) -> float:
         return 1.0
     worst_memory = _beyond(truth.memory_bytes, 1.0)
     worst_speed = _beyond(1.0 / truth.step_s, -1.0)
-    whole = _area(truth, worst_memory, worst_speed)
-    return _area(found, worst_memory, worst_speed) / whole if whole > 0 else 1.0
+    found_area, whole = (
+        dominated_area(rows.memory_bytes, 1.0 / rows.step_s, worst_memory, worst_speed) for rows in (found, truth)
+    )
+    return found_area / whole if whole > 0 else 1.0
 
 
 def _beyond(figures: Floats, sign: float) -> float:
     low, high = float(figures.min()), float(figures.max())
     end = high if sign > 0 else low
     return end + sign * max(NADIR_MARGIN * (high - low), 1e-3 * abs(end))
-
-
-def _area(rows: ShortlistRows, worst_memory: float, worst_speed: float) -> float:
-    """Area between the staircase of the rows and the reference point."""
-    if not len(rows):
-        return 0.0
-    order = np.argsort(rows.memory_bytes, kind="stable")
-    memory: Any = np.minimum(np.append(rows.memory_bytes[order], worst_memory), worst_memory)
-    speed = np.maximum.accumulate(np.maximum(1.0 / rows.step_s[order], worst_speed))
-    return float(((speed - worst_speed) * np.diff(memory)).sum())

@@ -18,8 +18,8 @@ format): `optuna-dashboard study.log` opens it.
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,71 @@ from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, leaders, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import rival_s
-from primus_search.exploration.sampled.proposals import Moves, Proposals
 from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
 from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
 from primus_search.exploration.sampled.study import Studies, Told
 from primus_search.space import Space
 from primus_search.space.nearest import Nearest
-from primus_search.values.candidates import Floats, Ints
+from primus_search.values.candidates import Columns, Floats, Ints
 from primus_search.values.knobs import KNOB, KNOBS
+
+SHORT_AXIS = 12
+"""Values of an axis that are all tried; of a longer one, those 1, 2, 4, 8, ... positions away."""
+
+MOST_CHANGED = 3
+"""Axes changed at once: a better pipeline often needs another micro-batch and another recomputation with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposals(Columns):
+    """Rows of positions (one column per axis), and the row of the elite each came from (-1: none).
+
+    What is proposed need not be legal: it is settled to the nearest candidate that is.
+    """
+
+    positions: Ints
+    parents: Ints
+
+
+class Moves:
+    """The axes of a space with more than one value, by name, and what may be tried along them."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.names = tuple(sizes)
+        self._sizes = np.array(list(sizes.values()), dtype=np.int64)
+        steps = [(axis, offset) for axis, size in enumerate(self._sizes) for offset in _offsets(int(size))]
+        self._axis, self._offset = (np.array(column, dtype=np.int64) for column in zip(*steps, strict=True))
+
+    def single(self, elite: Ints) -> Proposals:
+        """Every row of the elite with one axis changed."""
+        parents = np.repeat(np.arange(len(elite)), len(self._axis))
+        positions = np.repeat(elite, len(self._axis), axis=0)
+        axis, offset = np.tile(self._axis, len(elite)), np.tile(self._offset, len(elite))
+        changed = positions[np.arange(len(positions)), axis] + offset
+        inside = (changed >= 0) & (changed < self._sizes[axis])
+        positions[np.arange(len(positions)), axis] = changed
+        return Proposals(positions=positions, parents=parents).take(inside)
+
+    def several(self, elite: Ints, count: int, rng: np.random.Generator) -> Proposals:
+        """Rows of the elite with two or three axes changed at random."""
+        parents = rng.integers(len(elite), size=count)
+        num_changed = rng.integers(2, MOST_CHANGED + 1, size=count)
+        rank = np.argsort(rng.random((count, len(self._sizes))), axis=1)
+        drawn = rng.integers(self._sizes, size=(count, len(self._sizes)))
+        return Proposals(positions=np.where(rank < num_changed[:, None], drawn, elite[parents]), parents=parents)
+
+    def anywhere(self, count: int, rng: np.random.Generator) -> Proposals:
+        """Rows from the whole grid."""
+        drawn = rng.integers(self._sizes, size=(count, len(self._sizes)))
+        return Proposals(positions=drawn, parents=np.full(count, -1))
+
+
+def _offsets(size: int) -> list[int]:
+    if size <= SHORT_AXIS:
+        return [offset for offset in range(1 - size, size) if offset]
+    powers = [1 << bit for bit in range(size.bit_length()) if 1 << bit < size]
+    return [*powers, *(-power for power in powers)]
+
 
 BATCH = 32
 DEFAULT_EVALUATIONS = 2000

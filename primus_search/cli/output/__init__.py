@@ -1,1 +1,0 @@
-"""What commands write: files, tables, progress, standard streams."""

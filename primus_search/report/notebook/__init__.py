@@ -1,1 +1,0 @@
-"""Searches and runs from Python and notebooks."""
