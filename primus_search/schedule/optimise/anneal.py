@@ -7,40 +7,41 @@ xorshift, seeded by the restart's number, so that an answer never depends on any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-from primus_search.schedule.optimise.list_scheduling import Dispatched
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
+from primus_search.schedule.table import Table
 
 MOST_ROWS = 1200
 """Above this many passes a move costs more time than it gains: the neighbourhood grows with the square."""
+
+CLOSE = 1e-9
+"""Relative difference of makespans that counts as none."""
 
 RESTARTS = 12
 TEMPERATURES = (0.02, 0.05, 0.1)
 """Starting temperatures of successive restarts, in units of the busiest rank's work per micro-batch."""
 
 
-def anneal(request: Request, start: Dispatched, limit: float, target: float, work: int) -> Dispatched:
+def anneal(request: Request, start: Table, makespan: float, limit: float, target: float, work: int) -> Table:
     """The best order found from `start`, `start` itself where nothing is better; at most `work` row evaluations.
 
     Stops early at a makespan of `target`.
     """
-    n = len(start.kind)
-    if n > MOST_ROWS or start.makespan <= target + TOLERANCE:
+    n = len(start)
+    if n > MOST_ROWS or makespan <= target + TOLERANCE:
         return start
     m, costs = request.microbatches, request.costs
     ranks = request.ranks
     num_stages = len(ranks)
     sequence = (start.kind.astype(np.int64) * num_stages + start.stage) * m + start.micro_batch
-    offsets = np.arange(request.stages + 1, dtype=np.int64) * (n // request.stages)
     unit = np.bincount(ranks, weights=costs.duration[:3].sum(axis=0)).max()
     moves = min(150_000, work // (RESTARTS * n))
-    best, order, stale = start.makespan, sequence, 0
+    best, order, stale = makespan, sequence, 0
     for restart in range(RESTARTS):
         temperature = TEMPERATURES[restart % len(TEMPERATURES)] * float(unit)
         found, candidate = _anneal(
-            order if restart % 4 == 3 else sequence, offsets, m,
+            order if restart % 4 == 3 else sequence, start.offsets, m,
             costs.duration[:3], costs.comm, costs.activation, limit, moves,
             temperature, restart + 1, target,
         )  # fmt: skip
@@ -49,16 +50,10 @@ def anneal(request: Request, start: Dispatched, limit: float, target: float, wor
             best, order = float(found), candidate
         if best <= target + TOLERANCE or stale >= 6:
             break
-    return _decode(order, num_stages, m, best)
-
-
-def _decode(order: NDArray[np.int64], num_stages: int, m: int, makespan: float) -> Dispatched:
-    return Dispatched(
-        makespan=makespan,
-        kind=(order // (num_stages * m)).astype(np.int8),
-        stage=((order // m) % num_stages).astype(np.int16),
-        micro_batch=(order % m).astype(np.int32),
-    )
+    if best >= makespan * (1.0 - CLOSE):
+        return start
+    kind, stage, micro = order // (num_stages * m), (order // m) % num_stages, order % m
+    return request.table(kind.astype(np.int8), stage.astype(np.int16), micro.astype(np.int32))
 
 
 @njit(cache=True)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""A V order laid micro-batch by micro-batch into the time its ranks have left, as trains are into a insert_greedily.
+"""Greedy insertion: each micro-batch of a V order takes the earliest free time of its ranks.
 
 For pipelines whose pace is set by memory: with room for few activations every wait of a micro-batch keeps a place
 occupied on all ranks it has passed. A path that repeats for every micro-batch must wait wherever it meets itself again;

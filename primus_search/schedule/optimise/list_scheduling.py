@@ -14,6 +14,7 @@ from numba import njit
 
 from primus_search.schedule.registry import Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
+from primus_search.schedule.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,48 +26,28 @@ class Policy:
     slack       a weight gradient is due that much after its input gradient
     delay_limit    0: never idle while a pass is there; towards 1: idle for an earlier-due pass that arrives before the
                 first other one would have ended
-    release     micro-batch j enters the pipeline no earlier than j * release
-    trusts_drain  a forward may use the room that micro-batches about to finish on this rank will leave
     """
 
     pace: float
     slack: float
     delay_limit: float
-    release: float = 0.0
-    trusts_drain: bool = False
 
 
-# In the order of what they add to the ones before them, over the shapes and costs of the public tables.
+# In the order of what they add to the ones before them, over the shapes and costs of the public tables; where patterns
+# lose it is to one that never waits.
 POLICIES: tuple[Policy, ...] = (
-    Policy(pace=0.5, slack=np.inf, delay_limit=0.5),
-    Policy(pace=1.5, slack=np.inf, delay_limit=0.999, release=1.0, trusts_drain=True),
     Policy(pace=1.0, slack=np.inf, delay_limit=0.0),
+    Policy(pace=0.5, slack=np.inf, delay_limit=0.5),
+    Policy(pace=0.5, slack=1.0, delay_limit=0.5),
+    Policy(pace=2.0, slack=0.0, delay_limit=0.5),
     Policy(pace=0.5, slack=np.inf, delay_limit=0.999),
     Policy(pace=0.5, slack=0.0, delay_limit=0.999),
-    Policy(pace=1.0, slack=2.0, delay_limit=0.999, release=1.0, trusts_drain=True),
-    Policy(pace=1.0, slack=np.inf, delay_limit=0.0, release=1.0, trusts_drain=True),
-    Policy(pace=0.5, slack=2.0, delay_limit=0.0, trusts_drain=True),
-    Policy(pace=0.5, slack=2.0, delay_limit=0.5, release=1.0, trusts_drain=True),
     Policy(pace=0.5, slack=1.0, delay_limit=0.999),
-    Policy(pace=0.5, slack=1.0, delay_limit=0.5),
     Policy(pace=1.5, slack=np.inf, delay_limit=0.999),
-    Policy(pace=1.0, slack=1.0, delay_limit=0.5, release=1.0, trusts_drain=True),
-    Policy(pace=0.0, slack=-np.inf, delay_limit=0.5, trusts_drain=True),
-    Policy(pace=2.0, slack=0.0, delay_limit=0.5),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatched:
-    """An order and its makespan; rows are laid out rank after rank, 3 * vpp * m of them each."""
-
-    makespan: float
-    kind: np.ndarray
-    stage: np.ndarray
-    micro_batch: np.ndarray
-
-
-def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | None:
+def dispatch(request: Request, policy: Policy, limit: float) -> Table | None:
     """The order one policy gives under a limit on activations; None when even one micro-batch does not fit.
 
     `limit` is in micro-batches through one full rank, released at W.
@@ -79,24 +60,11 @@ def dispatch(request: Request, policy: Policy, limit: float) -> Dispatched | Non
     for stages in of_rank:
         weights = costs.activation[stages]
         owed[stages] = np.cumsum(weights[::-1])[::-1] - weights
-    makespan, kind, stage, micro_batch = _dispatch(
-        request.microbatches,
-        request.ranks,
-        of_rank,
-        durations,
-        costs.comm,
-        costs.activation,
-        owed,
-        min(limit, 1e18),
-        policy.trusts_drain,
-        policy.pace * unit,
-        np.clip(policy.slack, -1e9, 1e9) * unit,
-        policy.delay_limit,
-        policy.release * unit,
-    )
-    if not np.isfinite(makespan):
-        return None
-    return Dispatched(makespan=float(makespan), kind=kind, stage=stage, micro_batch=micro_batch)
+    makespan, *columns = _dispatch(
+        request.microbatches, request.ranks, of_rank, durations, costs.comm, costs.activation, owed, min(limit, 1e18),
+        policy.pace * unit, np.clip(policy.slack, -1e9, 1e9) * unit, policy.delay_limit,
+    )  # fmt: skip
+    return request.table(*columns) if np.isfinite(makespan) else None
 
 
 @njit(cache=True)
@@ -121,30 +89,22 @@ def _depths(duration, comm):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _pick(  # type: ignore[no-untyped-def]
-    r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit, release, depth, end, count,
+    r, m, of_rank, duration, comm, weight, owed, limit, pace, slack, delay_limit, depth, end, count,
     free, held, ready_of, due_of, op_of,
 ):  # fmt: skip
     """The pass a rank would run next and when it can start; start is infinite when nothing is known to come."""
     laps = of_rank.shape[1]
     last = duration.shape[1] - 1
     room = limit - held[r] + 1e-9
-    if trusts and laps > 1:
-        through = count[F, of_rank[r, laps - 1]]
-        drain = 0.0
-        for lap in range(laps):
-            s = of_rank[r, lap]
-            drain += weight[s] * max(0, through - count[W, s])
-    else:
-        drain = 0.0
     n = 0
     first_start, first_end = np.inf, np.inf
     for lap in range(laps):
         s = of_rank[r, lap]
         j = count[F, s]
-        if j < m and weight[s] + max(0.0, owed[s] - drain) <= room:
+        if j < m and weight[s] + owed[s] <= room:
             ready = -1.0
             if s == 0:
-                ready = j * release
+                ready = 0.0
             elif j < count[F, s - 1]:
                 ready = end[F, s - 1, j] + comm[s - 1]
             if ready >= 0.0:
@@ -181,7 +141,7 @@ def _pick(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _dispatch(  # type: ignore[no-untyped-def]
-    m, rank_of, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit, release
+    m, rank_of, of_rank, duration, comm, weight, owed, limit, pace, slack, delay_limit
 ):
     """Makespan and columns of the order; an infinite makespan when the ranks block each other."""
     p, laps = of_rank.shape
@@ -196,8 +156,8 @@ def _dispatch(  # type: ignore[no-untyped-def]
     ready_of, due_of, op_of = np.empty(3 * laps), np.empty(3 * laps), np.empty(3 * laps, np.int64)
     when, op = np.empty(p), np.empty(p, np.int64)
     for r in range(p):
-        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit,
-                               release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
+        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, pace, slack, delay_limit,
+                               depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
     out = np.arange(p) * rows
     for _ in range(p * rows):
         r = 0
@@ -224,10 +184,10 @@ def _dispatch(  # type: ignore[no-untyped-def]
             held[r] -= weight[s]
         kind[out[r]], stage[out[r]], micro[out[r]] = k, s, j
         out[r] += 1
-        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, trusts, pace, slack, delay_limit,
-                               release, depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
+        when[r], op[r] = _pick(r, m, of_rank, duration, comm, weight, owed, limit, pace, slack, delay_limit,
+                               depth, end, count, free, held, ready_of, due_of, op_of)  # fmt: skip
         if other != r:
-            when[other], op[other] = _pick(other, m, of_rank, duration, comm, weight, owed, limit, trusts, pace,
-                                           slack, delay_limit, release, depth, end, count, free, held, ready_of, due_of,
+            when[other], op[other] = _pick(other, m, of_rank, duration, comm, weight, owed, limit, pace,
+                                           slack, delay_limit, depth, end, count, free, held, ready_of, due_of,
                                            op_of)  # fmt: skip
     return free.max(), kind, stage, micro

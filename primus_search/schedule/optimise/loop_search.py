@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.optimise.fill_gaps import split_backward
-from primus_search.schedule.optimise.list_scheduling import POLICIES, Policy
+from primus_search.schedule.optimise.list_scheduling import POLICIES
 from primus_search.schedule.optimise.portfolio import CandidateOrder, Rules, dispatched, fastest, weights_placed
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
@@ -223,7 +223,6 @@ def fastest_loop(request: Request, limit: float, patterns: Patterns) -> Table:
 def _portfolio(patterns: Patterns, request: Request, limit: float) -> Iterator[CandidateOrder]:
     """Orders within the limit, roughly in the order of what they add to the ones before them."""
     fused = list(patterns(request))
-    policies = _policies(request)
     has_chunks = request.virtual_stages > 1
     first = weights_placed(request, limit, fused[:1])
     yield from islice(first, 1)
@@ -231,11 +230,11 @@ def _portfolio(patterns: Patterns, request: Request, limit: float) -> Iterator[C
         yield from _lagging(request, limit, fused)
     yield from first
     yield from _published(request, limit)
-    yield from dispatched(request, limit, policies[:1])
+    yield from dispatched(request, limit, POLICIES[:1])
     if not has_chunks:
         yield from _lagging(request, limit, fused)
     yield from weights_placed(request, limit, fused[1:])
-    yield from dispatched(request, limit, policies[1:])
+    yield from dispatched(request, limit, POLICIES[1:])
 
 
 def _lagging(request: Request, limit: float, patterns: list[Table]) -> Iterator[CandidateOrder]:
@@ -256,9 +255,3 @@ def _published(request: Request, limit: float) -> Iterator[CandidateOrder]:
         order = heuristic(request, choices, limit, half_at_b=False)
         if order is not None:
             yield order
-
-
-def _policies(request: Request) -> list[Policy]:
-    """The policies that make sense here; where patterns lose it is to one that never waits."""
-    usable = [policy for policy in POLICIES if request.virtual_stages > 1 or not policy.trusts_drain]
-    return sorted(usable, key=lambda policy: policy.delay_limit)

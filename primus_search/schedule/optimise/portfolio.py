@@ -13,9 +13,9 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.optimise.anneal import anneal
+from primus_search.schedule.optimise.anneal import CLOSE, anneal
 from primus_search.schedule.optimise.fill_gaps import delay_limits, split_backward
-from primus_search.schedule.optimise.list_scheduling import Dispatched, Policy, dispatch
+from primus_search.schedule.optimise.list_scheduling import Policy, dispatch
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import Table
@@ -33,9 +33,6 @@ POLISH_WORK = 1_000_000
 
 DISPATCH_WEIGHT = 8
 """How much longer dispatching a pass takes than placing it."""
-
-CLOSE = 1e-9
-"""Relative distance to the lower bound that counts as reaching it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +163,8 @@ def weights_placed(request: Request, limit: float, patterns: Iterable[Table]) ->
 def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> Iterator[CandidateOrder]:
     """Orders formed in time under several policies: one of them fits wherever a micro-batch does."""
     for policy in policies:
-        order = dispatch(request, policy, limit)
-        if order is not None:
-            table = request.table(order.kind, order.stage, order.micro_batch)
+        table = dispatch(request, policy, limit)
+        if table is not None:
             yield as_run(request, table, cost=DISPATCH_WEIGHT)
 
 
@@ -183,11 +179,7 @@ def _polished(request: Request, winner: CandidateOrder, limit: float, work: int)
     table = winner.table()
     if request.objective is Objective.SPAN:
         return table
-    start = Dispatched(makespan=winner.makespan, kind=table.kind, stage=table.stage, micro_batch=table.micro_batch)
-    found = anneal(request, start, limit, bound(request, limit), work)
-    if found.makespan >= winner.makespan * (1.0 - CLOSE):
-        return table
-    return request.table(found.kind, found.stage, found.micro_batch)
+    return anneal(request, table, winner.makespan, limit, bound(request, limit), work)
 
 
 # --- longer runs of an order: more of the periods that it repeats, everything else as it is ---------------------------

@@ -1,6 +1,6 @@
 """The fastest order of the V placement within a memory limit, in milliseconds however long the pipeline runs.
 
-An order begins as a path that repeats (`v_patterns`), walked by every rank (`unroll`), its gaps filled (`fill_gaps`);
+An order begins as a path that repeats (`v_patterns`), walked by every rank, its gaps filled (`fill_gaps`);
 where memory sets the pace also as paths laid one by one (`greedy_insertion`). The best ones go through improved: their
 weight gradients are placed anew, more or less patiently, and the gaps are filled again, until nothing gets faster. What
 an even grid of passes gives and what the costs give compete, so that no order is worse than the published ones, which
@@ -15,7 +15,7 @@ import numpy as np
 
 from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.costs import Floats
-from primus_search.schedule.optimise.fill_gaps import delay_limits, gaps_filled, weights_replaced
+from primus_search.schedule.optimise.fill_gaps import delay_limits, gaps_filled, split_backward
 from primus_search.schedule.optimise.greedy_insertion import insert_greedily
 from primus_search.schedule.optimise.list_scheduling import POLICIES
 from primus_search.schedule.optimise.portfolio import (
@@ -26,15 +26,16 @@ from primus_search.schedule.optimise.portfolio import (
     fastest,
     weights_placed,
 )
-from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, grid_costs, path_of, unroll
+from primus_search.schedule.optimise.v_patterns import STARTS, PatternStart, on_grid, path_order
 from primus_search.schedule.registry import Request
+from primus_search.schedule.simulation.pass_kernels import BW, B, W
 from primus_search.schedule.table import Table
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Kind, stage and micro-batch, rank after rank, B and W apart."""
 
 Turns = tuple[int, ...]
-"""Which of `split_backward.delay_limits` place the weight gradients anew, one after the other."""
+"""Which of `fill_gaps.delay_limits` place the weight gradients anew, one after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,18 +166,16 @@ class _VSearch:
         return (columns[0], columns[1], columns[2]) if makespan < np.inf else None
 
     def _walked(self, start: PatternStart) -> Columns | None:
-        p, m, activation = self.request.stages, self.request.microbatches, self.request.costs.activation
-        path, period = path_of(self.request, start)
-        duration, comm = self.duration, self.request.costs.comm
-        if start.walks_grid:
-            duration, comm, _ = grid_costs(self.request)
-        columns: Columns = (np.empty(6 * p * m, np.int8), np.empty(6 * p * m, np.int16), np.empty(6 * p * m, np.int32))
-        makespan, _ = unroll(p, m, path, period, duration, comm, activation, self.limit,
-                           self.delay_limits[start.delay_limit], *columns, True)  # fmt: skip
-        if makespan < np.inf and start.walks_grid:
-            makespan, _, *moved = gaps_filled(p, m, *columns, duration, comm, activation, self.limit)
-            columns = (moved[0], moved[1], moved[2])
-        return columns if makespan < np.inf else None
+        request = on_grid(self.request) if start.walks_grid else self.request
+        order = split_backward(request, path_order(request, start), self.limit, self.delay_limits[start.delay_limit])
+        if order is None or not start.walks_grid:
+            return None if order is None else (order.kind, order.stage, order.micro_batch)
+        costs = request.costs
+        makespan, _, *columns = gaps_filled(
+            request.stages, request.microbatches, order.kind, order.stage, order.micro_batch, costs.duration[:3],
+            costs.comm, costs.activation, self.limit,
+        )  # fmt: skip
+        return (columns[0], columns[1], columns[2]) if makespan < np.inf else None
 
     def filled(self, columns: Columns, start: Start, turns: Turns) -> tuple[CandidateOrder, Columns] | None:
         """An order that came from a start by some turns with its gaps filled; None where it does not fit."""
@@ -195,11 +194,10 @@ class _VSearch:
     def improved(self, start: Start, columns: Columns, turns: Turns) -> Iterator[tuple[CandidateOrder, Columns]]:
         """The orders after each turn: weight gradients placed anew, gaps filled."""
         for n, turn in enumerate(turns, start=1):
-            makespan, *anew = weights_replaced(
-                self.request.stages, self.request.microbatches, *columns, self.duration, self.request.costs.comm,
-                self.request.costs.activation, self.limit, self.delay_limits[turn],
-            )  # fmt: skip
-            order = self.filled(tuple(anew), start, turns[:n]) if np.isfinite(makespan) else None
+            kind, stage, micro = (column[columns[0] != W] for column in columns)
+            pattern = self.request.table(np.where(kind == B, np.int8(BW), kind), stage, micro)
+            anew = split_backward(self.request, pattern, self.limit, self.delay_limits[turn])
+            order = None if anew is None else self.filled((anew.kind, anew.stage, anew.micro_batch), start, turns[:n])
             if order is None:
                 return
             yield order
