@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kills import IGNORES, PATIENCE_S, Run, write_space
+from tests.support.kills import IGNORES, PATIENCE_S, Moment, Run, write_space
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -24,7 +24,7 @@ def test_a_signal_ends_a_search_by_its_own_name(
     number: signal.Signals, workers: str, tmp_path: Path, space: Path
 ) -> None:
     run = Run(space, tmp_path / "run", ("--workers", workers))
-    held = run.held(2)
+    held = run.held(Moment(3))
     os.kill(held.process.pid, number)
     _, text = held.process.communicate(timeout=PATIENCE_S)
     assert held.process.returncode == 128 + number
@@ -41,7 +41,7 @@ def test_a_run_under_nohup_goes_on_after_sighup(tmp_path: Path, space: Path) -> 
     assert is_ignored == "SIG_IGN"
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        held = run.held(2, environment={IGNORES: "1"})
+        held = run.held(Moment(3), environment={IGNORES: "1"})
     finally:
         signal.signal(signal.SIGHUP, before)
     os.kill(held.process.pid, signal.SIGHUP)

@@ -33,7 +33,8 @@ HOLD, IGNORES = "KILL_TEST_HOLD", "KILL_TEST_NOHUP"
 PATIENCE_S = 600.0
 POLL_S = 0.01
 RAY_WORKER = b"ray::Worker"
-LATER_S = 0.2
+NUM_FILES = 4
+"""Files of a run folder that are written after the search: two tables, all kept rows, facts."""
 
 # The command with small tasks; workers are forked from it, and Ray's get their range with each task.
 COMMAND = f"""
@@ -49,21 +50,26 @@ for module in (evaluate, task_plan):
     module.CHUNK_ROWS = {TASK_ROWS}
 task_plan.MAX_TASK_ROWS = task_plan.LEAST_TASK_ROWS = {TASK_ROWS}
 if os.environ.get("{HOLD}"):
-    number, held = os.environ["{HOLD}"].split(" ", 1)
-    records, add = [], Journal.add
-    def hold(self, task, findings):
-        add(self, task, findings)
-        records.append(task)
-        if len(records) == int(number):
-            Path(held).touch()
-            while Path(held).exists():
-                interrupts.wait(timeout_s=0.02)
-    Journal.add = hold
+    number, place, held = os.environ["{HOLD}"].split(" ", 2)
+    calls, sync = [], os.fsync
+    def hold(descriptor):
+        calls.append(descriptor)
+        is_there = len(calls) == int(number)
+        if is_there and place == "before":
+            stand()
+        sync(descriptor)
+        if is_there and place == "after":
+            stand()
+    def stand():
+        Path(held).touch()
+        while Path(held).exists():
+            interrupts.wait(timeout_s=0.02)
+    os.fsync = hold
 from primus_search.cli import main
 main()
 """
-"""Options by environment: `HOLD` is a number of tasks and a file. The run that has recorded so many makes the file and
-goes on when it is gone or a signal came."""
+"""Options by environment: `HOLD` is a number, before or after, and a file. The run makes the file before or after its
+so-manieth write to disk, and goes on when the file is gone or a signal came."""
 
 SPACE = {
     "name": "killed",
@@ -86,28 +92,38 @@ SPACE = {
 
 
 @dataclass(frozen=True)
+class Moment:
+    """Before or after a write to disk: the journal's first record is the first, then come tasks, then files."""
+
+    writes: int
+    place: str = "after"
+
+
+@dataclass(frozen=True)
 class Run:
-    """A run of the command in a folder of its own."""
+    """A run of the command in a folder of its own; `is_plain`: as a user starts it, its tasks as large as usual."""
 
     space: Path
     folder: Path
     options: tuple[str, ...] = ()
+    is_plain: bool = False
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def start(self, *more: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """The command, started."""
         arguments = ["run", str(self.space), "--out", str(self.folder), "--keep", str(KEEP), *self.options, *more]
         return subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *arguments],
+            [sys.executable, *(["-m", "primus_search"] if self.is_plain else ["-c", COMMAND]), *arguments],
             env=os.environ | {MARK: self.mark} | dict(environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
 
-    def held(self, num_tasks: int, *more: str, environment: Mapping[str, str] | None = None) -> "Held":
-        """The command, started, as it stands still with so many tasks on record."""
+    def held(self, moment: "Moment", *more: str, environment: Mapping[str, str] | None = None) -> "Held":
+        """The command, started, as it stands still at a moment."""
         file = self.folder.with_name(f"{self.folder.name}.held")
-        process = self.start(*more, environment={HOLD: f"{num_tasks} {file}"} | dict(environment or {}))
+        hold = {HOLD: f"{moment.writes} {moment.place} {file}"}
+        process = self.start(*more, environment=hold | dict(environment or {}))
         wait_for(lambda: file.exists() or process.poll() is not None)
         assert process.poll() is None, process.communicate()[1].decode()
         return Held(process, file)
@@ -165,20 +181,10 @@ def write_space(folder: Path) -> Path:
     return path
 
 
-def moments(count: int, seed: int, num_tasks: int) -> list[tuple[int, float]]:
-    """Random moments of a run: tasks on record, and seconds after the last of them. All of the run is covered.
-
-    Counted in tasks, for a run takes twice as long when the machine is busy.
-    """
+def moments(count: int, seed: int, num_tasks: int) -> list[Moment]:
+    """Random moments of a run of so many tasks, from holding its folder to writing its files."""
     draws = [random.Random(f"{seed} {number}") for number in range(count)]
-    return [(draw.randint(0, num_tasks), draw.uniform(0.0, LATER_S)) for draw in draws]
-
-
-def wait_until(run: Run, process: subprocess.Popen[bytes], moment: tuple[int, float]) -> None:
-    """Until a run has reached a moment, or has ended before it."""
-    num_tasks, later_s = moment
-    wait_for(lambda: process.poll() is not None or recorded(run.folder) >= num_tasks)
-    time.sleep(later_s)
+    return [Moment(draw.randint(1, 1 + num_tasks + NUM_FILES), draw.choice(("before", "after"))) for draw in draws]
 
 
 def recorded(folder: Path) -> int:
@@ -189,14 +195,12 @@ def recorded(folder: Path) -> int:
         return -1
 
 
-def kill_at(run: Run, moment: tuple[int, float], *more: str) -> bool:
-    """Start the run and kill its driver at a moment; False when it had ended before."""
-    process = run.start(*more)
-    wait_until(run, process, moment)
-    was_running = process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=PATIENCE_S)
-    return was_running
+def kill_at(run: Run, moment: Moment, *more: str) -> None:
+    """Start the run and kill its driver at a moment."""
+    held = run.held(moment, *more)
+    held.process.kill()
+    held.process.communicate(timeout=PATIENCE_S)
+    held.file.unlink()
 
 
 def end(process: subprocess.Popen[bytes], name: str) -> None:
@@ -209,16 +213,15 @@ def end(process: subprocess.Popen[bytes], name: str) -> None:
         process.send_signal(signal.Signals[name])
 
 
-def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], moment: tuple[int, float]) -> bool:
-    """The run in this process, with something done to its cluster at a moment; whether that was possible meanwhile.
+def disturbed_here(run: Run, address: str, disturb: Callable[[], bool], num_tasks: int) -> bool:
+    """The run in this process, with something done to its cluster once so many tasks are on record; whether that was
+    possible meanwhile.
 
     A process that stays connected to the cluster keeps its workers: only those that were killed start again.
     """
     with ThreadPoolExecutor(1) as search:  # Ray adds a node from the main thread only
         running = search.submit(finished_here, run, engine="ray", ray_address=address)
-        num_tasks, later_s = moment
         wait_for(lambda: running.done() or recorded(run.folder) >= num_tasks)
-        time.sleep(later_s)
         was_done = not running.done() and disturb()
         running.result(PATIENCE_S)
     return was_done
