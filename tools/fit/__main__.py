@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from primus_search.cli.validate import show
+from primus_search.declare.evidence_files import load_sites
 from primus_search.runs.published import validated
+from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
 from tools.fit.training_run import (
     SPLITS,
     fit_training,
@@ -67,6 +69,26 @@ def ranges(
     write_ranges(devices, into / "devices.yaml", "Sizes of measured kernels, collectives and memory peaks per device.")
     write_ranges(stack_ranges(tables), into / "stacks.yaml", "Training runs of each stack: GPUs, sequence length.")
     write_switches(tables, into.parent / "switches" / "measured.yaml")
+
+
+@app.command("first-contact")
+def first_contact(
+    tables: Tables,
+    others: Annotated[list[Path], typer.Argument(help="CSVs of runs that are in no fit.")],
+    sites: Annotated[Path, typer.Option(help="The file of sites.")] = Path("hardware/sites/first_contact.yaml"),
+    into: Annotated[bool, typer.Option("--write", help="Write the fitted numbers into it.")] = False,
+) -> None:
+    """Errors of a cluster that no fit has seen, fitted by leaving whole publishers out; every publisher's errors."""
+    rows = seen(tables, others)
+    for line in table(rows, sites):
+        typer.echo(line)
+    makers = words(sites, "makers")
+    found = fitted_errors(
+        [own for name, own in by_publisher(rows).items() if not is_maker(name, makers)], load_sites().errors
+    )
+    typer.echo(str(found))
+    if into:
+        write_errors(found, rows, sites)
 
 
 if __name__ == "__main__":

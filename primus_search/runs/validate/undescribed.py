@@ -17,6 +17,7 @@ from primus_search.runs.learn.hypotheses import OTHER_KIND, Hypothesis, is_megat
 from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, log_rates, reference_of
 from primus_search.runs.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.values.candidates import Floats, Sharding
+from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun
 
 SUGGESTED = 2.0
@@ -31,20 +32,34 @@ SAME_SITE = 0.12
 software is not described: 86 such runs, 2026-11-23."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Undescribed:
-    """Rate to expect of a run, its 90 % interval, and the stacks that weigh most, with their probabilities."""
+    """What the stacks that a run's software may be project for it: probabilities, log-rates and names."""
 
-    rate: Refitted
-    weights: tuple[tuple[str, float], ...]
+    weights: Floats
+    logs: Floats
+    names: tuple[str, ...]
+
+    def rate(self, run: MeasuredRun, site: SiteErrors | None) -> Refitted:
+        """Median and 90 % interval of the mixture with the errors of a site, or of a cluster that is known."""
+        sigma = SAME_SITE if site is None else float(np.sqrt(site.site**2 + site.group**2 + site.configuration**2))
+        sigma *= site.moe_factor if site is not None and run.model.is_moe else 1.0
+        logs = self.logs[:, None]
+        mixture = Mixture(weights=self.weights, means=logs, variances=np.full(logs.shape, sigma**2))
+        low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
+        return Refitted(rate=rate, low=low, high=high)
 
     def __str__(self) -> str:
-        named = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights)
+        total: dict[str, float] = {}
+        for name, weight in zip(self.names, self.weights.tolist(), strict=True):
+            total[name] = total.get(name, 0.0) + weight
+        first = sorted(total.items(), key=lambda pair: (-pair[1], pair[0]))[:NAMED]
+        named = ", ".join(f"{name} {weight:.2f}" for name, weight in first)
         return f"software is not described: median over stacks, most likely {named}"
 
 
-def undescribed_rates(runs: Sequence[MeasuredRun]) -> list[Undescribed]:
-    """What is to be expected of every run, in their order."""
+def undescribed_mixtures(runs: Sequence[MeasuredRun]) -> list[Undescribed]:
+    """What every run's software may be, in their order."""
     alike: dict[tuple[str, bool, str], list[int]] = {}
     for i, run in enumerate(runs):
         key = run.cluster.accelerator.arch, bool(run.candidates.sharding[0] >= Sharding.FSDP2), run.cluster.stack.name
@@ -56,29 +71,10 @@ def undescribed_rates(runs: Sequence[MeasuredRun]) -> list[Undescribed]:
         kept = np.flatnonzero(weights >= NEGLIGIBLE * weights.max())
         references = [reference_of(runs[i]) for i in places]
         logs = np.array([log_rates(every[k].stack, references) for k in kept.tolist()])
-        names = [every[k].stack.name for k in kept.tolist()]
+        names, shares = tuple(every[k].stack.name for k in kept.tolist()), weights[kept] / weights[kept].sum()
         for column, i in enumerate(places):
-            rate = _median(runs[i], weights[kept] / weights[kept].sum(), logs[:, column : column + 1])
-            found[i] = Undescribed(rate=rate, weights=_heaviest(names, weights[kept] / weights[kept].sum()))
+            found[i] = Undescribed(weights=shares, logs=logs[:, column], names=names)
     return [found[i] for i in range(len(runs))]
-
-
-def _median(run: MeasuredRun, weights: Floats, logs: Floats) -> Refitted:
-    """Median and 90 % interval of the mixture."""
-    site = run.cluster.site
-    sigma = SAME_SITE if site is None else float(np.sqrt(site.site**2 + site.group**2 + site.configuration**2))
-    sigma *= site.moe_factor if site is not None and run.model.is_moe else 1.0
-    mixture = Mixture(weights=weights, means=logs, variances=np.full(logs.shape, sigma**2))
-    low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
-    return Refitted(rate=rate, low=low, high=high)
-
-
-def _heaviest(names: Sequence[str], weights: Floats) -> tuple[tuple[str, float], ...]:
-    """Stacks by their probability, the first few."""
-    total: dict[str, float] = {}
-    for name, weight in zip(names, weights.tolist(), strict=True):
-        total[name] = total.get(name, 0.0) + weight
-    return tuple(sorted(total.items(), key=lambda pair: (-pair[1], pair[0]))[:NAMED])
 
 
 def _weights(hypotheses: Sequence[Hypothesis], suggested: str, *, is_sharded: bool) -> Floats:
@@ -94,9 +90,9 @@ def with_undescribed(outcome: Validation) -> Validation:
     """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed,
     and their memory as that of software which may keep whole logits."""
     rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
-    found = undescribed_rates([row.run for row in rows])
+    found = undescribed_mixtures([row.run for row in rows])
     told = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
-    rates = {row.run.place: one.rate for row, one in zip(rows, found, strict=True)}
+    rates = {row.run.place: one.rate(row.run, row.run.cluster.site) for row, one in zip(rows, found, strict=True)}
 
     def each(every: Sequence[ScoredRun]) -> tuple[ScoredRun, ...]:
         doubted = (_doubted(row) if row.run.cluster.stack.is_assumed else row for row in every)
