@@ -23,6 +23,12 @@ def tune(
         typer.Option("--launch", help="Starts a trial in its folder: 'bash {script}', 'sbatch --wait {script}'."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder of the loop; the same folder again goes on.")],
+    through: Annotated[
+        str,
+        typer.Option(
+            metavar="'slurm KEY=VALUE ...'", help="Submit trials with submitit: slurm nodes=4 timeout_min=30."
+        ),
+    ] = "",
     trials: Annotated[int, typer.Option("--trials", min=1, help="Most trials in all.")] = 10,
     until: Annotated[str, typer.Option("--until", help="End when the expected regret of the choice is below.")] = "1%",
     parallel: Annotated[int, typer.Option("--parallel", min=1, help="Trials that run at once.")] = 1,
@@ -47,6 +53,10 @@ def tune(
     from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
 
     share, _ = _share(until), launch_words(launch)  # before the search: a mistake is said at once
+    if through:
+        from primus_search.runs.learn import submitted
+
+        launch = submitted.through(through, launch)
     if format_name not in ("", SLURM):
         raise InputError([Problem(f"--format {format_name}", f"is unknown; leave it out or use {SLURM}")])
     must_be_folder(out, "--out")

@@ -15,11 +15,14 @@ from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.exploration import Options, run_search
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.result import RANKED_ROWS
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.html import content
 from primus_search.report.html_columns import NUMBERS
 from primus_search.report.notebook import load_run
 from primus_search.values.candidates import COLUMN_NAMES
+from tests.support.page_rows import columns
 
 NARROW = ["--set", "pp=[1,2]", "--set", "cp=1", "--set", "tp=[1,2]", "--bench", "off"]
 
@@ -133,3 +136,32 @@ def test_page_notebook_and_explain_show_the_rate_of_the_file(run: SavedRun) -> N
         assert (
             as_data(e)[RATE] == run.row(rank)[RATE] == pytest.approx(e.figures.expected_tokens_per_s_per_gpu, rel=1e-9)
         )
+
+
+def test_tables_of_the_page_are_sorted_by_the_rate_they_show(run: SavedRun) -> None:
+    """The page lists candidates by rank as they are packed, and its choices under the first screen's letters."""
+    found = columns(content(run)["rows"])
+    ranks, rates = found["rank"], found[RATE]
+    ranked = [rate for rank, rate in sorted(zip(ranks, rates, strict=True)) if 0 < rank <= RANKED_ROWS]
+    assert len(ranked) >= 8 and falls(ranked[1:], slack=1e-4)
+    kept = rates[1 : len(Kept.open(run.path, 0, is_exact=True))]
+    assert falls(kept, slack=1e-4)  # what has no rank stands behind in the same order
+    page = (run.path / "report.html").read_text()
+    shown = [page.index(f'data-pin-rank="{choice.rank}"') for choice in run.answer.choices]
+    assert shown == sorted(shown) and falls([choice.rate for choice in run.answer.choices[1:]])
+
+
+def test_tables_of_the_notebook_are_sorted_by_the_rate_they_show(run: SavedRun) -> None:
+    notebook = load_run(run.path)
+    assert falls(notebook.ranking[RATE].tolist()[1:RANKED_ROWS]) and falls(notebook.choices[RATE].tolist()[1:])
+    assert falls(notebook.candidates[notebook.candidates["cluster"] == 0][RATE].tolist()[1:])
+    best = notebook.frontier["nodes"] == notebook.ranking["nodes"].iloc[0]
+    assert notebook.frontier[best]["memory_bytes"].is_monotonic_increasing
+
+
+def test_the_printed_frontier_and_scaling_are_sorted_by_what_they_are_of(run: SavedRun) -> None:
+    done = CliRunner().invoke(app, ["pareto", str(run.path)], env={"COLUMNS": "140"})
+    lines = done.output.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["GB", "projected"])
+    sizes = [float(line.split()[0]) for line in lines[start + 2 :] if line[:8].strip().replace(".", "").isdigit()]
+    assert len(sizes) >= 2 and sizes == sorted(sizes)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.runs.learn import submitted
 from primus_search.runs.learn.launched_trials import PROCESS, RESULT, Limits, TrialVerdict, end_left_over
 from primus_search.runs.learn.tuning import STUDY, TRIALS, TrialRows, Tuned, tune
 from tests.support.small_runs import make_run
@@ -198,3 +200,46 @@ def test_a_launch_that_is_the_same_for_all_is_refused(run: Path, tmp_path: Path)
         tune(
             TrialRows.of(SavedRun.open(run)), tmp_path, lambda *_: "", launch="true", trials=1, until=0.0, limits=LIMITS
         )
+
+
+def through_submitit(folder: Path, *words: str, script: str = "trainer.py") -> "subprocess.Popen[str]":
+    """A trainer as a job of this machine's executor, in a folder with its candidate."""
+    pytest.importorskip("submitit", reason="needs the extra slurm")
+    (folder / "trainer.py").write_text(TRAINER)
+    row = {"tp": 1, "pp": 2, "cp": 1, "ep": 1, "micro_batch_size": 2, "recompute": "none"}
+    facts = {"model": "small", "workload": {"seq_length": 64, "global_batch_size": 32}, "candidate": row}
+    (folder / "candidate.json").write_text(json.dumps(facts))
+    command = submitted.through("local timeout_min=5", f"{sys.executable} {script} {' '.join(words)}")
+    return subprocess.Popen(shlex.split(command), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_trial_through_submitit_prints_what_it_would_print_here(tmp_path: Path) -> None:
+    process = through_submitit(tmp_path)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert output.count("small trainer step") == 8
+
+
+def test_a_trial_through_submitit_fails_and_is_cancelled_as_here(tmp_path: Path) -> None:
+    failing = tmp_path / "failing"
+    failing.mkdir()
+    process = through_submitit(failing, script="missing.py")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1 and "No such file" in errors
+    process = through_submitit(tmp_path, "sleep")
+    assert process.stdout is not None
+    while "small trainer facts" not in process.stdout.readline():
+        assert process.poll() is None
+    (job,) = {path.name.split("_")[0] for path in (tmp_path / ".jobs").iterdir() if path.name[0].isdigit()}
+    process.terminate()
+    assert process.wait(timeout=60) == submitted.TERMINATED
+    deadline = time.monotonic() + 60.0
+    while Path(f"/proc/{job}/stat").exists() and "Z" not in Path(f"/proc/{job}/stat").read_text().rpartition(")")[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("words", ["pbs nodes=4", "slurm nodes", ""])
+def test_what_submitit_cannot_do_is_refused(words: str) -> None:
+    with pytest.raises(InputError, match="write slurm or local, then KEY=VALUE"):
+        submitted.through(words, "bash {script}")
