@@ -64,6 +64,29 @@ def megatron_deepspeed() -> list[str]:
     return [*_arguments(zero_stage=1, deepspeed=True, context_parallel_size="-"), *lines]
 
 
+def gpt_neox() -> list[str]:
+    values = {
+        "global_num_gpus": 16,
+        "hidden_size": 4096,
+        "model_parallel_size": 2,
+        "num_attention_heads": 32,
+        "num_layers": 32,
+        "optimizer": {"type": "Adam"},
+        "pipe_parallel_size": 2,
+        "seq_length": 4096,
+        "train_batch_size": 64,
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization_stage": 1,
+    }
+    dump = [f"  {name} {'.' * (32 - len(name))} {value!s:.<28}updated" for name, value in values.items()]
+    lines = [
+        f" samples/sec: {64 / s:.3f} | iteration {i:8d}/  320000 | elapsed time per iteration (ms): {1000 * s:.1f} | "
+        "learning rate: 1.0E-05 | approx flops per GPU: 112.9TFLOPS | lm_loss: 1.1E+01 |"
+        for i, s, _ in times()
+    ]
+    return ["NeoXArgs.configure_distributed_args() using world size: 16 and model-parallel size: 2", *dump, *lines]
+
+
 def primus() -> list[str]:
     head = "\x1b[36m[20260102 03:04:05]\x1b[0m[rank-15/16][DEBUG] [utils.py:382] : "
     lines = []
@@ -235,6 +258,7 @@ def small_trainer() -> list[str]:
 LOGS: dict[str, Callable[[], list[str]]] = {
     "megatron-lm": megatron_lm,
     "megatron-deepspeed": megatron_deepspeed,
+    "gpt-neox": gpt_neox,
     "primus": primus,
     "megatron-bridge": megatron_bridge,
     "nemo": nemo,

@@ -29,6 +29,8 @@ PREFERRED = "preferred"
 """Step lines that are taken alone where a log has some."""
 
 _DOTTED = re.compile(r"(?<![\w./-])([A-Za-z_][\w./-]*+) \.{2,}+\s*+(.*)$")
+_ORIGIN = re.compile(r"(?<=[.\]}])(?:updated|default)$")
+"""How GPT-NeoX ends a line of its dump, behind dots that fill it up."""
 _FLAG = re.compile(r"--([A-Za-z][\w.-]{0,120})(?:=|\s{1,80})('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
 _WORLD = re.compile(r"\b(?:world_size|WORLD_SIZE)\s*[=:]\s*(\d+)\b")
 _SMI_LIST = re.compile(r"GPU \d{1,4}: (.{1,100}?) \(UUID")
@@ -161,7 +163,8 @@ def observe_dotted(seen: Transcript, line: str) -> None:
     if " .." in line:
         found = _DOTTED.search(line)
         if found:
-            seen.facts[found[1]] = found[2].strip()
+            value = found[2].strip()
+            seen.facts[found[1]] = _ORIGIN.sub("", value).rstrip(".") if _ORIGIN.search(value) else value
             if found[1].islower() and "_" in found[1] and not any(mark in line for mark in _NO_ARGUMENTS):
                 seen.scratch.setdefault("dumped", set()).add(found[1])
 

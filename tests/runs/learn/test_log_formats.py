@@ -15,6 +15,7 @@ NAMES = [one.name for one in formats() if isinstance(one, LogFormat)]
 LAYOUT = {"tp": 2, "pp": 2, "cp": 1, "ep": 1, "micro_batch_size": 1, "seq_length": 4096}
 NOT_PRINTED = {
     "megatron-deepspeed": {"cp"},
+    "gpt-neox": {"cp", "ep"},
     "maxtext": {"micro_batch_size"},
     "deepspeed": {"tp", "pp", "cp", "ep", "seq_length"},
     "hf-trainer": {"tp", "pp", "cp", "ep", "seq_length"},
@@ -129,7 +130,7 @@ def test_what_is_no_log_is_refused_with_the_reason(tmp_path: Path, content: byte
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no log format is called 'megatorn'; known: deepspeed, hf-trainer"):
+    with pytest.raises(InputError, match="no log format is called 'megatorn'; known: deepspeed, gpt-neox, hf-trainer"):
         read(tmp_path, LOGS["primus"](), "megatorn")
 
 

@@ -149,6 +149,11 @@ PRIMUS_2025 = iterations(
     " 13372.8/13364.7 | hip mem usage/free/total/usage_ratio: 153.81GB/102.17GB/255.98GB/60.09% | throughput per GPU"
     " (TFLOP/s/GPU): 567.6/568.0 | tokens per GPU (tokens/s/GPU): 9801.4/9807.3 | global batch size: 128 |"
 )
+# a fork of Megatron-LM of 2026 under srun --label: other words for the rate
+FORK = iterations(
+    "3:  [2026-05-29 03:52:45] iteration {n} /     300 | consumed samples: 307200 | elapsed time per iteration (ms): 4000.0 |"
+    " eta: 0:00:00 | tokens/sec/gpu: 8000.5 | throughput per GPU (TFLOP/s/GPU): 412.3 | global batch size:  1024 |"
+)
 # a Megatron-DeepSpeed fork of 2023 whose lines a benchmark's parser quotes
 TGS_AT_THE_END = iterations(
     "2023-10-26 21:31:16,318 [Rank 15]:  iteration  {n}/  20 | consumed samples:  20 | elapsed time per iteration (ms):"
@@ -214,6 +219,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
         PRIMUS_2025,
         {"step_s": 13.3728, "tokens_per_s_per_gpu": 9801.4, "peak_memory_bytes": 153.81 * GIB},
     ),
+    ("primus-world", PRIMUS_2025, {"gpus": 8}),
+    ("fork", FORK, {"step_s": 4.0, "tokens_per_s_per_gpu": 8000.5, "global_batch_size": 1024}),
     ("tgs-at-the-end", TGS_AT_THE_END, {"step_s": 3.874, "tokens_per_s_per_gpu": 2114.61, "global_batch_size": 16}),
     ("per-device", PER_DEVICE, {"step_s": 4.0, "tokens_per_s_per_gpu": 8192.0, "global_batch_size": 64}),
     ("megatron-llm", MEGATRON_LLM, {"step_s": 86.5452, "global_batch_size": 1024, "gpus": None, "tp": None}),

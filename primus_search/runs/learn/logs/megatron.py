@@ -137,7 +137,8 @@ def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     """The run of a log of Megatron-LM and of what prints the like."""
     for name, alias in table.aliases.items():
         if seen.text(name) is not None:
-            seen.facts.setdefault(alias, seen.facts[name])
+            is_off = alias.endswith("_parallel_size") and seen.facts[name] == "0"
+            seen.facts.setdefault(alias, "1" if is_off else seen.facts[name])
     for note in table.notes:
         value = seen.text(note["fact"])
         if value is not None and (value == note["is"] if "is" in note else value != note["unless"]):
