@@ -17,6 +17,7 @@ from primus_search.values.candidates import Candidates, Recompute
 from primus_search.values.job import Job
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
+from tests.support.simulated_gpu import run_here
 
 MODEL = Model(
     name="small", num_layers=4, hidden=256, ffn_hidden=512, num_heads=4, num_kv_heads=2, head_dim=64, vocab_size=1024
@@ -33,10 +34,17 @@ def host():
     return replace(gpu, accelerator=replace(gpu.accelerator, name="host", arch="host"), network=network)
 
 
+@pytest.fixture
+def apart():
+    """Benchmarks run in processes of their own, as tests of how these end need them."""
+
+
 @pytest.fixture(autouse=True)
-def one_rank(monkeypatch):
-    """One process per benchmark: what many ranks do is tested with real ranks elsewhere."""
+def one_rank(monkeypatch, request):
+    """One rank per benchmark, called here: what processes and many ranks do is tested with real ones elsewhere."""
     monkeypatch.setattr(candidate_bench, "devices_of_host", lambda: (1, 1))
+    if "apart" not in request.fixturenames:
+        run_here(monkeypatch)
 
 
 def ranked(host, **columns):
@@ -150,7 +158,7 @@ def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
     [("hangs_on_two", ProcessVerdict.HANG, 5.0), ("killed_on_two", ProcessVerdict.OUT_OF_MEMORY, 60.0)],
 )
 def test_a_benchmark_that_fails_leaves_its_row_projected_and_the_others_measured(
-    host, tmp_path, worker, verdict, limit_s
+    host, tmp_path, apart, worker, verdict, limit_s
 ):
     c, projection = ranked(host, micro_batch_size=[1, 2])
     found = run(host, c, projection, tmp_path, worker=worker, top_k=2, limit_s=limit_s)
