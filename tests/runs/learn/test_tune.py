@@ -30,7 +30,7 @@ print("small trainer facts: " + json.dumps({"gpus": 16, "model": data["model"]} 
 if row["tp"] * row["pp"] == 1 and "oom" in sys.argv:
     sys.exit(print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."))
 if "slowly" in sys.argv:
-    time.sleep(0.6)
+    time.sleep(0.1)
 if "sleep" in sys.argv:
     sys.stdout.flush(); time.sleep(60)
 seconds = 2.0 + 0.3 * row["pp"] + 0.2 * row["tp"] + 1.0 / row["micro_batch_size"] + 0.4 * (row["recompute"] != "none")
@@ -106,10 +106,14 @@ looped(Path(sys.argv[1]), Path(sys.argv[2]), "slowly", trials=6, parallel=int(sy
 """
 
 
-def started(folder: Path) -> set[tuple[str, int]]:
-    """The trials that were launched, and when; the loop removes and rewrites these files meanwhile."""
+EVENTS = {"launched": f"{TRIALS}/*/{PROCESS}", "read": f"{TRIALS}/*/{RESULT}", "told": STUDY}
+"""What a loop writes as a trial starts, as its log was read, and as the study has its outcome."""
+
+
+def written(folder: Path, event: str) -> set[tuple[str, int]]:
+    """Files of one event, and when they were written; the loop removes and rewrites them meanwhile."""
     found = set()
-    for path in folder.glob(f"{TRIALS}/*/{PROCESS}"):
+    for path in folder.glob(EVENTS[event]):
         with contextlib.suppress(FileNotFoundError):
             found.add((str(path), path.stat().st_mtime_ns))
     return found
@@ -117,16 +121,16 @@ def started(folder: Path) -> set[tuple[str, int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 2])
-def test_five_kills_at_random_moments_change_nothing(run: Path, tmp_path: Path, parallel: int) -> None:
+def test_five_kills_after_random_events_change_nothing(run: Path, tmp_path: Path, parallel: int) -> None:
     whole = looped(run, tmp_path / "whole", "slowly", trials=6, parallel=parallel)
     rng = random.Random(parallel)
     for _ in range(5):
-        before = started(tmp_path / "cut")
+        event = rng.choice(list(EVENTS))
+        before = written(tmp_path / "cut", event)
         words = [sys.executable, "-c", AGAIN, str(run), str(tmp_path / "cut"), str(parallel)]
         loop = subprocess.Popen(words, cwd=Path(__file__).parents[3])
-        while loop.poll() is None and started(tmp_path / "cut") == before:
-            time.sleep(0.02)
-        time.sleep(rng.uniform(0.0, 1.2))
+        while loop.poll() is None and written(tmp_path / "cut", event) == before:
+            time.sleep(0.01)
         loop.kill()
         loop.wait()
     again = looped(run, tmp_path / "cut", "slowly", trials=6, parallel=parallel)
