@@ -5,19 +5,24 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from primus_search.analysis.labels import counted
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import write_whole
 from primus_search.base.html_templates import rendered
-from primus_search.base.units import GB
+from primus_search.base.units import GB, HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.exploration import StoreError
 from primus_search.nightly.attribute import Cause
 from primus_search.nightly.night_run import Check, Night
 
 MOST_CHANGES = 40
+LEAST_EFFECT = 5e-7
+"""Share of a figure below which a cause did not move it."""
+SECONDS_PER_DAY = HOURS_PER_DAY * SECONDS_PER_HOUR
 
 
 def default_folder(name: str) -> Path:
@@ -35,7 +40,7 @@ def write_night(folder: Path, night: Night) -> None:
             "report.html": report(night),
             "junit.xml": junit(night),
             "nightly.json": json.dumps(summary(night), indent=2) + "\n",
-            "trend.html": trend(night.sweep.name, rows),
+            "trend.html": trend(night, rows),
         }
         for name, text in texts.items():
             write_whole(folder / name, text)
@@ -52,6 +57,7 @@ def markdown(night: Night) -> str:
         "nightly_summary.md",
         night=night,
         causes=list(cause_lines(night)),
+        grouped=grouped_causes(night),
         most=MOST_CHANGES,
         source=shlex.quote(_text(str(night.sweep.source))),
         move=move,
@@ -113,13 +119,30 @@ def causes_of(night: Night, check: Check) -> list[Cause]:
 
 def cause_line(cause: Cause) -> str:
     """One cause in one line: `accelerator: gemm.tile_overhead 0.1 -> 0.103 moved tokens_per_s by -1.20 %`."""
-    effects = [f"{name} by {effect:+.2%}" for name, effect in cause.effects.items() if abs(effect) > 5e-7]
+    effects = [f"{name} by {effect:+.2%}" for name, effect in cause.effects.items() if abs(effect) > LEAST_EFFECT]
     line = f"{cause.kind}: {cause.what}"
     if effects:
         line += f" moved {', '.join(effects)}"
     elif cause.effects:
         line += " moved none of these figures"
     return f"{line}; {cause.note}" if cause.note else line
+
+
+def grouped_causes(night: Night) -> list[str]:
+    """Each cause once, with how many failed checks it stands behind: `2 causes, 11 checks`, then a line for each."""
+    found: dict[str, tuple[set[str], float]] = {}
+    for check in night.failed:
+        for cause in causes_of(night, check):
+            effect, name = cause.effects.get(check.name, 0.0), f"{cause.kind}: {cause.what}"
+            if abs(effect) > LEAST_EFFECT or not cause.effects:
+                titles, most = found.get(name, (set(), 0.0))
+                found[name] = (titles | {check.title}, max(most, effect, key=abs))
+    if not found:
+        return []
+    ordered = sorted(found.items(), key=lambda item: -len(item[1][0]))
+    behind = set().union(*(titles for titles, _ in found.values()))
+    lines = [f"{name}: {counted(len(titles), 'check')}, up to {most:+.2%}" for name, (titles, most) in ordered]
+    return [f"{counted(len(found), 'cause')}, {counted(len(behind), 'check')}", *lines]
 
 
 def cause_lines(night: Night) -> Iterator[tuple[str, list[str]]]:
@@ -202,28 +225,62 @@ def report(night: Night) -> str:
                 caption = f"{entry.name}, {now.cluster}; dashed: baseline"
                 plots.append(_plot(caption, box, was, now.frontier, dots) | corners)
     causes = list(cause_lines(night))
-    return rendered("nightly_report.html", night=night, causes=causes, plots=plots, move=move, limit=limit)
+    grouped = grouped_causes(night)
+    return rendered(
+        "nightly_report.html", night=night, causes=causes, grouped=grouped, plots=plots, move=move, limit=limit
+    )
 
 
-def trend(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Every figure over the nights of a history; a night that failed is marked."""
+def trend(night: Night, rows: Sequence[dict[str, Any]]) -> str:
+    """Every figure over the nights of a history, by date, within the band that passes; a failed night is marked."""
     series: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         series.setdefault((row["where"], row["figure"]), []).append(row)
+    bands = {(c.where, TREND[c.name][0]): _band(c) for c in night.checks if c.name in TREND}
     places: dict[str, list[dict[str, Any]]] = {}
     for (place, figure), found in series.items():
         found = found[-MOST_NIGHTS:]
-        points = [(float(i), row["value"]) for i, row in enumerate(found)]
-        low, high = min(value for _, value in points), max(value for _, value in points)
+        points = [(_day(row["started"], at), row["value"]) for at, row in enumerate(found)]
+        values, band = [value for _, value in points], bands.get((place, figure))
+        low, high = min([*values, *(band or ())]), max([*values, *(band or ())])
         margin = 0.2 * ((high - low) or abs(high) or 1.0)
-        caption = f"{figure}: {points[-1][1]:,.6g} (from {low:,.6g} to {high:,.6g}, {len(found)} nights)"
+        caption = f"{figure}: {values[-1]:,.6g} (from {min(values):,.6g} to {max(values):,.6g}, {len(found)} nights)"
         dots = [
             ("good" if row["passed"] else "bad", f"{row['started']} {row['commit']}: {row['value']:,.6g}")
             for row in found
         ]
-        box = (0.0, len(found) - 1.0, low - margin, high + margin)
-        places.setdefault(place, []).append(_plot(caption, box, points, points, dots))
-    return rendered("nightly_trend.html", name=name, places=places)
+        box = (points[0][0], points[-1][0], low - margin, high + margin)
+        axes = {"top": f"{high + margin:,.6g}", "bottom": f"{low - margin:,.6g}", "right": found[-1]["started"][:10]}
+        axes["left"] = found[0]["started"][:10] if len(found) > 1 else ""
+        drawing = _plot(caption, box, points, points, dots) | axes
+        places.setdefault(place, []).append(drawing | ({"band": _strip(box, band)} if band else {}))
+    return rendered("nightly_trend.html", name=night.sweep.name, places=places, grouped=grouped_causes(night))
+
+
+def _day(started: str, at: int) -> float:
+    """Days of a night, so that nights without a run leave a gap; its place where a history has other dates."""
+    try:
+        return datetime.fromisoformat(started).timestamp() / SECONDS_PER_DAY
+    except ValueError:
+        return float(at)
+
+
+def _band(check: Check) -> tuple[float, float]:
+    """What passes of a figure, about its baseline: a share of rates and bytes, a difference of errors."""
+    scale = TREND[check.name][1]
+    if check.name.endswith("_error"):
+        return (0.0, (check.value - check.move + check.limit) * scale)
+    baseline = check.value / (1.0 + check.move) if check.move > -1.0 else check.value
+    return (baseline * (1.0 - check.limit) * scale, baseline * (1.0 + check.limit) * scale)
+
+
+def _strip(box: tuple[float, float, float, float], band: tuple[float, float]) -> dict[str, str]:
+    """The pixels of a band of values: its upper edge and its height."""
+    _, _, bottom, top = box
+    upper, lower = (
+        HEIGHT - EDGE - (end - bottom) / ((top - bottom) or 1.0) * (HEIGHT - 2 * EDGE) for end in band[::-1]
+    )
+    return {"y": f"{upper:.1f}", "height": f"{max(lower - upper, 1.0):.1f}"}
 
 
 def _plot(
@@ -245,6 +302,5 @@ def _plot(
         "width": WIDTH,
         "height": HEIGHT,
         "is_dashed": False,
-        "top": "",
-        "right": "",
+        **dict.fromkeys(("top", "bottom", "left", "right", "band"), ""),
     }

@@ -74,7 +74,10 @@ def test_two_nights_without_a_change_pass_and_show_the_same_figures(other_night:
     assert report["changes"] == []
     junit = ElementTree.parse(other_night / "out/junit.xml").getroot()
     assert (junit.get("tests"), junit.get("failures")) == ("5", "0")
-    assert "2 nights" in (other_night / "out/trend.html").read_text()
+    trend = (other_night / "out/trend.html").read_text()
+    assert "2 nights" in trend and trend.count('class="band"') == trend.count("<svg")
+    day = report["started"][:10]
+    assert f">{day}</text>" in trend, "the axis has dates"
 
 
 def scaled(text: str, key: str, factor: float) -> str:
@@ -106,6 +109,8 @@ def test_three_per_cent_of_one_rate_is_caught_and_named(other_night: Path) -> No
     assert cause["effects"]["tokens_per_s"] == pytest.approx(move), "one change explains the whole move"
     assert "REGRESSION" in (other_night / "out/summary.md").read_text()
     assert "gemm.bf16_efficiency" in (other_night / "out/report.html").read_text()
+    told = f"1 cause, {len(failed(report))} check"
+    assert all(told in (other_night / "out" / name).read_text() for name in ("summary.md", "report.html", "trend.html"))
 
 
 def test_of_two_changes_the_one_that_moved_the_figure_is_named_first(other_night: Path) -> None:
