@@ -268,10 +268,10 @@ def _day(started: str, at: int) -> float:
 def _band(check: Check) -> tuple[float, float]:
     """What passes of a figure, about its baseline: a share of rates and bytes, a difference of errors."""
     scale = TREND[check.name][1]
-    if check.name.endswith("_error"):
-        return (0.0, (check.value - check.move + check.limit) * scale)
-    baseline = check.value / (1.0 + check.move) if check.move > -1.0 else check.value
-    return (baseline * (1.0 - check.limit) * scale, baseline * (1.0 + check.limit) * scale)
+    is_share = not check.name.endswith("_error") and check.move > -1.0
+    baseline = check.value / (1.0 + check.move) if is_share else check.value - check.move
+    width = check.limit * (baseline if is_share else 1.0)
+    return ((baseline - width) * scale, (baseline + width) * scale)
 
 
 def _strip(box: tuple[float, float, float, float], band: tuple[float, float]) -> dict[str, str]:
