@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
 from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places
 from primus_search.exploration.findings import Findings
+from primus_search.space import Space
 from tests.support.kills import TASK_ROWS, small_tasks, write_space
 
 
@@ -68,24 +71,70 @@ def test_what_a_worker_raises_is_raised_with_where(tmp_path: Path, monkeypatch: 
     assert "in fails" in "".join(caught.value.__notes__)
 
 
-def test_a_task_that_ends_every_worker_is_named_and_the_rest_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real, fatal = Funnel.evaluate, 3
+FATAL = 3
+"""Number of the task that ends whoever is at it."""
+
+
+def arm(patch: pytest.MonkeyPatch) -> None:
+    """The fatal task ends this process, and what is forked from it."""
+    real = Funnel.evaluate
 
     def ends(self: Funnel, task: Task, cut: Cut) -> Findings:
-        if task.number == fatal:
+        if task.number == FATAL:
             os._exit(9)
         return real(self, task, cut)
 
+    patch.setattr(Funnel, "evaluate", ends)
+
+
+class Arming:
+    """A space on its way to a worker of Ray, which unpacking it arms."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _armed, (self.space,)
+
+
+def _armed(space: Space) -> Space:
+    arm(pytest.MonkeyPatch())
+    return space
+
+
+def arm_workers_of_ray(patch: pytest.MonkeyPatch) -> None:
+    """The fatal task ends Ray's workers; after two of them it is given up."""
+    ray = pytest.importorskip("ray")
+    put = ray.put
+
+    def armed_put(value: Any) -> Any:
+        is_space = isinstance(value, tuple) and isinstance(value[0], Space)
+        return put((Arming(value[0]), value[1]) if is_space else value)
+
+    patch.setattr("primus_search.exploration.engines.ray_engine.ray.put", armed_put)
+    patch.setattr("primus_search.exploration.engines.task_assignment.MAX_TRIES", 2)
+
+
+@pytest.mark.parametrize(
+    ("engine", "prepare", "tries"),
+    [("local", arm, 8), pytest.param("ray", arm_workers_of_ray, 2, marks=pytest.mark.slow)],
+    ids=["local", "ray"],
+)
+def test_a_task_that_ends_every_worker_is_named_and_the_rest_answered(
+    engine: str,
+    prepare: Callable[[pytest.MonkeyPatch], None],
+    tries: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     space = load_space(write_space(tmp_path))
     with small_tasks(), RunFolder.open(tmp_path / "run", resume=False) as folder:
         whole = run_search(space, Options(workers=1, keep=10))
         with monkeypatch.context() as patch:
-            patch.setattr(Funnel, "evaluate", ends)
-            result = run_search(space, Options(workers=2, keep=10, folder=folder))
+            prepare(patch)
+            result = run_search(space, Options(engine=engine, workers=2, keep=10, folder=folder))
         name, share = result.notes[:2]
-        assert re.match(rf"task {fatal} \(candidates \d+\.\.\d+\) lost its worker 8 times; ", name)
+        assert re.match(rf"task {FATAL} \(candidates \d+\.\.\d+\) lost its worker {tries} times; ", name)
         assert re.fullmatch(r"\d+\.\d\d% of the space was not evaluated: --resume tries these tasks again", share)
         assert not result.exact and not result.is_complete and 0 < result.legal < whole.legal
         again = run_search(space, Options(workers=2, keep=10, folder=folder, resume=True))
