@@ -1,6 +1,8 @@
 """`primus-search project`: one candidate, its memory tree and its step, part by part."""
 
 import json
+import os
+import shlex
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +28,9 @@ def project(
     model: Annotated[str, typer.Option("--model", help="A preset, a Primus/Megatron YAML or a config.json.")] = "",
     recipe: Annotated[
         str, typer.Option("--recipe", help="A pre-training recipe of Megatron-Bridge by name, in place of a FILE.")
+    ] = "",
+    arguments: Annotated[
+        str, typer.Option("--args", help="What the FILE, a script, is started with: $1, $2 ...: --args '8B 4 2'.")
     ] = "",
     hardware: Annotated[str, typer.Option("--hardware", help="A hardware file by name or path.")] = "",
     nodes: Annotated[int, typer.Option("--nodes", help="Nodes of that hardware.")] = 0,
@@ -55,6 +60,7 @@ def project(
     """
     if recipe:
         file = _recipe(recipe)
+    os.environ.update({str(i): word for i, word in enumerate(shlex.split(arguments), start=1)})
     found = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
     space, figures = found.space, found.figures
     if trace is not None:

@@ -297,7 +297,7 @@ def vocabulary_of(tokenizer: str, tokenizer_type: str = "") -> int | None:
 
 def assumed_vocabulary(found: Mapping[str, Any]) -> int | None:
     """Rows of the embedding assumed of settings that name none, by kind of tokenizer; None where they name them."""
-    tokenizer, kind = str(found.get("tokenizer_model") or ""), str(found.get("tokenizer_type") or "")
+    tokenizer, kind = str(found.get("tokenizer_model") or ""), _kind_of(found)
     if found.get("vocab_size") or found.get("padded_vocab_size") or vocabulary_of(tokenizer, kind) is not None:
         return None
     for root in roots():
@@ -305,6 +305,11 @@ def assumed_vocabulary(found: Mapping[str, Any]) -> int | None:
             assumed: Mapping[str, int] = read(root / TOKENIZERS).data["assumed"]
             return assumed.get(kind, assumed["any"])
     return None
+
+
+def _kind_of(found: Mapping[str, Any]) -> str:
+    """The kind of tokenizer that settings name; Pai-Megatron-Patch's own wins."""
+    return str(found.get("patch_tokenizer_type") or found.get("tokenizer_type") or "")
 
 
 @lru_cache(maxsize=1)

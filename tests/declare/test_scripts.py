@@ -1,10 +1,13 @@
 """Shell scripts as people write them: arrays, defaults, positional parameters, branches and quoted words."""
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
+from primus_search.cli import app
 from primus_search.declare.launch.bash import Script
 from primus_search.declare.launch.experiments import read_experiment
 from primus_search.export.experiment_space import space_of, start
@@ -93,6 +96,10 @@ def written(folder: Path, text: str, name: str = "run.sh") -> Path:
         ("if [[ a == b* ]]; then f 1\nelif [[ -n x ]]; then f 2\nelse f 3\nfi", ["f", "2"]),
         ("f $((2 * 3 + 1)) `date` $(date '+%Y')", ["f", "7"]),
         ("f '$a' \"$a\"", ["f", "$a", "\0a\0"]),
+        ("case $A in\n  7B|8B) x=1;;\n  70B)\n    x=2\n    ;;\n  *) x=3 ;;\nesac\nf $x", ["f", "3"]),
+        ('A=70B\ncase "$A" in 7B) x=1 ;; 70B) x=2 ;; *) x=3 ;; esac\nf $x', ["f", "2"]),
+        ("a=\"--x '1'\"; echo $a; eval f $a", ["f", "--x", "1"]),
+        ('cat <<EOT > c.json\n{"if": 1}\nEOT\nf 1', ["f", "1"]),
     ],
 )
 def test_words_are_those_that_bash_hands_over(text: str, words: list[str]) -> None:
@@ -151,3 +158,45 @@ def test_embedding_and_loss_that_count_as_layers_move_the_layers_of_the_ends(tmp
     file.write_text(COUNTED_ENDS.replace("LAYERS", "32"))
     with pytest.raises(InputError, match="32 layers and 2 counted ends do not divide over 4 virtual stages"):
         read_experiment(file)
+
+
+DEEPSPEED = """
+ZERO=2; CONFIG=ds.json
+cat > $CONFIG <<EOF
+{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": $ZERO}}
+EOF
+deepspeed --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 8 --hidden-size 1024 \\
+  --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --deepspeed_config=$CONFIG
+"""
+
+
+def test_the_json_of_deepspeed_is_read_where_a_script_writes_it_and_where_it_stands_beside(tmp_path: Path) -> None:
+    path = written(tmp_path, DEEPSPEED)
+    first = read_experiment(path, 8)
+    text = DEEPSPEED.replace("cat > $CONFIG", "true > $OTHER")
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}')
+    second = read_experiment(written(tmp_path, text + " --global-batch-size 64"), 8)
+    for one in (first, second):
+        assert (one.row["sharding"], one.row["micro_batch_size"], one.global_batch_size) == ("zero2", 4, 64)
+        assert not any("deepspeed_config" in note for note in one.not_modelled)
+
+
+def test_a_branch_that_needs_a_variable_without_a_value_is_said(tmp_path: Path) -> None:
+    text = "if [ $PR = fp8 ]; then FP8='--fp8-format hybrid'; fi\n"
+    path = written(tmp_path, text + DEEPSPEED.replace("--num_gpus 8", "$FP8 $EXTRA_OPTIONS"))
+    assert "PR has no value: branches that test it are read as if it were empty" in read_experiment(path, 8).assumed
+
+
+def test_what_a_script_is_started_with_is_given_by_an_option(tmp_path: Path) -> None:
+    given = [
+        str(written(tmp_path, POSITIONAL)),
+        "--hardware",
+        "h100",
+        "--nodes",
+        "8",
+        "--args",
+        "70B 8 3 4 5 6 7 8 9 full",
+    ]
+    given.append("--json")
+    result = CliRunner().invoke(app, ["project", *given], env={str(i): "" for i in range(1, 11)})
+    assert json.loads(result.stdout)["candidate"]["tp"] == 8, result.output

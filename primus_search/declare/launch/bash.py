@@ -13,7 +13,7 @@ import fnmatch
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,25 @@ _OPERATORS = {
 _NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 FILE_TESTS = ("-f", "-d", "-e", "-r", "-s", "-x", "-L")
 MOST_WORDS, DEEPEST = 100_000, 40
+SHOWS = ("echo", "printf")
+"""Commands that show their words and start nothing."""
+_DOCUMENT = re.compile(
+    r"^(?P<before>[^\n<]{0,400})<<-?[ \t]{0,8}(?P<quote>['\"]?)(?P<end>\w{1,80})(?P=quote)(?P<after>[^\n]{0,400})\n"
+    r"(?P<body>.*?)^[ \t]{0,80}(?P=end)[ \t]{0,8}$",
+    re.MULTILINE | re.DOTALL,
+)
+_VARIABLE = re.compile(r"\$(?:\{(\w{1,200})\}|([A-Za-z_]\w{0,200}))")
+_PATTERN = re.compile(r"\(?([^\s()$`=][^()$`=]{0,200})\)(?=\s|$)")
+"""A pattern of `case`, up to its bracket."""
+
+
+@dataclass(slots=True)
+class _Branch:
+    """An open `if` or `case`: whether this branch runs, whether one has run, and what a case compares."""
+
+    runs: bool
+    has_run: bool
+    subject: str | None = None
 
 
 @dataclass(slots=True)
@@ -41,36 +60,69 @@ class Script:
     values: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
+    documents: list[tuple[str, str]] = field(default_factory=list)
 
     def words(self) -> list[str]:
         """The words of every command that is reached; a word of several (`"--fp8-format hybrid"`) is split."""
         found: list[str] = []
-        branches: list[list[bool]] = []  # of each open `if`: whether this branch runs, whether one has run
-        for statement in statements(self.text):
-            rest = statement
+        branches: list[_Branch] = []
+        for statement in statements(_DOCUMENT.sub(self._keep, self.text)):
+            rest = self._chosen(branches, statement)
             while keyword := _KEYWORD.match(rest):
-                word, rest = keyword[1], rest[keyword.end() :].strip()
-                runs = all(one[0] for one in branches)
-                if word == "if":
-                    holds = runs and self._holds(rest)
-                    branches.append([holds, holds])
-                    rest = ""
-                elif word == "elif" and branches:
-                    outside = all(one[0] for one in branches[:-1])
-                    holds = outside and not branches[-1][1] and self._holds(rest)
-                    branches[-1] = [holds, branches[-1][1] or holds]
-                    rest = ""
-                elif word == "else" and branches:
-                    branches[-1] = [not branches[-1][1], True]
-                elif word == "fi" and branches:
-                    branches.pop()
-                elif word in ("for", "while", "until", "case", "function"):
-                    rest = ""
-            if rest and all(one[0] for one in branches):
+                rest = self._chosen(branches, self._branched(branches, keyword[1], rest[keyword.end() :].strip()))
+            if rest and all(one.runs for one in branches):
                 found += self._run(rest)
             if len(found) > MOST_WORDS:
                 raise ValueError("a script of so many words is not read")
         return [part for word in found for part in (word.split() if word.startswith("--") else [word])]
+
+    def written(self, name: str) -> str:
+        """The text that the script writes into a file (`cat > FILE <<EOF`), variables filled in; empty where none."""
+        bodies = [body for target, body in self.documents if "".join(self.expanded(target, splits=False)) == name]
+        return _VARIABLE.sub(lambda found: self._value(found[1] or found[2]), bodies[-1]) if bodies else ""
+
+    def _keep(self, found: re.Match[str]) -> str:
+        """Keep a document of the script with the file that it goes into."""
+        target = re.search(r">[ \t]*([^\s<>|&;]{1,400})", found["before"] + found["after"])
+        self.documents.append((target[1] if target else "", found["body"]))
+        return ""
+
+    def _branched(self, branches: "list[_Branch]", word: str, rest: str) -> str:
+        """Open, turn or close a branch at a keyword; what is left of the statement."""
+        if word == "if":
+            holds = all(one.runs for one in branches) and self._holds(rest)
+            branches.append(_Branch(holds, holds))
+            return ""
+        if word == "case":
+            subject, _, rest = rest.partition(" in")
+            branches.append(_Branch(False, False, " ".join(self._known(self.expanded(subject)))))
+            return rest.strip()
+        if word == "elif" and branches:
+            holds = all(one.runs for one in branches[:-1]) and not branches[-1].has_run and self._holds(rest)
+            branches[-1] = _Branch(holds, branches[-1].has_run or holds)
+            return ""
+        if word == "else" and branches:
+            branches[-1] = _Branch(not branches[-1].has_run, True)
+        elif word in ("fi", "esac") and branches:
+            branches.pop()
+        return "" if word in ("for", "while", "until", "function") else rest
+
+    def _chosen(self, branches: "list[_Branch]", statement: str) -> str:
+        """A statement without the pattern of a `case` before it, whose branch runs where the pattern is the first to
+        fit."""
+        subject = branches[-1].subject if branches else None
+        found = _PATTERN.match(statement) if subject is not None else None
+        if subject is None or found is None:
+            return statement
+        fits = any(fnmatch.fnmatchcase(subject, one.strip().strip("'\"")) for one in found[1].split("|"))
+        runs = fits and not branches[-1].has_run
+        branches[-1] = _Branch(runs, branches[-1].has_run or fits, subject)
+        return statement[found.end() :].strip()
+
+    def _known(self, words: list[str]) -> list[str]:
+        """Words without what is unset, whose names are noted as undecided."""
+        self.undecided += [name for word in words for name in UNSET.findall(word) if name not in self.undecided]
+        return [UNSET.sub("", word) for word in words]
 
     def _run(self, statement: str) -> list[str]:
         """Assign, or the words of a command."""
@@ -86,7 +138,10 @@ class Script:
                 value = self.environ.get(name, f"{MARK}{name}{MARK}")
             self.values[name] = self.values.get(name, "") + value if how == "+=" else value
             statement = rest[end:].strip()
-        return self.expanded(statement) if statement else []
+        words = self.expanded(statement) if statement else []
+        if words[:1] == ["eval"]:
+            return self.expanded(" ".join(words[1:]))
+        return [] if words and words[0] in SHOWS else words
 
     def _holds(self, test: str) -> bool:
         """Whether a condition holds, with what is unset as empty."""
@@ -105,8 +160,8 @@ class Script:
         words = self.expanded(test[width:-width], 0, True)
         if any(word in FILE_TESTS for word in words):
             return negated ^ (words[:1] == ["!"])
-        self.undecided += [name for word in words for name in UNSET.findall(word) if name not in self.undecided]
-        words = [UNSET.sub("", word) for word in words]
+        asks_whether_set = any(word in ("-z", "-n") for word in words)
+        words = [UNSET.sub("", word) for word in words] if asks_whether_set else self._known(words)
         return self._compares([word for word in words if word != "!"]) ^ negated ^ (words[:1] == ["!"])
 
     def _compares(self, words: list[str]) -> bool:
@@ -319,14 +374,24 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None) -> dict[str
         listed = [word for words in script.arrays.values() for word in words]
         held = [word for value in script.values.values() if "--" in value for word in value.split()]
         found = _arguments(listed + held) | found
-    if UNDECIDED not in found and script.undecided:
+    if script.undecided:
         found[UNDECIDED] = script.undecided
+    if text := script.written(str(found.get(CONFIG, ""))):
+        found[WRITTEN] = text
     return found
+
+
+CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
+"""The file of DeepSpeed's settings that a script names, and its text where the script writes it."""
 
 
 UNDECIDED = "undecided"
 """Names without a value that branches of a script depend on."""
 ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
+
+
+_OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag)s?{MARK}", re.IGNORECASE)
+"""A variable without a value that is called after a list of options, which bash leaves out."""
 
 
 def _arguments(words: list[str]) -> dict[str, Any]:
@@ -337,7 +402,7 @@ def _arguments(words: list[str]) -> dict[str, Any]:
             flag, equals, value = word.removeprefix("--").partition("=")
             name = flag.replace("-", "_")
             found |= {name: [value] if equals else []} if name else {}
-        elif name:
+        elif name and not _OPTIONS.fullmatch(word):
             found[name].append(word)
     return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
 
@@ -348,9 +413,3 @@ def devices_in(text: str, found: dict[str, Any]) -> int:
         return int(str(found.get("nnodes", 1))) * int(str(found.get("nproc_per_node", 0)))
     except ValueError:
         return 0
-
-
-def pop_undecided(found: dict[str, Any], needed: Collection[str]) -> list[str]:
-    """Names that branches depend on, taken out of a script's settings; those where an argument is missing."""
-    names: list[str] = found.pop(UNDECIDED, [])
-    return names if any(key not in found for key in needed) else []

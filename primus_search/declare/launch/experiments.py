@@ -8,6 +8,7 @@ arguments in a log, and torchtitan job files. A key that no axis covers is liste
 of the framework or the list of known keys says that it changes neither time nor memory. Comments are never read.
 """
 
+import json
 import os
 import re
 import shlex
@@ -211,27 +212,62 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     framework = load_framework("megatron")
     dumped = LOG_ARGUMENT.findall(text)
     is_dump = len(dumped) >= LEAST_ARGUMENTS
-    given = {key: _plain(value) for key, value in dumped} if is_dump else _decided(bash.settings_in(text))
+    given, undecided = {key: _plain(value) for key, value in dumped}, tuple[str, ...]()
+    if not is_dump:
+        given, undecided = _decided(_with_deepspeed(bash.settings_in(text), path.parent))
     is_counted = str(given.get("world_size", "")).isdecimal()
     started = int(given["world_size"]) if is_counted else bash.devices_in(text, given)
-    return of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
+    read = of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
+    return replace(read, assumed=(*read.assumed, *undecided))
 
 
-def _decided(found: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a script without variables that have no value; those of other keys stay as they are written.
+def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Settings with those of DeepSpeed's JSON, which the script writes or which stands beside it."""
+    text = found.pop(bash.WRITTEN, "")
+    name = str(found.get(bash.CONFIG, ""))
+    beside = folder / Path(name).name
+    if not text and name and not UNSET.search(name) and beside.is_file():
+        text = read_text(beside, most=MAX_TABLE_BYTES)
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError:
+        given = {}
+    zero = given.get("zero_optimization") if isinstance(given, dict) else None
+    if not isinstance(zero, dict) or not isinstance(zero.get("stage"), int):
+        return found
+    sizes = {ours: given[key] for key, ours in OF_DEEPSPEED.items() if isinstance(given.get(key), int)}
+    offload = {"cpu_optimizer": True} if isinstance(zero.get("offload_optimizer"), dict) else {}
+    del found[bash.CONFIG]
+    return sizes | {"zero_stage": zero["stage"]} | offload | found
 
-    Raises ValueError that names the variables where a setting that is read depends on them.
+
+OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size"}
+"""Keys of DeepSpeed's JSON and the arguments that they stand in for."""
+
+
+def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Settings of a script without variables that have no value, and what is said of branches that need one.
+
+    Those of keys that are not read stay as they are written. Raises ValueError that names the variables where a
+    setting that is read depends on them.
     """
     framework = load_framework("megatron")
     read = framework.spelled | known_keys("megatron").read_beside | model_keys()
-    missing = dict.fromkeys(bash.pop_undecided(found, ARGUMENTS_OF_A_RUN))
+    undecided: list[str] = found.pop(bash.UNDECIDED, [])
+    is_in_branch = any(UNSET.search(str(found.get(key, bash.MARK + key + bash.MARK))) for key in ARGUMENTS_OF_A_RUN)
+    missing = dict.fromkeys(undecided if is_in_branch else ())
     for key, value in found.items():
         for word in value if isinstance(value, list) else [str(value)]:
             missing |= dict.fromkeys(UNSET.findall(word)) if key in read else {}
     if missing:
         names = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
-        raise ValueError(f"depends on {names}: set them in the environment (NAME=value before the command)")
-    return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}
+        how = (
+            "set them in the environment (NAME=value before the command), or what the script is started with by --args"
+        )
+        raise ValueError(f"depends on {names}: {how}")
+    why = "has no value: branches that test it are read as if it were empty"
+    notes = tuple(f"{f'${name}' if name.isdigit() else name} {why}" for name in undecided)
+    return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}, notes
 
 
 ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
@@ -300,8 +336,9 @@ def _of_mapping(path: Path, world: int, model: Model | None) -> Experiment:
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
     words = [word for key, value in given.items() for word in _argument(str(key), value)]
     script = " ".join(words)
-    settings = _decided(bash.settings_in(script, {**os.environ, **environ}))
-    return of_settings(path, load_framework("megatron"), settings, world, model)
+    settings, undecided = _decided(_with_deepspeed(bash.settings_in(script, {**os.environ, **environ}), path.parent))
+    found = of_settings(path, load_framework("megatron"), settings, world, model)
+    return replace(found, assumed=(*found.assumed, *undecided))
 
 
 RECIPES = "nemo_recipes"
