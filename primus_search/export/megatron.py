@@ -108,7 +108,8 @@ def software_settings(job: LaunchJob) -> dict[str, Any]:
     """What the stack that a job is priced with assumes, where a file has to switch it on."""
     said: dict[str, Any] = {}
     for one in job.framework.software:
-        is_meant = (not one.of_experts or job.model.is_moe) and (not one.axis or job.row[one.axis] in one.words)
+        is_meant = not one.of_experts or job.model.is_moe
+        is_meant = is_meant and all(str(job.row[axis]) in words for axis, words in one.where.items())
         if is_meant and number_of(job.cluster.stack, one.habit) == one.value:
             said |= one.settings
     return said

@@ -22,7 +22,8 @@ EDITS = [
     "tokenizer, data, learning rate and iterations (mock data as written)",
 ]
 FP8_ATTENTION = "fp8_dot_product_attention"
-OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION)
+OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION, "fp8_param_gather",
+                "reuse_grad_buf_for_mxfp8_param_ag")  # fmt: skip
 
 
 def overrides(job: LaunchJob) -> dict[str, Any]:

@@ -95,16 +95,15 @@ class Idle:
 class Habit:
     """What a launch file sets where the stack it is priced with has a number or habit at a value (`gradient_comm_B`).
 
-    axis, words  only of candidates whose axis has one of the words; empty: of all
-    of_experts   only of models with experts
+    where       only of candidates whose axes have one of these words
+    of_experts  only of models with experts
     """
 
     habit: str
     value: Any
     settings: Settings
     source: str
-    axis: str = ""
-    words: tuple[str, ...] = ()
+    where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_experts: bool = False
 
 
