@@ -38,7 +38,8 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "variants", "software",
+    "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "stack_notes", "variants",
+    "software",
 )  # fmt: skip
 
 
@@ -98,6 +99,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
         stacks={**base.stacks, **data.get("stacks", {})},
+        stack_notes={**base.stack_notes, **data.get("stack_notes", {})},
         variants={**base.variants, **data.get("variants", {})},
         schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
         spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},

@@ -310,6 +310,8 @@ class _Assembly:
         """The stack that runs under a framework that was named, else the one of the hardware file."""
         own = framework.stacks.get(hardware.accelerator.vendor) if shape.framework is not None else None
         name, where = own, f"hardware/frameworks/{framework.launcher}.yaml @ $.stacks"
+        said = framework.stack_notes.get(hardware.accelerator.vendor)
+        self.notes += [said] if own and said and said not in self.notes else []
         variant = next((one for fact, one in framework.variants.items() if model and FACTS[fact](model)), "")
         if name is not None and variant:
             name = f"{name}@{variant}"

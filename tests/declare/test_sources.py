@@ -10,6 +10,7 @@ from primus_search.base import units
 from primus_search.declare.hardware_files import load_hardware, read_stack
 from primus_search.declare.records import Sourced
 from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.source import read
 
 TABLES = ("tables",)
 """Measured calls of a CSV beside the file, each with a source of its own."""
@@ -57,3 +58,10 @@ def test_no_number_of_loaded_hardware_lacks_a_source(name: str) -> None:
     hardware = load_hardware(name)
     assert without_source(hardware.accelerator, hardware.sources, ("accelerator",)) == []
     assert without_source(hardware.network, hardware.sources, ("network",)) == []
+
+
+def test_the_constants_of_every_preset_have_a_source() -> None:
+    for name, path in names(FileKind.MODEL).items():
+        data = read(path).data
+        if "constants" in data:
+            assert "config.json" in data["source"] or data["constants"].get("source"), name

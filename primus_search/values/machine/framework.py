@@ -114,6 +114,7 @@ class Framework:
     release   what the entries were read in            vendors   whose devices it runs on; empty: any
     releases  those that differ in what they refuse, oldest first
     stacks    the software stack that runs under it, by the vendor of the devices; else the hardware file's default
+    stack_notes  what is said of that stack, by the vendor
     variants  the variant of that stack for models with a fact (`has_sinks`), by the fact
     lifted    requirements of earlier releases, each with the release that lifted it
     spellings  how each axis is written; an axis that is not listed has its plain value only
@@ -134,6 +135,7 @@ class Framework:
     releases: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
     stacks: Mapping[str, str] = field(default_factory=dict)
+    stack_notes: Mapping[str, str] = field(default_factory=dict)
     variants: Mapping[str, str] = field(default_factory=dict)
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     spellings: Mapping[str, Spelling] = field(default_factory=dict)
