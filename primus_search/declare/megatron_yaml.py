@@ -26,6 +26,7 @@ from primus_search.declare.families.megatron_hybrid import (
     PATTERNS,
     DeclaredSizes,
     claim_variant_keys,
+    has_megatron_keys,
     megatron_keys,
     num_predictions,
     pattern_letters,
@@ -236,7 +237,7 @@ def _preset_of(name: str) -> Model | None:
     stem = Path(name).name.removesuffix(".yaml").lower()
     shapes = {theirs.removesuffix(".yaml").lower(): ours for ours, theirs in load_framework("primus").models.items()}
     found = presets().get(shapes.get(stem, stem))
-    return found.model if found and found.model.is_uniform else None
+    return found.model if found and has_megatron_keys(found.model) else None
 
 
 def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = PRESET_FOLDER) -> Path | None:

@@ -56,12 +56,17 @@ def expressible() -> Iterator[tuple[str, Model, str]]:
             continue
 
 
+OF_NO_FAMILY = ("llama3.2_1b", "llama3.2_3b")
+"""Tied models with stretched rotary frequencies: Llama 3's class does not tie, Qwen 3's does not stretch. Their files
+ask for an edit."""
+
+
 def test_most_plain_presets_are_expressible_and_come_back_whole() -> None:
     found = {name: (model, model_of_module(text)) for name, model, text in expressible()}
     assert {"llama3_8b", "llama3.1_405b", "qwen3_32b", "qwen3_30b_a3b", "deepseek_v2_lite", "gpt_oss_20b"} <= set(found)
     for name, (model, read) in found.items():
         assert shape(replace(read, name=name)) == shape(replace(model, name=name)), name
-        assert unsaid_constants(model, read) == [], name
+        assert bool(unsaid_constants(model, read)) is (name in OF_NO_FAMILY), name
 
 
 def test_torchtitans_own_classes_have_as_many_parameters() -> None:

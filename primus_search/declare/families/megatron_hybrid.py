@@ -300,13 +300,18 @@ VARIANTS = (
 """Kinds of models; at most one applies to a file."""
 
 
+def has_megatron_keys(model: Model) -> bool:
+    """Whether `megatron_keys` says all of a model: its layers are alike, with two norms each."""
+    return model.is_uniform and model.num_norms == 2
+
+
 def megatron_keys(model: Model) -> dict[str, Any]:
     """Every size of the model under the key Megatron gives it; reading them back gives the same model.
 
     Raises ValueError for a model whose layers differ in more than windows and experts.
     """
-    if not model.is_uniform:
-        raise ValueError(f"{model.name}: layers that declare a mixer of their own have no keys here")
+    if not has_megatron_keys(model):
+        raise ValueError(f"{model.name}: layers with a mixer or with norms of their own have no keys here")
     keys: dict[str, Any] = {
         "num_layers": model.num_layers,
         "hidden_size": model.hidden,
