@@ -20,8 +20,8 @@ from primus_search.space import Enumerator
 from primus_search.values.machine.framework import Framework
 from tests.support.launched import CLIENTS, MISSING
 
-OTHER_KINDS = ("kimi_k3", "sft", "odc")
-"""Names of experiments that train what is not modelled: attention residuals, adapters, fine-tuning."""
+OTHER_KINDS = ("kimi_k3", "sft")
+"""Names of experiments that train what is not modelled: attention residuals, adapters."""
 REFUSALS = ("lora", "attn_res_block_size")
 """Keys that refuse the model of such an experiment."""
 
