@@ -191,6 +191,13 @@ def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
     assert lost(keys, TITAN_CONTEXTS, seen) == []
 
 
+@pytest.mark.parametrize("key", ["training.local_batch_size", "parallelism.data_parallel_replicate_degree"])
+def test_a_count_of_nothing_is_refused_by_its_key(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(tomli_w.dumps(torchtitan.nested(TITAN_BASE | {key: 0})))
+    assert f"{key.rpartition('.')[2]}: 0 is out of range" in what_is_read(path)
+
+
 MEGATRON_BASE = PRIMUS_BASE | {"position_embedding_type": "rope", "use_distributed_optimizer": True}
 MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("fp8_recipe",): {"fp8_format": "hybrid"},

@@ -51,7 +51,8 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
     row |= _recompute(framework, found, model, pp * row["vpp"])
     read |= knobs["recompute"].keys
     if pp == 1:
-        row["micro_batch_size"] = whole("training.local_batch_size", _get(found, defaults, "training.local_batch_size"))
+        local = _get(found, defaults, "training.local_batch_size")
+        row["micro_batch_size"] = whole("training.local_batch_size", local, least=1)
     row |= _sharding(found, defaults, row, world)
     read |= READ
     row["loss_fusion"] = "loss" in compiled(found, defaults)
@@ -84,7 +85,9 @@ def _recompute(framework: Framework, found: Settings, model: Model | None, stage
 
 
 def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world: int) -> dict[str, Any]:
-    replicas = whole("data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1))
+    replicas = whole(
+        "data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1), least=1
+    )
     shard = whole("data_parallel_shard_degree", _get(found, defaults, "parallelism.data_parallel_shard_degree"))
     cp = row.get("cp", 1)
     ranks = row.get("tp", 1) * cp * row.get("pp", 1)
@@ -97,7 +100,9 @@ def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world
 def devices(found: Settings, row: Mapping[str, Any]) -> int:
     """GPUs that the degrees of a job file multiply to; 0 where the sharded copy takes what is left."""
     shard = whole("data_parallel_shard_degree", found.get("parallelism.data_parallel_shard_degree", -1))
-    replicas = whole("data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1))
+    replicas = whole(
+        "data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1), least=1
+    )
     return shard * replicas * int(row.get("tp", 1)) * int(row.get("cp", 1)) * int(row["pp"]) if shard > 0 else 0
 
 
