@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from primus_search.runs.validate.score_runs import Validation
 
 WORST = 10
+MOST_REASONS = 30
 
 
 def validate(
@@ -92,6 +93,7 @@ def _print(figures: dict[str, Any], outcome: "Validation") -> None:
     if figures["rows"]:
         _print_worst(outcome)
     _print_reasons("assumed", figures["assumed"], "what")
+    _print_reasons("words of flags that nothing reads", figures["unread"], "what")
     _print_reasons("skipped", figures["skipped_reasons"], "reason")
 
 
@@ -152,6 +154,8 @@ def _print_reasons(title: str, items: list[dict[str, str]], key: str) -> None:
         reasons.setdefault(item[key], []).append(item["id"])
     if reasons:
         typer.echo(f"\n{title}")
-    for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1])):
+    for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1]))[:MOST_REASONS]:
         named = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
         typer.echo(f"{len(ids):>6}  {reason} ({named})")
+    if len(reasons) > MOST_REASONS:
+        typer.echo(f"        and {len(reasons) - MOST_REASONS} more (--json lists every run)")

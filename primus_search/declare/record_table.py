@@ -320,7 +320,7 @@ class _Row:
         return Measurement(peak_kind=kind, ending=ending, **found)  # type: ignore[arg-type]
 
     def _provenance(self) -> Provenance:
-        words = {name: str(self.cells[name]) for name in _PROVENANCE if name in self.cells}
+        words: dict[str, Any] = {name: str(self.cells[name]) for name in _PROVENANCE if name in self.cells}
         return Provenance(**{"id": f"line {self.line}"} | words, table=self.table, line=self.line)
 
     def _number(self, column: str, default: float = math.nan) -> float:

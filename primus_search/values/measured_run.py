@@ -65,6 +65,7 @@ class Provenance:
     source            publication, repository or log
     publisher         who published it; runs of one publisher are left out of a fit together
     table, line       file and line that it was read from
+    unread            words of a table's flags that nothing reads
     gpu, precision    device and precision as the source prints them: labels of groups in reports
     """
 
@@ -77,6 +78,7 @@ class Provenance:
     line: int = 0
     gpu: str = ""
     precision: str = ""
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

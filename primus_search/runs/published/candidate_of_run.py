@@ -6,9 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.runs.published.run_table import PublishedRun, Skipped, every, first, vocabulary
+from primus_search.declare.fields import known_keys
+from primus_search.declare.framework_files import load_framework
+from primus_search.declare.launch.contract import translated
+from primus_search.declare.launch.megatron import candidate_words
+from primus_search.declare.megatron_yaml import setting_keys
+from primus_search.runs.published.run_table import (
+    PublishedRun,
+    Skipped,
+    arguments,
+    every,
+    first,
+    unread,
+    vocabulary,
+)
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import Candidates
+from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.layout import BALANCED, EVEN, Layout, stage_layers
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
@@ -23,6 +37,7 @@ def build_candidates(run: PublishedRun, model: Model, stack: Stack) -> Candidate
     layout = _layout(run, model, pp * vpp)
     recompute, layers = _recompute(run, model, pp * vpp, layout)
     sharding = _word(run, "sharding", "fsdp")
+    by_contract, _ = of_arguments(run, model)
     if sharding == "hsdp":
         knobs.setdefault("shard_group", run.whole("gpus_per_node", 8) or 8)
     return Candidates.from_words(
@@ -44,11 +59,42 @@ def build_candidates(run: PublishedRun, model: Model, stack: Stack) -> Candidate
             "offload_modules": "+".join(every(vocabulary("words")["offload_modules"], run.words)) or "none",
         }
         | knobs
+        | by_contract
         | {
             "sequence_parallel": knobs["sequence_parallel"] and tp > 1,
             "offload_layers": knobs.get("offload_layers", 0) // (pp * vpp),
         }
     )
+
+
+COLUMNS_OF_DEGREES = frozenset(PARALLEL)
+"""Flags that repeat a column."""
+
+
+def of_arguments(run: PublishedRun, model: Model) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Axes that launch arguments among the flags set, by Megatron's contract, and the flags that nothing reads.
+
+    Arguments that cannot matter for speed or memory are read.
+    """
+    known, parts = known_keys("megatron"), unread(run.word("flags"))
+    given = {key: one for key, one in arguments(parts).items() if key not in COLUMNS_OF_DEGREES}
+    left = tuple(
+        part for part in parts if part not in {part for k, (part, _) in given.items() if k in known.irrelevant}
+    )
+    settings = {key: value for key, (_, value) in given.items() if key in setting_keys() and value is not None}
+    if not settings:
+        return {}, left
+    framework = load_framework("megatron")
+    degrees = {framework.spellings[axis].key: run.whole(axis, 1) or 1 for axis in ("tp", "pp", "cp", "ep")}
+    try:
+        (plain, _), (row, read) = (
+            candidate_words(framework, translated(framework, degrees | more)[0], model, run.count("gpus"))
+            for more in ({}, settings)
+        )
+    except ValueError:
+        return {}, left
+    left = tuple(part for part in left if part not in {given[key][0] for key in settings if key in read})
+    return {axis: word for axis, word in row.items() if word != plain.get(axis)}, left
 
 
 def _word(run: PublishedRun, rules: str, column: str) -> str:

@@ -19,7 +19,12 @@ from primus_search.base.errors import PrimusSearchError
 from primus_search.base.units import to_base
 from primus_search.declare.hardware_files import load_stack, on_fewer_gpus
 from primus_search.declare.record_table import read_records
-from primus_search.runs.published.candidate_of_run import build_candidates, build_model, has_layout_of_recipe
+from primus_search.runs.published.candidate_of_run import (
+    build_candidates,
+    build_model,
+    has_layout_of_recipe,
+    of_arguments,
+)
 from primus_search.runs.published.machine_of_run import (
     build_cluster,
     build_hardware,
@@ -112,7 +117,7 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
         workload=workload,
         candidates=candidates,
         measured=_measured(row),
-        provenance=_provenance(row),
+        provenance=replace(_provenance(row), unread=of_arguments(row, model)[1]),
         hardware=name,
         overrides=_overrides(usual, cluster, special),
         assumed=assumed,

@@ -60,6 +60,51 @@ def every(rules: Sequence[Rule], facts: Facts) -> Iterator[Any]:
             yield _resolved(rule.get("value", rule.get("set")), groups, facts)
 
 
+@lru_cache(maxsize=1)
+def _looked_for() -> tuple[re.Pattern[str], ...]:
+    """Every expression and word that a rule looks for in a row's flags."""
+    found: list[str] = []
+
+    def collect(rules: Any) -> None:
+        for value in rules.values() if isinstance(rules, dict) else rules if isinstance(rules, list) else ():
+            collect(value)
+        for condition, wanted in rules.items() if isinstance(rules, dict) else ():
+            name, _, operator = condition.partition(" ")
+            if "flags" in name.split("+"):
+                words = wanted if isinstance(wanted, list) else [wanted]
+                found.extend(map(re.escape, words) if operator == "has" else words)
+
+    for file in sorted(FOLDER.glob("*.yaml")):
+        collect(vocabulary(file.stem))
+    return tuple(map(_compiled, dict.fromkeys(found)))
+
+
+def unread(flags: str) -> tuple[str, ...]:
+    """Parts of a row's flags in which no rule looks for anything."""
+    parts = (part.strip() for part in re.split(r"[;|]|, ", flags))
+    return tuple(part for part in dict.fromkeys(parts) if part and not _is_read(part))
+
+
+@lru_cache(maxsize=4096)
+def _is_read(part: str) -> bool:
+    return any(one.search(part) for one in _looked_for())
+
+
+_ARGUMENT = re.compile(r"--([A-Za-z][\w-]{0,80})(?:[= ](\S{1,200}))?$|([A-Za-z]\w{0,80})=(\S{1,200})$")
+_PLAIN = {"true": True, "false": False, "none": None, "": True}
+
+
+def arguments(parts: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    """Launch arguments among parts of flags: their key, the part and the value."""
+    found = {}
+    for part in parts:
+        if match := _ARGUMENT.match(part):
+            text = match[2] or match[4] or ""
+            value = _PLAIN[text.lower()] if text.lower() in _PLAIN else _typed(text)
+            found[(match[1] or match[3]).replace("-", "_")] = (part, value)
+    return found
+
+
 def has(text: str, word: str) -> bool:
     """Whether a text in lower case names a feature without switching it off: `no X`, `X=false`, `X off`."""
     off = rf"(?:\b(?:no|without) {re.escape(word)}|{re.escape(word)}(?: |[=:] ?)(?:off|false|no|none|0)\b)"

@@ -205,6 +205,7 @@ def summary(outcome: Validation) -> dict[str, Any]:
         "groups": groups(outcome),
         "skipped_reasons": [{"id": one.id, "reason": one.reason} for one in outcome.skipped],
         "assumed": [{"id": row.run.id, "what": what} for row in every for what in row.run.assumed],
+        "unread": [{"id": row.run.id, "what": what} for row in every for what in row.run.provenance.unread],
         "overrides": overrides(every),
         "per_row": [_row(row) for row in rows],
         "memory_per_row": [_memory_row(row, ran=True) for row in (*rows, *outcome.memory_only)]

@@ -501,3 +501,13 @@ def test_gradients_of_plain_megatron_are_fp32_but_where_it_trains_in_fp16(tmp_pa
     ]
     full, half = (row.projection.memory.gradients[0] for row in outcome_of(tmp_path, *rows).rows)
     assert full == 2 * half
+
+
+def test_launch_arguments_among_the_flags_are_read_by_the_contract_and_the_rest_is_named(tmp_path: Path) -> None:
+    flags = "--overlap-grad-reduce; optimizer=muon; recompute_granularity=full; a dance at dawn; log_interval=5"
+    plain, told = outcome_of(tmp_path, LLAMA, LLAMA | {"id": "x-2", "flags": flags}).rows
+    assert plain.run.provenance.unread == ()
+    assert told.run.candidates.row(0)["optimizer"] == "muon"
+    assert told.run.provenance.unread == ("a dance at dawn",)
+    outcome = outcome_of(tmp_path, LLAMA | {"flags": flags})
+    assert summary(outcome)["unread"] == [{"id": "x-1", "what": "a dance at dawn"}]
