@@ -38,7 +38,8 @@ Row = Mapping[str, Any]
 
 MOST_CHOICES = 5
 LESS_MEMORY, SLOWEST = 0.75, 0.7
-"""A choice of less memory takes at most this share of the first row's; none has less than this share of its rate."""
+"""A choice of less memory takes at most this share of the first row's; none of its number format has less than this
+share of its rate."""
 SITES = {
     Knowledge.FIRST_CONTACT: "first contact with this cluster",
     Knowledge.VENDOR: "a cluster that fits have seen",
@@ -380,14 +381,14 @@ def _choices(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | No
         for place, row in enumerate(rows)
         if row["memory_verdict"] == FITS
         and is_on_cluster_of(row, first)
-        and row[RATE] >= SLOWEST * first[RATE]
         and not (row["vpp"] > 1 and row["pp"] * row["vpp"] >= layers)  # one layer a chunk: for papers
     ]
     found: dict[int, str] = {0: "default"}
     for when, is_one in _wanted(first):
         ideas = {_idea(rows[place]) for place in found}
         place = next((p for p in mine if is_one(rows[p]) and _idea(rows[p]) not in ideas), None)
-        if place is not None:
+        is_format = place is not None and number_format(rows[place]) != number_format(first)
+        if place is not None and (is_format or rows[place][RATE] >= SLOWEST * first[RATE]):
             found[place] = when(rows[place])
     if faster is not None and faster.gain > TIE:
         found[faster.rank - 1] = f"you free {faster.saving_bytes / GB:.0f} GB" + (

@@ -77,6 +77,30 @@ def test_choices_are_different_ideas_that_fit_and_say_when_to_take_them(result: 
     assert others == sorted(others, reverse=True)
 
 
+def test_who_trains_in_bf16_finds_it_among_the_choices_however_slow(tmp_path: Path) -> None:
+    """Of a 70B model on H200 BF16 reaches two thirds of FP8: less than any other choice may have."""
+    narrow = [word for name in ("tp", "pp", "cp", "micro_batch_size") for word in ("--set", f"{name}=1")]
+    words = [
+        "ask",
+        "llama3.1_70b",
+        "h200",
+        "--nodes",
+        "24",
+        "--seq",
+        "8192",
+        "--batch",
+        "768",
+        "--bench",
+        "off",
+        *narrow,
+    ]
+    done = CliRunner().invoke(app, [*words, "--framework", "torchtitan", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    answer = SavedRun.open(tmp_path / "run").answer
+    (bf16,) = [one for one in answer.choices if one.when == "you train in BF16"]
+    assert answer.number_format == "FP8" and bf16.what == "BF16" and bf16.change < -0.3
+
+
 def test_the_screen_has_24_lines_of_80_columns_and_ends_with_commands(result: SearchResult) -> None:
     text = io.StringIO()
     print_result(result, stream=text)
