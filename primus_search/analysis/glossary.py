@@ -21,7 +21,7 @@ def explain_word(word: str) -> list[str]:
     if pair:
         return [f"time {TERMS[pair[1]]}", f"memory {TERMS[pair[2]]}"]
     term = re.sub(r"^DP\d+$", "DPn", word, flags=re.IGNORECASE).lower()
-    found = [TERMS[name] for name in TERMS if name.lower() == term]
+    found = [TERMS[name] for name in TERMS if name.lower() in (term, term.replace("_", " "))]
     name, equals, value = word.partition("=")
     if equals and value and axis_name(name) in KNOB:
         return meaning({axis_name(name): value})

@@ -1,5 +1,6 @@
 """Words of tables are explained and accepted."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from primus_search.analysis.labels import short
 from primus_search.analysis.why_not import parse_asked
 from primus_search.base.errors import InputError
 from primus_search.cli import app
+from primus_search.cost.projection import Memory, Step
 from primus_search.declare import make_space
 from primus_search.space.tokens import PLAIN, read_token
 from primus_search.values.knobs import KNOB, KNOBS, Fp8, Sharding
@@ -29,6 +31,13 @@ def test_every_word_of_a_label_reads_back_as_its_axes() -> None:
             read |= values
     assert read == {name: value for name, value in ROW.items() if name in read}
     assert len(read) >= 15
+
+
+@pytest.mark.parametrize("parts", [Step, Memory])
+def test_every_part_of_step_and_memory_has_a_meaning(parts: type) -> None:
+    for part in fields(parts):
+        for word in (part.name, part.name.replace("_", " ")):
+            assert any("memory: " in line or "part of the step: " in line for line in explain_word(word)), word
 
 
 def test_every_token_in_the_glossary_has_a_meaning_and_every_knob_is_there() -> None:
