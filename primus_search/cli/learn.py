@@ -99,6 +99,7 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
         "chosen": site.chosen.name,
         "hypotheses": dict(site.leading),
         "bands": bands,
+        "warning": site.warning,
         "written": written,
     }
 
@@ -109,6 +110,8 @@ def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
         typer.echo(f"  {weight:>6.1%}  {hypothesis}")
     for family, band in site.stack.errors.items():
         typer.echo(f"  90 % of {family}: {band.low:.2f} to {band.high:.2f} of the projection")
+    if site.warning:
+        typer.echo(f"warning: {site.warning}")
     typer.echo(f"written: {', '.join(written.values())}")
     typer.echo(f"use it: primus-search run SPACE --stack {written['stack']}")
 

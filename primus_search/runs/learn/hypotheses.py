@@ -39,6 +39,11 @@ COMMON_SPREAD = 0.14
 OTHER_KIND = -2.0
 """Log-prior of a stack of the other kind: sharded weights (FSDP) where the software is Megatron-like, or not."""
 
+SUGGESTED = 2.0
+"""Log-prior of the stack that the words and the configuration of runs point to, over any other of its kind: 251 runs
+of nine publishers whose software is not described, 2026-11-23 (1 and 3: medians within 1 % of it); after 1, 3 and 5 own
+runs of thirteen publishers 11.7, 9.5 and 7.8 % median error against 12.5, 10.0 and 8.0 % without it."""
+
 OWN_FRAMEWORK = 1.0
 """Log-prior of the stacks that are a framework's own releases."""
 
@@ -93,12 +98,17 @@ class Hypothesis:
 
 
 def shipped_hypotheses(
-    framework: str | None = None, without: Sequence[str] = (), archs: Iterable[str] = (), only: Stack | None = None
+    framework: str | None = None,
+    without: Sequence[str] = (),
+    archs: Iterable[str] = (),
+    only: Stack | None = None,
+    suggested: str | None = None,
 ) -> tuple[Hypothesis, ...]:
     """Every hypothesis about software of a framework.
 
     without: stacks that are left out, and who copies them. archs: architectures of the devices it runs on. only: a
-    stack whose habits are certain, so that its numbers alone are not known.
+    stack whose habits are certain, so that its numbers alone are not known. suggested: the stack that the words of
+    runs point to.
     """
     stacks = [stack for stack in _shipped() if stack.name not in without]
     sigma = np.maximum(np.array([coordinates(stack) for stack in stacks]).std(axis=0), LEAST_SPREAD) * SPREAD
@@ -111,7 +121,7 @@ def shipped_hypotheses(
             stack=with_numbers(stack, habits),
             habits=habits,
             kind=kind,
-            log_prior=_log_prior(stack, framework, year) + (UNUSUAL if kind else 0.0),
+            log_prior=_log_prior(stack, framework, year, suggested) + (UNUSUAL if kind else 0.0),
             covariance=covariance,
         )
         for stack in ([only] if only is not None else stacks)
@@ -141,8 +151,11 @@ def is_megatron_like(name: str) -> bool:
     )
 
 
-def _log_prior(stack: Stack, framework: str | None, year: int | None) -> float:
+def _log_prior(stack: Stack, framework: str | None, year: int | None, suggested: str | None) -> float:
     prior = 0.0
+    if suggested is not None:
+        prior += SUGGESTED if stack.name == suggested else 0.0
+        prior += OTHER_KIND if is_megatron_like(stack.name) != is_megatron_like(suggested) else 0.0
     if framework is not None:
         prior += OWN_FRAMEWORK if stack.name in FRAMEWORK_STACKS.get(framework, ()) else 0.0
         prior += OTHER_KIND if is_megatron_like(stack.name) != is_megatron_like(framework) else 0.0

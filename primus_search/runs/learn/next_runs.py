@@ -24,6 +24,7 @@ from primus_search.runs.learn.posterior import (
     lines_of,
     update,
 )
+from primus_search.runs.learn.site_stack import suggested_by
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.measured_run import MeasuredRun
@@ -158,7 +159,8 @@ def next_runs(
     """
     archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
     only = job.stack if job.stack.name in NOT_SOFTWARE else None
-    posterior = update(evidence_of(shipped_hypotheses(framework, archs=archs, only=only), runs)).leading()
+    hypotheses = shipped_hypotheses(framework, archs=archs, only=only, suggested=suggested_by(runs))
+    posterior = update(evidence_of(hypotheses, runs)).leading()
     lines = lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
     known = known if known is not None else own_rates(job, table, runs)
     rates = sampled_rates(posterior, lines, seed, known, group_of(job))

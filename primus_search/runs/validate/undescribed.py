@@ -13,16 +13,12 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.memory import fit_probability, fit_verdict
-from primus_search.runs.learn.hypotheses import OTHER_KIND, Hypothesis, is_megatron_like, shipped_hypotheses
+from primus_search.runs.learn.hypotheses import OTHER_KIND, SUGGESTED, Hypothesis, is_megatron_like, shipped_hypotheses
 from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, log_rates, reference_of
 from primus_search.runs.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun
-
-SUGGESTED = 2.0
-"""Log-prior of the stack that the words and the configuration of a run point to, over any other of its kind: 251 runs
-of nine publishers whose software is not described, 2026-11-23; 1 and 3 have medians within 1 % of it."""
 
 NAMED = 3
 """Stacks that are named."""

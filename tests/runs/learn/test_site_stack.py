@@ -12,7 +12,7 @@ from primus_search.declare.model_files import load_model
 from primus_search.runs.learn.hypotheses import NUMBERS, at, coordinates, rates_and_slopes, shipped_hypotheses
 from primus_search.runs.learn.logged_run import hardware_named
 from primus_search.runs.learn.posterior import MODEL_ERROR, evidence_of, groups_of, lines_of, reference_of, update
-from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml
+from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by
 from primus_search.values.candidates import Candidates
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
@@ -203,3 +203,24 @@ def test_a_learned_stack_claims_runs_of_a_family_that_it_saw_alone(learned: Site
     own = [band for name, band in errors.items() if name.endswith(" on H100")]
     assert own and sum(band.runs for band in own) == errors["dense"].runs
     assert all(band.high / band.low < errors["moe"].high / errors["moe"].low for band in own)
+
+
+def test_runs_that_contradict_each_other_are_noticed_and_widen_the_bands(learned: SiteStack) -> None:
+    first, second, *others = runs()[:4]
+    halved = replace(second.measured, tokens_per_s_per_gpu=0.4 * second.tokens_per_s_per_gpu)
+    twin = replace(second, measured=halved, provenance=replace(second.provenance, id="twin"))
+    agreed, torn = (
+        learn_stack("mine", taught, framework="megatron-lm", without=COPIES)
+        for taught in ([first, second, *others], [first, second, twin, *others])
+    )
+    width = {site: np.log(site.stack.errors["dense"].high / site.stack.errors["dense"].low) for site in (agreed, torn)}
+    assert not agreed.warning and not learned.warning
+    assert "its own runs" in torn.warning
+    assert width[torn] > 1.5 * width[agreed]
+
+
+def test_records_point_to_a_stack_and_logs_of_a_launcher_do_not() -> None:
+    records = [replace(run, framework=None) for run in runs()[:3]]
+    assert suggested_by(records) == SOFTWARE
+    assert suggested_by(records, without=[SOFTWARE]) is None
+    assert suggested_by(runs()[:3]) is None
