@@ -93,7 +93,7 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
 
 
 def _check_range(name: str, value: Any, raw: Any, keys: Keys, reading: Reading) -> None:
-    """Notes a problem where a number is not physically possible (`guards.numbers`)."""
+    """Notes a problem where a number is not physically possible (`guards.values`)."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         wrong = range_problem(name, value)
         if wrong:

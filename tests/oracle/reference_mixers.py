@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from primus_search.measure.modules.attention_modules import MissingKernelError, traced_attention
-from primus_search.measure.modules.checkpointing import checkpoint
-from primus_search.measure.modules.fused_operations import Rope, gather, rms_norm, rotated, scatter
+from primus_search.measure.modules.fused_operations import Rope, checkpoint, gather, rms_norm, rotated, scatter
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.mixer_modules import (
     MODULES,

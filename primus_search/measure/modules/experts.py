@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
-from primus_search.measure.modules.checkpointing import DiscardedOutput
-from primus_search.measure.modules.fused_operations import combine, swiglu
+from primus_search.measure.modules.fused_operations import DiscardedOutput, combine, swiglu
 from primus_search.measure.modules.linear import Linear, fp8_grouped
 from primus_search.measure.modules.mixer_modules import fused
 from primus_search.measure.modules.shard import Shard

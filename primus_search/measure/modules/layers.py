@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules.attention_modules import core_attention, exchanged
-from primus_search.measure.modules.checkpointing import DiscardedOutput, checkpoint
 from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.fused_operations import (
+    DiscardedOutput,
     Rope,
+    checkpoint,
     fused_loss,
     gather,
     plain_loss,

@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from primus_search.measure.modules.attention_modules import MissingKernelError
-from primus_search.measure.modules.checkpointing import DiscardedOutput
-from primus_search.measure.modules.fused_operations import applied, gather, gathered_linear, scatter
+from primus_search.measure.modules.fused_operations import DiscardedOutput, applied, gather, gathered_linear, scatter
 from primus_search.values.candidates import Fp8
 
 E4M3_MAX, E5M2_MAX = 448.0, 57344.0  # largest finite values, OCP 8-bit floating point specification 1.0

@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
 from primus_search.measure.modules.attention_modules import MissingKernelError, core_attention, without_kernel
-from primus_search.measure.modules.checkpointing import checkpoint
-from primus_search.measure.modules.fused_operations import Rope, applied, rms_norm, rotated, scatter
+from primus_search.measure.modules.fused_operations import Rope, applied, checkpoint, rms_norm, rotated, scatter
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
