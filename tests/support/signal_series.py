@@ -73,7 +73,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and so would every run
+    for ignored in (signal.SIGHUP, signal.SIGINT):  # by nohup, or by the shell of a background job
+        signal.signal(ignored, signal.SIG_DFL)
     with tempfile.TemporaryDirectory() as folder:
         counts: Counter[str] = Counter()
         for name, what in outcomes(given.count, given.seed, Path(folder)):
