@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from primus_search.runs.learn.reading import LogReading
     from primus_search.runs.learn.run_files import Readings
     from primus_search.runs.learn.site_stack import SiteStack
+    from primus_search.values.machine.stack import Stack
     from primus_search.values.measured_run import MeasuredRun, RunTable
 
 
@@ -168,7 +169,7 @@ def _print_run(run: "LogReading") -> None:
 def next(
     run: Run = None,
     runs: Annotated[
-        Path | None, typer.Option("--runs", help="Runs that are known: NAME.runs.parquet of `learn`, or a table.")
+        Path | None, typer.Option("--runs", help="Runs that are known: of `learn`, or a table; default: the stack's.")
     ] = None,
     framework: Annotated[
         str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")
@@ -206,7 +207,7 @@ def next(
         saved.space.job_on(cluster),
         joined([saved.candidate(rank) for rank in ranks]),
         np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
-        _known(runs),
+        _known(runs, cluster.cluster.stack),
         framework=framework,
         count=count,
         budget_gpu_hours=budget or math.inf,
@@ -236,8 +237,11 @@ def next(
         typer.echo(f"launch file: {file}")
 
 
-def _known(path: Path | None) -> "tuple[MeasuredRun, ...]":
-    return () if path is None else _table(path).runs
+def _known(path: Path | None, stack: "Stack") -> "tuple[MeasuredRun, ...]":
+    """The runs of a table; without one those that a learned stack rests on."""
+    from primus_search.declare.record_table import own_runs_of
+
+    return own_runs_of(stack) if path is None else _table(path).runs
 
 
 def _launch(saved: Any, ranks: list[int], format_name: str, folder: Path) -> list[str]:

@@ -211,7 +211,8 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     if evidence == RUN:
         rests = "an own run of this very row"
     elif runs:
-        rests = f"{runs:,} run{'s' * (runs != 1)} of this stack and kind that no fit saw"
+        saw = "that the stack was learned from" if ranking.job.stack.runs_file else "that no fit saw"
+        rests = f"{runs:,} run{'s' * (runs != 1)} of this stack and kind {saw}"
     else:
         rests = "no measured run of this stack and kind"
     low, high = (
