@@ -260,7 +260,11 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
     dispatcher = dispatcher * np.where(enters_fp8, stack.host.host_overlap_factor, 1.0)
     graphs = c.graph_scope(stack.host.cuda_graph)[first]
     bookkeeping = dispatcher if kind is not None and kind.is_moe else 0.0
-    _add_launches(work, acc, stack, graphs, bookkeeping=bookkeeping)
+    num_experts = moe.num_experts if (moe := pricing.job.model.moe) and kind is not None and kind.is_moe else 0
+    hooks_s = np.where(c.sharding[first] >= Sharding.HSDP, stack.host.host_expert_shard_s, 0.0)
+    is_doubled = (c.fp8[first] == Fp8.MXFP8) & stack.precision.has_fp8_param_gather
+    hooks_s = hooks_s * (PARAMS_PER_EXPERT * num_experts / c.ep[first]) * np.where(is_doubled, 2.0, 1.0)
+    _add_launches(work, acc, stack, graphs, bookkeeping=bookkeeping, hooks_s=hooks_s)
     again, repeated_s = np.zeros_like(number), np.zeros(1)
     if kind is not None:
         again, first = pricing.numbered([number, c.recompute])
@@ -308,11 +312,19 @@ def _add_beside(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> Non
         add_exposed(work, Part.SHARD_COMM, traffic)
 
 
-def _add_launches(work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, bookkeeping: Floats | float) -> None:
+PARAMS_PER_EXPERT = 2
+"""Matrices of an expert that Transformer Engine keeps as parameters of their own: gate with up projection, and down.
+MXFP8 has a second copy of each for backward: Megatron-FSDP, `transpose_weight_buffer`."""
+
+
+def _add_launches(
+    work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, bookkeeping: Floats | float, hooks_s: Floats
+) -> None:
     """What a pass waits for its own launches: the host's time for all of them beyond the device's time.
 
     A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
-    dispatcher; 0 of anything else. A wait of the host for the device (token counts) hides behind neither.
+    dispatcher; 0 of anything else. `hooks_s`: of the sharded parameters of its experts. A wait of the host for the
+    device (token counts) hides behind neither.
     """
     shares = {
         CudaGraph.NONE: 0.0,
@@ -323,7 +335,7 @@ def _add_launches(work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, b
     graphed = np.choose(graphs, [shares[scope] for scope in CudaGraph])
     ungraphed = (1.0 - graphed) * acc.launch.host_factor
     per_kernel_s = graphed * acc.launch.graph_s + ungraphed * stack.host.host_launch_s
-    bookkeeping_s = ungraphed * stack.host.host_moe_s * bookkeeping
+    bookkeeping_s = ungraphed * stack.host.host_moe_s * bookkeeping + ungraphed * hooks_s
     for which, moments in _HOST_PASSES.items():
         device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
         device_s = device_s - work.seconds[which, Part.LAUNCH]

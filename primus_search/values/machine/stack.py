@@ -207,6 +207,10 @@ class HostOverheads:
     """`host_moe_s` under an FP8 recipe, over it without, while two micro-batches run interleaved to hide their dispatch
     (the four nodes of a layer enter the recipe's context one by one: docs/cost/layer.md)."""
 
+    host_expert_shard_s: float
+    """Host time to gather, release and reduce one sharded parameter of a local expert (two each) in Megatron's own FSDP
+    and HSDP, per direction."""
+
     pass_s: float
     """Host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends."""
 
