@@ -16,7 +16,7 @@ KEYS = Path(__file__).parents[2] / "spaces" / "keys"
 
 
 def installed(package: str) -> Path | None:
-    found = importlib.util.find_spec(package)
+    found = importlib.util.find_spec(package) if importlib.util.find_spec(package.partition(".")[0]) else None
     return Path(next(iter(found.submodule_search_locations))).parent if found else None
 
 
@@ -32,13 +32,15 @@ def test_every_setting_of_a_client_has_a_verdict(name: str, folder: str) -> None
     assert [key for key, kind in found.items() if not kind] == []
 
 
-@pytest.mark.parametrize(("name", "package"), [("torchtitan", "torchtitan"), ("nemo", "megatron.core")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("torchtitan", "torchtitan"), ("nemo", "megatron.core"), ("nemo", "megatron.bridge")]
+)
 def test_every_setting_of_an_installed_framework_has_a_verdict(name: str, package: str) -> None:
     root = installed(package)
     if root is None:
         pytest.skip(f"{package} is not installed")
     found = verdicts(name, root.parent if name == "nemo" else root)
-    assert len(found) >= LEAST[name]
+    assert len(found) >= LEAST[name] - 50 * (package == "megatron.bridge")
     assert [key for key, kind in found.items() if not kind] == []
 
 
