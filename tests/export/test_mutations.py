@@ -3,19 +3,23 @@
 import copy
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import yaml
 
 from primus_search.base.errors import InputError
+from primus_search.declare import make_space
 from primus_search.declare.fields import known_keys
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch.experiments import is_experiment, read_experiment
+from primus_search.export import launch_files
 from primus_search.values.machine.framework import Framework
-from tests.support.launched import CLIENTS, MISSING
+from tests.support.launched import CLIENTS, MISSING, jobs
 from tools.setting_verdicts import verdict
 
 Keys = tuple[str, ...]
@@ -29,7 +33,7 @@ def what_is_read(path: Path) -> Any:
     except InputError as error:
         return str(error)
     sizes = (found.seq_length, found.global_batch_size, found.world)
-    return dict(found.row), sizes, found.model, found.not_modelled, list(map(str, found.model_problems))
+    return dict(found.row), sizes, found.model, found.variant, found.not_modelled, list(map(str, found.model_problems))
 
 
 def leaves(data: Mapping[str, Any], above: Keys = ()) -> Iterator[tuple[Keys, Any]]:
@@ -100,3 +104,67 @@ def test_no_key_of_a_real_experiment_is_silent(tmp_path: Path, step: int) -> Non
         assert silent == [], path.name
         total += count
     assert total >= 1500 // step // 2
+
+
+# --- job files and scripts ------------------------------------------------------------------------------------------
+
+WRITTEN = {"torchtitan": "torchtitan.toml", "megatron": "megatron.sh"}
+MODELS = ("llama3.1_8b", "qwen3_30b_a3b", "deepseek_v2_lite")
+
+
+def launch_of(framework: str, model: str, folder: Path, seed: int) -> Path:
+    """The job file or script of a random candidate, in a folder with what stands beside it."""
+    space = {"model": model, "hardware": "h100", "nodes": 2, "framework": framework,
+             "workload": {"seq_length": 4096, "global_batch_size": 128}}  # fmt: skip
+    texts = launch_files(next(iter(jobs(make_space(space), 1, seed)))).texts
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    return folder / WRITTEN[framework]
+
+
+def silent_in_job(path: Path) -> list[str]:
+    """Keys of a job file of which no other value changes anything that is read."""
+    framework, data = load_framework("torchtitan"), tomllib.loads(path.read_text())
+    before, found = what_is_read(path), []
+
+    def seen(keys: Keys, value: Any) -> Any:
+        copied = table = copy.deepcopy(data)
+        for name in keys[:-1]:
+            table = table[name]
+        table[keys[-1]] = value
+        path.write_text(tomli_w.dumps(copied))
+        return what_is_read(path)
+
+    for keys, value in leaves(data):
+        key = ".".join(keys)
+        is_listed = verdict(framework, key) == "cannot matter" or key in known_keys(framework.keys).read_where
+        others = [one for one in other_values(framework, key, value) if one is not None]
+        if not is_listed and all(seen(keys, other) == before for other in others):
+            found.append(f"{key}: {value}")
+    return found
+
+
+def silent_in_script(path: Path) -> list[str]:
+    """Arguments of a script of which neither another value nor none changes anything that is read."""
+    framework, text = load_framework("megatron"), path.read_text()
+    before, found = what_is_read(path), []
+    for line, flag, value in re.findall(r"^(  --([a-z0-9-]+)(?: (\S+))?)$", text, re.MULTILINE):
+        key = flag.replace("-", "_")
+        is_listed = verdict(framework, key) == "cannot matter" or key in known_keys(framework.keys).read_where
+        others = [f"  --{flag} {one}" for one in other_values(framework, key, yaml.safe_load(value))] if value else []
+        reads = []
+        for other in ("", *others):
+            path.write_text(text.replace(line + "\n", other + "\n"))
+            reads.append(what_is_read(path))
+        if not is_listed and all(one == before for one in reads):
+            found.append(f"{flag} {value}")
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("framework", "silent"), [("torchtitan", silent_in_job), ("megatron", silent_in_script)])
+def test_no_key_of_a_job_file_or_script_is_silent(
+    tmp_path: Path, framework: str, model: str, silent: Callable[[Path], list[str]]
+) -> None:
+    for seed in range(2):
+        assert silent(launch_of(framework, model, tmp_path, seed)) == []

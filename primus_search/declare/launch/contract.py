@@ -249,7 +249,9 @@ def _by_default(
 ) -> list[str]:
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
     left_out = [key for key in framework.effects if key in framework.defaults and key not in given and key not in ours]
-    return [
+    is_off = {key: one for key, one in ours.items() if framework.defaults.get(key) is False and key not in given}
+    assumed_on = [f"{key}: off by default (projected as {one})" for key, one in is_off.items() if not same(False, one)]
+    return assumed_on + [
         f"{key}: {shortened(framework.defaults[key])} by default (not priced: {framework.effects[key]})"
         for key in left_out
         if not _is_priced(framework, key, framework.defaults[key])
@@ -263,7 +265,7 @@ def _written(framework: Framework, row: Mapping[str, Any], given: Settings, *, h
     ours = settings_of(framework, row, has_experts=has_experts)
     if row["pp"] == 1:
         ours = {key: value for key, value in ours.items() if key not in framework.schedules[row["schedule"]].keys}
-    if "overlap_param_gather" in given:
+    if "overlap_param_gather" in given or "overlap_param_gather" in framework.defaults:
         hides = row["overlap_grad_reduce"] and row["sharding"] == "distributed_optimizer"
         ours.setdefault("overlap_param_gather", hides)
     return ours
@@ -307,7 +309,7 @@ def _is_priced(framework: Framework, key: str, value: Any) -> bool:
 def _is_idle(table: KnownKeys, key: str, given: Settings) -> bool:
     """Whether another setting leaves a key without effect."""
     where = table.idle_where.get(key, {})
-    return any(name in given and same(given[name], value) for name, value in where.items())
+    return any((name in given or value is None) and same(given.get(name), value) for name, value in where.items())
 
 
 def shortened(value: Any) -> str:

@@ -446,6 +446,12 @@ def _torchtitan(
     read = experiment_of(path, framework, row, sizes, given, keys, (loaded, problems), started, is_whole=is_whole)
     keys_of_variant = (torchtitan.COMPILE, torchtitan.COMPONENTS)
     notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
+    local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
+    ranks = row.get("tp", 1) * row.get("cp", 1) * row.get("pp", 1)
+    whole_batch = int(str(sizes["global_batch_size"] or 0)) * ranks
+    if row.get("pp", 1) > 1 and started and whole_batch != local * started:
+        flushes = f"projected as {whole_batch // started}: the pipeline is emptied once a step"
+        notes = (*notes, f"training.local_batch_size: {local} ({flushes})")
     registered = None if model else torchtitan.flavor(_flavor_name(found))
     if registered and registered[1]:
         kernel = (
@@ -472,7 +478,7 @@ def _namesake(path: Path, name: str) -> Model | None:
 def _imported(path: Path, found: Settings) -> Model | None:
     """The model that a module beside the file registers under the name that the file asks for."""
     module = path.with_name(f"{found.get('experimental.custom_import')}.py")
-    if not module.is_file() or module.stem != found.get("model.name"):
+    if not module.is_file() or _flavor_name(found) != f"{module.stem}:{torchtitan.NAME}":
         return None
     return replace(torchtitan.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
 
