@@ -99,6 +99,7 @@ PRIMUS_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"): {
         "multi_latent_attention": True,
     },
+    ("patch_tokenizer_type", "extra_vocab_size"): {"vocab_size": None, "patch_tokenizer_type": "LLama3Tokenizer"},
     ("tokenizer_model", "tokenizer_type"): {"vocab_size": None, "tokenizer_model": "meta-llama/Meta-Llama-3-8B"},
     ("sink_sliding_window", "sink_window_even_layers_only"): {
         "use_sink_attention": True, "sink_sliding_window": 64,
@@ -207,6 +208,7 @@ MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"): {
         "multi_latent_attention": True,
     },
+    ("patch_tokenizer_type", "extra_vocab_size"): {"vocab_size": None, "patch_tokenizer_type": "LLama3Tokenizer"},
     ("tokenizer_model", "tokenizer_type"): {"vocab_size": None, "tokenizer_model": "meta-llama/Meta-Llama-3-8B"},
     ("window_attn_skip_freq",): {"window_size": "64,0"},
     ("max_position_embeddings", "use_rotary_position_embeddings"): {"position_embedding_type": "learned_absolute"},

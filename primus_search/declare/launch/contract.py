@@ -255,7 +255,7 @@ def _by_default(
         f"{key}: {shortened(framework.defaults[key])} by default (not priced: {framework.effects[key]})"
         for key in left_out
         if not _is_priced(framework, key, framework.defaults[key])
-        and not _is_idle(table, key, given)
+        and not _is_idle(table, key, dict.fromkeys(table.idle_where.get(key, {})) | dict(given))
         and (has_experts or not key.startswith("moe_"))
     ]
 
@@ -309,7 +309,7 @@ def _is_priced(framework: Framework, key: str, value: Any) -> bool:
 def _is_idle(table: KnownKeys, key: str, given: Settings) -> bool:
     """Whether another setting leaves a key without effect."""
     where = table.idle_where.get(key, {})
-    return any((name in given or value is None) and same(given.get(name), value) for name, value in where.items())
+    return any(name in given and same(given[name], value) for name, value in where.items())
 
 
 def shortened(value: Any) -> str:
