@@ -3,9 +3,9 @@
     log(measured / projected) = log(mean_ratio) + site + group + configuration,   each with the tails of a Student's t
 
 Every run is projected by numbers that its publisher has no part in: refitted to first order where runs of theirs are in
-the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. Shift and standard
-deviations are those of largest likelihood over publishers who made neither the device nor the software (all but
-`makers:` of the file); near-duplicates count once. The table gives each publisher the band made of the others.
+the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. Standard deviations
+are those of largest likelihood, and the shift the mean, over publishers who made neither the device nor the software
+(all but `makers:` of the file); near-duplicates count once. The table gives each publisher the band made of the others.
 """
 
 import datetime
@@ -105,7 +105,10 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
 
 
 def fitted_errors(publishers: Sequence[Sequence[Seen]], start: SiteErrors) -> SiteErrors:
-    """Shift and standard deviations of largest likelihood; what is not fitted stays as in `start`."""
+    """Standard deviations of largest likelihood, and the mean of the publishers' means as the shift.
+
+    The centre of a Student's t would leave slow sites out of what is to be expected. What is not fitted stays.
+    """
     parts = [_distinct(rows) for rows in publishers]
 
     def cost(x: Floats) -> float:
@@ -113,7 +116,9 @@ def fitted_errors(publishers: Sequence[Sequence[Seen]], start: SiteErrors) -> Si
 
     first = np.log([getattr(start, name) for name in FITTED])
     found = minimize(cost, first, method="Nelder-Mead", options={"maxiter": STEPS, "xatol": LEAST, "fatol": LEAST}).x
-    return replace(start, **dict(zip(FITTED, np.exp(found).tolist(), strict=True)))
+    values = dict(zip(FITTED, np.exp(found).tolist(), strict=True))
+    mean = float(np.mean([errors.mean() for errors, _, _ in parts]))
+    return replace(start, **values | {"mean_ratio": float(np.exp(mean))})
 
 
 def _distinct(rows: Sequence[Seen]) -> tuple[Floats, np.ndarray, np.ndarray]:
