@@ -50,9 +50,6 @@ def learn(
     from primus_search.runs.learn.run_files import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
-    if dry_run:
-        _print_readings(readings, as_json)
-        return
     from primus_search.cli.output import must_be_folder
     from primus_search.declare.search_path import sites
     from primus_search.runs.learn.logged_run import SaidBeside

@@ -54,6 +54,7 @@ def test_a_signal_in_a_destructor_is_not_lost() -> None:
     text = """
 import os, signal
 from primus_search.base.guards import interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 interrupts.install()
 class Fragile:
     def __del__(self):
@@ -79,6 +80,7 @@ def test_a_command_that_never_looks_is_ended_all_the_same(after: str, code: int)
     text = f"""
 import os, signal, time
 from primus_search.base.guards import interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 interrupts.install()
 interrupts.REPEAT_S = -1.0
 {after if "GRACE" in after else ""}
@@ -95,6 +97,7 @@ def test_a_signal_after_the_end_changes_nothing() -> None:
     text = """
 import os, signal, sys
 from primus_search.base.guards import interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 interrupts.install()
 assert interrupts.finish() == 0
 for number in interrupts.ENDING:
@@ -108,6 +111,7 @@ def test_a_forked_process_ends_by_a_signal_at_once() -> None:
     text = """
 import os, signal, sys
 from primus_search.base.guards import interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 interrupts.install()
 child = os.fork()
 if not child:

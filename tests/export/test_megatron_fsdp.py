@@ -59,11 +59,13 @@ def test_experts_weights_are_sharded_where_a_space_lists_it(
     assert tuple(KNOB["sharding"].word(value) for value in values) == searched
 
 
-def test_it_costs_what_fsdp2_costs() -> None:
-    job = Job(load_model("qwen3_30b_a3b"), load_cluster("h100", 2), Workload(**WORK))
-    c = Candidates.table(ep=8, sharding=[int(Sharding.MEGATRON_FSDP), int(Sharding.FSDP2), int(Sharding.NONE)])
-    found = Projector(job).project(c)
-    assert found.step.total[0] == found.step.total[1] and found.step.shard_comm[0] > found.step.shard_comm[2] == 0.0
+@pytest.mark.parametrize("model", ["llama3_8b", "qwen3_30b_a3b"])
+def test_it_costs_what_fsdp2_costs_but_for_the_hosts_time_of_experts(model: str) -> None:
+    job = Job(load_model(model), load_cluster("h100", 2), Workload(**WORK))
+    sharding = [int(Sharding.MEGATRON_FSDP), int(Sharding.FSDP2), int(Sharding.NONE)]
+    found = Projector(job).project(Candidates.table(ep=8 if job.model.moe else 1, sharding=sharding))
+    assert (found.step.total[0] > found.step.total[1]) == (job.model.moe is not None)
+    assert found.step.total[0] >= found.step.total[1] and found.step.shard_comm[0] > found.step.shard_comm[2] == 0.0
     assert found.memory.total[0] == found.memory.total[1] < found.memory.total[2]
 
 

@@ -263,7 +263,7 @@ def test_other_pages_hold_no_markup_of_a_name() -> None:
         figures |= {"memory": memory, "overrides": {"runs": 0, "of": 0, "per_row": listed}}
         text = errors_page(name, figures)
         night = hostile_night(name)
-        for made in (text, night_page.report(night), night_page.trend(name, [])):
+        for made in (text, night_page.report(night), night_page.trend(night, [])):
             assert escape(name) in made
             assert not any(sign in made for sign in ("<script", "</script", "<img", "<!--"))
         assert ElementTree.fromstring(junit(night).encode()).find(".//testcase") is not None

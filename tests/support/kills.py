@@ -42,6 +42,7 @@ import os, signal, sys
 from pathlib import Path
 if not os.environ.get("{IGNORES}"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so does a shell for what it starts behind it
 from primus_search.base.guards import interrupts
 interrupts.install()
 from primus_search.exploration.exhaustive import evaluate, task_plan

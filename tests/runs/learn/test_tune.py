@@ -148,6 +148,7 @@ def interrupt_once_running(folder: Path, trials: int) -> None:
 def test_trials_run_together_and_an_interrupt_leaves_none_running(run: Path, tmp_path: Path) -> None:
     found = looped(run, tmp_path / "both", trials=3, parallel=2)
     assert len({one.rank for one in found.outcomes}) == 3
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     threading.Thread(target=interrupt_once_running, args=(tmp_path / "cut", 2), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         looped(run, tmp_path / "cut", "sleep", trials=2, parallel=2)
