@@ -13,8 +13,8 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cli.output import Run, opened
 
 if TYPE_CHECKING:
+    from primus_search.runs.learn.logged_run import Readings
     from primus_search.runs.learn.reading import LogReading
-    from primus_search.runs.learn.run_files import Readings
     from primus_search.runs.learn.site_stack import SiteStack
     from primus_search.values.machine.stack import Stack
     from primus_search.values.measured_run import MeasuredRun, RunTable
@@ -47,7 +47,7 @@ def learn(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """Learn the stack of your own software and cluster from its training logs."""
-    from primus_search.runs.learn.run_files import Readings, read_files
+    from primus_search.runs.learn.logged_run import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
     from primus_search.cli.output import must_be_folder
@@ -115,7 +115,7 @@ def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
 
 
 def _all(readings: "Readings") -> list["LogReading"]:
-    from primus_search.runs.learn.run_files import reading_of
+    from primus_search.runs.learn.logged_run import reading_of
 
     return [*readings.runs, *(reading_of(run) for run in readings.measured)]
 

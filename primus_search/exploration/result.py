@@ -14,9 +14,8 @@ from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidenc
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY, Projection
 from primus_search.exploration.exhaustive.shortlist import without_noise
-from primus_search.exploration.expected import RATE
+from primus_search.exploration.expected import RATE, checkpoint_bytes, goodput
 from primus_search.exploration.findings import FunnelStage
-from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.exploration.neighbours import Evaluator, OwnConfiguration
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined

@@ -121,7 +121,7 @@ class RunFolder:
         Raises InputError when the journal to resume belongs to another search; a larger budget is the same search.
         """
         from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS
-        from primus_search.exploration.run_folder.journal_check import refuse_other_lengths
+        from primus_search.exploration.run_folder.journal import refuse_other_lengths
 
         unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
         searched = fingerprint(replace(funnel.space, search=unlimited))
@@ -142,7 +142,7 @@ class RunFolder:
 
     def refuse_untrue(self, journal: Journal, funnel: "Funnel", tasks: "Sequence[Task]") -> None:
         """Raise InputError for a record of the journal that these tasks cannot have given."""
-        from primus_search.exploration.run_folder.journal_check import refuse_untrue
+        from primus_search.exploration.run_folder.journal import refuse_untrue
 
         try:
             refuse_untrue(funnel, journal, tasks)

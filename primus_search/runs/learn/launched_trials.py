@@ -23,10 +23,9 @@ from typing import Any, get_args
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
 from primus_search.base.guards.interrupts import check
-from primus_search.runs.learn.logged_run import measurement_of
+from primus_search.runs.learn.logged_run import measurement_of, read_files
 from primus_search.runs.learn.readers import lines
 from primus_search.runs.learn.reading import Death, LogReading
-from primus_search.runs.learn.run_files import read_files
 from primus_search.runs.learn.transcript import Transcript, observe_common
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job

@@ -2,10 +2,12 @@
 
 What the log does not print and a projection needs is taken from what the user says beside the files (hardware, model);
 what is still missing is a problem by name. Values that `LogReading.assumed` lists are used and said again.
+
+Training runs from logs, run folders and tables: what was read, and what was refused with its reason.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -25,6 +27,7 @@ from primus_search.declare.launch.experiments import (
     silent_axes,
 )
 from primus_search.declare.model_files import load_model
+from primus_search.declare.record_table import read_records
 from primus_search.declare.search_path import FileKind, names
 from primus_search.runs.learn.readers import read_log
 from primus_search.runs.learn.reading import Assumption, Death, LogReading, MemoryKind
@@ -34,7 +37,7 @@ from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import Stack
-from primus_search.values.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance
+from primus_search.values.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance, RunTable
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -309,3 +312,77 @@ def _memory(name: str) -> tuple[str, ...]:
     """How the memory in a file's name is printed."""
     size = name.partition("_")[2].removesuffix("gb")
     return (f"{size}gb", f"{size}gib") if size.isdigit() else ()
+
+
+LOG_SUFFIXES = (".log", ".txt", ".out", ".err", ".gz", ".jsonl")
+"""Files of a run folder that are tried as logs, beside event files and `trainer_state.json`."""
+
+TABLE_SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """Runs of logs and of tables, in the order of the files, and one problem per file that was refused."""
+
+    runs: tuple[LogReading, ...]
+    refused: tuple[Problem, ...]
+    measured: tuple[MeasuredRun, ...] = ()
+
+
+def read_files(
+    paths: Sequence[Path], framework: str | None = None, read_table: Callable[[Path], RunTable] = read_records
+) -> Readings:
+    """Every run among files and folders. Raises `InputError` with all reasons where none can be read.
+
+    read_table: how a CSV or parquet is read; tables of records are read as they are.
+    """
+    runs: list[LogReading] = []
+    refused: list[Problem] = []
+    measured: list[MeasuredRun] = []
+    for path in paths:
+        for one in _files(path):
+            try:
+                if one.suffix in TABLE_SUFFIXES:
+                    measured += read_table(one).runs
+                else:
+                    runs.append(with_assumptions(read_log(one, framework)))
+            except InputError as error:
+                refused += error.problems
+    if not runs and not measured:
+        raise InputError(refused or [Problem(", ".join(map(str, paths)), "no file in it looks like a training log")])
+    return Readings(runs=tuple(runs), refused=tuple(refused), measured=tuple(measured))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """A file itself; of a folder the files that may be logs, by name."""
+    if not path.is_dir():
+        yield path
+        return
+    for one in sorted(path.rglob("*")):
+        is_state = one.name == "trainer_state.json" or ".tfevents." in one.name
+        if one.is_file() and (is_state or one.suffix in LOG_SUFFIXES):
+            yield one
+
+
+def reading_of(run: MeasuredRun) -> LogReading:
+    """A run of a table in the form of a log's reading, for the same report."""
+    row, m = run.candidates.row(0), run.measured
+    is_measured = m.peak_bytes == m.peak_bytes
+    return LogReading(
+        source=run.provenance.id or run.provenance.source,
+        framework=run.framework or "table",
+        model={"model_name": run.model.name},
+        device=run.gpu,
+        gpus=run.cluster.world,
+        tp=row["tp"],
+        pp=row["pp"],
+        cp=row["cp"],
+        ep=row["ep"],
+        vpp=row["vpp"],
+        seq_length=run.workload.seq_length,
+        micro_batch_size=row["micro_batch_size"],
+        global_batch_size=run.workload.global_batch_size,
+        step_s=run.workload.tokens_per_step / run.tokens_per_s_per_gpu / run.cluster.world if run.has_rate else None,
+        tokens_per_s_per_gpu=run.tokens_per_s_per_gpu if run.has_rate else None,
+        peak_memory_bytes=m.peak_bytes if is_measured else None,
+    )

@@ -15,8 +15,7 @@ from primus_search.declare.hardware_files import RUNS_ENDING, load_hardware, loa
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE
-from primus_search.runs.learn.logged_run import SaidBeside, measured_run
-from primus_search.runs.learn.run_files import Readings
+from primus_search.runs.learn.logged_run import Readings, SaidBeside, measured_run
 from primus_search.runs.learn.site_stack import SiteStack, learn_stack
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack

@@ -246,7 +246,7 @@ class LaunchLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Device memory that is gone before the first tensor; the formula is in `cost/memory/buffers.py`.
+    """Device memory that is gone before the first tensor; the formula is in `cost/memory/price.py`.
 
     context_bytes           driver context with the kernels a training process loads
     communicator_bytes      buffers of one NCCL / RCCL communicator
@@ -393,7 +393,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What a long run on many nodes loses; a zero switches its term off (`exploration/goodput.py`).
+    """What a long run on many nodes loses; a zero switches its term off (`exploration/expected.py`).
 
     node_mtbf_hours           hours between two failures of one node that end a job
     restart_minutes           from a failure to the next step: finding it, replacing the node, loading the checkpoint
