@@ -1,6 +1,9 @@
 """`python -m primus_search` is `primus-search`."""
 
-from primus_search.base.guards.interrupts import install
+try:
+    from primus_search.base.guards.interrupts import install
+except KeyboardInterrupt:  # Ctrl-C during this import, before signals are noted
+    raise SystemExit(130) from None
 
 
 def main() -> None:

@@ -130,3 +130,19 @@ def test_a_reader_that_leaves_ends_a_command_quietly() -> None:
         f"{sys.executable} -m primus_search models | head -1", shell=True, capture_output=True, check=False, text=True
     )
     assert done.stderr == ""
+
+
+def test_an_interrupt_of_the_first_import_ends_without_a_traceback() -> None:
+    text = """
+import builtins, os, runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+whole = builtins.__import__
+def interrupted(name, *rest, **more):
+    if name.endswith("interrupts"):
+        os.kill(os.getpid(), signal.SIGINT)
+    return whole(name, *rest, **more)
+builtins.__import__ = interrupted
+runpy.run_module("primus_search.__main__", run_name="__main__", alter_sys=True)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
