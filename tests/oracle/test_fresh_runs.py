@@ -197,7 +197,6 @@ def test_errors_of_torchs_and_jaxs_trainers_are_as_small_as_promised() -> None:
     assert figures["p90_abs_error"] <= P90
 
 
-@missed("95.04 % now: bands of a first contact are wider than these 75 runs need (61 % as first projected)")
 def test_bands_of_torchs_and_jaxs_trainers_hold_as_often_as_they_say() -> None:
     assert LEAST_COVERED <= coverage(trainers()) <= MOST_COVERED
 

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import gammaln
 
+from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band, site_band
 from primus_search.declare.evidence_files import load_sites
 from primus_search.declare.source import read
@@ -74,6 +75,11 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
             is_new = (Path(run.place[0]).name, run.place[1]) not in places
             if is_new and run.has_rate and not run.ran_out:
                 runs[run.place] = run
+    nameless = [run.place for run in runs.values() if not run.provenance.publisher]
+    if nameless:
+        raise InputError(
+            [Problem(f"{table}:{line} @ publisher", "is empty; runs are left out by it") for table, line in nameless]
+        )
     rows, _ = project_runs(list(runs.values()))
     unknown = [row.run for row in rows if row.run.cluster.stack.is_assumed]
     mixtures = dict(zip([run.place for run in unknown], undescribed_mixtures(unknown), strict=True))
