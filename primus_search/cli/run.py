@@ -124,11 +124,10 @@ def run(
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
     overrides = _as_overrides(sets, locals())
     loaded, inputs = _loaded(space, overrides, out if resume else None)  # validate input before the slow imports
-    from primus_search.cli.progress import progress_bar
     from primus_search.exploration import Options, default_folder
     from primus_search.exploration.kernel_compilation import compile_kernels
     from primus_search.report.complete_search import search
-    from primus_search.report.terminal import View
+    from primus_search.report.terminal import View, progress_bar
 
     _must_be_usable(load_benchmark, save_benchmark, loaded.benchmark.device != "off", baseline, out, resume)
     folder = out or default_folder(loaded.name)

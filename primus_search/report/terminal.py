@@ -1,11 +1,15 @@
 """What `run` prints: details that were asked for, the scaling table of several clusters, last the first screen.
 
 Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figure what it stands on.
+
+The progress of a search, on standard error: the best candidates so far, and how far it has come.
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.table import Table as RichTable
 
@@ -14,6 +18,7 @@ from primus_search.base.units import GB, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
+from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
 from primus_search.export.ranks import refusal_of
@@ -218,3 +223,56 @@ def _figures(rank: int, row: Row) -> dict[str, str]:
         "MFU": f"{row['mfu']:.0%}",
         "T/M": evidence_of(row),
     }
+
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@contextmanager
+def progress_bar(*, is_shown: bool) -> Iterator[Progress]:
+    """A callback that draws; on a pipe or with `is_shown` False it stays silent."""
+    if not is_shown or not sys.stderr.isatty():
+        yield silent
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[funnel]}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    bar = Bar(*columns)
+    number = bar.add_task("search", total=None, funnel="", rate="")
+    # No refresh thread: worker processes are forked, and a fork must not copy a lock that a thread holds.
+    with Live(bar, console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+
+        def draw(tick: Tick) -> None:
+            elapsed = bar.tasks[0].elapsed or 0.0
+            rate = f"{tick.rows_done / elapsed:,.0f}/s" if elapsed else ""
+            funnel = f"legal {tick.legal:,} > fits {tick.feasible:,} > projected {tick.projected:,}"
+            bar.update(number, completed=tick.rows_done, total=tick.rows_total, funnel=funnel, rate=rate)
+            live.update(Group(best_so_far(tick.leaders()), bar), refresh=True)
+
+        yield draw
+
+
+def best_so_far(leaders: Sequence[Leader]) -> "Table":
+    """The ranking as far as it is known."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from primus_search.analysis.labels import short
+
+    table = Table("#", "best so far", "projected tok/s/GPU", "GB", box=SIMPLE_HEAD)
+    sizes = {leader.num_gpus for leader in leaders}
+    for rank, leader in enumerate(leaders, start=1):
+        where = f"{leader.num_gpus} GPUs " if len(sizes) > 1 else ""
+        figures = (f"{leader.tokens_per_s_per_gpu:,.0f}", f"{leader.memory_bytes / GB:.1f}")
+        table.add_row(str(rank), where + short(leader.knobs), *figures)
+    return table

@@ -14,7 +14,7 @@ from primus_search.values.candidates import DEFAULTS, Bools, Candidates, Degrees
 from primus_search.values.job import Job
 from primus_search.values.layout import EVEN, Layout, layout_string, stage_layers
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
-from primus_search.values.model import GatedDeltaNet, Model
+from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, Model
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
 
@@ -42,7 +42,9 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_mixers": lambda model: not model.is_uniform,
     "has_single_blocks": lambda model: model.is_single_block,
     "has_delta_net": lambda model: any(isinstance(kind.mixer, GatedDeltaNet) for kind in model.kinds),
-    "has_indexer": lambda model: any(getattr(kind.mixer, "indexer", None) is not None for kind in model.kinds),
+    "has_indexer": lambda model: any(
+        isinstance(kind.mixer, Attention | LatentMixer) and kind.mixer.indexer is not None for kind in model.kinds
+    ),
     "is_tied": lambda model: model.is_tied,
     "is_gated": lambda model: model.is_gated,
     "has_two_norms": lambda model: model.num_norms == 2,

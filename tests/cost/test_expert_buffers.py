@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.cost.memory.price import expert_buffer
+from primus_search.cost.memory.buffers import expert_buffer
 from primus_search.cost.memory.share import Share
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from primus_search.cost.memory import Share, memory_by_rank
-from primus_search.cost.memory.price import head_memory
+from primus_search.cost.memory.logits import head_memory
 from primus_search.cost.projection import Memory
 from primus_search.declare.hardware_files import load_stack
 from primus_search.values.candidates import Candidates, Recompute, Sharding

@@ -9,7 +9,7 @@ import yaml
 from tests.support.launched import CLIENTS, MISSING
 from tools.setting_verdicts import verdicts
 
-LEAST = {"megatron": 700, "primus": 700, "torchtitan": 140, "nemo": 300}
+LEAST = {"megatron": 700, "primus": 700}
 """Settings that the sources have at least; fewer means that they were not found."""
 DIRECTIONS = ("slower", "faster", "more memory", "less memory", "less or more memory")
 KEYS = Path(__file__).parents[2] / "spaces" / "keys"
@@ -33,14 +33,15 @@ def test_every_setting_of_a_client_has_a_verdict(name: str, folder: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("torchtitan", "torchtitan"), ("nemo", "megatron.core"), ("nemo", "megatron.bridge")]
+    ("name", "package", "least"),
+    [("torchtitan", "torchtitan", 140), ("nemo", "megatron.core", 300), ("nemo", "megatron.bridge", 250)],
 )
-def test_every_setting_of_an_installed_framework_has_a_verdict(name: str, package: str) -> None:
+def test_every_setting_of_an_installed_framework_has_a_verdict(name: str, package: str, least: int) -> None:
     root = installed(package)
     if root is None:
         pytest.skip(f"{package} is not installed")
     found = verdicts(name, root.parent if name == "nemo" else root)
-    assert len(found) >= LEAST[name] - 50 * (package == "megatron.bridge")
+    assert len(found) >= least
     assert [key for key, kind in found.items() if not kind] == []
 
 

@@ -8,7 +8,7 @@ gradients not yet reduced, reduce-scatter inputs. What outlives the step (sharde
 buffer.
 
     traced = trace_sharded(model, shard, kind, Sharded(ranks=64, expert_ranks=64))
-    traced.buffers_bytes        against `cost.memory.price.gathered_bytes`
+    traced.buffers_bytes        against `cost.memory.buffers.gathered_bytes`
 
 torch issues all of this in program order whatever the device, and FSDP2 frees by reference, not by stream: a caching
 allocator sees the same order of allocations on a GPU.

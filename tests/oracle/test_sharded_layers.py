@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from primus_search.cost.memory import Share
-from primus_search.cost.memory.price import element_scale, gathered_bytes
+from primus_search.cost.memory.buffers import gathered_bytes
+from primus_search.cost.memory.price import element_scale
 from primus_search.declare.hardware_files import load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.measure.modules.shard import Shard

@@ -3,7 +3,7 @@
 A part is calibrated where the sizes this candidate asks of it lie among the sizes measured on this device, or within a
 factor of two of them (`ranges`): kernels by shape and precision, collectives by ranks and nodes, memory by peak, the
 stack by device, model family, precision, GPUs and sequence. Of GEMMs `ENOUGH` of the FLOPs have to. Everything else is
-the same law beyond its measurements, or a sibling's numbers: not wrong, but nobody looked.
+extrapolated: the same law beyond its measurements, or the numbers of a sibling device.
 """
 
 from collections.abc import Callable, Sequence
@@ -231,7 +231,11 @@ def _stack(job: Job, one: Candidates, ranges: Ranges) -> Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelEvidence:
-    """One family of kernels of one micro-batch through all layers: its seconds, and the part of them measured."""
+    """One family of kernels of one micro-batch through all layers: its seconds, and the part of them measured.
+
+    A kernel counts as measured where its shape lies among those of the accelerator's table (`measured_correction`);
+    collectives likewise with the network's. Seconds are those of the projection's kernels, forward and backward.
+    """
 
     family: str
     seconds: float

@@ -14,15 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
-from primus_search.cost.memory.price import (
-    PARTS,
-    STATIC_PARTS,
-    Prices,
-    activation_prices,
-    context_bytes,
-    expert_buffer,
-    state_prices,
-)
+from primus_search.cost.memory import buffers
+from primus_search.cost.memory.buffers import context_bytes
+from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import (
     Pipeline,
     PipelineMoments,
@@ -190,7 +184,7 @@ class MemoryTable:
     def _batches(self, c: Candidates) -> tuple[NewPrices, Floats]:
         s = self.share(c)
         prices = activation_prices(self.job.model, self.job.stack, self.job.workload, s)
-        return (prices, self.slack_factors()), expert_buffer(self.job.model, self.job.stack, s)
+        return (prices, self.slack_factors()), buffers.expert_buffer(self.job.model, self.job.stack, s)
 
 
 class PriceTable:
@@ -227,7 +221,7 @@ def memories_by_rank(job: Job, c: Candidates) -> list[Memory]:
     table = MemoryTable(job)
     s = table.share(c)
     both = (state_prices(model, stack, s), activation_prices(model, stack, job.workload, s))
-    context, expert = context_bytes(job.accelerator, stack, s), expert_buffer(model, stack, s)
+    context, expert = context_bytes(job.accelerator, stack, s), buffers.expert_buffer(model, stack, s)
     return [_of_ranks(table, c, row, both, float(context[row]), float(expert[row])) for row in range(len(context))]
 
 

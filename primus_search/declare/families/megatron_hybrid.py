@@ -308,6 +308,7 @@ def has_megatron_keys(model: Model) -> bool:
 def megatron_keys(model: Model) -> dict[str, Any]:
     """Every size of the model under the key Megatron gives it; reading them back gives the same model.
 
+    It stands in for a Primus preset that an experiment names when no Primus checkout is at hand.
     Raises ValueError for a model whose layers differ in more than windows and experts.
     """
     if not has_megatron_keys(model):

@@ -294,6 +294,8 @@ def revalidated_on_cluster(
 ) -> "tuple[Revalidation | None, str]":
     """What a node with the device found, and where it was; or None, and why it was not done there.
 
+    Nodes with a device of a kind have a resource of its name, which whoever starts them sets:
+    `ray start --resources '{"device:mi355x": 1}'`. It is one per node, so that two benchmarks never share a node.
     The measurements of `how.load` travel as the content of that file.
     """
     is_joined_here = not ray.is_initialized()

@@ -152,7 +152,11 @@ class ClockReading:
 
 
 def read_clocks(index: int = 0) -> ClockReading | None:
-    """The device's state now, or None where no tool of a vendor tells."""
+    """The device's state now, or None where no tool of a vendor tells.
+
+    nvidia-smi or rocm-smi is called by a process that measures nothing, so that the call takes nothing from what is
+    timed.
+    """
     if shutil.which("nvidia-smi"):
         for reasons in _REASONS:
             query = ["nvidia-smi", "-i", str(index), f"--query-gpu={_FIELDS},{reasons}"]

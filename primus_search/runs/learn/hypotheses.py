@@ -200,6 +200,8 @@ class BoundedNumber:
 class SiteNumber(BoundedNumber):
     """One number that runs of a site may move, and whether all such numbers share a common factor.
 
+    A coordinate is the logarithm of a rate or a time, the plain value of a share; numbers move in coordinates.
+
     speed   +1 where a larger value is a faster software, -1 where it is a slower one, 0: not part of the factor
     """
 

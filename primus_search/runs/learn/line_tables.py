@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from primus_search.runs.learn.logs import table
-from primus_search.runs.learn.reading import LogReading, MemoryKind
-from primus_search.runs.learn.steady import StepLine
+from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine
 from primus_search.runs.learn.transcript import (
     GB,
     GIB,

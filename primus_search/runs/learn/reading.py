@@ -1,8 +1,22 @@
-"""`LogReading`: what one training log states about one run, in base units; what it does not state is None."""
+"""`LogReading`: what one training log states about one run, in base units; what it does not state is None.
 
-from collections.abc import Mapping
+Steady iterations of a run: which ones are left out, their median and their spread.
+
+Left out, in this order:
+1. a line printed twice (same iteration, same time);
+2. warm-up: lines that cover any of the first three iterations of a process. A process begins where the iteration
+   number does not grow;
+3. lines with another global batch or sequence length than the last ones (batch ramp-up, curricula);
+4. lines after which an evaluation or a checkpoint was logged before the next (they share its time), while at least
+   three others are left;
+5. outliers: further from the median than four robust standard deviations and than a tenth of it. Where gaps of more
+   than a tenth divide what is left (a run that slowed down halfway), the largest group counts, the faster one of two.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from statistics import median
 from typing import Any
 
 
@@ -76,3 +90,119 @@ class LogReading:
         plain["assumed"] = {key: {"value": a.value, "because": a.because} for key, a in self.assumed.items()}
         plain["not_modelled"] = list(self.not_modelled)
         return plain
+
+
+WARM_UP_ITERATIONS = 3
+FEWEST_UNDISTURBED = 3
+OUTLIER_SIGMAS = 4.0
+OUTLIER_SHARE = 0.10
+MAD_TO_SIGMA = 1.4826
+"""A normal distribution's standard deviation over its median absolute deviation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """One line of a log that states a step time.
+
+    `seconds`: per iteration, over the `span` iterations that the line covers, which end at `iteration`. `shape`:
+    batch and sequence length where the line prints them. `rate`: tokens/s/GPU where printed. `is_disturbed`: an
+    evaluation or a checkpoint shares its time.
+    """
+
+    iteration: int
+    seconds: float
+    span: int = 1
+    shape: tuple[int | None, ...] = ()
+    rate: float | None = None
+    is_disturbed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """Median step of the lines kept, in seconds; `noise` is their robust standard deviation over the median."""
+
+    step_s: float
+    noise: float
+    lines: tuple[StepLine, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Median of the printed tokens/s/GPU of the kept lines."""
+        rates = [line.rate for line in self.lines if line.rate is not None]
+        return median(rates) if rates else None
+
+
+def steady(lines: Sequence[StepLine], *, is_cut: bool = False) -> Steady | None:
+    """The steady part of a run by the rule of this module; None where nothing is left.
+
+    is_cut: the log may begin in the middle of a process, so that a first line of a late iteration is no warm-up.
+    """
+    once = _once(lines)
+    begins_late = is_cut and bool(once) and once[0].iteration > WARM_UP_ITERATIONS + once[0].span
+    kept = _after_warm_up(once, WARM_UP_ITERATIONS if begins_late else 0)
+    if kept:
+        kept = [line for line in kept if line.shape == kept[-1].shape]
+    undisturbed = [line for line in kept if not line.is_disturbed]
+    if len(undisturbed) >= FEWEST_UNDISTURBED and _middle(undisturbed) <= (1.0 + OUTLIER_SHARE) * _middle(kept):
+        kept = undisturbed
+    kept = _largest_group(_without_outliers(kept))
+    if not kept:
+        return None
+    middle = median(line.seconds for line in kept)
+    return Steady(step_s=middle, noise=_sigma([line.seconds for line in kept], middle) / middle, lines=tuple(kept))
+
+
+def _once(lines: Sequence[StepLine]) -> list[StepLine]:
+    """The lines in order, without those printed again and those that state no time."""
+    seen: set[tuple[int, float]] = set()
+    kept = []
+    for line in lines:
+        key = (line.iteration, line.seconds)
+        if key not in seen and line.seconds > 0.0:
+            seen.add(key)
+            kept.append(line)
+    return kept
+
+
+def _after_warm_up(lines: Sequence[StepLine], done: int) -> list[StepLine]:
+    kept = []
+    last = None
+    for line in lines:
+        if last is not None and line.iteration <= last:
+            done = 0
+        if done >= WARM_UP_ITERATIONS:
+            kept.append(line)
+        done += line.span
+        last = line.iteration
+    return kept
+
+
+def _without_outliers(lines: Sequence[StepLine]) -> list[StepLine]:
+    if not lines:
+        return []
+    middle = median(line.seconds for line in lines)
+    sigma = _sigma([line.seconds for line in lines], middle)
+    reach = max(OUTLIER_SIGMAS * sigma, OUTLIER_SHARE * middle)
+    return [line for line in lines if abs(line.seconds - middle) <= reach]
+
+
+def _largest_group(lines: Sequence[StepLine]) -> list[StepLine]:
+    """The lines, or where gaps of more than a tenth divide their times the largest group; of two the faster one."""
+    groups: list[list[float]] = []
+    for seconds in sorted(line.seconds for line in lines):
+        if groups and seconds <= (1.0 + OUTLIER_SHARE) * groups[-1][-1]:
+            groups[-1].append(seconds)
+        else:
+            groups.append([seconds])
+    largest = max(groups, key=len, default=[])
+    if len(largest) < FEWEST_UNDISTURBED:
+        return list(lines)
+    return [line for line in lines if largest[0] <= line.seconds <= largest[-1]]
+
+
+def _middle(lines: Sequence[StepLine]) -> float:
+    return median(line.seconds for line in lines)
+
+
+def _sigma(values: Sequence[float], middle: float) -> float:
+    return MAD_TO_SIGMA * median(abs(value - middle) for value in values)

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from primus_search.runs.learn.logs import table
-from primus_search.runs.learn.reading import Assumption, Death, LogReading, MemoryKind
-from primus_search.runs.learn.steady import Steady, StepLine, steady
+from primus_search.runs.learn.reading import Assumption, Death, LogReading, MemoryKind, Steady, StepLine, steady
 
 MIB = 2.0**20
 GIB = 2.0**30

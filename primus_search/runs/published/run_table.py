@@ -2,6 +2,20 @@
 
 Runs come from a CSV, or from every CSV that a list names: a `.txt` file with one path per line, relative to itself. A
 vendor after a path means the runs of that vendor's devices alone.
+
+Vocabulary files say which words of a row mean which value, rule by rule:
+
+    - {flags: 'no tp/p2p/grad overlap', value: false}
+    - {source: simumax, flags lacks: eager, set: {loss_chunks: 8}, reference: "..."}
+
+A rule holds where all its conditions do. A condition names a fact (a column of the row, `stack.FIELD`, `device.FIELD`;
+several joined by +) and what is searched in its text, case ignored:
+
+    FACT: REGEX         found; of a list of expressions all
+    FACT lacks: REGEX   not found
+    FACT has: [WORDS]   one of the features is named and not switched off (`no X`, `X=false`, `X off`)
+
+`$1` in a value stands for a group of the first expression that has groups, `stack.FIELD` for a field of the stack.
 """
 
 import csv

@@ -332,7 +332,15 @@ def sweeps(rows: Sequence[ScoredRun]) -> list[list[ScoredRun]]:
 
 
 def first_choices(found: Sequence[Sequence[ScoredRun]]) -> dict[str, float]:
-    """Figures of some sweeps, each sweep counted once; without sweeps, only how many there are."""
+    """Figures of some sweeps, each sweep counted once; without sweeps, only how many there are.
+
+    A sweep is one source's runs of one job (model, device, number of devices, workload, precision) in at least
+    `SMALLEST` configurations; its first choice is the configuration of the highest projected rate.
+
+    bias      projected over measured rate, less 1: of the first choice, and of all runs of its sweep
+    regret    what the first choice loses against the fastest measured configuration of its sweep
+    coverage  share of measured rates inside the 90 % band of the first choice, and of all runs
+    """
     if not found:
         return {"sweeps": 0, "runs": 0}
     chosen = [max(sweep, key=lambda row: row.predicted) for sweep in found]

@@ -7,8 +7,7 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.runs.learn.readers import LogFormat, formats, read_log
-from primus_search.runs.learn.reading import Death, LogReading, MemoryKind
-from primus_search.runs.learn.steady import StepLine, steady
+from primus_search.runs.learn.reading import Death, LogReading, MemoryKind, StepLine, steady
 from tests.support.written_logs import LOGS, STEP_S
 
 NAMES = [one.name for one in formats() if isinstance(one, LogFormat)]

@@ -8,8 +8,7 @@ from typing import Any
 
 from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.readers import refuse
-from primus_search.runs.learn.reading import LogReading, MemoryKind
-from primus_search.runs.learn.steady import StepLine, steady
+from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine, steady
 from primus_search.runs.learn.transcript import (
     GIB,
     Transcript,

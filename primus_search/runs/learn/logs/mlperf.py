@@ -6,8 +6,7 @@ import re
 from typing import Any
 
 from primus_search.runs.learn.line_tables import LogTable
-from primus_search.runs.learn.reading import LogReading
-from primus_search.runs.learn.steady import StepLine
+from primus_search.runs.learn.reading import LogReading, StepLine
 from primus_search.runs.learn.transcript import PREFERRED, Transcript, conclude, product
 from primus_search.values.knobs.values import PARALLEL
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from primus_search.runs.learn.logs.megatron import SETTING_ARGUMENTS, megatron_facts
 from primus_search.runs.learn.readers import refuse
-from primus_search.runs.learn.reading import LogReading, MemoryKind
-from primus_search.runs.learn.steady import StepLine
+from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine
 from primus_search.runs.learn.transcript import GIB, Transcript, conclude
 
 NAME = "tensorboard"

@@ -1,0 +1,121 @@
+"""Head and loss on one device, in bytes: what waits for backward and what exists only while they run.
+
+Vocabulary is split over tp, tokens over cp. A fused loss writes the gradient over the BF16 logits (2 bytes per logit,
+Transformer Engine); separate kernels upcast to FP32 and keep softmax beside the logits (stack's
+`unfused_logit_bytes`); a softmax put together across tensor-parallel ranks is one of separate kernels, compiled or not
+(`split_logit_bytes`). Where forward and backward of the head do not follow each other (GPipe: all micro-batches in
+flight), each micro-batch keeps what its loss saved: the gradient written over the logits, or an FP32 softmax; where
+weight gradients are put off, the gradient of the logits waits with the head's input. The head's weight gradient exists
+in BF16 before, or as the placeholder of, its accumulation.
+Where head and loss run piece by piece, each forward and backward before the next, logits of one piece exist at a time
+and none waits; the gradient of the head's input gathers in FP32 (torchtitan's ChunkedLossWrapper, GradAccumulator).
+Source: Megatron-Core tensor_parallel/cross_entropy.py, Transformer Engine common/triton/cross_entropy.py, PyTorch
+distributed/tensor/parallel/loss.py.
+
+Memory of vision towers on the first stage: their state, and what their layers keep for backward, in bytes.
+
+Layers of an encoder keep what a dense decoder layer keeps, in BF16 and without recompute; a frozen tower keeps nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.parameters import ModelState, state
+from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share, shards_weights
+from primus_search.values.candidates import Floats, Recompute
+from primus_search.values.machine.stack import Stack
+from primus_search.values.model import Model, Tower, encoder_model
+from primus_search.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeadMemory:
+    """Bytes of the head on one device.
+
+    Per micro-batch from forward to backward: inputs of norm and matrix, kept_logits; from input to weight gradient:
+    waiting_input, waiting_logits. While it runs: running_logits beyond those it keeps, and gathered: what exists over
+    all tokens where sequence parallelism had split them, the gradient of the input and the input. The gathered input is
+    for good (gathered_input) in Megatron's own linear, which has a buffer for it: Megatron-Core
+    tensor_parallel/layers.py, get_global_memory_buffer; its layers are Transformer Engine's, which have none.
+    """
+
+    inputs: Floats
+    kept_logits: Floats
+    waiting_input: Floats
+    waiting_logits: Floats
+    running_logits: Floats
+    gathered: Floats
+    gathered_input: Floats
+
+
+def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
+    """Saved input of the final norm and of the output matrix; logits with upcasts."""
+    m = stack.memory
+    fused, unfused = m.fused_logit_bytes, m.unfused_logit_bytes
+    at_worst = np.where(
+        s.has_fused_loss,
+        np.where(s.tp > 1, m.split_fused_logit_bytes or fused, fused),
+        np.where(s.tp > 1, m.split_logit_bytes or unfused, unfused),
+    )
+    kept = np.where(s.has_fused_loss, m.element_bytes, FP32_BYTES)
+    num_losses = 1 + model.num_mtp_layers
+    logits = s.tokens * model.vocab_size / s.tp * num_losses
+    is_whole = m.loss_chunks <= 1.0
+    stream = s.split_tokens * model.hidden * num_losses
+    whole = np.where(s.split_tokens < s.tokens, BF16_BYTES * s.tokens * model.hidden, 0.0)
+    gathered_input = np.where(shards_weights(s), 0.0, whole)
+    return HeadMemory(
+        inputs=BF16_BYTES * 2.0 * stream,
+        kept_logits=kept * logits * is_whole,
+        waiting_input=BF16_BYTES * stream,
+        waiting_logits=m.element_bytes * logits * is_whole,
+        running_logits=np.maximum(at_worst - kept, 0.0) * logits
+        if is_whole
+        else at_worst * logits / m.loss_chunks + FP32_BYTES * stream,
+        gathered=2.0 * whole - gathered_input,
+        gathered_input=gathered_input,
+    )
+
+
+def head_weight_gradient(model: Model, s: Share) -> Floats:
+    """Bytes of the weight gradient of the output matrix while it exists beside the main gradient."""
+    return np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp)
+
+
+def tower_state(tower: Tower, stack: Stack, s: Share) -> ModelState:
+    """A tower, split over tp where its heads are; a frozen one is BF16 weights alone, whole on every replica."""
+    count = tower.params / tower.ranks(s.tp.astype(np.int64))
+    if tower.is_trained:
+        return state(stack, s, count, s.shards)
+    nothing = np.zeros_like(count)
+    return ModelState(weights=count * BF16_BYTES, gradients=nothing, optimizer=nothing, count=nothing)
+
+
+def towers_kept(model: Model, stack: Stack, workload: Workload, s: Share) -> Floats:
+    """Activations that one micro-batch's images keep for backward."""
+    found = np.zeros_like(s.tokens)
+    for tower in model.towers:
+        if tower.is_trained:
+            found = found + _kept(tower, stack, workload, s)
+    return found
+
+
+def _kept(tower: Tower, stack: Stack, workload: Workload, s: Share) -> Floats:
+    """Inputs of the patch embedding and of the projector's matrices, and what every encoder layer keeps."""
+    image_tokens = s.tokens * s.cp * (workload.image_tokens / workload.seq_length)
+    tokens, ranks = image_tokens * tower.merge, tower.ranks(s.tp.astype(np.int64)).astype(np.float64)
+    encoder = encoder_model(tower)
+    own = s.replaced(
+        tp=ranks,
+        cp=np.ones_like(s.cp),
+        tokens=tokens,
+        split_tokens=tokens,
+        kv_heads=tower.num_heads / ranks,
+        recompute=np.full_like(s.recompute, int(Recompute.NONE)),
+        is_fp8=np.zeros_like(s.is_fp8),
+    )
+    layer = layer_activations(encoder, stack, encoder.kinds[0], own, int(tower.patches(workload)))
+    ends = tokens * tower.patch_inputs + image_tokens * float(sum(k for _, k in tower.projector))
+    return tower.num_layers * layer.kept + BF16_BYTES * ends
