@@ -385,6 +385,8 @@ def _choices(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | No
         and not (row["vpp"] > 1 and row["pp"] * row["vpp"] >= layers)  # one layer a chunk: for papers
     ]
     found: dict[int, str] = {0: "default"}
+    if first["memory_verdict"] != FITS and mine:
+        found[max(mine, key=lambda place: rows[place][RATE])] = "A runs out of memory"
     for when, is_one in _wanted(first):
         ideas = {_idea(rows[place]) for place in found}
         place = next((p for p in mine if is_one(rows[p]) and _idea(rows[p]) not in ideas), None)

@@ -33,7 +33,8 @@ def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None 
     room = LINES - len(lines) - len(own) - len(ends) - 2
     spare = room - 1 - len(answer.choices) - sum(map(len, (*notes, *trust[:-1])))
     table = _choices(answer.choices, max(spare, 0))
-    return [*lines, *_within([*notes, *trust, *remarks], room - len(table)), "", *table, *own, "", *ends]
+    shown = _within([*notes, *trust, *remarks], len(notes), room - len(table))
+    return [*lines, *shown, "", *table, *own, "", *ends]
 
 
 def _figures(answer: Answer) -> str:
@@ -46,13 +47,14 @@ def _figures(answer: Answer) -> str:
     )
 
 
-def _within(paragraphs: Sequence[list[str]], room: int) -> list[str]:
-    """The paragraphs that have room, in their order."""
-    found: list[str] = []
-    for one in paragraphs:
-        if len(found) + len(one) <= room:
-            found += one
-    return found
+def _within(paragraphs: Sequence[list[str]], needed: int, room: int) -> list[str]:
+    """The paragraphs that have room, in their order; the one at place `needed` is never the one left out."""
+    kept, left = set[int](), room
+    for place in sorted(range(len(paragraphs)), key=lambda place: place != needed):
+        if len(paragraphs[place]) <= left:
+            kept.add(place)
+            left -= len(paragraphs[place])
+    return [line for place in sorted(kept) for line in paragraphs[place]]
 
 
 def _filled(text: str, head: str, indent: int = 0) -> list[str]:

@@ -16,9 +16,9 @@ from primus_search.analysis.why_not import parse_asked
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import FITS
+from primus_search.cost.projection import AT_RISK, FITS
 from primus_search.declare import load_space, make_space
-from primus_search.exploration.answer import answer_of, in_words
+from primus_search.exploration.answer import answer_of, decide, in_words
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, values_of, word
 from primus_search.exploration.result import SearchResult, num_dimensions, num_switches, switches_of
@@ -118,6 +118,28 @@ def test_the_screen_has_24_lines_of_80_columns_and_ends_with_commands(result: Se
     assert f"{answer.rate:,.0f} tok/s/GPU" in text.getvalue()
     assert "primus-search export A" in lines[-2] and "report.html" in lines[-1]
     assert "+0%" not in text.getvalue()
+
+
+def test_the_band_stays_on_a_screen_that_is_short_of_lines(result: SearchResult) -> None:
+    answer = answer_of(result)
+    full = replace(answer, notes=tuple(f"note {number} " + "word " * 24 for number in range(6)))
+    lines = first_screen(full, "here")
+    assert len(lines) <= LINES and any(line.startswith("TRUST 90 % band") for line in lines)
+
+
+def test_beside_a_row_at_risk_stands_the_fastest_that_fits(result: SearchResult) -> None:
+    first, *others = result.ranked_rows
+    rows = [{**first, "memory_verdict": AT_RISK}, *others]
+    best = result.best
+    answer = decide(
+        result.space, best.ranking, rows, best.evaluator, counts="", several=len(result.clusters), remarks=()
+    )
+    (safe,) = [one for one in answer.choices if one.when == "A runs out of memory"]
+    layers = result.space.model.num_layers
+    fits = [
+        one for one in others if one["memory_verdict"] == FITS and (one["vpp"] == 1 or one["pp"] * one["vpp"] < layers)
+    ]
+    assert safe.verdict == FITS and safe.rate == max(one[RATE] for one in fits)
 
 
 def test_work_is_a_share_of_the_peak_of_its_own_number_format(result: SearchResult) -> None:
