@@ -10,9 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare.launch.bash import FLAGS
 from primus_search.declare.launch.contract import setting, settings_of
-from primus_search.declare.launch.megatron import GROUP, LEVELS
+from primus_search.declare.launch.megatron import FLAGS, GROUP, LEVELS
 from primus_search.declare.source import read
 from primus_search.export import shell
 from primus_search.export.job import LaunchJob

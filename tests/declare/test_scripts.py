@@ -115,7 +115,7 @@ def test_arrays_defaults_comments_and_quoted_words(tmp_path: Path) -> None:
 
 def test_positional_parameters_are_asked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, POSITIONAL)
-    with pytest.raises(InputError, match="depends on TP: set them in the environment"):
+    with pytest.raises(InputError, match="depends on MODEL_SIZE, TP: set them in the environment"):
         read_experiment(path)
     for name, value in {"MODEL_SIZE": "70B", "TP": "8", "AC": "full"}.items():
         monkeypatch.setenv(name, value)
@@ -175,7 +175,7 @@ def test_the_json_of_deepspeed_is_read_where_a_script_writes_it_and_where_it_sta
     first = read_experiment(path, 8)
     text = DEEPSPEED.replace("cat > $CONFIG", "true > $OTHER")
     (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}')
-    second = read_experiment(written(tmp_path, text + " --global-batch-size 64"), 8)
+    second = read_experiment(written(tmp_path, text.rstrip() + " --global-batch-size 64\n"), 8)
     for one in (first, second):
         assert (one.row["sharding"], one.row["micro_batch_size"], one.global_batch_size) == ("zero2", 4, 64)
         assert not any("deepspeed_config" in note for note in one.not_modelled)
@@ -183,8 +183,9 @@ def test_the_json_of_deepspeed_is_read_where_a_script_writes_it_and_where_it_sta
 
 def test_a_branch_that_needs_a_variable_without_a_value_is_said(tmp_path: Path) -> None:
     text = "if [ $PR = fp8 ]; then FP8='--fp8-format hybrid'; fi\n"
-    path = written(tmp_path, text + DEEPSPEED.replace("--num_gpus 8", "$FP8 $EXTRA_OPTIONS"))
-    assert "PR has no value: branches that test it are read as if it were empty" in read_experiment(path, 8).assumed
+    path = written(tmp_path, text + DEEPSPEED.replace("pretrain_gpt.py", "pretrain_gpt.py $FP8 $EXTRA_OPTIONS"))
+    why = "PR has no value: branches that test it are read as if it were empty (changes fp8_format)"
+    assert why in read_experiment(path, 8).assumed
 
 
 def test_what_a_script_is_started_with_is_given_by_an_option(tmp_path: Path) -> None:

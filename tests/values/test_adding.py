@@ -83,7 +83,7 @@ KNOB = {
         COLUMN,
     ),
     "primus_search/cost/memory/parameters.py": (None, FORMULA),
-    "primus_search/declare/launch/bash.py": ('    "spec", ', '    "toy_modules", "spec", '),
+    "primus_search/declare/launch/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),
     "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),
 }
 IMPORT = ("primus_search/values/knobs/rows.py", "    StateFormat,\n", "    StateFormat,\n    Toy,\n")

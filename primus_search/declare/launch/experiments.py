@@ -24,7 +24,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.fields import key_table, known_keys
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.launch import bash, torchtitan
+from primus_search.declare.launch import megatron, torchtitan
 from primus_search.declare.launch.bash import UNSET
 from primus_search.declare.launch.contract import notes_of, translated, whole
 from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
@@ -214,17 +214,16 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     is_dump = len(dumped) >= LEAST_ARGUMENTS
     given, undecided = {key: _plain(value) for key, value in dumped}, tuple[str, ...]()
     if not is_dump:
-        given, undecided = _decided(_with_deepspeed(bash.settings_in(text), path.parent))
-    is_counted = str(given.get("world_size", "")).isdecimal()
-    started = int(given["world_size"]) if is_counted else bash.devices_in(text, given)
+        given, undecided = _decided(_with_deepspeed(megatron.settings_in(text, folder=path.parent), path.parent))
+    started = int(given[megatron.WORLD]) if str(given.get(megatron.WORLD, "")).isdecimal() else 0
     read = of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
     return replace(read, assumed=(*read.assumed, *undecided))
 
 
 def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Settings with those of DeepSpeed's JSON, which the script writes or which stands beside it."""
-    text = found.pop(bash.WRITTEN, "")
-    name = str(found.get(bash.CONFIG, ""))
+    text = found.pop(megatron.WRITTEN, "")
+    name = str(found.get(megatron.CONFIG, ""))
     beside = folder / Path(name).name
     if not text and name and not UNSET.search(name) and beside.is_file():
         text = read_text(beside, most=MAX_TABLE_BYTES)
@@ -237,7 +236,7 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         return found
     sizes = {ours: given[key] for key, ours in OF_DEEPSPEED.items() if isinstance(given.get(key), int)}
     offload = {"cpu_optimizer": True} if isinstance(zero.get("offload_optimizer"), dict) else {}
-    del found[bash.CONFIG]
+    del found[megatron.CONFIG]
     return sizes | {"zero_stage": zero["stage"]} | offload | found
 
 
@@ -246,28 +245,45 @@ OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size
 
 
 def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Settings of a script without variables that have no value, and what is said of branches that need one.
+    """Settings of a script without variables that have no value, and what is said of tests that are not answered.
 
-    Those of keys that are not read stay as they are written. Raises ValueError that names the variables where a
-    setting that is read depends on them.
+    Those of keys that are not read stay as they are written. Raises ValueError where a setting that is read has no
+    value, where the model or the batch hangs on a test that is not answered, and where several trainings differ.
     """
     framework = load_framework("megatron")
     read = framework.spelled | known_keys("megatron").read_beside | model_keys()
-    undecided: list[str] = found.pop(bash.UNDECIDED, [])
-    is_in_branch = any(UNSET.search(str(found.get(key, bash.MARK + key + bash.MARK))) for key in ARGUMENTS_OF_A_RUN)
-    missing = dict.fromkeys(undecided if is_in_branch else ())
+    undecided: dict[str, set[str]] = found.pop(megatron.UNDECIDED, {})
+    if differs := sorted(found.pop(megatron.STARTS, set()) & read):
+        raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
+    needed = model_keys() | megatron.ARGUMENTS | {"pipeline_model_parallel_size", "global_batch_size", "seq_length"}
+    is_short = not all(key in found for key in ARGUMENTS_OF_A_RUN)
+    missing = {name: None for name, keys in undecided.items() if keys & needed or (is_short and not keys)}
     for key, value in found.items():
         for word in value if isinstance(value, list) else [str(value)]:
             missing |= dict.fromkeys(UNSET.findall(word)) if key in read else {}
     if missing:
-        names = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
+        names = ", ".join(_named(name) for name in missing)
         how = (
             "set them in the environment (NAME=value before the command), or what the script is started with by --args"
         )
         raise ValueError(f"depends on {names}: {how}")
-    why = "has no value: branches that test it are read as if it were empty"
-    notes = tuple(f"{f'${name}' if name.isdigit() else name} {why}" for name in undecided)
+    notes = tuple(f"{_named(name)} {_why(name, keys)}" for name, keys in undecided.items() if not keys or keys & read)
     return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}, notes
+
+
+def _named(name: str) -> str:
+    """What a script depends on, as it stands there."""
+    return f"${name}" if name.isdigit() else name
+
+
+def _why(name: str, keys: set[str]) -> str:
+    """What is said of a test that is not answered, or of a file that is not there."""
+    if not keys:
+        return "is read by the script and does not stand beside it"
+    changes = f"(changes {', '.join(sorted(keys)[:6])})"
+    if " " in name:
+        return f"is not answered: read as false {changes}"
+    return f"has no value: branches that test it are read as if it were empty {changes}"
 
 
 ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
@@ -336,7 +352,9 @@ def _of_mapping(path: Path, world: int, model: Model | None) -> Experiment:
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
     words = [word for key, value in given.items() for word in _argument(str(key), value)]
     script = " ".join(words)
-    settings, undecided = _decided(_with_deepspeed(bash.settings_in(script, {**os.environ, **environ}), path.parent))
+    settings, undecided = _decided(
+        _with_deepspeed(megatron.settings_in(script, {**os.environ, **environ}), path.parent)
+    )
     found = of_settings(path, load_framework("megatron"), settings, world, model)
     return replace(found, assumed=(*found.assumed, *undecided))
 

@@ -1,11 +1,15 @@
-"""Candidates from Megatron's arguments, named with underscores as Primus and Megatron-Bridge share them."""
+"""Megatron's arguments in scripts, and candidates from them, named with underscores as Primus and Bridge share them."""
 
+import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
 from primus_search.declare.fields import known_keys
+from primus_search.declare.launch import bash
 from primus_search.declare.launch.contract import modules_of, schedule_of, whole, word_of, words_of
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.schedule.algorithms.interleaved import group_size
@@ -199,3 +203,111 @@ def model_keys() -> frozenset[str]:
     """Every argument that sizes a model, or makes layers of another kind."""
     variants = (key for variant in VARIANTS for key in variant.keys)
     return frozenset((*readable_keys(), *known_keys("megatron").switches, *variants))
+
+
+# --- arguments of a script --------------------------------------------------------------------------------------------
+
+FLAGS = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}
+"""Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
+
+LISTS = (
+    "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
+    "hierarchical_context_parallel_sizes", "rampup_batch_size",
+)  # fmt: skip
+"""Arguments of several words."""
+CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
+"""The file of DeepSpeed's settings that a script names, and its text where the script writes it."""
+UNDECIDED, STARTS, WORLD = "undecided", "starts", "world_size"
+"""What guesses the settings depend on (name: keys), keys in which several runs of a script differ, and its GPUs."""
+ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
+_OPTIONS = re.compile(f"{bash.MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{bash.MARK}", re.IGNORECASE)
+"""A variable without a value that is called after a list of options, which bash leaves out."""
+
+
+def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
+    """Megatron arguments in a script or a list of arguments; a bare switch is True, several words are a list.
+
+    Variables have the value that the script gives them, else that of the environment, else the script's default; the
+    name of one without any stays in the value (`bash.UNSET`). Raises ValueError where the script ends before it starts
+    anything.
+    """
+    if len(text) > bash.MOST_TEXT:
+        raise ValueError(f"is longer than a script of {bash.MOST_TEXT} characters")
+    first = bash.Script(text, os.environ if environ is None else environ, folder)
+    script = first.followed()
+    found = _settings(script)
+    if not ARGUMENTS & found.keys() and script.missing:
+        raise ValueError(f"reads {', '.join(map(bash.short, script.missing))}, which is not beside it")
+    if not ARGUMENTS & found.keys() and script.left and not script.guesses:
+        raise ValueError(f"line {script.left}: the script exits before it starts a training")
+    undecided: dict[str, set[str]] = {name: set() for name in script.missing}
+    for at, guess in list(script.guesses.items())[: bash.MOST_TRIES]:
+        for answer in guess.others:
+            taken = {one: made.answer for one, made in script.guesses.items()}
+            other = bash.Script(text, first.environ, folder, taken | {at: answer}).followed()
+            turned = {} if other.left else _settings(other)
+            differs = {key for key in found.keys() | turned.keys() if found.get(key) != turned.get(key)}
+            for name in guess.names if differs and (ARGUMENTS & turned.keys()) else ():
+                undecided.setdefault(name, set()).update(differs)
+    if undecided:
+        found[UNDECIDED] = undecided
+    if text := script.written(str(found.get(CONFIG, ""))):
+        found[WRITTEN] = text
+    return found
+
+
+def _settings(script: bash.Script) -> dict[str, Any]:
+    """Settings of the training that a script starts; of all its words where it starts none."""
+    runs = [(words, _arguments(_of_program(words))) for words in script.commands]
+    trainings = [(words, found) for words, found in runs if ARGUMENTS & found.keys()]
+    if not trainings:  # a file of arrays that another one starts
+        listed = [word for held in script.arrays.values() for word in held.values()]
+        texts = [word for value in script.values.values() if "--" in value for word in value.split()]
+        return _arguments(listed + texts) | {key: value for _, found in runs for key, value in found.items()}
+    words, last = trainings[-1]
+    differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
+    launched = world_of(words, bash.slurm(script.text))
+    return last | ({STARTS: differs} if differs else {}) | ({WORLD: str(launched)} if launched else {})
+
+
+def _of_program(words: list[str]) -> list[str]:
+    """The words behind the Python file that a command starts; all where that leaves no argument."""
+    for i, word in enumerate(words):
+        if word.endswith(".py") and any(one.startswith("--") for one in words[i + 1 :]):
+            return words[i + 1 :]
+    return words
+
+
+def _arguments(words: list[str]) -> dict[str, Any]:
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in (part for one in words for part in (one.split() if one.lstrip().startswith("--") else [one])):
+        if word.startswith("--"):
+            flag, equals, value = word.removeprefix("--").partition("=")
+            name = flag.replace("-", "_")
+            found |= {name: [value] if equals else []} if name else {}
+        elif name and not _OPTIONS.fullmatch(word):
+            found[name].append(word)
+    return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
+
+
+_SIZES = (
+    (("--nnodes", "--num_nodes", "--num-nodes"), ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")),
+    (("--actor-num-nodes",), ("--actor-num-gpus-per-node",)),
+    ((), ("-np", "--num_processes", "--ntasks", "-n")),
+    (("--nodes", "-N"), ("--ntasks-per-node", "--gpus-per-node", "--gpus-per-task")),
+)
+"""Options of launchers for nodes and for processes: of a node, in all, of a node."""
+
+
+def world_of(words: list[str], header: Mapping[str, str]) -> int:
+    """GPUs that a command starts by its launcher, else by the header of its Slurm script; 0 where neither says."""
+    pairs = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = {word: value for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if value.isdecimal()}
+    for nodes, each in _SIZES:
+        per = next((int(given[one]) for one in each if one in given), 0)
+        many = next((int(given[one]) for one in nodes if one in given), 0)
+        if per and (many or not nodes or not any(word in pairs for word in nodes)):
+            return per * (many or int(header.get("SLURM_NNODES", 1) if "torchrun" not in words[0] and nodes else 1))
+    of_node = header.get("SLURM_GPUS_PER_NODE") or header.get("SLURM_NTASKS_PER_NODE") or 0
+    return int(header.get("SLURM_NNODES", 1)) * int(of_node)
