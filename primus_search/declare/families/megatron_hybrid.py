@@ -182,6 +182,7 @@ def _kimi_delta(fields: Fields, hidden: int) -> KimiDeltaAttention:
 _PRIMUS = "hybrid_mamba_mla_layer_specs"
 STACKS: dict[tuple[str, str], LayerStack] = {
     ("mamba_layer_specs", "mamba_stack_spec"): LayerStack(mixer=_mamba2(2), pattern=spread),
+    ("hybrid_layer_specs", "hybrid_stack_spec"): LayerStack(mixer=_mamba2(2), pattern=spread),
     (_PRIMUS, "hybrid_stack_spec"): LayerStack(mixer=_mamba2(1), pattern=in_pairs),
     (_PRIMUS, "gdn_hybrid_stack_spec"): LayerStack(mixer=delta_net, pattern=in_pairs),
     (_PRIMUS, "gdn_hybrid_stack_spec_no_te"): LayerStack(mixer=delta_net, pattern=in_pairs),

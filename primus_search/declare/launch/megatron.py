@@ -271,10 +271,11 @@ def _settings(script: bash.Script) -> dict[str, Any]:
 
 
 def _of_program(words: list[str]) -> list[str]:
-    """The words behind the Python file that a command starts; all where that leaves no argument."""
-    for i, word in enumerate(words):
-        if word.endswith(".py") and any(one.startswith("--") for one in words[i + 1 :]):
-            return words[i + 1 :]
+    """The words behind the program that a command starts; all where none has an argument of a model behind it."""
+    for i in range(len(words) - 1, 0, -1):
+        behind = words[i + 1 :]
+        if (words[i].endswith(".py") or words[i - 1] == "--module") and ARGUMENTS & _arguments(behind).keys():
+            return behind
     return words
 
 
