@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primus_search.cost.memory.buffers import gathered_bytes
+from primus_search.cost.memory.share import Share
 from primus_search.cost.project import Projector
 from primus_search.cost.replicas import host_update_s, newton_schulz_s
 from primus_search.declare.hardware_files import load_cluster
@@ -12,6 +14,7 @@ from primus_search.declare.model_files import load_model
 from primus_search.runs.published import validated
 from primus_search.values.candidates import Candidates, Optimizer, Recompute, Sharding
 from primus_search.values.job import Job
+from primus_search.values.measured_run import overridden
 from primus_search.values.workload import Workload
 
 DATA = Path(__file__).parents[1] / "oracle" / "data"
@@ -36,19 +39,42 @@ def test_sharded_experts_run_at_the_rate_of_megatron_fsdp(run: str, tokens_per_s
     assert row.predicted == pytest.approx(tokens_per_s, rel=0.1)
 
 
-def test_sharding_experts_weights_slows_a_small_micro_batch_as_measured() -> None:
-    """Source: NVIDIA/Megatron-LM#2772: Qwen3-30B-A3B on 32 H800, EP8: 137.8 TFLOP/s, 111.0 under Megatron-FSDP. Its
-    micro-batch (1), sequence (4,096) and recompute (full) are not in the part of the thread that can be read, and were
-    taken because they agree. Its memory does not: 55.6 GB under FSDP, projected 28.7; not explained."""
+def test_sharding_experts_weights_slows_and_saves_as_measured() -> None:
+    """Source: NVIDIA/Megatron-LM#2772 (2026-01-14): Qwen3-30B-A3B on 32 H800, sequence 4,096, EP8: 137.8 TFLOP/s and
+    45,552 MB reserved; with Megatron-FSDP 108.0 and 23,548. An earlier 55,638 was an error of Transformer Engine 2.10,
+    whose FusedAdam made unsharded moments. Megatron-LM accumulates in FP32 by default. Micro-batch (1) and recompute
+    (full) are not in the part of the thread that can be read, and were taken because they agree."""
     c = Candidates.table(
         ep=8, sharding=[Sharding.DISTRIBUTED_OPTIMIZER, Sharding.MEGATRON_FSDP], recompute=Recompute.FULL,
         overlap_grad_reduce=True,
     )  # fmt: skip
-    cluster = load_cluster("h800", 4, stack="megatron_core_2026")
-    job = Job(load_model("qwen3_30b_a3b"), cluster, Workload(seq_length=4096, global_batch_size=256))
-    rate = Projector(job).project(c).mfu * 989.5
-    assert rate == pytest.approx([137.8, 111.0], rel=0.12)
-    assert rate[1] / rate[0] == pytest.approx(111.0 / 137.8, rel=0.05)
+    fp32 = dict.fromkeys(
+        ("precision.gradient_bytes", "precision.gradient_comm_bytes", "memory.shard_gradient_bytes"), 4.0
+    )
+    cluster = overridden(
+        load_cluster("h800", 4, stack="megatron_core_2026"), {f"stack.{key}": value for key, value in fp32.items()}
+    )
+    projection = Projector(
+        Job(load_model("qwen3_30b_a3b"), cluster, Workload(seq_length=4096, global_batch_size=256))
+    ).project(c)
+    rate, memory = projection.mfu * 989.5, projection.memory
+    assert rate == pytest.approx([137.8, 108.0], rel=0.10)
+    assert rate[1] / rate[0] == pytest.approx(108.0 / 137.8, rel=0.05)
+    assert (memory.total - memory.context) / 2**20 == pytest.approx([45552.0, 23548.0], rel=0.06)
+
+
+def test_megatron_fsdp_holds_gradients_until_its_queue_is_full() -> None:
+    """Closed form: Megatron-FSDP holds a layer's and 1e9 parameters' gradients, and weights of a layer and half as many
+    (NVIDIA/Megatron-LM#7134), never more than the model has; torch's FSDP2 two layers of each."""
+    model, stack = load_model("llama3.1_8b"), load_cluster("h100", 1, stack="megatron_core_2026").stack
+    c = Candidates.table(sharding=[Sharding.FSDP2, Sharding.MEGATRON_FSDP, Sharding.HSDP])
+    share = Share(model, Workload(seq_length=4096, global_batch_size=8), stack, c, world=8)
+    gradient = stack.memory.shard_gradient_bytes
+    queued = 2.0 * 0.7e9 + gradient * 1.2e9
+    held = gathered_bytes(stack, share, np.full(3, 0.2e9), 32)
+    assert held == pytest.approx([(2.0 + gradient) * 0.4e9, queued, queued])
+    small = gathered_bytes(stack, share, np.full(3, 0.01e9), 32)
+    assert small == pytest.approx([(2.0 + gradient) * 0.02e9, *2 * [(2.0 + gradient) * 0.32e9]])
 
 
 def test_an_optimizer_on_the_host_costs_and_saves_what_megatron_bridge_measured() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from primus_search.cost.project import Projector
@@ -60,13 +61,15 @@ def test_experts_weights_are_sharded_where_a_space_lists_it(
 
 
 @pytest.mark.parametrize("model", ["llama3_8b", "qwen3_30b_a3b"])
-def test_it_costs_what_fsdp2_costs_but_for_the_hosts_time_of_experts(model: str) -> None:
+def test_it_costs_what_fsdp2_costs_but_for_its_queue_and_the_hosts_time_of_experts(model: str) -> None:
     job = Job(load_model(model), load_cluster("h100", 2), Workload(**WORK))
     sharding = [int(Sharding.MEGATRON_FSDP), int(Sharding.FSDP2), int(Sharding.NONE)]
     found = Projector(job).project(Candidates.table(ep=8 if job.model.moe else 1, sharding=sharding))
     assert (found.step.total[0] > found.step.total[1]) == (job.model.moe is not None)
     assert found.step.total[0] >= found.step.total[1] and found.step.shard_comm[0] > found.step.shard_comm[2] == 0.0
-    assert found.memory.total[0] == found.memory.total[1] < found.memory.total[2]
+    assert found.memory.collective_buffers[0] > found.memory.collective_buffers[1]
+    assert np.array_equal(found.memory.optimizer[:1], found.memory.optimizer[1:2])
+    assert found.memory.total[0] < found.memory.total[2]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ Memory that no tensor of the model explains: device context and communicators. T
 import numpy as np
 
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
-from primus_search.values.candidates import INNER_RANKS, CpComm, Floats
+from primus_search.values.candidates import INNER_RANKS, CpComm, Floats, Sharding
 from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
@@ -21,17 +21,26 @@ HOP_TENSORS = 2.0
 """Activations and gradients each have one tensor on its way over a pipeline hop."""
 
 
-def gathered_bytes(stack: Stack, s: Share, layer_params: Floats) -> Floats:
+def gathered_bytes(stack: Stack, s: Share, layer_params: Floats, layers: int) -> Floats:
     """FSDP while one layer runs backward: BF16 weights of the layers gathered, and gradients not yet reduced.
 
-    Formula: P_layer (gathered layers * 2 bytes + layers in reduction * bytes per gradient), the counts from the
-    stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction. Weights that stay gathered
-    are not counted here.
+    Formula: 2 bytes * min(P, max(gathered layers * P_layer, P_layer + Q/2))
+             + bytes per gradient * min(P, max(layers in reduction * P_layer, P_layer + Q)), P = layers/pp * P_layer
+    The counts from the stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction.
+    Weights that stay gathered are not counted here. Q: Megatron-FSDP frees a gradient only when more than its queue
+    waits behind it, and prefetches half as much. Source: NVIDIA/Megatron-LM param_and_grad_buffer.py
+    `wait_for_previous_grad_reduce`, megatron_fsdp.py `suggested_communication_unit_size`: at least 1e9 until #7134.
     """
     m = stack.memory
-    unreduced = m.shard_gradient_bytes * m.shard_gradient_layers
-    per_param = np.where(keeps_gathered(stack, s), unreduced, BF16_BYTES * m.shard_gather_layers + unreduced)
-    return np.where(shards_weights(s) | keeps_gathered(stack, s), per_param * layer_params, 0.0)
+    queue = np.where(s.sharding >= Sharding.HSDP, m.shard_queue_params, 0.0)
+    everything = layer_params * layers / s.pp
+
+    def at_once(number: float, waiting: Floats) -> Floats:
+        return np.minimum(np.maximum(number * layer_params, layer_params + waiting), everything)
+
+    gathered = np.where(keeps_gathered(stack, s), 0.0, at_once(m.shard_gather_layers, queue / 2.0))
+    held = BF16_BYTES * gathered + m.shard_gradient_bytes * at_once(m.shard_gradient_layers, queue)
+    return np.where(shards_weights(s) | keeps_gathered(stack, s), held, 0.0)
 
 
 def gathered_head_bytes(stack: Stack, s: Share, params: Floats) -> Floats:

@@ -88,7 +88,9 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     for k, kind in enumerate(kinds):
         prices.put_state(units.at("layers", k), layer_state(model, stack, kind, s))
         count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
-        prices.put("collective_buffers", units.at("gathers", k), buffers.gathered_bytes(stack, s, count))
+        prices.put(
+            "collective_buffers", units.at("gathers", k), buffers.gathered_bytes(stack, s, count, model.num_layers)
+        )
     matrix, norm = model.head_params / s.tp, np.full_like(s.tp, model.norm_params)
     embedding, head = units.at("embedding"), units.at("head")
     rows = embedding_state(model, stack, s)

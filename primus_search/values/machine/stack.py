@@ -306,6 +306,9 @@ class KeptMemory:
     shard_gradient_layers: float
     """Layers whose unreduced gradients are held at once."""
 
+    shard_queue_params: float
+    """Parameters whose reduced gradients Megatron-FSDP and HSDP hold until more wait; half as many are prefetched."""
+
     deepep_buffer_copies: float
     """Copies of the tokens a device routes that DeepEP's communication buffers have room for."""
 
