@@ -58,6 +58,7 @@ _WORKLOAD = (
     "seq_length",
     "global_batch_size",
     "routing_imbalance",
+    "routing_spread",
     "document_length",
     "experts_in_turn",
     "pads_to_capacity",
@@ -286,7 +287,7 @@ class _Row:
 
     def _workload(self) -> dict[str, Any]:
         found: dict[str, Any] = {name: int(self._number(name)) for name in ("seq_length", "global_batch_size")}
-        for name in ("routing_imbalance", "document_length"):
+        for name in ("routing_imbalance", "routing_spread", "document_length"):
             if name in self.cells:
                 found[name] = self._number(name)
         for name in ("experts_in_turn", "pads_to_capacity"):

@@ -47,6 +47,8 @@ class WorkloadFile(_Strict):
     """Samples per optimizer step, over the whole cluster."""
     routing_imbalance: float = Field(default=1.0, ge=1.0)
     """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
+    routing_spread: float = Field(default=0.0, ge=0.0, le=2.0)
+    """Standard deviation of the logarithm of experts' loads; ranks with fewer experts are less even."""
     document_length: float = Field(default=0.0, ge=0.0)
     """Tokens of the packed documents that attention keeps to, as the mean token sees them; 0: a sample is one."""
     image_tokens: int = Field(default=0, ge=0, le=LARGEST_WHOLE)

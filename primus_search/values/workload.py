@@ -11,6 +11,7 @@ class Workload:
     global_batch_size  samples per optimizer step, over the whole cluster
     routing_imbalance  tokens of the busiest expert-parallel rank over the mean (1.0 = forced balance; natural
                        routing is above 1; source of a default: the software stack)
+    routing_spread     standard deviation of the logarithm of experts' loads; that of a rank follows from its experts
     document_length    tokens of the documents that a sample is packed from and that attention keeps to, as the mean
                        token sees them; 0: a sample is one document
     experts_in_turn    a benchmark's gate deals experts to tokens in turn, so that those of a token are neighbours and
@@ -25,6 +26,7 @@ class Workload:
     seq_length: int
     global_batch_size: int
     routing_imbalance: float = 1.0
+    routing_spread: float = 0.0
     experts_in_turn: bool = False
     document_length: float = 0.0
     pads_to_capacity: bool = False
@@ -37,6 +39,8 @@ class Workload:
             raise ValueError("seq_length and global_batch_size must be at least 1")
         if self.routing_imbalance < 1.0:
             raise ValueError("routing_imbalance is a maximum over a mean and cannot be below 1")
+        if self.routing_spread < 0.0:
+            raise ValueError("routing_spread is a standard deviation and cannot be negative")
         if not 0 <= self.tokens_per_image <= self.image_tokens <= self.seq_length:
             raise ValueError("tokens_per_image is at most image_tokens, and these at most seq_length")
 

@@ -12,8 +12,8 @@ from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.parts.layer import expert_operations, shapes
 from primus_search.cost.parts.operations import GroupedLinear, Module, Part, tally
-from primus_search.cost.parts.routing import busiest_over_mean, permuted_rows
-from primus_search.cost.traffic.expert_parallel import destinations_of, distinct_destinations
+from primus_search.cost.parts.routing import permuted_rows
+from primus_search.cost.traffic.expert_parallel import busiest_over_mean, destinations_of, distinct_destinations
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.runs.published import validated
@@ -120,8 +120,20 @@ def test_a_stack_that_brings_no_experts_of_its_own_uses_those_of_the_device() ->
 
 
 def test_one_rank_that_has_every_expert_is_not_busier_than_the_mean() -> None:
-    workload = Workload(seq_length=4096, global_batch_size=64, routing_imbalance=1.5)
-    assert busiest_over_mean(workload, Candidates.table(ep=[1, 4])).tolist() == [1.0, 1.5]
+    workload = Workload(seq_length=4096, global_batch_size=64, routing_imbalance=1.5, routing_spread=0.4)
+    for plain in (replace(workload, routing_spread=0.0), replace(workload, pads_to_capacity=True)):
+        assert busiest_over_mean(MOE, plain, Candidates.table(ep=[1, 4])).tolist() == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.4, 0.8])
+def test_the_busiest_rank_is_as_busy_as_drawn_loads_say(spread: float) -> None:
+    """4,000 draws of log-normal loads of the experts, dealt to ranks in blocks as Megatron does."""
+    loads = np.random.default_rng(7).lognormal(sigma=spread, size=(4000, MOE.num_experts))
+    degrees = [ep for ep in (2, 8, 32, 128) if ep <= MOE.num_experts]
+    workload = Workload(seq_length=4096, global_batch_size=64, routing_spread=spread)
+    ranks = [loads.reshape(4000, ep, -1).sum(axis=2) for ep in degrees]
+    drawn = [float((rank.max(axis=1) / rank.mean(axis=1)).mean()) for rank in ranks]
+    assert busiest_over_mean(MOE, workload, Candidates.table(ep=degrees)) == pytest.approx(drawn, rel=0.06)
 
 
 def test_torchs_grouped_experts_move_more_rows_than_separate_operations_unless_a_dispatcher_does_it() -> None:

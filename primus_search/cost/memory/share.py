@@ -6,8 +6,8 @@ from typing import Self
 
 import numpy as np
 
-from primus_search.cost.parts.routing import busiest_over_mean
 from primus_search.cost.state_formats import state_bytes
+from primus_search.cost.traffic.expert_parallel import busiest_over_mean
 from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
@@ -85,7 +85,9 @@ class Share:
         c, memory = self._c, self._stack.memory
         has_all = memory.has_room_for_every_row & (not self._workload.pads_to_capacity) & ~c.has_fused_dispatch
         has_all = has_all | c.has_fixed_expert_rows
-        return np.where(has_all, c.ep, busiest_over_mean(self._workload, c)) * self._sent_rows * c.etp
+        moe = self._model.moe
+        busiest = 1.0 if moe is None else busiest_over_mean(moe, self._workload, c)
+        return np.where(has_all, c.ep, busiest) * self._sent_rows * c.etp
 
     @cached_property
     def _sent_rows(self) -> Floats:

@@ -47,7 +47,8 @@ from primus_search.cost.parts.operations import (
     Producer,
     Traffic,
 )
-from primus_search.cost.parts.routing import busiest_over_mean, router_operations
+from primus_search.cost.parts.routing import router_operations
+from primus_search.cost.traffic.expert_parallel import busiest_over_mean
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
 from primus_search.values.job import Job
@@ -107,7 +108,7 @@ def shapes(job: Job, c: Candidates) -> Shapes:
         tokens=tokens,
         split_tokens=split,
         expert_tokens=per_rank * (c.etp if stack.experts.gathers_before_experts else 1),
-        expert_rows=routed * busiest_over_mean(workload, c),
+        expert_rows=routed * busiest_over_mean(model.moe, workload, c),
         local_experts=model.moe.num_experts / c.ep,
     )
 

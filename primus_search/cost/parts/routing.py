@@ -87,11 +87,6 @@ def router_operations(
     ]
 
 
-def busiest_over_mean(workload: Workload, c: Candidates) -> Floats:
-    """Tokens of the busiest expert-parallel rank over the mean; 1 where one rank has every expert."""
-    return np.where(c.ep > 1, workload.routing_imbalance, 1.0)
-
-
 def permuted_rows(moe: MixtureOfExperts, workload: Workload, stack: Stack, c: Candidates) -> tuple[Floats, Floats]:
     """Rows read and written per routed row on the way to the experts and back: forward, and their gradients."""
     ranks = destinations_of(moe, c.ep, in_turn=workload.experts_in_turn)

@@ -22,6 +22,7 @@ from collections import Counter
 from functools import lru_cache, partial
 from itertools import combinations
 from math import comb
+from statistics import NormalDist
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import MixtureOfExperts
+from primus_search.values.workload import Workload
 
 
 def expert_parallel(
@@ -71,7 +73,7 @@ def expert_parallel(
     combine = exchange_s(network, moe, tokens, row, c, in_turn=in_turn, ragged_share=ragged)
     rows = own * c.etp * (1 if stack.experts.gathers_before_experts else moe.top_k)
     inside = split_expert_s(network, rows * row, c)
-    scale = workload.routing_imbalance / stack.efficiencies.network_efficiency
+    scale = busiest_over_mean(moe, workload, c) / stack.efficiencies.network_efficiency
     overlap = exchange_overlap_share(stack, c)
     exposed = partial(_exposed_s, stack, overlap)
     there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
@@ -87,6 +89,28 @@ def expert_parallel(
             exposed(back, shared_expert_backward_s, backward_s),
         ),
     )
+
+
+BLOM = (3 / 8, 1 / 4)
+"""The largest of n normal draws is expected at the quantile (n - 3/8) / (n + 1/4). Source: Blom 1958."""
+
+
+def busiest_over_mean(moe: MixtureOfExperts, workload: Workload, c: Candidates) -> Floats:
+    """Tokens of the busiest expert-parallel rank over the mean; 1 where one rank has every expert.
+
+    Formula: imbalance * max(1, exp(r z - r^2/2)), r^2 = ln(1 + (exp(s^2) - 1) ep/E), z = q((ep - 3/8)/(ep + 1/4))
+        s spread, E experts: a rank's load is a sum of E/ep log-normal ones, nearly log-normal too; q normal, by Blom.
+    Where experts take no more than their capacity, what is beyond it is dropped and the imbalance alone counts.
+    Source: log-normal loads, deepseek-ai/DeepEP#393 (DeepSeek-V3); the ratio is Megatron-LM's overload factor (#4110).
+    """
+    spread = 0.0 if workload.pads_to_capacity else workload.routing_spread
+    degrees, at = np.unique(c.ep, return_inverse=True)
+    z = np.array([NormalDist().inv_cdf((ep - BLOM[0]) / (ep + BLOM[1])) for ep in degrees.tolist()])
+    of_rank = np.sqrt(np.log1p(np.expm1(spread**2) * degrees / moe.num_experts))
+    drawn = np.maximum(np.exp(of_rank * z - of_rank**2 / 2.0), 1.0)
+    busiest = np.where(degrees > 1, workload.routing_imbalance * drawn, 1.0)
+    result: Floats = busiest[at]
+    return result
 
 
 def _exposed_s(
