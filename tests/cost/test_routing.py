@@ -146,6 +146,16 @@ def test_torchs_grouped_experts_move_more_rows_than_separate_operations_unless_a
     assert np.all(forward[:2] + backward[:2] > 2 * apart[:2]) and forward[2] == backward[2] == apart[2]
 
 
+def test_groups_of_tokens_that_are_not_padded_move_fewer_rows_least_where_a_rank_has_every_expert() -> None:
+    """pytorch/torchtitan#2774: no row is appended or dropped; without an exchange one gather is in experts' order."""
+    c = Candidates.table(ep=[1, 8, 8], deepep=[False, False, True])
+    padded, plain = (
+        np.array(permuted_rows(MOE, EVENLY, with_numbers(PLAIN, {"permutation": kind}), c))
+        for kind in ("indexed", "indexed_unpadded")
+    )
+    assert (padded - plain).tolist() == [pytest.approx([7, 2, 0]), pytest.approx([14, 3, 0])]
+
+
 def test_torchtitans_permutation_takes_as_long_as_its_kernels_were_measured() -> None:
     """Qwen3-30B-A3B's sizes, 65,536 tokens on H100: weighing alone 5.26 ms forward and 11.42 backward (bmm benchmark),
     four and nine of the 14 and 37 rows."""

@@ -41,7 +41,11 @@ SEPARATE_COPIES = 3.0
 # weighing and scattered addition as measured, in rows at the rate of a gather: 5.26 ms forward and 11.42 ms backward
 # for 65,536 tokens of 2,048, top 8, on H100 (a bmm benchmark of torchtitan's combine); 1.85 ms on B200 and 1.80 ms on
 # MI350 for the gradient of gathering 196,608 rows of 2,048 (pytorch/ao#4623).
+# Since 2026-04 (pytorch/torchtitan#2774) groups of tokens are not padded: no row is appended or dropped, forward 2 and
+# backward 3; and where a rank has every expert the first gather is in their order, which saves the second one with its
+# scattered addition (2 and 2 + 9) and the zeros put back into (3).
 _INDEXED_ROWS, _INDEXED_KERNELS = (14.0, 37.0), (12.0, 20.0)
+_PADDING_ROWS, _REORDER_ROWS = (2.0, 3.0), (5.0, 11.0)
 _FUSED_KERNELS = (4.0, 4.0)
 ROUTER_BYTES_PER_LOGIT = 24.0
 
@@ -62,7 +66,7 @@ def router_operations(
     logits = expert_tokens * moe.num_experts
     forward_rows, backward_rows = permuted_rows(moe, workload, stack, c)
     row_bytes = routed_rows * model.expert_hidden * BF16_BYTES
-    permute_f, permute_b = _INDEXED_KERNELS if stack.experts.permutation == "indexed" else _FUSED_KERNELS
+    permute_f, permute_b = _INDEXED_KERNELS if stack.experts.permutation.startswith("indexed") else _FUSED_KERNELS
     syncs = np.maximum(stack.host.host_syncs_per_moe_layer - c.sync_free_stage, 0.0)
     syncs = syncs * (c.graph_scope(stack.host.cuda_graph) != CudaGraph.FULL)
     return [
@@ -95,8 +99,12 @@ def permuted_rows(moe: MixtureOfExperts, workload: Workload, stack: Stack, c: Ca
     rows = np.where(is_direct, received + 1.0, 1.0 / moe.top_k + 1.0 + 2.0)
     is_fused = np.logical_or(stack.experts.permutation == "fused", c.sync_free_stage >= 1)
     both_ways = 2.0 * rows * np.where(is_fused, 1.0, SEPARATE_COPIES)
-    if stack.experts.permutation != "indexed":
+    if not stack.experts.permutation.startswith("indexed"):
         return both_ways, both_ways
     by_dispatcher = np.logical_or(c.has_fused_dispatch, is_fused)
-    forward, backward = (np.where(by_dispatcher, both_ways, 1.0 / moe.top_k + own) for own in _INDEXED_ROWS)
+    is_unpadded = stack.experts.permutation == "indexed_unpadded"
+    forward, backward = (
+        np.where(by_dispatcher, both_ways, 1.0 / moe.top_k + own - is_unpadded * (padding + (c.ep == 1) * reorder))
+        for own, padding, reorder in zip(_INDEXED_ROWS, _PADDING_ROWS, _REORDER_ROWS, strict=True)
+    )
     return forward, backward

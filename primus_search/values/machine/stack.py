@@ -125,9 +125,9 @@ class ExpertLayers:
     has_fused_router: bool
     """Top-k, softmax and auxiliary loss of the router fused."""
 
-    permutation: Literal["fused", "separate", "indexed"]
+    permutation: Literal["fused", "separate", "indexed", "indexed_unpadded"]
     """Permutation of tokens to experts and back: one fused kernel; separate gather, weighting and scatter; or indexed
-    as torch's grouped experts are (`cost.parts.routing`)."""
+    as torch's grouped experts are, with padded groups or (since 2026-04) without (`cost.parts.routing`)."""
 
     gathers_before_experts: bool
     """Ranks of a split expert (etp > 1) gather tokens before routing and all dispatch the same; otherwise each
