@@ -115,8 +115,8 @@ def _figures(a: SavedRun, best_a: Row, b: SavedRun, best_b: Row) -> dict[str, tu
 
 
 def hypervolume(rows: Sequence[Row], most_memory: float) -> float:
-    """Area that a frontier dominates, in (tokens/s/GPU) x GB, up to the most memory of either."""
-    memory, rate = (np.array([row[name] for row in rows]) for name in ("memory_bytes", "tokens_per_s_per_gpu"))
+    """Area that a frontier dominates, in (expected tokens/s/GPU) x GB, up to the most memory of either."""
+    memory, rate = (np.array([row[name] for row in rows]) for name in ("memory_bytes", RATE))
     return dominated_area(memory, rate, most_memory) / GB
 
 

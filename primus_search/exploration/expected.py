@@ -31,7 +31,8 @@ from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.cost.project import Projector
 from primus_search.cost.state_formats import state_bytes
 from primus_search.declare.evidence_files import load_switches
-from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.exhaustive.shortlist import ShortlistRows, without_noise
+from primus_search.space import Enumerator
 from primus_search.values.candidates import Candidates, Floats, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Reliability
@@ -53,6 +54,15 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
         shares[rows] *= evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)
     return shares
+
+
+def expected_step_s(projector: Projector, enumerator: Enumerator, rows: ShortlistRows) -> Floats:
+    """Seconds of the expected step of candidates, without the noise of sums; at least those of the projected one.
+
+    The shift of the whole site, which changes no order on one cluster, is left out.
+    """
+    shares = expected_shares(projector, enumerator.rows(rows.indices), rows.step_s)
+    return without_noise(rows.step_s / (shares / site_ratio(projector.job.cluster)))
 
 
 def _evidence(stack: Stack) -> SwitchEvidence:

@@ -105,8 +105,8 @@ def _by_step(every: RankingTable, indices: Ints, least_fit: float) -> RankingTab
 def _by_memory(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
     """Those of some rows that fit surely enough, by memory."""
     found = every.take(_rows_of(every, indices))
-    step_s, memory_bytes = (without_noise(part.total) for part in (found.projection.step, found.projection.memory))
-    return _surely(found.take(np.lexsort((found.indices, step_s, memory_bytes))), least_fit)
+    memory_bytes = without_noise(found.projection.memory.total)
+    return _surely(found.take(np.lexsort((found.indices, found.expected_step_s, memory_bytes))), least_fit)
 
 
 def _rows_of(every: RankingTable, indices: Ints) -> Ints:
@@ -188,14 +188,15 @@ def frontier_after(before: RankingTable, ranking: RankingTable) -> RankingTable:
         return before
     pool = seen.plus(before.take(np.flatnonzero(~np.isin(before.indices, seen.indices))))
     pool = pool.take(np.argsort(pool.indices, kind="stable"))
-    step_s, memory_bytes = without_noise(pool.projection.step.total), without_noise(pool.projection.memory.total)
+    step_s, memory_bytes = pool.expected_step_s, without_noise(pool.projection.memory.total)
     pairs = zip(pool.time_evidence, pool.memory_evidence, strict=True)
     evidence = np.array([f"{time}/{memory}" for time, memory in pairs])
     kept: list[int] = []
     for kind in dict.fromkeys(evidence.tolist()):
         mine: Ints = np.flatnonzero((evidence == kind) & ~pool.is_lost)
-        kept += frontier(
-            ShortlistRows(indices=mine, step_s=step_s[mine], memory_bytes=memory_bytes[mine])
-        ).indices.tolist()
-    rows = np.array(kept, dtype=np.int64)
-    return pool.take(rows[np.lexsort((pool.indices[rows], step_s[rows], memory_bytes[rows]))])
+        rows = ShortlistRows(
+            indices=mine, step_s=step_s[mine], memory_bytes=memory_bytes[mine], expected_s=step_s[mine]
+        )
+        kept += frontier(rows).indices.tolist()
+    every = np.array(kept, dtype=np.int64)
+    return pool.take(every[np.lexsort((pool.indices[every], step_s[every], memory_bytes[every]))])

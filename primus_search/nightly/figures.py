@@ -16,6 +16,7 @@ from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
 from primus_search.exploration import ClusterResult, Options, SearchResult, run_search
 from primus_search.exploration.exhaustive.shortlist import dominated_area
+from primus_search.exploration.expected import RATE
 from primus_search.nightly.sweep import SpeedCheck
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
@@ -32,7 +33,7 @@ class ClusterFigures:
     """What was found on one cluster. Rates per second, memory in bytes; `knobs` is the best candidate, axis by axis.
 
     best       the candidate in one short line        parts  seconds and bytes of the best, part by part
-    frontier   (memory bytes, tokens/s/GPU) pairs     removed  rows that each rule removed
+    frontier   (memory bytes, expected tokens/s/GPU)  removed  rows that each rule removed
     reference_bytes  device memory: the frontier is integrated up to there
     """
 
@@ -101,7 +102,7 @@ def _figures(result: SearchResult, found: ClusterResult) -> ClusterFigures:
         tokens_per_s_per_gpu=row["tokens_per_s_per_gpu"],
         tokens_per_s=row["tokens_per_s"],
         memory_bytes=row["memory_bytes"],
-        frontier=tuple(sorted((one["memory_bytes"], one["tokens_per_s_per_gpu"]) for one in found.frontier.rows())),
+        frontier=tuple(sorted((one["memory_bytes"], one[RATE]) for one in found.frontier.rows())),
         reference_bytes=found.choice.cluster.accelerator.hbm_bytes,
         legal=found.legal,
         feasible=found.feasible,

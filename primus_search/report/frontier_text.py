@@ -1,4 +1,4 @@
-"""The frontier of memory per GPU against tokens/s/GPU: a plot, and points along it as a table."""
+"""The frontier of memory per GPU against expected tokens/s/GPU: a plot, and points along it as a table."""
 
 import shutil
 import sys
@@ -54,7 +54,7 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] |
 
 
 def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, width: int) -> str:
-    """Memory per GPU (GB, across) against projected tokens/s/GPU (up), as text."""
+    """Memory per GPU (GB, across) against expected tokens/s/GPU (up), as text."""
     import plotext
 
     marked = {mark: [row for row in rows if _mark(row) == mark] for mark in MARKS}
@@ -65,11 +65,11 @@ def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, widt
     for mark, points in marked.items():
         if points:
             memory = [row["memory_bytes"] / GB for row in points]
-            figure.draw(figure.signal(memory, [row["tokens_per_s_per_gpu"] for row in points], marker=mark))
+            figure.draw(figure.signal(memory, [row[RATE] for row in points], marker=mark))
     said = "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
     figure.title(f"frontier: {said}  {CHOSEN} chosen")
     figure.label("memory, GB", axis="x")
-    figure.label("projected tokens/s/GPU", axis="y")
+    figure.label("expected tokens/s/GPU", axis="y")
     return str(plotext.uncolorize(str(figure.build())))
 
 

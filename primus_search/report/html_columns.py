@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from primus_search.cost.memo import distinct
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import FIGURES
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.space.tokens import NICKNAMES, PLAIN, read_token
@@ -33,7 +34,7 @@ CODED = (*COLUMN_NAMES, "dp", "microbatches", "ties_with_best", "time_evidence",
 """Columns of few values."""
 VERDICT = "verdict"
 NUMBERS = tuple(name for name in FIGURES if name not in (*CODED, "tokens_per_s"))
-EXACT = "tokens_per_s_per_gpu"
+EXACT = RATE
 """Keeps all bits of a float32; of other figures the lowest byte is zero, an error of up to 1.6e-5 of the value."""
 TRIMMED_BITS = 8
 SAME = 1e-9

@@ -137,7 +137,7 @@ class Run:
         return "\n".join(first_screen(self._saved.answer, str(self.path), baseline))
 
     def plot(self) -> "Figure":
-        """Memory per GPU (GB) against projected tokens/s/GPU: all listed rows, the frontier and the best, by precision.
+        """Memory per GPU (GB) against expected tokens/s/GPU: all listed rows, the frontier and the best, by precision.
 
         Raises InputError where matplotlib is not installed.
         """
@@ -150,14 +150,12 @@ class Run:
         axes = figure.subplots()
         for fp8, rows in self.ranking.groupby("fp8"):
             name = "BF16" if fp8 == "none" else f"fp8:{fp8}"
-            axes.scatter(rows["memory_bytes"] / GB, rows["tokens_per_s_per_gpu"], s=8, alpha=0.5, label=name)
+            axes.scatter(rows["memory_bytes"] / GB, rows[RATE], s=8, alpha=0.5, label=name)
         line = self.frontier.sort_values("memory_bytes")
-        axes.step(
-            line["memory_bytes"] / GB, line["tokens_per_s_per_gpu"], where="post", color="black", label="frontier"
-        )
+        axes.step(line["memory_bytes"] / GB, line[RATE], where="post", color="black", label="frontier")
         best = self.ranking.iloc[0]
-        axes.plot(best["memory_bytes"] / GB, best["tokens_per_s_per_gpu"], "k*", markersize=12, label="rank 1")
-        axes.set(xlabel="memory per GPU, GB", ylabel="projected tokens/s/GPU")
+        axes.plot(best["memory_bytes"] / GB, best[RATE], "k*", markersize=12, label="rank 1")
+        axes.set(xlabel="memory per GPU, GB", ylabel="expected tokens/s/GPU")
         axes.set_title(self._title, parse_math=False)
         axes.legend()
         return figure

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from primus_search.analysis.run_comparison import compare, hypervolume
 from primus_search.cli import app
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from tests.support.small_runs import AXES, make_run
 
@@ -86,7 +87,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, m
 @given(ROWS)
 def test_the_hypervolume_is_the_area_under_the_steps(points: list[tuple[int, int]]) -> None:
     """Against counting unit squares: (m, s) is dominated where some point has less memory and more speed."""
-    rows = [{"memory_bytes": m * 1e9, "tokens_per_s_per_gpu": float(s)} for m, s in points]
+    rows = [{"memory_bytes": m * 1e9, RATE: float(s)} for m, s in points]
     most = 51
     squares = sum(any(p <= m and q >= s for p, q in points) for m in range(most) for s in range(1, 51))
     assert hypervolume(rows, most * 1e9) == pytest.approx(squares)

@@ -226,15 +226,13 @@ def test_a_range_of_the_plot_becomes_terms_of_the_filter(page: Browser, rows: di
     click(page, "#select")
     drag(page, "#scatter", (0.3, 0.1), (0.7, 0.6))
     terms = dict(
-        re.findall(
-            r"(GB>=|GB<=|projected>=|projected<=)([\d.]+)", page.run("return document.getElementById('filter').value")
-        )
+        re.findall(r"(GB>=|GB<=|speed>=|speed<=)([\d.]+)", page.run("return document.getElementById('filter').value"))
     )
-    assert set(terms) == {"GB>=", "GB<=", "projected>=", "projected<="}
-    low, high, slow, fast = (float(terms[name]) for name in ("GB>=", "GB<=", "projected>=", "projected<="))
+    assert set(terms) == {"GB>=", "GB<=", "speed>=", "speed<="}
+    low, high, slow, fast = (float(terms[name]) for name in ("GB>=", "GB<=", "speed>=", "speed<="))
     inside = [
         low <= m / GB <= high and slow <= s <= fast
-        for m, s in zip(rows["memory_bytes"], rows["tokens_per_s_per_gpu"], strict=True)
+        for m, s in zip(rows["memory_bytes"], rows["expected_tokens_per_s_per_gpu"], strict=True)
     ]
     assert 0 < matching(page) == pytest.approx(sum(inside), abs=2)
     click(page, "#clear")

@@ -20,6 +20,7 @@ from primus_search.exploration import Options, RunFolder, SearchResult, funnel, 
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import MEMORY_IGNORES
 from primus_search.exploration.exhaustive.shortlist import PER_GROUP, SLOWEST, without_noise
+from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import RANKED_ROWS
 from primus_search.space import Enumerator, Space
 
@@ -41,7 +42,7 @@ def space_of(seed: int = 0, **changes: Any) -> Space:
 
 
 def brute_force(space: Space) -> tuple[list[int], list[int]]:
-    """Numbers of all fitting rows by step time, and of the frontier by memory: one table, no pruning."""
+    """Numbers of all fitting rows by step time, and of the frontier of expected rates: one table, no pruning."""
     everything = Enumerator(space).chunk(0, 10**9)
     projector = Projector(space.job, memory_margin=space.search.memory_margin)
     projection = projector.project(everything.candidates)
@@ -49,8 +50,9 @@ def brute_force(space: Space) -> tuple[list[int], list[int]]:
     fitting = [int(i) for i in np.flatnonzero(projection.fits)]
     ranked = sorted(fitting, key=lambda i: (step[i], i))
     frontier: list[int] = []
-    for i in sorted(fitting, key=lambda i: (memory[i], step[i], i)):
-        if not frontier or step[i] < step[frontier[-1]]:
+    expected = without_noise(step / expected_shares(projector, everything.candidates, step))
+    for i in sorted(fitting, key=lambda i: (memory[i], expected[i], i)):
+        if not frontier or expected[i] < expected[frontier[-1]]:
             frontier.append(i)
     return ranked, frontier
 

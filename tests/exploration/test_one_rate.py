@@ -81,8 +81,14 @@ def test_files_are_sorted_by_the_rate_that_stands_beside_the_projection(run: Sav
     for row in run.ranking:
         assert row["tokens_per_s_per_gpu_low"] < row[RATE] < row["tokens_per_s_per_gpu_high"]
         assert row[RATE] <= row["tokens_per_s_per_gpu"] * (1 + 1e-9)
-    memory = [row["memory_bytes"] for row in run.frontier if row["nodes"] == run.ranking[0]["nodes"]]
-    assert memory == sorted(memory)
+    front = [row for row in run.frontier if row["nodes"] == run.ranking[0]["nodes"]]
+    assert [row["memory_bytes"] for row in front] == sorted(row["memory_bytes"] for row in front)
+    rates = [row[RATE] for row in front]
+    assert all(more > less for less, more in pairwise(rates)), "memory buys expected rate, of every row"
+    for row in run.ranking:
+        if row["nodes"] == front[0]["nodes"] and row["memory_verdict"] != "OOM":
+            spends = [one[RATE] for one in front if one["memory_bytes"] <= row["memory_bytes"] * (1 + 1e-9)]
+            assert max(spends) >= row[RATE] * (1 - 1e-9), "no ranked row is above the frontier"
     scaling = list(csv.DictReader(io.StringIO((run.path / "scaling.csv").read_text())))
     worlds = [int(row["world"]) for row in scaling]
     assert worlds == sorted(worlds)

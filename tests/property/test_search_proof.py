@@ -16,6 +16,7 @@ from primus_search.declare import make_space
 from primus_search.exploration import Options, run_search
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
+from primus_search.exploration.expected import expected_shares
 from primus_search.space import Enumerator, Space
 from primus_search.values.candidates import Floats
 from primus_search.values.knobs import KNOB
@@ -80,19 +81,20 @@ def draw(rng: random.Random, framework: str, hardware: str) -> Space:
         axes[widest] = axes[widest][:-1]
 
 
-def by_itself(space: Space) -> tuple[Floats, Floats, list[int]]:
-    """Step and memory of every legal row, each computed by itself, and the numbers of those that fit."""
+def by_itself(space: Space) -> tuple[Floats, Floats, Floats, list[int]]:
+    """Step, expected step and memory of every legal row, each computed by itself, and the numbers of those that fit."""
     everything = Enumerator(space).chunk(0, 10**9).candidates
     projector = Projector(space.job, memory_margin=space.search.memory_margin, shares_rows=False)
     projection = projector.project(everything)
     step, memory = without_noise(projection.step.total), without_noise(projection.memory.total)
-    return step, memory, np.flatnonzero(projection.fits).tolist()
+    expected = without_noise(step / expected_shares(projector, everything, step))
+    return step, expected, memory, np.flatnonzero(projection.fits).tolist()
 
 
 @pytest.mark.parametrize("seed", range(SPACES))
 def test_no_bound_is_above_a_step_and_no_row_above_the_frontier(seed: int) -> None:
     space = drawn(seed)
-    step, memory, fitting = by_itself(space)
+    step, expected, memory, fitting = by_itself(space)
     funnel = Funnel(space, keep=20)
     (costs,) = funnel.grid_costs
     cells, bundle = costs.bundles.of(np.arange(len(costs.enumerator.class_of_cell)))
@@ -108,8 +110,8 @@ def test_no_bound_is_above_a_step_and_no_row_above_the_frontier(seed: int) -> No
         return
     result = run_search(space, Options(keep=20, workers=1))
     frontier: list[int] = []
-    for i in sorted(fitting, key=lambda i: (memory[i], step[i], i)):
-        if not frontier or step[i] < step[frontier[-1]]:
+    for i in sorted(fitting, key=lambda i: (memory[i], expected[i], i)):
+        if not frontier or expected[i] < expected[frontier[-1]]:
             frontier.append(i)
     assert result.feasible == len(fitting)
     assert result.frontier.indices.tolist() == frontier

@@ -1,5 +1,7 @@
 """Top lists and frontiers against brute force, in any order and any division into parts, with ties on purpose."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,17 +21,30 @@ from primus_search.exploration.exhaustive.shortlist import (
     with_others,
 )
 from primus_search.exploration.findings import Findings, Miss
+from primus_search.values.candidates import Floats, Ints
 
 figures = st.integers(1, 6).map(float)  # few values, so that ties are common
 tables = st.lists(st.tuples(figures, figures), max_size=40)
 
 
 def rows_of(pairs: list[tuple[float, float]], numbers: list[int] | None = None) -> ShortlistRows:
-    return ShortlistRows(
-        indices=np.array(range(len(pairs)) if numbers is None else numbers, dtype=np.int64),
+    """Rows whose expected steps are 1 to 1.5 times the projected ones, by number."""
+    indices = np.array(range(len(pairs)) if numbers is None else numbers, dtype=np.int64)
+    rows = ShortlistRows(
+        indices=indices,
         step_s=np.array([step for step, _ in pairs], dtype=np.float64),
         memory_bytes=np.array([memory for _, memory in pairs], dtype=np.float64),
+        expected_s=np.zeros(len(indices)),
     )
+    return replace(rows, expected_s=expect(rows))
+
+
+def expect(rows: ShortlistRows) -> Floats:
+    return rows.step_s * expected_over_projected(rows.indices)
+
+
+def expected_over_projected(number: Ints) -> Floats:
+    return np.array([1.0, 1.25, 1.5])[np.asarray(number) % 3]
 
 
 def best_by_hand(pairs: list[tuple[float, float]], most: int) -> list[int]:
@@ -37,8 +52,9 @@ def best_by_hand(pairs: list[tuple[float, float]], most: int) -> list[int]:
 
 
 def frontier_by_hand(pairs: list[tuple[float, float]]) -> list[int]:
-    """Rows no other row dominates; of equal rows the first; by rising memory."""
+    """Rows no other row dominates in expected time; of equal rows the first; by rising memory."""
     kept = []
+    pairs = [(step * expected_over_projected(i), memory) for i, (step, memory) in enumerate(pairs)]
     for i, (step, memory) in enumerate(pairs):
         beaten = any(
             (s <= step and m <= memory) and (s < step or m < memory or j < i)
@@ -76,12 +92,14 @@ def test_long_lists_are_merged_as_they_are_sorted(seed: int, most: int, distinct
     """Beyond `MOST_INSERTED` rows lists are merged as runs, ties between them included."""
     rng = np.random.default_rng(seed)
     numbers = rng.permutation(6000)
-    table = ShortlistRows(indices=numbers, step_s=rng.integers(1, distinct + 1, 6000) / 8, memory_bytes=numbers / 4)
+    step_s = rng.integers(1, distinct + 1, 6000) / 8
+    table = ShortlistRows(indices=numbers, step_s=step_s, memory_bytes=numbers / 4, expected_s=step_s + numbers)
     cut = int(rng.integers(0, 6001))
     left, right = (fastest(table.take(part), most) for part in (slice(cut), slice(cut, None)))
     merged, sorted_ = with_others(left, right, most), fastest(table, most)
     assert merged.indices.tolist() == sorted_.indices.tolist()
     assert merged.memory_bytes.tolist() == sorted_.memory_bytes.tolist()
+    assert merged.expected_s.tolist() == sorted_.expected_s.tolist()
 
 
 @given(tables, st.integers(1, 8), st.integers(0, 40), st.randoms(use_true_random=False))
@@ -93,7 +111,7 @@ def test_a_cut_of_rows_found_elsewhere_never_loses_a_row_that_matters(
     rng.shuffle(order)
     left, right = order[:split], order[split:]
     first = Shortlist.empty(most).with_rows(rows_of([pairs[i] for i in left], left))
-    collector = Collector(most, first.cut)
+    collector = Collector(most, first.cut, expect)
     for at in range(0, len(right), 5):
         numbers = right[at : at + 5]
         rows = rows_of([pairs[i] for i in numbers], numbers)
@@ -140,7 +158,7 @@ def test_the_best_of_each_group_are_kept_whoever_finds_them(
     first = Shortlist.empty(3).with_rows(
         rows_of([pairs[i] for i in left], left), np.array([group[i] for i in left], int)
     )
-    collector = Collector(3, first.cut)
+    collector = Collector(3, first.cut, expect)
     for at in range(0, len(right), 7):
         numbers = right[at : at + 7]
         some, kinds = (

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from primus_search.analysis.labels import short
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import FIGURES
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report import html, html_columns
@@ -48,7 +49,7 @@ def test_every_ranked_row_is_there_under_its_rank_and_its_short_name(run: SavedR
         i = found["rank"].index(rank)
         assert names[i] == short(row)
         assert found["verdict"][i] == row["memory_verdict"]
-        assert found["tokens_per_s_per_gpu"][i] == pytest.approx(row["tokens_per_s_per_gpu"], rel=1e-6)
+        assert found[RATE][i] == pytest.approx(row[RATE], rel=1e-6)
         assert sum(v[i] for k, v in found.items() if k.startswith("step.")) == pytest.approx(row["step_s"], rel=1e-4)
     assert sum(rank > 0 for rank in found["rank"]) == len(run.ranking)
 

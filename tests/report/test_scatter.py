@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import PROJECTED
 from primus_search.report.frontier_text import plot
 
@@ -14,7 +15,7 @@ TRACED = "traced"
 def row(memory_gb: float, tokens_per_s: float, memory_evidence: str = PROJECTED) -> dict[str, Any]:
     return {
         "memory_bytes": memory_gb * 1e9,
-        "tokens_per_s_per_gpu": tokens_per_s,
+        RATE: tokens_per_s,
         "time_evidence": PROJECTED,
         "memory_evidence": memory_evidence,
     }

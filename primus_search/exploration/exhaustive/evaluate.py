@@ -8,7 +8,7 @@ of its group and from the frontier, so that the order in which rows are looked a
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -22,12 +22,14 @@ from primus_search.exploration.exhaustive.shortlist import (
     UNGROUPED,
     Collector,
     Cut,
+    Expect,
     Shortlist,
     ShortlistRows,
     lengths_of,
     starts_of,
     without_noise,
 )
+from primus_search.exploration.expected import expected_step_s
 from primus_search.exploration.findings import Findings, Tally
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import OUTER, GridRows
@@ -159,9 +161,13 @@ class Funnel:
         choice, margin = space.clusters[cluster], space.search.memory_margin
         return Projector(space.job_on(choice), memory_margin=margin)
 
+    def expect(self, cluster: int) -> Expect:
+        """Expected steps of a cluster's candidates: what its frontier is of."""
+        return partial(expected_step_s, self.projectors[cluster], self.enumerators[cluster])
+
     def evaluate(self, task: Task, cut: Cut) -> Findings:
         """What the rows of a task contribute beyond the cut."""
-        tally, collector = Tally(*TALLIED), Collector(self.keep, cut)
+        tally, collector = Tally(*TALLIED), Collector(self.keep, cut, self.expect(task.cluster))
         costs, order = self.grid_costs[task.cluster], self.task_orders[task.cluster]
         costs.projector.refresh()
         first, last = np.searchsorted(order.starts, [task.start, task.stop], side="left")
@@ -177,7 +183,7 @@ class Funnel:
 
     def best_of_cells(self, cluster: int, cells: Ints) -> Shortlist:
         """The best candidates of some outer cells, of a cluster without late rules."""
-        costs, collector = self.grid_costs[cluster], Collector(self.keep, OPEN)
+        costs, collector = self.grid_costs[cluster], Collector(self.keep, OPEN, self.expect(cluster))
         tally = Tally(*TALLIED)
         alive = [_sift(costs, some, collector.cut, tally) for some in _chunks(costs, cells)]
         _take_up(costs, _Bundles.joined(alive), collector, tally)
@@ -314,6 +320,7 @@ class _Lines:
                 indices=self.indices[admitted],
                 step_s=without_noise(self.pipelines.step_s(admitted, simulated)),
                 memory_bytes=self.memory_bytes[admitted],
+                expected_s=np.full(np.count_nonzero(admitted), np.inf),
             )
             collector.add(rows, self.group[admitted])
 

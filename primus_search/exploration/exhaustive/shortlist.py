@@ -1,10 +1,11 @@
 """The best rows found so far: a top list by time, the best of each group of rows, and the frontier of memory against
-time. All merge in any order.
+expected time. All merge in any order.
 
-A row is (number, step seconds, memory bytes). Smaller is better on both; ties go to the smaller number, so that what
-is kept depends on the rows alone and not on who found them first.
+A row is (number, projected step, memory, expected step). Smaller is better; ties go to the smaller number, so that what
+is kept depends on the rows alone and not on who found them first. No step is expected to be shorter than projected.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,11 +16,15 @@ from primus_search.values.knobs import Fp8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortlistRows(Columns):
-    """Rows by number, with step seconds and memory bytes; in no particular order."""
+    """Rows by number, with projected step seconds and memory bytes; in no particular order.
+
+    expected_s  seconds of the step to expect, but for the shift of a whole site; infinite where no frontier has the row
+    """
 
     indices: Ints
     step_s: Floats
     memory_bytes: Floats
+    expected_s: Floats
 
     def united(self, other: "ShortlistRows") -> "ShortlistRows":
         """Both, each number once, by rising number."""
@@ -42,7 +47,9 @@ def without_noise(figures: Floats) -> Floats:
     return ((bits + half) & mask).view(np.float64)
 
 
-NO_ROWS = ShortlistRows(indices=np.zeros(0, dtype=np.int64), step_s=np.zeros(0), memory_bytes=np.zeros(0))
+NO_ROWS = ShortlistRows(
+    indices=np.zeros(0, dtype=np.int64), step_s=np.zeros(0), memory_bytes=np.zeros(0), expected_s=np.zeros(0)
+)
 
 
 def fastest(rows: ShortlistRows, most: int) -> ShortlistRows:
@@ -74,6 +81,7 @@ def with_others(ordered: ShortlistRows, others: ShortlistRows, most: int) -> Sho
         indices=np.insert(ordered.indices, first, others.indices)[:most],
         step_s=np.insert(ordered.step_s, first, others.step_s)[:most],
         memory_bytes=np.insert(ordered.memory_bytes, first, others.memory_bytes)[:most],
+        expected_s=np.insert(ordered.expected_s, first, others.expected_s)[:most],
     )
 
 
@@ -92,20 +100,20 @@ def _merged(rows: ShortlistRows) -> ShortlistRows:
 
 
 def frontier(rows: ShortlistRows) -> ShortlistRows:
-    """The rows no other row beats on memory and time, by rising memory; of equal rows the smallest number."""
+    """The rows no other beats on memory and expected time, by rising memory; of equal rows the smallest number."""
     if not len(rows):
         return rows
-    ordered = rows.take(np.lexsort((rows.indices, rows.step_s, rows.memory_bytes)))
-    best_before = np.concatenate([[np.inf], np.minimum.accumulate(ordered.step_s)[:-1]])
-    return ordered.take(ordered.step_s < best_before)
+    ordered = rows.take(np.lexsort((rows.indices, rows.expected_s, rows.memory_bytes)))
+    best_before = np.concatenate([[np.inf], np.minimum.accumulate(ordered.expected_s)[:-1]])
+    return ordered.take(ordered.expected_s < best_before)
 
 
 def rival_s(frontier: ShortlistRows, memory_bytes: Floats) -> Floats:
-    """The least step of a frontier's rows with at most so much memory; infinite where it has none."""
+    """The least expected step of a frontier's rows with at most so much memory; infinite where it has none."""
     if not len(frontier):
         return np.full(len(memory_bytes), np.inf)
     place = np.searchsorted(frontier.memory_bytes, memory_bytes, side="right") - 1
-    return np.where(place >= 0, frontier.step_s[np.maximum(place, 0)], np.inf)
+    return np.where(place >= 0, frontier.expected_s[np.maximum(place, 0)], np.inf)
 
 
 PER_GROUP = 20
@@ -226,7 +234,7 @@ class Cut:
         return (bound_s <= self.step_s) | self.may_reach_frontier(bound_s, memory_bytes)
 
     def may_reach_frontier(self, bound_s: Floats, memory_bytes: Floats) -> Bools:
-        """Whether no frontier row with at most this memory is strictly faster than the bound."""
+        """Whether no frontier row with at most this memory is expected to be strictly faster than the bound."""
         return bound_s <= rival_s(self.frontier, memory_bytes)
 
     def tighter(self, other: "Cut") -> "Cut":
@@ -304,29 +312,45 @@ class Shortlist:
         return rows, group
 
 
+Expect = Callable[[ShortlistRows], Floats]
+"""Expected step seconds of rows, none below the projected ones."""
+
+
 class Collector:
     """Gathers rows of one task: joins them lazily, so that a chunk costs a comparison and not a sort."""
 
-    def __init__(self, most: int, cut: Cut) -> None:
+    def __init__(self, most: int, cut: Cut, expect: Expect) -> None:
         self._most, self._pending, self._num_pending = most, [NO_ROWS], 0
+        self._expect = expect
         self._given = cut
         self._top, self._frontier, self._grouped = NO_ROWS, NO_ROWS, NO_GROUPED
         self.cut = cut
 
     def add(self, rows: ShortlistRows, group: Ints | None = None) -> None:
         """Rows not seen before, in any order; `group`: number of each one's group, `UNGROUPED` in none."""
-        new = rows.take(self.cut.may_reach_frontier(rows.step_s, rows.memory_bytes))
-        if len(new):
-            # The given frontier only prunes; rows of others never enter this task's own result.
-            self._frontier = frontier(self._frontier.joined(new))
+        rows = self._expected(rows)
         fast = rows.take(rows.step_s <= self.cut.step_s)
         self._pending.append(fast)
         self._num_pending += len(fast)
         if self._num_pending >= self._most:
             self._settle()
         groups = self.cut.groups if group is None else self._group_limits(rows, group)
-        both = frontier(self._given.frontier.joined(self._frontier))
-        self.cut = Cut(step_s=self.cut.step_s, frontier=both, groups=groups)
+        self.cut = replace(self.cut, groups=groups)
+
+    def _expected(self, rows: ShortlistRows) -> ShortlistRows:
+        """The rows with the expected step of those that may reach the frontier: of those best by projection first."""
+        near = rows.take(self.cut.may_reach_frontier(rows.step_s, rows.memory_bytes))
+        best = np.isin(near.indices, frontier(replace(near, expected_s=near.step_s)).indices)
+        expected_s = np.full(len(rows), np.inf)
+        for wave in (near.take(best), near.take(~best)):
+            wave = wave.take(self.cut.may_reach_frontier(wave.step_s, wave.memory_bytes))
+            if len(wave):
+                wave = replace(wave, expected_s=self._expect(wave))
+                expected_s[np.isin(rows.indices, wave.indices)] = wave.expected_s
+                # The given frontier only prunes; rows of others never enter this task's own result.
+                self._frontier = frontier(self._frontier.joined(wave))
+                self.cut = replace(self.cut, frontier=frontier(self._given.frontier.joined(self._frontier)))
+        return replace(rows, expected_s=expected_s)
 
     def _group_limits(self, rows: ShortlistRows, group: Ints) -> GroupLimits:
         """What rows must reach for their group after some more rows, others' rows considered."""

@@ -25,13 +25,14 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task, TaskOrder
 from primus_search.exploration.exhaustive.shortlist import Shortlist, ShortlistRows, without_noise
+from primus_search.exploration.expected import expected_step_s
 from primus_search.exploration.findings import Findings, Miss
 from primus_search.values.candidates import Bools, Ints
 
-MAGIC = b"PSJ2"
+MAGIC = b"PSJ3"
 _HEAD = struct.Struct("<4sIII")  # magic, bytes of JSON, bytes of rows, checksum of both
-ROW_BYTES = 32
-"""Of a kept row: its number, its group, step seconds, memory bytes."""
+ROW_BYTES = 40
+"""Of a kept row: its number, its group, step seconds, memory bytes, expected step seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Journal:
             **{name: dict(getattr(findings, name)) for name in ("removed", "rows", "seconds")},
             "miss": [findings.miss.index, findings.miss.missing_bytes],
         }
-        columns = (rows.indices, group, rows.step_s, rows.memory_bytes)
+        columns = (rows.indices, group, rows.step_s, rows.memory_bytes, rows.expected_s)
         self._write(head, b"".join(column.tobytes() for column in columns))
 
     def close(self) -> None:
@@ -177,10 +178,10 @@ def _done(number: int, head: Any, body: bytes, keep: int) -> Done:
     if count * ROW_BYTES != len(body):
         raise BadRecord(f"record {number}: {len(body):,} bytes of rows are not a multiple of {ROW_BYTES}")
     numbers, group = np.frombuffer(body, dtype=np.int64, count=2 * count).reshape(2, count)
-    figures = np.frombuffer(body, dtype=np.float64, offset=16 * count)
-    if not (np.isfinite(figures).all() and (figures > 0.0).all() and len(np.unique(numbers)) == count):
+    figures = np.frombuffer(body, dtype=np.float64, offset=16 * count).reshape(3, count)
+    if not (np.isfinite(figures[:2]).all() and (figures > 0.0).all() and len(np.unique(numbers)) == count):
         raise BadRecord(f"record {number}: its rows are not distinct candidates with positive, finite figures")
-    rows = ShortlistRows(indices=numbers, step_s=figures[:count], memory_bytes=figures[count:])
+    rows = ShortlistRows(indices=numbers, step_s=figures[0], memory_bytes=figures[1], expected_s=figures[2])
     counts = dict(_typed(head, number, _Counts))
     counts["miss"] = Miss(index=counts["miss"][0], missing_bytes=counts["miss"][1])
     task = counts.pop("task")
@@ -232,8 +233,16 @@ def _problem(funnel: Funnel, done: Done, task: Task) -> str:
         return "keeps rows for a group that is not theirs"
     some = np.unique(np.linspace(0, len(rows) - 1, PROJECTED_ROWS).astype(np.int64))
     rows = rows.take(np.sort(np.argsort(rows.step_s, kind="stable")[some]))
-    projection = funnel.fresh_projector(task.cluster).project(funnel.enumerators[task.cluster].rows(rows.indices))
-    for claimed, total in ((rows.step_s, projection.step.total), (rows.memory_bytes, projection.memory.total)):
+    projector, enumerator = funnel.fresh_projector(task.cluster), funnel.enumerators[task.cluster]
+    projection, expected_s = (
+        projector.project(enumerator.rows(rows.indices)),
+        expected_step_s(projector, enumerator, rows),
+    )
+    for claimed, total in (
+        (rows.step_s, projection.step.total),
+        (rows.memory_bytes, projection.memory.total),
+        (rows.expected_s, np.where(np.isfinite(rows.expected_s), expected_s, np.inf)),
+    ):
         if not np.allclose(claimed, without_noise(total), rtol=TOLERANCE, atol=0.0):
             return "keeps figures that are not those of its rows"
     return ""

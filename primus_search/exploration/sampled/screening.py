@@ -41,7 +41,7 @@ class ScreenedCluster:
     """One cluster of a space: what was screened and projected on it so far.
 
     step_s     expected step seconds by number of everything projected      bound_s  its bound
-    elite      the best rows by expected step, the frontier of projections    tally    what was screened
+    elite      the best rows and the frontier by expected step    tally    what was screened
     """
 
     funnel: Funnel
@@ -77,7 +77,9 @@ class ScreenedCluster:
             candidates = enumerator.rows(screened.numbers)
             step_s = without_noise(projector.step(candidates).total)
             expected_s = without_noise(step_s / expected_shares(projector, candidates, step_s))
-        rows = ShortlistRows(indices=screened.numbers, step_s=step_s, memory_bytes=screened.memory_bytes)
+        rows = ShortlistRows(
+            indices=screened.numbers, step_s=step_s, memory_bytes=screened.memory_bytes, expected_s=expected_s
+        )
         expected = replace(rows, step_s=expected_s)
         self.step_s.update(zip(screened.numbers.tolist(), expected_s.tolist(), strict=True))
         self.bound_s.update(zip(screened.numbers.tolist(), screened.bound_s.tolist(), strict=True))

@@ -4,7 +4,7 @@ import {button, byId, css, hideTip, showTip} from "./dom.js";
 import {chance, GB, gigabytes, whole} from "./format.js";
 
 const REACH = 14, ROOM = 0.04, VIEWED = 0.55;  // VIEWED: share of the fastest, the slowest in the first view
-const X = "memory_bytes", Y = "tokens_per_s_per_gpu";
+const X = "memory_bytes", Y = "expected_tokens_per_s_per_gpu", PROJECTED = "tokens_per_s_per_gpu";
 
 export class Scatter {
   #at = -1;
@@ -37,8 +37,8 @@ export class Scatter {
   /** What a candidate is and reaches, for tooltips and screen readers. */
   told(i) {
     const of = name => this.candidates.number(name)[i], word = name => this.candidates.value(name, i);
-    return `${this.candidates.label(i)}\n${whole(of("expected_" + Y))} tokens/s/GPU (projected ${whole(of(Y))}), ${gigabytes(of(X))} GB\n` +
-      `90 %: ${whole(of(Y + "_low"))} to ${whole(of(Y + "_high"))}; ${word("verdict")}, probability ${chance(of("fit_probability"))}\n` +
+    return `${this.candidates.label(i)}\n${whole(of(Y))} tokens/s/GPU (projected ${whole(of(PROJECTED))}), ${gigabytes(of(X))} GB\n` +
+      `90 %: ${whole(of(PROJECTED + "_low"))} to ${whole(of(PROJECTED + "_high"))}; ${word("verdict")}, probability ${chance(of("fit_probability"))}\n` +
       `time ${word("time_evidence")}, memory ${word("memory_evidence")}`;
   }
 
@@ -72,7 +72,7 @@ export class Scatter {
     return {
       grid: {left: 66, right: 18, top: 16, bottom: 44},
       xAxis: {type: "value", name: "memory per GPU, GB", nameLocation: "middle", nameGap: 28, ...this.#range(this.x, this.limit && this.limit / GB), ...axisStyle()},
-      yAxis: {type: "value", name: "projected tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
+      yAxis: {type: "value", name: "expected tokens/s/GPU", nameLocation: "middle", nameGap: 52, ...this.#range(this.y), ...axisStyle()},
       dataZoom: [["xAxisIndex", this.x], ["yAxisIndex", this.y]].map(([axis, values]) => ({type: "inside", [axis]: 0, filterMode: "none", zoomOnMouseWheel: "ctrl", preventDefaultMouseMove: false,
         ...this.#first(values)})),
       brush: {xAxisIndex: 0, yAxisIndex: 0, seriesIndex: 0, brushStyle: {color: "#8884", borderColor: css("--accent")}},
@@ -168,7 +168,7 @@ export class Scatter {
     const [left, right] = sorted(xs), [low, high] = sorted(ys);
     const memory = this.filter.replaced(this.state.filter, "GB", `GB>=${number(left)}`, `GB<=${number(right)}`);
     this.#select(false);
-    this.state.set({filter: this.filter.replaced(memory, "projected", `projected>=${number(low)}`, `projected<=${number(high)}`)});
+    this.state.set({filter: this.filter.replaced(memory, "speed", `speed>=${number(low)}`, `speed<=${number(high)}`)});
   }
 
   /** The candidate nearest to a place of the canvas; undefined where none is near. */
