@@ -247,7 +247,7 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
     number, first  the distinct row of every candidate, and one candidate of each
     """
     is_sharded = c.sharding >= Sharding.FSDP2
-    has_beside = is_sharded | (c.offload_modules > 0)
+    has_beside = is_sharded | c.offloads_inputs
     if has_beside.any():
         columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS))]
         columns += [column * has_beside for column in c.key_columns(reading(Enters.REPEATS))]

@@ -60,7 +60,7 @@ def files(job: LaunchJob) -> dict[str, str]:
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         # Graphs of modules are refused with expandable segments otherwise (arguments.py).
         "export NCCL_GRAPH_REGISTER=0",
-        *shell.offloading(job.row["offload_modules"]),
+        *shell.offloading(job),
         ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"',
         shell.rendezvous(job),
     ]

@@ -82,7 +82,7 @@ def files(job: LaunchJob) -> dict[str, str]:
     lines = [
         ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
         ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',
-        *shell.offloading(job.row["offload_modules"]),
+        *shell.offloading(job),
         shell.rendezvous(job),
         "OVERRIDES=(",
         *(f"  {shlex.quote(f'{name}={_value(value)}')}" for name, value in overrides(job).items()),

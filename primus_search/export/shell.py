@@ -49,9 +49,9 @@ torchrun --nnodes "$NNODES" --nproc-per-node "$GPUS_PER_NODE" --node-rank "$NODE
   --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\"""
 
 
-def offloading(modules: str) -> list[str]:
+def offloading(job: LaunchJob) -> list[str]:
     """What Transformer Engine needs beside offloaded modules, so that it leaves weights alone (arguments.py)."""
-    return [] if modules == "none" else ["export NVTE_CPU_OFFLOAD_V1=1"]
+    return [] if job.row["offload_modules"] == "none" else ["export NVTE_CPU_OFFLOAD_V1=1"]
 
 
 def _size(job: LaunchJob) -> tuple[int, int]:

@@ -226,6 +226,11 @@ class Candidates:
         return self.deepep
 
     @property
+    def offloads_inputs(self) -> Bools:
+        """Whether inputs of some modules of every layer wait in host memory for backward."""
+        return self.offload_modules > 0
+
+    @property
     def has_fixed_expert_rows(self) -> Bools:
         """Whether experts have room for every token copy of their group: nobody waits for the counts to size tensors.
 

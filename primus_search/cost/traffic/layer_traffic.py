@@ -76,7 +76,7 @@ def add_beside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
     """Adds what runs beside a whole layer and depends on what of it is recomputed: copies to the host, then gathers of
     sharded weights and scatters of their gradients, which also hide behind what recompute repeats; returns them."""
     found: Found = []
-    if np.any(c.offload_modules):
+    if c.offloads_inputs.any():
         inside = [in_order(work.seconds[which, part] for part in _INSIDE) for which in Pass]
         forward_s = work.pass_s(Pass.FORWARD) - inside[Pass.FORWARD]
         backward_s = work.gradients_s - inside[Pass.INPUT_GRAD] - inside[Pass.WEIGHT_GRAD]
