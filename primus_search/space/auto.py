@@ -213,11 +213,8 @@ def every_recipe(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue
 
 @_of_job
 def _sharding(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """Experts' weights are sharded where a space lists it: the host's time for each of their parameters is not priced.
-
-    Three published runs of that kind are projected 56 to 126 % too fast (docs/dev/fidelity_log.md).
-    """
-    return (Sharding.DISTRIBUTED_OPTIMIZER,) if model.is_moe else (Sharding.DISTRIBUTED_OPTIMIZER, Sharding.FSDP2)
+    """ZeRO-1, or all weights sharded: with experts by Megatron's own code, which takes expert parallelism."""
+    return (Sharding.DISTRIBUTED_OPTIMIZER, Sharding.MEGATRON_FSDP if model.is_moe else Sharding.FSDP2)
 
 
 @_of_job

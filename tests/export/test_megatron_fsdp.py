@@ -48,11 +48,12 @@ def test_torchtitan_does_not_have_it() -> None:
     ("model", "framework", "searched"),
     [
         ("llama3_8b", "megatron", ("distributed_optimizer", "megatron_fsdp")),
-        ("qwen3_30b_a3b", "megatron", ("distributed_optimizer",)),
+        ("qwen3_30b_a3b", "megatron", ("distributed_optimizer", "megatron_fsdp")),
+        ("qwen3_30b_a3b", "primus", ("distributed_optimizer",)),
         ("qwen3_30b_a3b", "torchtitan", ("fsdp2",)),
     ],
 )
-def test_experts_weights_are_sharded_where_a_space_lists_it(
+def test_experts_weights_are_sharded_where_the_launcher_takes_them(
     model: str, framework: str, searched: tuple[str, ...]
 ) -> None:
     cluster = load_cluster("h100", 2)
