@@ -21,6 +21,7 @@ from primus_search.exploration.neighbours import Evaluator, cheapest_saving, sai
 from primus_search.exploration.result import (
     MEASURED,
     RUN,
+    USUAL_SCHEDULES,
     RankingTable,
     SearchResult,
     is_on_cluster_of,
@@ -30,14 +31,14 @@ from primus_search.exploration.result import (
 from primus_search.schedule import algorithm
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
-from primus_search.values.knobs import KNOBS, Kind
+from primus_search.values.knobs import KNOBS
 from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.machine.cluster import Accelerator
 
 Row = Mapping[str, Any]
 
 MOST_CHOICES = 5
-LESS_MEMORY, SLOWEST = 0.75, 0.7
+LESS_MEMORY, SLOWEST = 0.9, 0.8
 """A choice of less memory takes at most this share of the first row's; none of its number format has less than this
 share of its rate."""
 SITES = {
@@ -211,18 +212,14 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     if evidence == RUN:
         rests = "an own run of this very row"
     elif runs:
-        saw = "that the stack was learned from" if ranking.job.stack.runs_file else "that no fit saw"
-        rests = f"{runs:,} run{'s' * (runs != 1)} of this stack and kind {saw}"
+        rests = f"{runs:,} {'own' if ranking.job.stack.runs_file else 'unseen'} run{'s' * (runs != 1)} of this kind"
     else:
-        rests = "no measured run of this stack and kind"
-    low, high = (
-        float(end[0]) / float(ranking.expected_rate[0]) - 1.0
-        for end in (ranking.confidence.low, ranking.confidence.high)
-    )
-    found = [f"90 % band {low:+.0%} to {high:+.0%} ({SITES[knowledge(ranking.choice.cluster)]}): {rests}."]
+        rests = "no run of this stack and kind"
+    band = f"90 % band: {SITES[knowledge(ranking.choice.cluster)]}, {rests}."
     gaps = ", ".join(one.part for one in parts if not one.is_calibrated)
-    known = ", ".join(one.part for one in parts if one.is_calibrated) or "nothing"
-    found.append(f"Measured here: {known}." + (f" Extrapolated: {gaps}." if gaps else ""))
+    known = ", ".join(one.part for one in parts if one.is_calibrated)
+    covered = f"Measured here: {known}." + (f" Extrapolated: {gaps}." if gaps else "")
+    found = [band, covered] if known else [f"{band} No part was measured on such a device."]
     if gain is not None and gain.gain > TIE:
         switches = ", ".join(gain.switches)
         found.append(f"No run had {switches} beside the others: of {gain.gain:+.0%}, {gain.expected:+.0%} counts.")
@@ -237,7 +234,8 @@ def _notes(space: Space, choice: ClusterChoice, ranking: RankingTable, rows: Seq
         sure = next((rank for rank, row in enumerate(rows, 1) if row["memory_verdict"] == FITS), 0)
         instead = f"rank {sure} surely fits" if sure else "no row surely fits"
         found.append(f"It may run out of memory in its first steps: {instead}.")
-    changed = [knob.told(first) for knob in KNOBS if knob.is_numeric and first[knob.name] != knob.word(knob.off)]
+    numeric = [knob for knob in KNOBS if knob.is_numeric and first[knob.name] != knob.word(knob.off)]
+    changed = [precision_words(first) if knob.name == "fp8" else knob.in_words(first) for knob in numeric]
     if changed:
         found.append(f"{', '.join(changed)} changes the mathematics (docs/numerics.md).")
     if choice.is_framework_assumed and not choice.framework.is_any:
@@ -270,32 +268,57 @@ _PARALLEL = {name: f"{word} parallel" for name, word in PARALLEL.items() if name
 _SHARDING = {
     "none": "{dp} replicas",
     "distributed_optimizer": "{dp} replicas, sharded optimizer",
+    "zero2": "{dp} replicas, sharded optimizer and gradients",
     "fsdp2": "FSDP over {shards} GPUs",
     "hsdp": "FSDP in groups of {group}",
     "megatron_fsdp": "Megatron FSDP over {shards} GPUs",
 }
 
 
+_LAYOUTS = {"even": "layers even", "balanced": "layers balanced"}
+_RECOMPUTED = {
+    "selective": "attention",
+    "mla_up_proj": "MLA up-projections",
+    "moe_activation": "expert activations",
+    "layernorm": "norms",
+    "op_sac": "cheap operations",
+    "op_sac_experts": "cheap operations and experts",
+}
+
+
 def in_words(row: Row) -> str:
     """A row as an engineer would say it: how it is split, its micro-batches, recompute, precision, further switches."""
-    shards = row["dp"] * row["cp"]
-    split = (
-        [_SHARDING[row["sharding"]].format(dp=row["dp"], shards=shards, group=row[_SHARDING_DETAIL])]
-        if row["dp"] > 1 or shards > 1
-        else []
-    )
+    split = [_sharding_words(row)] if row["dp"] * row["cp"] > 1 else []
     split += [f"{text} {row[name]}" for name, text in _PARALLEL.items() if row[name] > 1]
-    split += [_pipeline(row)] if row["pp"] > 1 else []
+    if row["pp"] > 1:
+        layout = [_layout_words(row)] * (row["pipeline_layout"] != "even")
+        split += [f"{row['pp']} stages{_chunks(row)} ({', '.join([_schedule_words(row), *layout])})"]
     missing = [text for name, text in (("tp", "tensor"), ("pp", "pipeline")) if row[name] == 1]
     split += [f"no {' or '.join(missing)} parallel"] if missing else []
     batch = f"micro-batch {row['micro_batch_size']} ({row['microbatches']} per step)"
     return ", ".join([*split, batch, recompute_words(row), precision_words(row), *_switches(row)])
 
 
-def _pipeline(row: Row) -> str:
-    chunks = f" x {row['vpp']} chunks" if row["vpp"] > 1 else ""
-    layout = "" if row["pipeline_layout"] == "even" else f", layout {row['pipeline_layout']}"
-    return f"{row['pp']} stages{chunks} ({row['schedule']}{layout})"
+def _sharding_words(row: Row) -> str:
+    shards = row["dp"] * row["cp"]
+    return _SHARDING[row["sharding"]].format(dp=row["dp"], shards=shards, group=row[_SHARDING_DETAIL])
+
+
+def _chunks(row: Row) -> str:
+    """Chunks of a rank, where the schedule leaves them open."""
+    is_open = row["vpp"] > 1 and algorithm(row["schedule"]).virtual_stages is None
+    return f" x {row['vpp']} chunks" if is_open else ""
+
+
+def _schedule_words(row: Row) -> str:
+    """The schedule with its kind, where the name alone does not say it; empty without a pipeline."""
+    name = str(row["schedule"]) if row["pp"] > 1 else ""
+    return name if name in ("", *USUAL_SCHEDULES) else f"{name} ({algorithm(name).family})"
+
+
+def _layout_words(row: Row) -> str:
+    layout = str(row["pipeline_layout"])
+    return _LAYOUTS.get(layout, f"layout {layout}") if row["pp"] > 1 else ""
 
 
 def recompute_words(row: Row) -> str:
@@ -305,7 +328,7 @@ def recompute_words(row: Row) -> str:
     if row["recompute"] == "full":
         layers = row["recompute_num_layers"]
         return f"full recompute of {layers} layers per chunk" if layers else "full recompute"
-    return f"recompute {str(row['recompute']).replace('_', ' ')}"
+    return f"recompute of {', '.join(_RECOMPUTED.get(one, one) for one in str(row['recompute']).split('+'))}"
 
 
 def precision_words(row: Row) -> str:
@@ -316,51 +339,40 @@ def precision_words(row: Row) -> str:
 
 
 _SHARDING_DETAIL = next(knob.name for knob in KNOBS if knob.detail_of == "sharding")
-_IN_WORDS = {knob.name for knob in KNOBS if knob.detail_of or knob.kind in (Kind.SCHEDULE, Kind.LAYOUT)}.union(
-    ("micro_batch_size", "fp8"), {knob.detail_of for knob in KNOBS}
-)
-"""Knobs that have words of their own, above."""
 
 
 def _switches(row: Row) -> list[str]:
     """Knobs that are not at their default, beside those that have words of their own."""
-    return [
-        knob.told(row)
-        for knob in KNOBS
-        if knob.kind is not Kind.DEGREE
-        and knob.name not in _IN_WORDS
-        and row[knob.name] != knob.word(knob.default)
-        and knob.label != ""
-    ]
+    return [knob.in_words(row) for knob in KNOBS if knob.said and row[knob.name] != knob.word(knob.default)]
 
 
 def difference_in_words(row: Row, first: Row) -> str:
     """What differs from the first row, the most telling first."""
     own, other = (_facets(one) for one in (row, first))
-    found = [own[name] for name in own if own[name] != other[name] and own[name]]
-    found = [word for word in found if word != "layout even" or first["pp"] > 1]
-    on, before = set(_switches(row)), set(_switches(first))
-    found += sorted(on - before)
-    plain = [knob.told(row) for knob in KNOBS if knob.told(first) in before - on and row[knob.name] != first[knob.name]]
-    found += [word for word in plain if word not in found]
-    return ", ".join(found) or "as A"
+    found = {name: text for name, text in own.items() if text != other[name]}
+    if "pipeline" in found:  # another pipeline has its own layout, and chunks say that it is interleaved
+        found = {name: text for name, text in found.items() if name != "layout" and text != "interleaved"}
+    if row["sharding"] == first["sharding"]:
+        found.pop("sharding", "")
+    elif row["dp"] > 1:
+        found["sharding"] = own["sharding"].removeprefix(f"{row['dp']} replicas, ")
+    switched = [knob.in_words(row) for knob in KNOBS if row[knob.name] != first[knob.name]]
+    return ", ".join(filter(None, [*found.values(), *switched])) or "as A"
 
 
 def _facets(row: Row) -> dict[str, str]:
     """A row in words, aspect by aspect, in the order of weight."""
     return {
         "precision": precision_words(row),
-        "pipeline": f"PP{row['pp']}" + (f" x {row['vpp']} chunks" if row["vpp"] > 1 else "")
-        if row["pp"] > 1
-        else "no pipeline",
-        "schedule": str(row["schedule"]) if row["pp"] > 1 else "",
-        "layout": f"layout {row['pipeline_layout']}" if row["pp"] > 1 else "",
+        "pipeline": f"PP{row['pp']}{_chunks(row)}" if row["pp"] > 1 else "no pipeline",
+        "schedule": _schedule_words(row),
+        "layout": _layout_words(row),
         "tp": f"TP{row['tp']}",
         "ep": f"EP{row['ep']}" + (f" ETP{row['etp']}" if row["etp"] > 1 else ""),
         "cp": f"CP{row['cp']}",
         "micro_batch": f"micro-batch {row['micro_batch_size']}",
         "recompute": recompute_words(row),
-        "sharding": str(row["sharding"]).replace("_", " "),
+        "sharding": _sharding_words(row),
     }
 
 
@@ -389,7 +401,10 @@ def _choices(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | No
         found[max(mine, key=lambda place: rows[place][RATE])] = "A runs out of memory"
     for when, is_one in _wanted(first):
         ideas = {_idea(rows[place]) for place in found}
-        place = next((p for p in mine if is_one(rows[p]) and _idea(rows[p]) not in ideas), None)
+        taken = {_split(rows[place]) for place in found} - {_split(first)}
+        place = _nearest(
+            [p for p in mine if is_one(rows[p]) and not {_idea(rows[p]), _split(rows[p])} & (ideas | taken)], rows
+        )
         is_format = place is not None and number_format(rows[place]) != number_format(first)
         if place is not None and (is_format or rows[place][RATE] >= SLOWEST * first[RATE]):
             found[place] = when(rows[place])
@@ -414,6 +429,12 @@ def _choices(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | No
         )
         for letter, (place, when) in zip(ascii_uppercase, shown, strict=False)
     )
+
+
+def _nearest(places: Sequence[int], rows: Sequence[Row]) -> int | None:
+    """Of the rows inside the noise of the first of some places, best first, the one that changes least of A."""
+    near = [place for place in places if rows[place][RATE] >= (1.0 - TIE) * rows[places[0]][RATE]]
+    return min(near, key=lambda place: sum(rows[place][name] != rows[0][name] for name in COLUMN_NAMES), default=None)
 
 
 def _what(row: Row, first: Row) -> str:
@@ -444,17 +465,24 @@ def _wanted(first: Row) -> list[Wanted]:
             lambda row: row["memory_bytes"] <= LESS_MEMORY * first["memory_bytes"] and number_format(row) == same,
         ),
         (
-            lambda row: "a switch of A fails at your site",
+            lambda row: "a switch of A fails",
             lambda row: (
                 number_format(row) == same and num_switches(row) < num_switches(first) and _split(row) == _split(first)
             ),
         ),
-        (lambda row: _when_split(row, first), lambda row: number_format(row) == same and _split(row) != _split(first)),
+        (
+            lambda row: _when_split(row, first),
+            lambda row: _num_degrees_changed(row, first) == 1 and number_format(row) == same,
+        ),
     ]
 
 
-def _split(row: Row) -> tuple[int, ...]:
-    return tuple(row[name] for name in ("tp", "pp", "ep", "etp"))
+def _split(row: Row) -> tuple[Any, ...]:
+    return (number_format(row), *(row[name] for name in ("tp", "pp", "ep", "etp")))
+
+
+def _num_degrees_changed(row: Row, first: Row) -> int:
+    return sum(one != other for one, other in zip(_split(row), _split(first), strict=True))
 
 
 def _when_split(row: Row, first: Row) -> str:
@@ -462,10 +490,10 @@ def _when_split(row: Row, first: Row) -> str:
     if row["pp"] > first["pp"]:
         return "NICs are slower than rated"
     if row["pp"] < first["pp"]:
-        return "fewer pipeline stages suit you"
+        return "fewer stages suit you"
     if row["tp"] != first["tp"]:
-        return "the global batch must shrink" if row["tp"] > first["tp"] else "links inside the node are slow"
-    return "the exchange between experts is slow" if row["ep"] < first["ep"] else "memory of experts is short"
+        return "the batch must shrink" if row["tp"] > first["tp"] else "links in the node are slow"
+    return "expert exchange is slow" if row["ep"] < first["ep"] else "memory of experts is short"
 
 
 # --- what saving memory would gain -----------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ _COUNTED = tuple(
     and knob.name not in ("micro_batch_size", "vpp", "sharding", "sequence_parallel")
 )
 """Knobs that count as switches: what has to be set beside the split of the job, and can go wrong."""
-_USUAL = ("1f1b", "interleaved")
+USUAL_SCHEDULES = ("1f1b", "interleaved")
 """Schedules that every framework has."""
 
 
@@ -293,7 +293,7 @@ def switches_of(rows: Candidates) -> Ints:
     found = np.zeros(len(rows), dtype=np.int64)
     for knob in _COUNTED:
         found += columns[knob.name] != knob.column_default
-    unusual = np.array([name not in _USUAL for name in rows.schedules], dtype=np.int64)
+    unusual = np.array([name not in USUAL_SCHEDULES for name in rows.schedules], dtype=np.int64)
     uneven = np.array([str(layout) != "even" for layout in rows.layouts], dtype=np.int64)
     return found + unusual[rows.schedule] * (rows.pp > 1) + uneven[rows.pipeline_layout]
 
@@ -301,7 +301,9 @@ def switches_of(rows: Candidates) -> Ints:
 def num_switches(row: Mapping[str, Any]) -> int:
     """`switches_of` one row of a table of words."""
     counted: int = sum(row[knob.name] != knob.word(knob.default) for knob in _COUNTED)
-    return counted + int(row["pp"] > 1 and row["schedule"] not in _USUAL) + int(row["pipeline_layout"] != "even")
+    return (
+        counted + int(row["pp"] > 1 and row["schedule"] not in USUAL_SCHEDULES) + int(row["pipeline_layout"] != "even")
+    )
 
 
 def num_dimensions(rows: Candidates) -> Ints:

@@ -5,6 +5,7 @@ The same text stands on the terminal, on top of report.html and in the notebook.
 
 import textwrap
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from primus_search.analysis.labels import chance, short
 from primus_search.base.units import GB
@@ -31,8 +32,7 @@ def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None 
     trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
     remarks = [_filled(text, "", INDENT) for text in answer.remarks]
     room = LINES - len(lines) - len(own) - len(ends) - 2
-    spare = room - 1 - len(answer.choices) - sum(map(len, (*notes, *trust[:-1])))
-    table = _choices(answer.choices, max(spare, 0))
+    table = _choices(answer.choices, room - 1 - sum(map(len, (*notes, *trust[:1]))))
     shown = _within([*notes, *trust, *remarks], len(notes), room - len(table))
     return [*lines, *shown, "", *table, *own, "", *ends]
 
@@ -64,28 +64,25 @@ def _filled(text: str, head: str, indent: int = 0) -> list[str]:
     )
 
 
-def _choices(chosen: Sequence[Choice], spare: int) -> list[str]:
-    """Letter, what differs, rate, memory and when to take it: one line a choice, and `spare` second lines in all."""
+def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
+    """Letter, what differs, rate, memory and when to take it, in `room` lines where each has at least one."""
     lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
+    spare = room - len(chosen)
     for one in chosen:
-        what, when = ([*textwrap.wrap(text, width), "", ""] for text, width in ((one.what, _WHAT), (one.when, _WHEN)))
-        figures = f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
-        if spare and (what[1] or when[1]):
-            lines.append(_row(one.letter, what[0], *figures, when[0]))
-            lines.append(_row("", " ".join(what[1:]).strip(), "", "", " ".join(when[1:]).strip()))
-            spare -= 1
-        else:
-            lines.append(_row(one.letter, one.what, *figures, one.when))
+        columns = (textwrap.wrap(one.what, _WHAT), textwrap.wrap(one.when, _WHEN))
+        (what, when), *others = zip_longest(*columns, fillvalue="")
+        shown = others[: max(spare, 0)]
+        spare -= len(shown)
+        *above, last = [what, *(text for text, _ in shown)]
+        cut = textwrap.shorten(f"{last} {others[len(shown)][0]}", _WHAT, placeholder=" …") if shown != others else last
+        what, *below = [*above, cut]
+        lines.append(_row(one.letter, what, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}", when))
+        lines += [_row("", text, "", "", when) for text, (_, when) in zip(below, shown, strict=True)]
     return lines
 
 
 def _row(letter: str, what: str, rate: str, memory: str, when: str) -> str:
-    return f"{letter:>3} {_cut(what, _WHAT):{_WHAT}} {rate:>9} {memory:>5}  {_cut(when, _WHEN)}".rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    """As many whole words as there is room for."""
-    return text if len(text) <= width else textwrap.shorten(text, width, placeholder=" …")
+    return f"{letter:>3} {what:{_WHAT}} {rate:>9} {memory:>5}  {when}".rstrip()
 
 
 def _own(found: OwnConfiguration, answer: Answer) -> list[str]:
@@ -93,7 +90,15 @@ def _own(found: OwnConfiguration, answer: Answer) -> list[str]:
     lines = []
     if found.figures is not None:
         rate, memory = found.figures.expected_tokens_per_s_per_gpu, f"{found.figures.memory_bytes / GB:,.0f}"
-        lines.append(_row("you", short(found.values), f"{rate:,.0f}", memory, "what runs now"))
+        lines.append(
+            _row(
+                "you",
+                textwrap.shorten(short(found.values), _WHAT, placeholder=" …"),
+                f"{rate:,.0f}",
+                memory,
+                "what runs now",
+            )
+        )
     lines += _filled(f"Yours ({found.path}): {_place(found)}", "", INDENT)
     lines += [line for one in found.broken[:2] for line in _filled(f"{one.rule}: {one.reason}", "", INDENT)[:1]]
     if found.pair_figures is not None and found.figures is not None:

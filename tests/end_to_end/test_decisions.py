@@ -35,7 +35,7 @@ def run(folder: Path, *words: str, **changes: Any) -> tuple[str, SavedRun]:
 def test_precision_is_named_as_a_change_of_the_mathematics_beside_the_best_row_in_bf16(tmp_path: Path) -> None:
     text, saved = run(tmp_path)
     assert saved.ranking[0]["fp8"] == "hybrid"
-    assert "fp8:hybrid changes the mathematics" in text and "docs/numerics.md" in text
+    assert "FP8 (tensorwise) changes the mathematics" in text and "docs/numerics.md" in text
     (plain,) = [one for one in saved.answer.choices if one.when == "you train in BF16"]
     assert plain.rank == next(place for place, row in enumerate(saved.ranking, start=1) if row["fp8"] == "none")
 

@@ -1,7 +1,9 @@
 """The answer of a run: the plainest row inside the noise, choices of different ideas, a screen of 24 lines of 80."""
 
+import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,36 @@ SPACES = {
     "experts": ("mixtral_8x22b", ["nodes=4", "global_batch_size=256", "cp=1", "schedule=1f1b"]),
     "large": ("llama3.1_405b_h100", ["cp=1"]),
 }
+CASES = {
+    "own 34B model, H200, torchtitan": ("own34b.json", "h200", 24, 8192, 768, "torchtitan", ["cp=1", "tp=[1,8]"]),
+    "experts on MI300X": (
+        "qwen3_30b_a3b",
+        "mi300x",
+        16,
+        4096,
+        2048,
+        "primus",
+        ["cp=1", "tp=1", "pp=[1,2]"],
+    ),
+    "own accelerator": ("deepseek_v3", "own.yaml", 8, 4096, 1024, "primus", ["cp=1", "tp=1", "micro_batch_size=2"]),
+    "BF16 or FP8": ("llama3.1_70b", "h100", 16, 8192, 512, "megatron", ["cp=[1,4]", "tp=[1,2]", "vpp=1"]),
+}
+"""Questions of new users: model, hardware, nodes, length, batch, framework, and what narrows the space for a test."""
+OWN_MODEL = {
+    "model_type": "llama", "hidden_size": 7168, "intermediate_size": 20480, "num_hidden_layers": 60,
+    "num_attention_heads": 56, "num_key_value_heads": 8, "vocab_size": 64000, "max_position_embeddings": 8192,
+}  # fmt: skip
+OWN_HARDWARE = """
+name: MINE
+extends: mi355x
+accelerator:
+  hbm_GiB: {value: 432, source: "data sheet"}
+  hbm_GBps: {value: 19600, source: "data sheet"}
+  bf16_peak_TFLOPS: {value: 10000, source: "data sheet"}
+  fp8_peak_TFLOPS: {value: 20000, source: "data sheet"}
+"""
+ABBREVIATIONS = re.compile(r"\b(sf\d|mbs\d|zero1|via:|fp8:|graph:|layout:|recompute:|full\()|-gemm|…")
+"""Short names of tables, and words that were cut: none of them on a first screen."""
 
 
 @pytest.fixture(scope="module", params=SPACES)
@@ -140,6 +172,33 @@ def test_beside_a_row_at_risk_stands_the_fastest_that_fits(result: SearchResult)
         one for one in others if one["memory_verdict"] == FITS and (one["vpp"] == 1 or one["pp"] * one["vpp"] < layers)
     ]
     assert safe.verdict == FITS and safe.rate == max(one[RATE] for one in fits)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_first_screen_is_in_words_and_its_rate_is_that_of_every_surface(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own34b.json").write_text(json.dumps(OWN_MODEL))
+    (tmp_path / "own.yaml").write_text(OWN_HARDWARE)
+    model, hardware, *numbers, framework, narrow = CASES[case]
+    nodes, length, batch = map(str, numbers)
+    words = ["ask", model, hardware, "--nodes", nodes, "--seq", length, "--batch", batch, "--framework", framework]
+    options = [word for one in narrow for word in ("--set", one)]
+    done = CliRunner().invoke(app, [*words, *options, "--bench", "off", "--out", "run"])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert len(lines) <= LINES and max(map(len, lines)) <= COLUMNS
+    assert not ABBREVIATIONS.search(done.stdout), done.stdout
+    answer = SavedRun.open(tmp_path / "run").answer
+    rows = list(csv.DictReader((tmp_path / "run/ranking.csv").open()))
+    notebook, page = load_run(tmp_path / "run"), (tmp_path / "run/report.html").read_text()
+    for one in answer.choices:
+        shown = f"{one.rate:,.0f}"
+        explained = CliRunner().invoke(app, ["explain", "run", one.letter])
+        assert shown in done.stdout and shown in page and shown in explained.stdout and shown in notebook.answer
+        assert float(rows[one.rank - 1][RATE]) == one.rate == notebook.ranking[RATE].iloc[one.rank - 1]
 
 
 def test_work_is_a_share_of_the_peak_of_its_own_number_format(result: SearchResult) -> None:

@@ -108,6 +108,7 @@ class Knob:
     label          its part of a candidate's one-line label, where a text is only shown for values other than the
                    default; None: `name=value`
     plain          how a comparison with another candidate says that this one has the default: `no DeepEP`
+    said           its value in a sentence: another than the default, and the default; none where other words hold it
     """
 
     name: str
@@ -141,6 +142,7 @@ class Knob:
     allowed: str = ""
     label: str | Callable[[Row], str] | None = None
     plain: str = ""
+    said: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.off is None:
@@ -218,3 +220,10 @@ class Knob:
         if row[self.name] == self.word(self.default) and self.plain:
             return self.plain
         return self.label_of(row) or f"{self.name}={row[self.name]}"
+
+    def in_words(self, row: Row) -> str:
+        """Its value in a sentence: `partial CUDA graph`; empty where words of another knob say it."""
+        if self.said is None:
+            return ""
+        word = str(row[self.name]).replace("_", " ").replace("+", ", ")
+        return self.said[row[self.name] == self.word(self.default)].format_map({self.name: word})

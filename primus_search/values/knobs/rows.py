@@ -107,6 +107,7 @@ KNOBS: tuple[Knob, ...] = (
         followers=_STAGES[:2],
         limit=lambda model, cluster, workload: workload.global_batch_size,
         label="group{microbatch_group}",
+        said=("groups of {microbatch_group} micro-batches", ""),
     ),
     Knob(
         name="pipeline_layout",
@@ -173,6 +174,7 @@ KNOBS: tuple[Knob, ...] = (
         default=False,
         is_outer=True,
         label="tp-overlap",
+        said=("TP traffic overlapped", "TP traffic exposed"),
     ),
     Knob(
         name="cp",
@@ -200,6 +202,7 @@ KNOBS: tuple[Knob, ...] = (
         guess=CpComm.STACK,
         is_outer=True,
         label="cp:{cp_comm}",
+        said=("context exchange by {cp_comm}", ""),
     ),
     Knob(
         name="ep",
@@ -258,6 +261,7 @@ KNOBS: tuple[Knob, ...] = (
         is_numeric=True,
         label="fp8-attention",
         plain="BF16 attention",
+        said=("FP8 attention", "BF16 attention"),
     ),
     Knob(
         name="recompute",
@@ -320,6 +324,7 @@ KNOBS: tuple[Knob, ...] = (
         auto=(0,),
         limit=lambda model, cluster, workload: model.num_layers,
         label="offload{offload_layers}",
+        said=("activations of {offload_layers} layers a chunk on the host", "activations on the device"),
         plain="no offload",
     ),
     Knob(
@@ -336,6 +341,7 @@ KNOBS: tuple[Knob, ...] = (
         relief=(Offload.EXPERT_FC1 | Offload.MOE_ACT, Offload.CORE_ATTN | Offload.ATTN_PROJ),
         followers=("recompute", "cuda_graph"),
         label="offload:{offload_modules}",
+        said=("{offload_modules} on the host", "all modules on the device"),
         plain="no offload",
     ),
     Knob(
@@ -379,6 +385,7 @@ KNOBS: tuple[Knob, ...] = (
         guess=StateFormat.STACK,
         is_numeric=True,
         label="state:{state_format}",
+        said=("{state_format} formats of state", "formats of state as the stack has them"),
     ),
     Knob(
         name="optimizer",
@@ -391,6 +398,7 @@ KNOBS: tuple[Knob, ...] = (
         guess=Optimizer.ADAM,
         is_numeric=True,
         label="{optimizer}",
+        said=("{optimizer} optimizer", "Adam optimizer"),
         plain="adam",
     ),
     Knob(
@@ -405,6 +413,7 @@ KNOBS: tuple[Knob, ...] = (
         relief=(25, 50, 100),
         guess=0,
         label="offload-optimizer:{optimizer_offload}%",
+        said=("{optimizer_offload}% of the optimizer on the host", "optimizer on the device"),
         plain="optimizer on the device",
     ),
     Knob(
@@ -420,6 +429,7 @@ KNOBS: tuple[Knob, ...] = (
         tried=5,
         freed=9,
         label="deepep",
+        said=("DeepEP dispatch", "dispatch without DeepEP"),
         plain="no deepep",
     ),
     Knob(
@@ -433,6 +443,7 @@ KNOBS: tuple[Knob, ...] = (
         relief=(DispatchBackend.DEEPEP,),
         guess=DispatchBackend.STACK,
         label="via:{dispatch_backend}",
+        said=("{dispatch_backend} kernels", ""),
     ),
     Knob(
         name="grouped_gemm",
@@ -447,6 +458,7 @@ KNOBS: tuple[Knob, ...] = (
         guess=GroupedGemm.TURBO,
         followers=("sync_free_stage",),
         label="{grouped_gemm}-gemm",
+        said=("one GEMM per expert", "one grouped GEMM of all experts"),
         plain="turbo-gemm",
     ),
     Knob(
@@ -466,6 +478,7 @@ KNOBS: tuple[Knob, ...] = (
         freed=10,
         nickname="sf",
         label="sf{sync_free_stage}",
+        said=("sync-free stage {sync_free_stage}", "no sync-free stage"),
         plain="sf0",
     ),
     Knob(
@@ -479,6 +492,7 @@ KNOBS: tuple[Knob, ...] = (
         followers=("schedule", "vpp", "recompute", "recompute_num_layers", "recompute_method"),
         tried=13,
         label="exchange-overlap",
+        said=("expert exchange overlapped", "expert exchange exposed"),
         plain="no exchange-overlap",
     ),
     Knob(
@@ -492,6 +506,7 @@ KNOBS: tuple[Knob, ...] = (
         followers=("deepep", "recompute", "recompute_num_layers", "recompute_method"),
         tried=14,
         label="graph:{cuda_graph}",
+        said=("{cuda_graph} CUDA graph", "no CUDA graph"),
         plain="no graph",
     ),
     Knob(
@@ -506,6 +521,7 @@ KNOBS: tuple[Knob, ...] = (
         relief=(True,),
         guess=True,
         label="unfused-loss",
+        said=("unfused loss", "fused loss"),
         plain="fused-loss",
     ),
     Knob(
@@ -518,6 +534,7 @@ KNOBS: tuple[Knob, ...] = (
         auto=(True, False),
         guess=True,
         label="no-grad-overlap",
+        said=("gradients reduced after backward", "gradients reduced beside backward"),
         plain="grad-overlap",
     ),
 )
