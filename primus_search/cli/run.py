@@ -1,5 +1,6 @@
 """`primus-search run` and `ask`: parse, search, print, write the run folder; `ask` writes the space file first."""
 
+import sys
 from functools import partial
 from json import dumps
 from pathlib import Path

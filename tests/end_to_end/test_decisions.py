@@ -94,7 +94,7 @@ def test_numbers_of_the_users_own_are_extrapolated_and_widen_the_interval(tmp_pa
         assert part in text.partition("Extrapolated: ")[2].partition(".")[0]
         (found,) = [one for one in explain(own, 1).coverage if one.part == part]
         assert "accelerator.bf16_peak_flops_per_s, accelerator.fp8_peak_flops_per_s overridden" in found.why
-    assert "no measured run of this stack" in text
+    assert "no run of this stack and kind" in text
     text, same = run(tmp_path, site="vendor", space=TINY["space"] | {"hardware.hbm_GiB": 100})
     first = same.ranking[0]
     (found,) = [one for one in explain(same, 1).coverage if one.part == "memory"]
