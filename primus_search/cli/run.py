@@ -147,7 +147,7 @@ def run(
         token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
         on_result=_print_json if json else partial(_print, view=view),
-        on_written=lambda folder: sys.stdout.isatty() or typer.echo(f"run folder: {folder}", err=True),
+        on_written=None if sys.stdout.isatty() else lambda folder: typer.echo(f"run folder: {folder}", err=True),
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
