@@ -130,7 +130,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
         i = int(members[0])
         stages, pp = dealt_of(model, c, i), int(c.pp[i])
         has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
-        ends = stages.has_embedding * model.input_params + has_matrix * model.head_params
+        ends = stages.num_embeddings * model.input_params + has_matrix * model.head_params
         layers = range(len(model.kinds))
         dense = in_order(stages.counts[:, [k]] * dense_of[k, members] for k in layers)
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]

@@ -78,6 +78,15 @@ class StageLayers:
         result: NDArray[np.float64] = self.counts.sum(axis=1)
         return result
 
+    @property
+    def num_embeddings(self) -> NDArray[np.float64]:
+        """(stages,) token embeddings held: MTP modules on a stage without one have a copy of their own.
+
+        Source: NVIDIA/Megatron-LM core/models/gpt/gpt_model.py, `pre_process or mtp_process`; its builder agrees.
+        """
+        result: NDArray[np.float64] = np.maximum(self.has_embedding, self.mtp > 0.0)
+        return result
+
 
 @lru_cache(maxsize=65536)
 def stage_layers(model: Model, stages: int, layout: Layout) -> StageLayers | None:

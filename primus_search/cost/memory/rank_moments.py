@@ -244,7 +244,7 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     rows[:, : columns.kinds] = every
     has_embedding, has_head = layers.has_embedding[stages].sum(axis=1), layers.has_head[stages].sum(axis=1)
     is_shared = model.is_tied & (has_embedding > 0)
-    rows[:, columns.at("embedding")] = has_embedding
+    rows[:, columns.at("embedding")] = layers.num_embeddings[stages].sum(axis=1)
     rows[:, columns.at("head")] = np.where(is_shared, 0.0, has_head)
     rows[:, columns.at("final_norm")] = has_head
     rows[:, columns.at("mtp")] = layers.mtp[stages].sum(axis=1)
