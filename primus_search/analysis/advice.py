@@ -14,7 +14,7 @@ from typing import Any
 
 from primus_search.base.units import GB
 from primus_search.declare.source import read
-from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, said
+from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, change_text
 from primus_search.space import AxisValue
 from primus_search.values.candidates import Fp8
 from primus_search.values.knobs import KNOB
@@ -94,7 +94,7 @@ class _Subject:
             if any(self.base[name] != value for name, value in change.items()):
                 trial = self.evaluator.try_out(self.base, change)
                 if trial.changes:
-                    yield self._remedy(said(trial), trial, self._offers(change))
+                    yield self._remedy(change_text(trial), trial, self._offers(change))
 
     def cluster(self, what: str, change: Callable[[Cluster], Cluster]) -> Iterator[Remedy]:
         """The same candidate on a changed machine."""

@@ -17,7 +17,7 @@ from primus_search.cost.projection import FITS, room_to_fit_bytes
 from primus_search.declare.evidence_files import load_ranges
 from primus_search.declare.framework_files import framework_names, load_framework
 from primus_search.exploration.expected import RATE, unmeasured_gain
-from primus_search.exploration.neighbours import Evaluator, cheapest_saving, said, values_of
+from primus_search.exploration.neighbours import Evaluator, change_text, cheapest_saving, values_of
 from primus_search.exploration.result import (
     MEASURED,
     RUN,
@@ -546,6 +546,6 @@ def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterI
         row=row,
         gain=row[RATE] / first[RATE] - 1.0,
         saving_bytes=saving,
-        remedy="" if found is None else said(found[0]),
+        remedy="" if found is None else change_text(found[0]),
         remedy_change=0.0 if found is None else found[1].expected_tokens_per_s_per_gpu / rate - 1.0,
     )

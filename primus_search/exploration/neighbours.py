@@ -323,7 +323,7 @@ def _changes(base: Values, asked: Iterable[str], values: Values) -> dict[str, An
     return {name: word(name, values[name]) for name in order if values[name] != base[name]}
 
 
-def said(trial: Trial) -> str:
+def change_text(trial: Trial) -> str:
     """The changes in a few words: `pp=4 (with vpp=2)`."""
     asked = [f"{name}={spoken(value)}" for name, value in trial.changes.items() if name not in trial.followed]
     followed = [f"{name}={spoken(trial.changes[name])}" for name in trial.followed]
@@ -349,7 +349,7 @@ def single_changes(evaluator: Evaluator, values: Values, *, keep: frozenset[str]
         yield f"memory_margin={_rounded_down(spare / hbm)} instead of {margin}"
     fitting = [(trial, figures) for trial, figures in _tried(evaluator, values, keep) if figures.fits]
     fitting.sort(key=lambda pair: pair[1].expected_step_s)
-    yield from dict.fromkeys(said(trial) for trial, _ in fitting)
+    yield from dict.fromkeys(change_text(trial) for trial, _ in fitting)
     yield from _more_nodes(evaluator, values)
 
 
@@ -361,7 +361,7 @@ def _rounded_down(share: float) -> str:
 def closest_change(evaluator: Evaluator, values: Values) -> str:
     """Of changes none of which makes it fit, the one that saves most, and what it still misses; empty without any."""
     needed = evaluator.project([values])[0].headroom_bytes
-    saving = [(figures.headroom_bytes, said(trial)) for trial, figures in _tried(evaluator, values, frozenset())]
+    saving = [(figures.headroom_bytes, change_text(trial)) for trial, figures in _tried(evaluator, values, frozenset())]
     most, change = max(saving, default=(needed, ""))
     return f"{change} still misses {-most / GB:.2f} GB" if most > needed else ""
 

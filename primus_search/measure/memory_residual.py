@@ -45,7 +45,7 @@ from primus_search.values.model import Model
 
 FP32_BYTES = 4.0
 FLASH = "flash2"  # any attention kernel that keeps no scores
-NINE_OF_TEN = 1.2816  # deviations below which nine of ten normal errors lie, the surety of FITS
+NINE_OF_TEN = 1.2816  # deviations below which nine of ten normal errors lie, the probability of FITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ def upper_bytes(memory: Memory, row: int, found: Residual, cluster: Cluster) -> 
     return allocated + context + cached_bytes(memory, row, found) + float(unseen) * float(error)
 
 
-def surety(point_bytes: float, bound_bytes: float, room_bytes: float) -> float:
+def fit_probability_of(point_bytes: float, bound_bytes: float, room_bytes: float) -> float:
     """Probability that a measured candidate runs: 0.9 where its upper bound is all the room, 0.5 where its point is.
 
     Formula: Phi(1.28 ln(room / point) / ln(bound / point))

@@ -32,8 +32,8 @@ from primus_search.measure.memory_residual import (
     account,
     activation_ratio,
     dtype_of,
+    fit_probability_of,
     residual,
-    surety,
     upper_bytes,
     with_residual,
 )
@@ -178,7 +178,7 @@ def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_marg
         memory = with_residual(memory, row, found, cluster, room)
         remarks[row] = account(memory, row, found, cluster, room)
         point, bound = float(memory.allocated[row] + memory.context[row]), upper_bytes(memory, row, found, cluster)
-        measured_fits[row] = surety(point, bound, room)
+        measured_fits[row] = fit_probability_of(point, bound, room)
     return replace(
         before,
         projection=_with_memory(before.projection, memory),

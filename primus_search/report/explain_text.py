@@ -17,7 +17,7 @@ from primus_search.base.units import GB, MB
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.neighbours import Figures, Trial, said, word
+from primus_search.exploration.neighbours import Figures, Trial, change_text, word
 from primus_search.report.gantt import terminal
 from primus_search.report.plain_tables import Plain, table
 from primus_search.space import AxisValue
@@ -195,7 +195,7 @@ def _sensitivity(e: Explained) -> Group:
     for move in e.steps:
         f = move.trial.figures
         table.add_row(
-            said(move.trial),
+            change_text(move.trial),
             "-" if f is None or move.behind is None else f"{-move.behind:+.1%}",
             "-" if f is None else f"{f.headroom_bytes / GB:.0f}",
             _verdict(move),
@@ -254,7 +254,7 @@ def why_not_lines(e: Explained, answer: WhyNot) -> list[str]:
         lines.append("On its own it breaks" if alone.is_legal else "It is not legal; it breaks")
         lines += [f"  {one.rule}: {one.reason}" for one in alone.broken]
     if alone.figures is not None:
-        lines.append(f"Changed: {said(alone) or 'nothing, it is this very candidate'}.")
+        lines.append(f"Changed: {change_text(alone) or 'nothing, it is this very candidate'}.")
         lines.append(_standing(e.figures, alone.figures))
         if answer.would_fit:
             lines.append(f"It would fit with: {'; '.join(answer.would_fit)}.")

@@ -7,7 +7,7 @@ import pytest
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.measure.device.device_table import to_csv
-from primus_search.measure.device.preflight import GEMM, judge
+from primus_search.measure.device.preflight import GEMM, shortfalls
 from primus_search.measure.host_calibration import accelerator_of, fit, mean_of, network_of, rows_of, to_yaml
 from primus_search.measure.host_rank import GEMMS, MESSAGES
 from primus_search.values.machine.cluster import Cluster
@@ -88,10 +88,10 @@ def test_a_slow_device_is_named_and_a_well_one_is_not(accelerator):
     )
     m, n, k = GEMM["cpu"]
     promised = float(gemm_s(accelerator, m, n, k))
-    assert judge(cluster, "cpu", {"GEMM": promised, "memory copy": 1.0}) == ()
-    assert judge(cluster, "cpu", {"GEMM": 2.0 * promised, "memory copy": 1.0}) == (
+    assert shortfalls(cluster, "cpu", {"GEMM": promised, "memory copy": 1.0}) == ()
+    assert shortfalls(cluster, "cpu", {"GEMM": 2.0 * promised, "memory copy": 1.0}) == (
         "preflight: GEMM runs at 50% of what the hardware file says; measured times may mislead",
     )
     gpu = replace(cluster, accelerator=replace(accelerator, hbm_bytes_per_s=1e12))
-    words = judge(gpu, "cuda", {"GEMM": 1e-9, "memory copy": 1.0})
+    words = shortfalls(gpu, "cuda", {"GEMM": 1e-9, "memory copy": 1.0})
     assert words == ("preflight: memory copy runs at 0% of what the hardware file says; measured times may mislead",)

@@ -8,8 +8,8 @@ from primus_search.cost.memory import MemoryTable
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.memory_residual import (
     Residual,
+    fit_probability_of,
     residual_of,
-    surety,
     upper_bytes,
     verdict_of,
     with_residual,
@@ -74,7 +74,7 @@ def test_nine_of_ten_fit_where_the_bound_does_and_half_where_the_point_does(
     point: float, bound: float, room: float
 ) -> None:
     wanted = {80.0: 0.9, 70.0: 0.5, 60.0: 0.0}
-    assert surety(point, bound, room) == pytest.approx(wanted[room], abs=1e-4)
+    assert fit_probability_of(point, bound, room) == pytest.approx(wanted[room], abs=1e-4)
 
 
 def test_the_upper_bound_keeps_cached_blocks_and_errs_on_what_was_not_measured() -> None:

@@ -30,7 +30,7 @@ from primus_search.runs.validate.undescribed import Undescribed, undescribed_mix
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.training_parameters import teaches
+from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import SPLITS, read_cases, shipped_fit
 
 DEGREES = 5.0
@@ -89,7 +89,7 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
         measured = run.tokens_per_s_per_gpu
         projected = float(row.projection.tokens_per_s_per_gpu[0])
         error = np.log(measured / projected)
-        if run.place in without and teaches(run):
+        if run.place in without and is_informative(run):
             error = -without[run.place]
         elif mixture is not None:
             error = np.log(measured / mixture.rate(run, load_sites().errors).rate)

@@ -32,7 +32,7 @@ from primus_search.runs.validate.score import duplicate_weights, quantile
 from primus_search.runs.validate.score_runs import ScoredRun, project_runs
 from primus_search.values.candidates import Bools, Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.training_parameters import teaches
+from tools.fit.training_parameters import is_informative
 
 HONEST = ("source and model", "model", "source")
 """What is left out, in turn, for an error band."""
@@ -151,7 +151,7 @@ class _Law:
         return self._blend(scale, NEAR, same) if same.any() else scale
 
     def _blend(self, scale: float, counts: float, rows: Bools) -> float:
-        """A scale that is believed beforehand, like so many groups of runs, with what rows show."""
+        """A scale that is assumed beforehand, like so many groups of runs, with what rows show."""
         groups = len({self.sample.groups[i] for i in np.flatnonzero(rows)})
         seen = min(float(groups), float(self.sample.weights[rows].sum()))
         return (counts * scale + seen * self.sample.mean(self.sample.sizes, rows)) / (counts + seen)
@@ -208,10 +208,10 @@ def assumed_bands(
     cases: Sequence[MeasuredRun], left_out: Mapping[str, Floats], stacks: Sequence[str]
 ) -> dict[str, dict[str, Band]]:
     """Bands of rates by family and of peaks for every stack, if it is assumed."""
-    is_known = np.array([teaches(case) for case in cases])
+    is_known = np.array([is_informative(case) for case in cases])
     logs = np.stack([np.asarray(left_out[split], np.float64) for split in HONEST])
-    guesses = _guesses([case for case in cases if teaches(case)], logs[:, is_known])
-    guesses += _guessed([case for case in cases if not teaches(case)], logs[:, ~is_known])
+    guesses = _guesses([case for case in cases if is_informative(case)], logs[:, is_known])
+    guesses += _guessed([case for case in cases if not is_informative(case)], logs[:, ~is_known])
     kinds = {kind: [g for g in guesses if g.kind == kind] for kind in ("dense", "moe")}
     memory = _memory_band(guesses)
     return {

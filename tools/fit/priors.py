@@ -50,7 +50,7 @@ class PriorParameter(BoundedNumber):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Beliefs:
+class Priors:
     """Quadratic form over coordinates and family means: 0.5 z' precision z - pull' z, the coordinates first.
 
     mean_of     place of a parameter's family mean in z, -1 without a family
@@ -64,8 +64,8 @@ class Beliefs:
     high: Floats
 
 
-def beliefs(parameters: Sequence[PriorParameter], pinned: frozenset[str] = frozenset()) -> Beliefs:
-    """Beliefs about the parameters; those whose paths are `pinned` stay at their family's mean or their prior."""
+def priors(parameters: Sequence[PriorParameter], pinned: frozenset[str] = frozenset()) -> Priors:
+    """Priors of the parameters; those whose paths are `pinned` stay at their family's mean or their prior."""
     families = tuple(dict.fromkeys(p.family for p in parameters if p.family))
     size = len(parameters)
     precision = np.zeros((size + len(families),) * 2)
@@ -85,7 +85,7 @@ def beliefs(parameters: Sequence[PriorParameter], pinned: frozenset[str] = froze
         else:
             pull[j] += weight * p.coordinate(p.prior)
     free = np.full(len(families), np.inf)
-    return Beliefs(
+    return Priors(
         families=families,
         mean_of=tuple(size + families.index(p.family) if p.family else -1 for p in parameters),
         precision=precision,
@@ -95,7 +95,7 @@ def beliefs(parameters: Sequence[PriorParameter], pinned: frozenset[str] = froze
     )
 
 
-def solve(believed: Beliefs, x: Floats, errors: Floats, slopes: Floats, weights: Floats) -> Floats:
+def solve(prior: Priors, x: Floats, errors: Floats, slopes: Floats, weights: Floats) -> Floats:
     """Coordinates and family means at the minimum of the problem linearised around x, given x and the means there."""
     runs = weights > 0
     slopes, weights = slopes[runs], weights[runs]
@@ -105,10 +105,10 @@ def solve(believed: Beliefs, x: Floats, errors: Floats, slopes: Floats, weights:
     for _ in range(_ROUNDS):
         scale = loss_weights(at_zero + slopes @ z[:num], weights)
         scaled = slopes * scale[:, None]
-        curvature, pull = believed.precision.copy(), believed.pull.copy()
+        curvature, pull = prior.precision.copy(), prior.pull.copy()
         curvature[:num, :num] += scaled.T @ scaled
         pull[:num] -= scaled.T @ (at_zero * scale)
-        fresh = bounded_minimum(curvature, pull, z, believed.low, believed.high)
+        fresh = bounded_minimum(curvature, pull, z, prior.low, prior.high)
         if np.abs(fresh - z).max(initial=0.0) < _SETTLED:
             return fresh
         z = fresh
@@ -120,15 +120,15 @@ def loss_weights(errors: Floats, weights: Floats) -> Floats:
     return np.sqrt(weights / np.sqrt(1.0 + (errors / RESIDUAL_SCALE) ** 2)) / RESIDUAL_SCALE
 
 
-def standard_errors(believed: Beliefs, errors: Floats, slopes: Floats, weights: Floats) -> tuple[Floats, Floats]:
+def standard_errors(prior: Priors, errors: Floats, slopes: Floats, weights: Floats) -> tuple[Floats, Floats]:
     """Standard errors of the coordinates, and of how far each lies from its family's mean (its prior without one)."""
     scaled = slopes * loss_weights(errors, weights)[:, None]
-    information = believed.precision.copy()
+    information = prior.precision.copy()
     num = slopes.shape[1]
     information[:num, :num] += scaled.T @ scaled
     covariance = np.linalg.inv(information)
     own, apart = np.diag(covariance)[:num], np.diag(covariance)[:num].copy()
-    for j, mean in enumerate(believed.mean_of):
+    for j, mean in enumerate(prior.mean_of):
         if mean >= 0:
             apart[j] += covariance[mean, mean] - 2.0 * covariance[j, mean]
     return np.sqrt(own), np.sqrt(np.maximum(apart, 0.0))

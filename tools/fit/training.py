@@ -2,7 +2,7 @@
 kernel laws a device runs when compute, memory and links are busy together.
 
 Parameters are named fields of `Stack` and `Accelerator`, each with physical bounds, a prior and, most of them, a
-family of siblings in other stacks or devices (`beliefs.py`). Errors of a run are log(predicted / measured); their
+family of siblings in other stacks or devices (`priors.py`). Errors of a run are log(predicted / measured); their
 slopes come from one vectorised projection per run, in which every row moves one parameter. Near-duplicate runs share
 one weight.
 """
@@ -19,7 +19,7 @@ from primus_search.runs.published.machine_of_run import stack_file
 from primus_search.values.candidates import Bools, Floats
 from primus_search.values.machine.stack import GROUP_OF, number_of
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.priors import Beliefs, PriorParameter, beliefs, solve, standard_errors
+from tools.fit.priors import PriorParameter, Priors, priors, solve, standard_errors
 from tools.fit.training_parameters import TRAINING_RATE, die
 
 STEP = 0.03
@@ -30,7 +30,7 @@ STEP = 0.03
 class FitState:
     """A point of the fit: coordinates with family means behind them, errors of all runs there and their slopes."""
 
-    believed: Beliefs
+    prior: Priors
     z: Floats
     errors: Floats
     slopes: Floats
@@ -126,11 +126,11 @@ def start_as_shipped(cases: Sequence[MeasuredRun], parameters: Sequence[PriorPar
 
 
 def _state(cases: Sequence[MeasuredRun], parameters: Sequence[PriorParameter], x: Floats) -> FitState:
-    believed = beliefs(parameters)
-    means = [next(p for p in parameters if p.family == family) for family in believed.families]
+    prior = priors(parameters)
+    means = [next(p for p in parameters if p.family == family) for family in prior.families]
     errors, slopes = errors_and_slopes(cases, parameters, x)
     z = np.concatenate([x, [p.coordinate(p.prior) for p in means]])
-    return FitState(believed=believed, z=z, errors=errors, slopes=slopes)
+    return FitState(prior=prior, z=z, errors=errors, slopes=slopes)
 
 
 def improve(
@@ -142,17 +142,17 @@ def improve(
     pinned: frozenset[str] = frozenset(),
 ) -> FitState:
     """Gauss-Newton steps from a state, the parameters at `pinned` paths held at their family's mean."""
-    believed = beliefs(parameters, pinned)
+    prior = priors(parameters, pinned)
     for _ in range(iterations):
-        z = solve(believed, state.z, state.errors, state.slopes, weights)
+        z = solve(prior, state.z, state.errors, state.slopes, weights)
         errors, slopes = errors_and_slopes(cases, parameters, z[: len(parameters)])
-        state = FitState(believed=believed, z=z, errors=errors, slopes=slopes)
+        state = FitState(prior=prior, z=z, errors=errors, slopes=slopes)
     return state
 
 
 def errors_of(state: FitState, weights: Floats) -> tuple[Floats, Floats]:
     """Standard errors of the parameters in the fit's own coordinates, and of their distance from their family mean."""
-    return standard_errors(state.believed, state.errors, state.slopes, weights)
+    return standard_errors(state.prior, state.errors, state.slopes, weights)
 
 
 MOVED = 0.02
@@ -169,7 +169,7 @@ def linearised(state: FitState, weights: Floats, groups: Sequence[Hashable], sol
     for out in _masks(groups):
         key = out.tobytes()
         if key not in solved:
-            solved[key] = solve(state.believed, state.z, state.errors, state.slopes, np.where(out, 0.0, weights))
+            solved[key] = solve(state.prior, state.z, state.errors, state.slopes, np.where(out, 0.0, weights))
         errors[out] += state.slopes[out] @ (solved[key][: state.slopes.shape[1]] - state.x)
     return errors
 
@@ -203,7 +203,7 @@ def _without(
     kept = np.where(out, 0.0, weights)
     errors, slopes = state.errors.copy(), state.slopes.copy()
     where = np.tile(state.x, (len(cases), 1))  # the point at which each run was projected last
-    z = solve(state.believed, state.z, errors, slopes, kept)
+    z = solve(state.prior, state.z, errors, slopes, kept)
     x = z[: slopes.shape[1]]
     for turn in range(passes):
         moved = [np.abs(x[mine] - where[i, mine]).max(initial=0.0) > MOVED for i, mine in enumerate(own)]
@@ -212,7 +212,7 @@ def _without(
         where[again] = x
         if turn + 1 < passes:
             about = errors - np.einsum("ij,ij->i", slopes, where - state.x)
-            z = solve(state.believed, np.concatenate([state.x, z[len(x) :]]), about, slopes, kept)
+            z = solve(state.prior, np.concatenate([state.x, z[len(x) :]]), about, slopes, kept)
             x = z[: slopes.shape[1]]
     last: Floats = errors + np.einsum("ij,ij->i", slopes, x - where)
     return last

@@ -1,6 +1,6 @@
 """Which numbers of a stack and of an accelerator may be fitted to training runs, by which runs, bounds and priors.
 
-A prior is what is believed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
+A prior is what is assumed without the runs: 1 for an efficiency (the kernel laws are right), typical host times of a
 PyTorch framework, nearly full overlap where a framework prefetches. Its sigma says how far one stack or device may lie
 from its siblings: the logarithm of a rate or a time, the plain value of a share. The same number of all stacks on
 one vendor's devices is one family, and so are their training rates. A parameter is offered only where runs can speak
@@ -89,7 +89,7 @@ SAME_DIE = re.compile(rf'{TRAINING_RATE.field}: .*"same die as (.+?)"')
 _NAME = re.compile(r"^name: *[\"']?(.+?)[\"']? *$", re.M)
 
 
-def teaches(case: MeasuredRun) -> bool:
+def is_informative(case: MeasuredRun) -> bool:
     """Whether a fit may learn from a run: only where its software is known, not where it was guessed."""
     return not case.cluster.stack.is_assumed
 

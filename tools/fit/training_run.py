@@ -26,9 +26,9 @@ from tools.fit.intervals import (
     regime_of,
     write_bands,
 )
-from tools.fit.priors import PriorParameter, beliefs
+from tools.fit.priors import PriorParameter, priors
 from tools.fit.training import FitState, Solved, errors_of, improve, linearised, refitted, start, start_as_shipped
-from tools.fit.training_parameters import parameters, teaches
+from tools.fit.training_parameters import is_informative, parameters
 from tools.fit.training_write import (
     fitted_elsewhere,
     identified,
@@ -45,15 +45,15 @@ FREE_STEPS, PINNED_STEPS = 4, 2
 class TrainingFit:
     """What was fitted to what.
 
-    weights    of every run in a score: near-duplicates count once together
-    lessons    of every run in the fit: likewise, and 0 for a run that teaches nothing (`teaches`)
-    known      paths of the parameters that the runs identify; the others keep their family's mean
+    weights      of every run in a score: near-duplicates count once together
+    fit_weights  of every run in the fit: likewise, and 0 for one that is not `is_informative`
+    known        paths of the parameters that the runs identify; the others keep their family's mean
     """
 
     cases: tuple[MeasuredRun, ...]
     parameters: tuple[PriorParameter, ...]
     weights: Floats
-    lessons: Floats
+    fit_weights: Floats
     state: FitState
     known: frozenset[str]
 
@@ -66,13 +66,13 @@ class TrainingFit:
     def means(self) -> dict[str, float]:
         """Value of every family's mean."""
         found = {}
-        for family, z in zip(self.state.believed.families, self.state.z[len(self.parameters) :], strict=True):
+        for family, z in zip(self.state.prior.families, self.state.z[len(self.parameters) :], strict=True):
             found[family] = next(p for p in self.parameters if p.family == family).value(z)
         return found
 
     def standard_errors(self) -> dict[str, float]:
         """Standard error of every parameter in the fit's own coordinates."""
-        found, _ = errors_of(self.state, self.lessons)
+        found, _ = errors_of(self.state, self.fit_weights)
         return {p.path: float(e) for p, e in zip(self.parameters, found, strict=True)}
 
     def left_out(self, group: Callable[[MeasuredRun], Hashable], *, exact: bool = False) -> Floats:
@@ -80,14 +80,16 @@ class TrainingFit:
         if not exact:
             return self.left_out_by({"": group})[""]
         with one_blas_thread():
-            return refitted(self.state, self.cases, self.parameters, self.lessons, [group(case) for case in self.cases])
+            return refitted(
+                self.state, self.cases, self.parameters, self.fit_weights, [group(case) for case in self.cases]
+            )
 
     def left_out_by(self, splits: Mapping[str, Callable[[MeasuredRun], Hashable]]) -> dict[str, Floats]:
         """log(predicted / measured) of every run without the runs of its group, to first order, for each split."""
         solved: Solved = {}
         groups = {name: [group(case) for case in self.cases] for name, group in splits.items()}
         with one_blas_thread():
-            return {name: linearised(self.state, self.lessons, each, solved) for name, each in groups.items()}
+            return {name: linearised(self.state, self.fit_weights, each, solved) for name, each in groups.items()}
 
 
 SPLITS: dict[str, Callable[[MeasuredRun], Hashable]] = {
@@ -116,7 +118,7 @@ def read_cases(tables: Path, vendor: str = "") -> tuple[MeasuredRun, ...]:
     """Every complete run of a CSV, or of a list of them, that can be projected; of one vendor's devices if given."""
     cases = tuple(run for run in measured_table(tables).runs if run.has_rate and not run.ran_out)
     cases = tuple(run for run in cases if vendor in ("", run.cluster.accelerator.vendor))
-    if not any(teaches(case) for case in cases):
+    if not any(is_informative(case) for case in cases):
         raise InputError([Problem(str(tables), "no run that can be projected; `validate` says why")])
     return cases
 
@@ -131,13 +133,13 @@ def fit_training(tables: Path, vendor: str = "") -> TrainingFit:
 
 def fit_cases(cases: Sequence[MeasuredRun]) -> TrainingFit:
     """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
-    offered, lessons = _offered(cases)
+    offered, fit_weights = _offered(cases)
     with one_blas_thread():
-        state = improve(start(cases, offered), cases, offered, lessons, FREE_STEPS)
-        known = _known(offered, state, lessons)
+        state = improve(start(cases, offered), cases, offered, fit_weights, FREE_STEPS)
+        known = _known(offered, state, fit_weights)
         pinned = frozenset(p.path for p in offered) - known
-        state = improve(state, cases, offered, lessons, PINNED_STEPS, pinned)
-    return _fit(cases, offered, lessons, state, known)
+        state = improve(state, cases, offered, fit_weights, PINNED_STEPS, pinned)
+    return _fit(cases, offered, fit_weights, state, known)
 
 
 def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
@@ -145,24 +147,26 @@ def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
 
     What it says of runs left out is of first order around these numbers, wherever they are from.
     """
-    offered, lessons = _offered(cases)
+    offered, fit_weights = _offered(cases)
     state = start_as_shipped(cases, offered)
-    known = _known(offered, state, lessons)
-    believed = beliefs(offered, frozenset(p.path for p in offered) - known)
-    return _fit(cases, offered, lessons, replace(state, believed=believed), known)
+    known = _known(offered, state, fit_weights)
+    prior = priors(offered, frozenset(p.path for p in offered) - known)
+    return _fit(cases, offered, fit_weights, replace(state, prior=prior), known)
 
 
 def _offered(cases: Sequence[MeasuredRun]) -> tuple[list[PriorParameter], Floats]:
-    """What may be fitted, and how much each run teaches."""
-    taught = [case for case in cases if teaches(case)]
-    lessons = np.zeros(len(cases))
-    lessons[[teaches(case) for case in cases]] = duplicate_weights(case.duplicate_key for case in taught)
-    return parameters(taught), lessons
+    """What may be fitted, and the weight of each run."""
+    informative = [case for case in cases if is_informative(case)]
+    fit_weights = np.zeros(len(cases))
+    fit_weights[[is_informative(case) for case in cases]] = duplicate_weights(
+        case.duplicate_key for case in informative
+    )
+    return parameters(informative), fit_weights
 
 
-def _known(offered: Sequence[PriorParameter], state: FitState, lessons: Floats) -> frozenset[str]:
+def _known(offered: Sequence[PriorParameter], state: FitState, fit_weights: Floats) -> frozenset[str]:
     """Paths of what the runs identify."""
-    _, apart = errors_of(state, lessons)
+    _, apart = errors_of(state, fit_weights)
     distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
     return frozenset(identified(offered, distances, fitted_elsewhere(offered)))
 
@@ -170,7 +174,7 @@ def _known(offered: Sequence[PriorParameter], state: FitState, lessons: Floats) 
 def _fit(
     cases: Sequence[MeasuredRun],
     offered: Sequence[PriorParameter],
-    lessons: Floats,
+    fit_weights: Floats,
     state: FitState,
     known: frozenset[str],
 ) -> TrainingFit:
@@ -178,7 +182,7 @@ def _fit(
         cases=tuple(cases),
         parameters=tuple(offered),
         weights=duplicate_weights(case.duplicate_key for case in cases),
-        lessons=lessons,
+        fit_weights=fit_weights,
         state=state,
         known=known,
     )
@@ -190,13 +194,13 @@ def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
     vendor: of a fit to the runs of one; files of stacks without such runs stay as they are.
     """
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    taught = [case for case in found.cases if teaches(case)]
-    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, taught, folder, today)
+    informative = [case for case in found.cases if is_informative(case)]
+    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, informative, folder, today)
     write_means(found.means, found.values, found.parameters, folder, today)
     if not vendor:
         write_copies(folder, today)
     left_out = found.left_out_by({split: SPLITS[split] for split in JUDGED})
-    known = error_bands(taught, {split: errors[found.lessons > 0.0] for split, errors in left_out.items()})
+    known = error_bands(informative, {split: errors[found.fit_weights > 0.0] for split, errors in left_out.items()})
     stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known and not vendor)]
     assumed = assumed_bands(found.cases, left_out, stacks)
     write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
@@ -241,15 +245,15 @@ def _bands(
     found: TrainingFit, errors: Mapping[str, Floats], group: Callable[[MeasuredRun], Hashable]
 ) -> list[tuple[float, float]]:
     """The band of every run: made of other groups where its software is known, else the one in its stack's file."""
-    taught = found.lessons > 0.0
-    cases = [case for case, is_taught in zip(found.cases, taught, strict=True) if is_taught]
+    informative = found.fit_weights > 0.0
+    cases = [case for case, is_in in zip(found.cases, informative, strict=True) if is_in]
     known = iter(
-        bands_of_others(cases, {name: e[taught] for name, e in errors.items()}, [group(case) for case in cases])
+        bands_of_others(cases, {name: e[informative] for name, e in errors.items()}, [group(case) for case in cases])
     )
     bands = []
-    for case, is_taught in zip(found.cases, taught, strict=True):
+    for case, is_in in zip(found.cases, informative, strict=True):
         shipped = band(case.cluster, case.model, int(case.candidates.fp8[0]))
-        bands.append(next(known) if is_taught else (shipped.low, shipped.high))
+        bands.append(next(known) if is_in else (shipped.low, shipped.high))
     return bands
 
 

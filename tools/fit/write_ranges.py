@@ -18,7 +18,7 @@ from primus_search.runs.published import validated
 from primus_search.values.candidates import Fp8
 from primus_search.values.machine.cluster import GROUPED, Range, Ranges
 from tools.fit import network_points
-from tools.fit.training_parameters import teaches
+from tools.fit.training_parameters import is_informative
 
 MOST_SOURCES = 2
 FEWEST = 1.0
@@ -47,7 +47,7 @@ def device_ranges(measurements: Path, training: Path) -> Ranges:
 def stack_ranges(training: Path) -> Ranges:
     """Ranges of every stack: the training runs its numbers were fitted to."""
     sized: dict[str, dict[str, list[Sized]]] = defaultdict(lambda: defaultdict(list))
-    for case in (row.run for row in validated(training).rows if teaches(row.run)):
+    for case in (row.run for row in validated(training).rows if is_informative(row.run)):
         key = run_kind(case.cluster.accelerator.name, case.model.is_moe, int(case.candidates.fp8[0]))
         sizes = (float(case.cluster.world), float(case.workload.seq_length))
         sized[case.cluster.stack.name][key].append((sizes, case.provenance.source))

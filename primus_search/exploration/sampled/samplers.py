@@ -33,7 +33,7 @@ from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import rival_s
 from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
 from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
-from primus_search.exploration.sampled.study import Studies, Told
+from primus_search.exploration.sampled.study import Studies, TrialOutcome
 from primus_search.space import Space
 from primus_search.space.nearest import Nearest
 from primus_search.values.candidates import Columns, Floats, Ints
@@ -175,7 +175,7 @@ def run_sampler(
     )
 
 
-NOWHERE = Told(tokens_per_s_per_gpu=0.0, memory_GB=1e6, missing_GB=1e6)
+NOWHERE = TrialOutcome(tokens_per_s_per_gpu=0.0, memory_GB=1e6, missing_GB=1e6)
 """What is told of a proposal that no legal candidate answers: slow, and a petabyte too large."""
 
 
@@ -239,7 +239,7 @@ class _Run:
         self._own_left -= count
         trials = [self._studies.ask() for _ in range(count)]
         wanted = [[trial.params[name] for name in self._moves.names] for trial in trials]
-        told = [NOWHERE] * count
+        outcomes = [NOWHERE] * count
         for cluster, rows, numbers in self._settled(np.array(wanted, dtype=np.int64)):
             screen = self.screens[cluster]
             screened = screen.screen(np.unique(numbers))
@@ -247,9 +247,9 @@ class _Run:
             place = {number: at for at, number in enumerate(screened.numbers.tolist())}
             for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
                 if number in place:
-                    told[row] = self._told(cluster, screened, place[number])
-        for trial, said in zip(trials, told, strict=True):
-            self._studies.tell(trial, said)
+                    outcomes[row] = self._outcome(cluster, screened, place[number])
+        for trial, outcome in zip(trials, outcomes, strict=True):
+            self._studies.tell(trial, outcome)
 
     def _take_up(self, cluster: int, numbers: Ints, off: Floats, most: int) -> None:
         """Project the most promising of these candidates on one cluster, at most `most`.
@@ -271,13 +271,13 @@ class _Run:
         screen.project(chosen)
         rows = self._positions(cluster, chosen.numbers).tolist()
         for at, row in enumerate(rows):
-            self._studies.add(dict(zip(self._moves.names, row, strict=True)), self._told(cluster, chosen, at))
+            self._studies.add(dict(zip(self._moves.names, row, strict=True)), self._outcome(cluster, chosen, at))
 
-    def _told(self, cluster: int, screened: Screened, at: int) -> Told:
+    def _outcome(self, cluster: int, screened: Screened, at: int) -> TrialOutcome:
         """What is known of a screened candidate; by its bound where it was not projected."""
         screen, number = self.screens[cluster], int(screened.numbers[at])
         step_s = screen.step_s.get(number, float(screened.bound_s[at]))
-        return Told(
+        return TrialOutcome(
             tokens_per_s_per_gpu=self._speed(cluster, step_s),
             memory_GB=float(screened.memory_bytes[at]) / GB,
             missing_GB=float(screened.missing_bytes[at]) / GB,

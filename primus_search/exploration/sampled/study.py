@@ -29,8 +29,8 @@ UNORDERED = WORDED | {"cluster"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What is said of a trial: tokens/s/GPU and memory, or, when only its bound is known, the bound (`is_pruned`)."""
+class TrialOutcome:
+    """Outcome of a trial: tokens/s/GPU and memory, or, when only its bound is known, the bound (`is_pruned`)."""
 
     tokens_per_s_per_gpu: float
     memory_GB: float  # noqa: N815 - GB is the unit
@@ -76,29 +76,29 @@ class Studies:
         """A proposal of the sampler."""
         return self.study.ask(dict(self.parameters))
 
-    def tell(self, trial: optuna.Trial, told: Told) -> None:
+    def tell(self, trial: optuna.Trial, outcome: TrialOutcome) -> None:
         """What became of a proposal."""
-        trial.set_constraint(CONSTRAINT, told.missing_GB)
-        if told.is_pruned and not self.is_multi:
-            trial.report(told.tokens_per_s_per_gpu, step=0)
-        if told.is_pruned:
+        trial.set_constraint(CONSTRAINT, outcome.missing_GB)
+        if outcome.is_pruned and not self.is_multi:
+            trial.report(outcome.tokens_per_s_per_gpu, step=0)
+        if outcome.is_pruned:
             self._keep(self.study.tell(trial, state=TrialState.PRUNED))
         else:
-            self._keep(self.study.tell(trial, self._values(told)))
+            self._keep(self.study.tell(trial, self._values(outcome)))
 
-    def add(self, params: Mapping[str, int], told: Told) -> None:
+    def add(self, params: Mapping[str, int], outcome: TrialOutcome) -> None:
         """A candidate that was projected without having been asked for."""
         trial = create_trial(
-            values=self._values(told),
+            values=self._values(outcome),
             params=dict(params),
             distributions=dict(self.parameters),
-            constraints={CONSTRAINT: told.missing_GB},
+            constraints={CONSTRAINT: outcome.missing_GB},
         )
         self.study.add_trial(trial)
         self._keep(trial)
 
-    def _values(self, told: Told) -> list[float]:
-        return [told.tokens_per_s_per_gpu, told.memory_GB] if self.is_multi else [told.tokens_per_s_per_gpu]
+    def _values(self, outcome: TrialOutcome) -> list[float]:
+        return [outcome.tokens_per_s_per_gpu, outcome.memory_GB] if self.is_multi else [outcome.tokens_per_s_per_gpu]
 
     def _keep(self, trial: FrozenTrial) -> None:
         if self.kept is None:

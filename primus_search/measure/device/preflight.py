@@ -43,7 +43,7 @@ def preflight(cluster: Cluster, kind: str) -> tuple[str, ...]:
         return (f"preflight: {outcome.verdict.value}: {outcome.cause}",)
     ranks = min(torch.cuda.device_count() if kind == CUDA else 2, cluster.network.gpus_per_node)
     others = outcome.value.pop(OTHERS, 0.0)
-    words = judge(cluster, kind, outcome.value)
+    words = shortfalls(cluster, kind, outcome.value)
     if others > OTHERS_BYTES:
         words = (
             *words,
@@ -57,10 +57,13 @@ def preflight(cluster: Cluster, kind: str) -> tuple[str, ...]:
     failure = failure_of(together)
     if failure is not None:
         return (*words, f"preflight: all-reduce of {ranks}: {failure.verdict.value}: {failure.cause}")
-    return (*words, *judge(cluster, kind, {"all-reduce": max(one.value for one in together)}, ranks=ranks))
+    return (
+        *words,
+        *shortfalls(cluster, kind, {"all-reduce": max(one.value for one in together)}, ranks=ranks),
+    )
 
 
-def judge(cluster: Cluster, kind: str, seconds: dict[str, float], ranks: int = 2) -> tuple[str, ...]:
+def shortfalls(cluster: Cluster, kind: str, seconds: dict[str, float], ranks: int = 2) -> tuple[str, ...]:
     """Words for what is slower than promised, of what was measured."""
     promised = promises(cluster, kind, ranks)
     shares = {name: promised[name] / found for name, found in seconds.items() if name in promised}

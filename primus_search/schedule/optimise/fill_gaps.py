@@ -119,7 +119,7 @@ def delay_limits(p: int) -> tuple[Floats, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Woven:
+class FilledOrder:
     """An order with W passes placed, not yet a table: most of them lose against another one."""
 
     makespan: float
@@ -143,7 +143,7 @@ class Woven:
 
 
 def split_backward(request: Request, pattern: Table, memory_limit: float, delay_limit: Floats,
-          lag: NDArray[np.int64] | None = None) -> Woven | None:  # fmt: skip
+          lag: NDArray[np.int64] | None = None) -> FilledOrder | None:  # fmt: skip
     """A fused order with its weight gradients placed; None when the pattern itself exceeds the limit.
 
     F and B keep their order. A rank's oldest W runs before a forward that would break the limit, as soon as more than
@@ -161,8 +161,8 @@ def split_backward(request: Request, pattern: Table, memory_limit: float, delay_
     )  # fmt: skip
     if not fits:
         return None
-    return Woven(makespan=makespan, span=span, pattern=pattern, offsets=offsets, kind=kind, stage=pattern.stage[row],
-                 micro_batch=pattern.micro_batch[row])  # fmt: skip
+    return FilledOrder(makespan=makespan, span=span, pattern=pattern, offsets=offsets, kind=kind,
+                 stage=pattern.stage[row], micro_batch=pattern.micro_batch[row])  # fmt: skip
 
 
 @njit(cache=True)

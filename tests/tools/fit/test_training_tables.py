@@ -8,7 +8,7 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.runs.published import measured_table
 from primus_search.runs.published.run_table import read_rows
-from tools.fit.training_parameters import die, parameters, quoted, teaches
+from tools.fit.training_parameters import die, is_informative, parameters, quoted
 from tools.fit.training_run import SPLITS, read_cases, shipped_fit
 
 DATA = Path(__file__).parents[2] / "oracle" / "data"
@@ -50,7 +50,7 @@ def test_a_publisher_is_one_whatever_its_edition_page_or_table() -> None:
 def test_export_versions_speak_about_the_die_they_have() -> None:
     assert [die(name) for name in ("A800", "H800", "MI325X")] == ["A100-80", "H100", "MI300X"]
     assert [die(name) for name in ("A100-80", "H100-96GB", "MI250X")] == ["A100-80", "H100-96GB", "MI250X"]
-    cases = [case for case in read_cases(DATA / "unseen_runs_2.csv") if teaches(case)]
+    cases = [case for case in read_cases(DATA / "unseen_runs_2.csv") if is_informative(case)]
     assert {"A800", "H800"} & {case.cluster.accelerator.name for case in cases}
     assert not {"A800", "H800"} & {p.name for p in parameters(cases)}
 
@@ -64,6 +64,6 @@ def test_what_a_file_quotes_is_not_fitted() -> None:
 def test_runs_of_guessed_software_are_scored_and_teach_nothing() -> None:
     found = shipped_fit(read_cases(DATA / "unseen_runs_2.csv"))
     guessed = np.array([case.cluster.stack.is_assumed for case in found.cases])
-    assert guessed.any() and not found.lessons[guessed].any() and found.lessons[~guessed].all()
+    assert guessed.any() and not found.fit_weights[guessed].any() and found.fit_weights[~guessed].all()
     assert not {p.name for p in found.parameters} & {"megatron_lm"}
     assert np.isfinite(found.left_out(SPLITS["source"])).all()
