@@ -101,6 +101,7 @@ RANDOM = (
     "kimi_linear", "gpt_neox", "seed_oss", "starcoder2", "nemotron", "phi3", "granite", "olmo3", "olmoe", "ernie4_5",
     "gemma", "afmoe", "falcon", "granite_swa", "granitemoe_swa", "hunyuan_v1_moe", "hy_v3", "hyperclovax",
     "iquestcoder", "jais2", "mellum", "minicpm3", "opt", "stablelm", "vaultgemma", "gpt_bigcode",
+    "mimo_v2_flash",
 )  # fmt: skip
 
 
@@ -404,3 +405,20 @@ def test_another_name_of_a_key_that_the_class_takes_is_read(family: str, tmp_pat
     given = {"model_type": family} | sizes | {k: v for k, v in heads.items() if family != "mixtral" or "num" in k}
     same_as_transformers(given | {"num_experts_per_tok": 2, "pad_token_id": 0}, tmp_path)
     assert key not in given
+
+
+LING_MINI = {
+    "model_type": "bailing_moe_v2", "num_hidden_layers": 20, "hidden_size": 2048, "intermediate_size": 5120,
+    "first_k_dense_replace": 1, "moe_intermediate_size": 512, "num_experts_per_tok": 8, "num_attention_heads": 16,
+    "num_experts": 256, "num_key_value_heads": 4, "head_dim": 128, "num_shared_experts": 1, "vocab_size": 157184,
+    "n_group": 8, "topk_group": 4, "use_qk_norm": True, "score_function": "sigmoid", "tie_word_embeddings": False,
+    "sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 20, "rms_norm_eps": 1e-6,
+}  # fmt: skip
+
+
+def test_ling_mini_has_the_parameters_of_its_model_card(tmp_path: Path) -> None:
+    """16B in all, 1.4B active, 789M of them no embedding: huggingface.co/inclusionAI/Ling-mini-2.0."""
+    (tmp_path / "config.json").write_text(json.dumps(LING_MINI))
+    model = load_model(str(tmp_path / "config.json"))
+    inner = model.active_params - 2 * 157184 * 2048
+    assert (round(model.total_params / 1e9), round(model.active_params / 1e9, 1), round(inner / 1e6)) == (16, 1.4, 789)

@@ -26,12 +26,15 @@ class Saved:
 
 
 def mixer_share_params(mixer: Mixer, hidden: int, s: Share) -> Floats:
-    """Parameters of one mixer on one device: divided by tp up to a projection's limit, or whole."""
+    """Parameters of one mixer on one device: divided by tp up to a projection's limit, or whole.
+
+    Those of keys and values are divided even where tp exceeds their heads: Megatron gathers the outputs (attention.py,
+    `num_query_groups < world_size`), torchtitan refuses such a tp.
+    """
     split, whole = mixer.vectors(hidden)
     count: Floats = split / s.tp + whole
     for p in mixer.projections(hidden):
-        ranks = np.ones_like(s.tp) if p.split is Split.WHOLE else np.minimum(s.tp, p.limit) if p.limit else s.tp
-        count = count + p.params / ranks
+        count = count + p.params / _ranks(p.split, 0 if p.group == "qkv" else p.limit, s)
     return count
 
 

@@ -94,7 +94,7 @@ def attention_params(model: Model, s: Share) -> Floats:
     """Parameters of the declared attention on one device: what its projections split by tp, the rest whole.
 
     The down-projections of MLA are not split by tp (Megatron: parallel_mode "duplicated"), norms of heads and biases of
-    outputs are on every rank; key and value heads are replicated where tp exceeds their number.
+    outputs are on every rank.
     """
     return mixer_share_params(model.mixer(LayerKind(False, 0)), model.hidden, s)
 

@@ -15,6 +15,7 @@ from primus_search.declare.families.parts import (
     groups,
     latent_sizes,
     layer_types,
+    mixed,
     refuse_biases,
     repeated,
     routed,
@@ -139,6 +140,40 @@ def glm4_moe(fields: Fields) -> Values:
     values = decoder(fields) | {"has_qk_norm": fields.switch("use_qk_norm", False)}
     values = with_biases(fields, values, output=False)
     return values | routed(fields, values["num_layers"], has_router_bias=True, is_router_bias_buffer=True)
+
+
+def bailing_moe(fields: Fields) -> Values:
+    """Ling and Ring 2.0: norms of queries and keys, shared experts, a bias of the router by rule."""
+    values = decoder(fields) | {"has_qk_norm": fields.switch("use_qk_norm", True)}
+    for key in ("use_bias", "use_qkv_bias"):
+        refuse_biases(fields, key)
+    for key in ("norm_head", "norm_softmax", "score_function", "router_dtype", "moe_router_enable_expert_bias",
+                "use_rmsnorm", "moe_shared_expert_intermediate_size", "mtp_loss_scaling_factor"):  # fmt: skip
+        fields.anything(key)
+    values["windows"] = windows(fields, values["num_layers"])
+    values["num_mtp_layers"] = fields.integer("num_nextn_predict_layers", 0, least=0)
+    values["moe"] = experts(fields, "exaone_moe", **groups(fields))
+    return values | {"moe_layers": sparse_layers(fields, values["num_layers"])}
+
+
+def mimo_v2_flash(fields: Fields) -> Values:
+    """MiMo-V2-Flash: every sixth layer sees all tokens; the others slide, with sinks and twice the key heads."""
+    values = decoder(fields)
+    num_layers, kv_heads = values["num_layers"], values["num_kv_heads"]
+    if fields.switch("add_full_attention_sink_bias", False) or not fields.switch("add_swa_attention_sink_bias", True):
+        fields.problem("add_full_attention_sink_bias", "sinks other than those of sliding layers are not modelled")
+    for key in ("attention_value_scale", "sliding_window_size", "hybrid_block_size", "attention_chunk_size",
+                "swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim", "swa_rope_theta"):  # fmt: skip
+        fields.anything(key)
+    usual = [0 if i == 0 or (i + 1) % 6 == 0 else 1 for i in range(num_layers)]
+    pattern = fields.whole_numbers("hybrid_layer_pattern") or usual
+    kinds = {"v_head_dim": fields.integer("v_head_dim", 128), "has_qkv_bias": fields.switch("attention_bias", False)}
+    sliding = {"num_kv_heads": fields.integer("swa_num_key_value_heads", 2 * kv_heads), "has_sinks": True,
+               "window": fields.integer("sliding_window", 129)}  # fmt: skip
+    mixers = {"full_attention": attention(values, **kinds), "sliding_attention": attention(values, **kinds | sliding)}
+    values["mixers"] = repeated(mixed(fields, mixers, [[*mixers][one] for one in pattern[:num_layers]]))
+    values |= routed(fields, num_layers)
+    return values | {"moe_layers": sparse_layers(fields, num_layers, first=1)}
 
 
 def dots1(fields: Fields) -> Values:

@@ -273,10 +273,11 @@ def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -
 def measurement_of(reading: LogReading) -> Measurement:
     nan = float("nan")
     peak = reading.peak_memory_bytes if reading.memory_kind in _PEAKS else None
-    ending: Ending = "out_of_memory" if reading.died is Death.OUT_OF_MEMORY else "ran"
+    has_run = reading.died is not Death.OUT_OF_MEMORY  # what ran out of memory tells of memory, not of speed
+    ending: Ending = "ran" if has_run else "out_of_memory"
     return Measurement(
-        tokens_per_s_per_gpu=reading.tokens_per_s_per_gpu or nan,
-        step_s=reading.step_s or nan,
+        tokens_per_s_per_gpu=(has_run and reading.tokens_per_s_per_gpu) or nan,
+        step_s=(has_run and reading.step_s) or nan,
         peak_bytes=peak or nan,
         peak_kind=_PEAKS.get(reading.memory_kind, "driver") if reading.memory_kind else "driver",
         ending=ending,

@@ -1,11 +1,13 @@
 """The contract of every registered log format: a new one inherits it by a written log in `written_logs.LOGS`."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.runs.learn.logged_run import measurement_of
 from primus_search.runs.learn.readers import LogFormat, formats, read_log
 from primus_search.runs.learn.reading import Death, LogReading, MemoryKind, StepLine, steady
 from tests.support.written_logs import LOGS, STEP_S
@@ -72,6 +74,26 @@ def test_a_run_that_died_before_its_first_iteration_is_a_reading(tmp_path: Path)
     lines = [line for line in LOGS["megatron-lm"]() if "elapsed" not in line]
     reading = read(tmp_path, [*lines, "torch.OutOfMemoryError: HIP out of memory."], "megatron-lm")
     assert (reading.died, reading.step_s, reading.tp) == (Death.OUT_OF_MEMORY, None, 2)
+
+
+def test_a_log_that_dies_before_its_first_iteration_is_recognised(tmp_path: Path) -> None:
+    dump = [line for line in LOGS["megatron-lm"]() if "elapsed" not in line and "iteration" not in line]
+    message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.83 GiB."
+    reading = read(tmp_path, [*dump, "-------- end of arguments ---------", message])
+    assert (reading.framework, reading.died, reading.step_s) == ("megatron-lm", Death.OUT_OF_MEMORY, None)
+    titan = "[rank0]:[titan] 2025-07-21 15:57:41,774 - root - INFO - Building 1-D device mesh with ['dp_shard'], [8]"
+    reading = read(tmp_path, [titan, message])
+    assert (reading.framework, reading.died, reading.gpus) == ("torchtitan", Death.OUT_OF_MEMORY, 8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_ran_out_of_memory_measures_no_rate(tmp_path: Path, name: str) -> None:
+    measured = measurement_of(read(tmp_path, [*LOGS[name](), "torch.OutOfMemoryError: HIP out of memory."], name))
+    assert (measured.ending, math.isnan(measured.step_s), math.isnan(measured.tokens_per_s_per_gpu)) == (
+        "out_of_memory",
+        True,
+        True,
+    )
 
 
 def test_memory_is_the_largest_of_the_ranks_in_bytes(tmp_path: Path) -> None:
