@@ -181,6 +181,17 @@ def test_the_json_of_deepspeed_is_read_where_a_script_writes_it_and_where_it_sta
         assert not any("deepspeed_config" in note for note in one.not_modelled)
 
 
+def test_experts_of_deepspeed_stand_in_every_second_layer(tmp_path: Path) -> None:
+    text = DEEPSPEED.rstrip() + " --deepspeed --num-experts 16 --moe-expert-parallel-size 8"
+    found = read_experiment(written(tmp_path, text), 16)
+    assert found.model is not None and found.model.moe is not None
+    assert (found.model.moe_layers, found.model.moe.top_k, found.row["ep"]) == ((False, True) * 4, 1, 8)
+    several = read_experiment(written(tmp_path, text.replace("--num-experts 16", "--num-experts 16 32")), 16)
+    assert several.model is None and "num_experts" in str(several.model_problems)
+    with pytest.raises(InputError, match="mlp_type: residual"):
+        read_experiment(written(tmp_path, text + " --mlp-type residual"), 16)
+
+
 def test_a_branch_that_needs_a_variable_without_a_value_is_said(tmp_path: Path) -> None:
     text = "if [ $PR = fp8 ]; then FP8='--fp8-format hybrid'; fi\n"
     path = written(tmp_path, text + DEEPSPEED.replace("pretrain_gpt.py", "pretrain_gpt.py $FP8 $EXTRA_OPTIONS"))

@@ -1,6 +1,7 @@
 """Every setting that a framework's own parser or class takes has a verdict: read, not priced, or without effect."""
 
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,12 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
     assert all(group["effect"].startswith(DIRECTIONS) for group in table["not_priced"])
     assert all(group["reason"] for group in table["irrelevant"])
     assert set(table["priced"]) <= {key for group in table["not_priced"] for key in group["keys"]}
+
+
+@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@pytest.mark.parametrize(("name", "folder"), [("megatron", "megatron_lm_main"), ("primus", "primus")])
+def test_the_page_has_the_counts_of_the_clients(name: str, folder: str) -> None:
+    assert CLIENTS is not None
+    kinds = Counter(verdicts(name, CLIENTS / folder).values())
+    page = " ".join((Path(__file__).parents[2] / "docs" / "dev" / "adding.md").read_text().split())
+    assert f"{name} {kinds['read']}/{kinds['not priced']}/{kinds['cannot matter']}" in page

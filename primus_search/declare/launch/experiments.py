@@ -222,6 +222,8 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
 
 def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Settings with those of DeepSpeed's JSON, which the script writes or which stands beside it."""
+    if found.get("deepspeed") and str(found.get("num_experts", "1")) != "1":
+        found |= _deepspeed_experts(found)
     text = found.pop(megatron.WRITTEN, "")
     name = str(found.get(megatron.CONFIG, ""))
     beside = folder / Path(name).name
@@ -238,6 +240,21 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     offload = {"cpu_optimizer": True} if isinstance(zero.get("offload_optimizer"), dict) else {}
     del found[megatron.CONFIG]
     return sizes | {"zero_stage": zero["stage"]} | offload | found
+
+
+def _deepspeed_experts(found: Settings) -> dict[str, Any]:
+    """Where Megatron-DeepSpeed has experts: in every second layer unless said, one for a token unless said.
+
+    Source: microsoft/Megatron-DeepSpeed megatron/arguments.py and megatron/model/transformer.py.
+    """
+    if found.get("mlp_type", "standard") != "standard":
+        raise ValueError(f"mlp_type: {found['mlp_type']}: experts beside a dense MLP are not modelled")
+    every = whole("expert_interval", found.get("expert_interval", 2), least=1)
+    layers = whole("num_layers", found.get("num_layers", 0), least=0)
+    return {
+        "moe_layer_freq": ["01"[n % every == 0] for n in range(1, layers + 1)],
+        "moe_router_topk": found.get("topk", "1"),
+    }
 
 
 OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size"}

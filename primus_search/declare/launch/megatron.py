@@ -289,7 +289,8 @@ def _arguments(words: list[str]) -> dict[str, Any]:
             found |= {name: [value] if equals else []} if name else {}
         elif name and not _OPTIONS.fullmatch(word):
             found[name].append(word)
-    return {name: True if not values else values if name in LISTS else values[0] for name, values in found.items()}
+    several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
+    return {name: True if not values else values if name in several else values[0] for name, values in found.items()}
 
 
 _SIZES = (
