@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -188,3 +190,15 @@ def test_trainings_that_differ_are_named_and_files_beside_a_script_are_read(tmp_
 )  # fmt: skip
 def test_the_launcher_says_how_many_are_started(text: str, world: int) -> None:
     assert int(settings_in(text, {}).get("world_size", 0)) == world
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f() { f; }\nf", "A=x; while true; do A=$A$A; done", "while true; do B=1; done", "eval eval eval '$0'", "$(" * 99,
+     "(" * 5_000, "((" * 5_000, 'A="$(' * 60, "case x in " * 500, "if true; then " * 500, "x=$((1?1?1?1:2:3:4))" * 50],
+)  # fmt: skip
+def test_a_script_without_end_is_refused_or_read_in_no_time(text: str) -> None:
+    begun = time.process_time()
+    with suppress(ValueError):
+        settings_in(f"{text}\n{TRAINING}", {})
+    assert time.process_time() - begun < 5.0

@@ -38,7 +38,7 @@ _NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le"
 _FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxLNOGS")
 _SAFE_PATTERN = re.compile(r"[\w\s^$\[\]\-+*.:,=/@%]{0,80}")
 """A regular expression of a script that is matched: no groups, so that it cannot run long."""
-MOST_WORDS, MOST_STEPS, DEEPEST, MOST_TRIES, LONGEST, MOST_TEXT = 100_000, 50_000, 40, 40, 2_000, 1_000_000
+MOST_WORDS, MOST_STEPS, DEEPEST, MOST_TRIES, LONGEST, MOST_TEXT = 100_000, 50_000, 40, 40, 500, 1_000_000
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _RUNS_FILES = (*_SHELLS, "sbatch", "source", ".")
@@ -382,6 +382,8 @@ class Script:
             one = Script(self.text, environ, self.folder, choices, _arguments=[environ[name] for name in given])
             try:
                 one._follow(self.text)
+            except RecursionError:
+                raise ValueError("commands of the script refer to each other without end") from None
             except _Leave as leave:
                 one.left = leave.args[1]
                 wrong = next((at for at in reversed(one._open) if at not in turned and one.guesses[at].others), None)
@@ -642,6 +644,8 @@ class Script:
         if name in self.arrays and how == "+=":
             self.arrays[name]["0"] = self.arrays[name].get("0", "") + value
         self.values[name] = self.values.get(name, "") + value if how == "+=" else value
+        if len(self.values[name]) > MOST_TEXT:
+            raise ValueError(f"{name} of the script grows without end")
 
     # --- tests ---
 
