@@ -103,7 +103,8 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
 
 
 def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
-    typer.echo(f"learned from {len(site.runs)} runs; stands on {site.chosen.name}")
+    typer.echo(f"learned from {len(site.runs)} runs; rates of {site.chosen.name}, then corrected by these runs")
+    typer.echo("probability of each shipped stack given the runs, the first five:")
     for hypothesis, weight in site.leading:
         typer.echo(f"  {weight:>6.1%}  {hypothesis}")
     for family, band in site.stack.errors.items():
@@ -157,8 +158,9 @@ def _print_run(run: "LogReading") -> None:
         typer.echo(f"  peak memory {run.peak_memory_bytes / 2**30:.2f} GiB ({run.memory_kind})")
     if run.died is not None:
         typer.echo(f"  ended early: {run.died}")
-    for field, assumption in run.assumed.items():
-        typer.echo(f"  assumed {field} = {assumption.value}: {assumption.because}")
+    for because in dict.fromkeys(one.because for one in run.assumed.values()):
+        of = [f"{field} {one.value}" for field, one in run.assumed.items() if one.because == because]
+        typer.echo(f"  assumed: {', '.join(of)} ({because})")
     for note in run.not_modelled:
         typer.echo(f"  not modelled: {note}")
 

@@ -54,7 +54,13 @@ def discard() -> None:
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int] = ()) -> None:
     """Print a table; columns in `numbers` are right-aligned. The last column wraps on a terminal, and only there."""
     if sys.stdout.isatty():
-        _print_fitted(header, rows, numbers)
+        from primus_search.report.plain_tables import Plain, table
+
+        words = [name for i, name in enumerate(header) if i not in numbers]
+        found = table(*header, left=words, wrapped=header[-1:])
+        for row in rows:
+            found.add_row(*row)
+        Plain().print(found)
         return
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     for row in (header, *rows):
@@ -63,21 +69,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
             for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
-
-
-def _print_fitted(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from primus_search.report.plain_tables import Plain
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, title in enumerate(header):
-        is_last = i == len(header) - 1
-        table.add_column(title, justify="right" if i in numbers else "left", overflow="fold", no_wrap=not is_last)
-    for row in rows:
-        table.add_row(*row)
-    Plain().print(table)
 
 
 if TYPE_CHECKING:

@@ -149,7 +149,7 @@ def decide(
     first, choice = rows[0], ranking.choice
     cluster, device = choice.cluster, choice.cluster.accelerator
     evaluator = replace(evaluator, traced_shortfall_bytes=traced_shortfall_bytes(rows, choice))
-    faster = faster_if_memory_saved(rows, evaluator)
+    choices = _choices(rows, space.model.num_layers, faster_if_memory_saved(rows, evaluator))
     flops_per_s = first["mfu"] * device.bf16_peak_flops_per_s * first[RATE] / first["tokens_per_s_per_gpu"]
     word = number_format(first)
     best_of = f", the best of {several} clusters" if several > 1 else ""
@@ -170,9 +170,9 @@ def decide(
         verdict=first["memory_verdict"],
         fit_probability=first["fit_probability"],
         trust=_trust(ranking, evaluator),
-        notes=_notes(space, choice, ranking, rows),
+        notes=_notes(space, choice, ranking, rows, choices),
         remarks=remarks,
-        choices=_choices(rows, space.model.num_layers, faster),
+        choices=choices,
         counts=counts,
     )
 
@@ -227,12 +227,14 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _notes(space: Space, choice: ClusterChoice, ranking: RankingTable, rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(
+    space: Space, choice: ClusterChoice, ranking: RankingTable, rows: Sequence[Row], choices: Sequence[Choice]
+) -> tuple[str, ...]:
     """What to know before the first row is started."""
     first, found = rows[0], list[str]()
     if first["memory_verdict"] != FITS:
-        sure = next((rank for rank, row in enumerate(rows, 1) if row["memory_verdict"] == FITS), 0)
-        instead = f"rank {sure} surely fits" if sure else "no row surely fits"
+        sure = next((one.letter for one in choices if one.verdict == FITS), "no row")
+        instead = f"{sure} surely fits"
         found.append(f"It may run out of memory in its first steps: {instead}.")
     numeric = [knob for knob in KNOBS if knob.is_numeric and first[knob.name] != knob.word(knob.off)]
     changed = [precision_words(first) if knob.name == "fp8" else knob.in_words(first) for knob in numeric]

@@ -48,21 +48,9 @@ def tracked(folder: Path) -> Tracked:
 
 
 KEPT = (
-    *(
-        "space",
-        "space_sha256",
-        "model",
-        "hardware",
-        "stack",
-        "framework",
-        "nodes",
-        "gpus",
-        "workload",
-        "method",
-        "seed",
-    ),
-    *("exact", "legal", "feasible", "seconds", "best", "finished"),
-)
+    "space", "space_sha256", "model", "hardware", "stack", "framework", "nodes", "gpus", "workload", "method", "seed",
+    "exact", "legal", "feasible", "seconds", "best", "finished",
+)  # fmt: skip
 """Of a run.json."""
 
 

@@ -60,7 +60,7 @@ def test_text_names_what_is_assumed(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["learn", str(written(tmp_path, "megatron-deepspeed")), "--dry-run"])
     assert done.exit_code == 0
     assert "gpus 16, tp 2, pp 2, cp ?" in done.stdout
-    assert "assumed cp = 1: the log prints no argument for cp" in done.stdout
+    assert "assumed: cp 1 (the log prints no argument for cp)" in done.stdout
 
 
 def test_nothing_readable_is_an_error_with_every_reason(tmp_path: Path) -> None:
