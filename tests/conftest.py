@@ -8,6 +8,7 @@ writes the wall and processor seconds of the files that ran to `file_times.csv`.
 """
 
 import csv
+import gc
 import os
 import resource
 from collections import defaultdict
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (-float(times[file]["wall_s"]) if file in times else -NEW_FILE_S, file)
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what stands for the whole session out of every later collection of garbage: torch, libraries, tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def processor_s() -> float:

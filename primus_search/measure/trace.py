@@ -103,16 +103,15 @@ def hidden_states(model: Model, shard: Shard) -> Tensor:
 
 def trace_module(build: Callable[[], nn.Module], inputs: Callable[[], tuple[Tensor, ...]], shard: Shard) -> TracedLayer:
     """Any module that `build` makes, on the tensors that `inputs` makes; in the dtype of the shard."""
-    # A collection in the middle of a pass would free cycles at random points and move the peak.
-    gc.collect()
-    with default_dtype(shard.dtype), FakeTensorMode():
-        module = build()
-        activations, forward_peak, backward_peak = _bytes(module, inputs())
-    return TracedLayer(
-        activation_bytes=activations,
-        forward_peak_bytes=forward_peak,
-        backward_peak_bytes=backward_peak,
-    )
+    collects = gc.isenabled()
+    gc.disable()  # a collection in the middle of a pass would free cycles at random points and move the peak
+    try:
+        with default_dtype(shard.dtype), FakeTensorMode():
+            kept, forward_peak, backward_peak = _bytes(build(), inputs())
+    finally:
+        if collects:
+            gc.enable()
+    return TracedLayer(activation_bytes=kept, forward_peak_bytes=forward_peak, backward_peak_bytes=backward_peak)
 
 
 def _bytes(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[float, float, float]:

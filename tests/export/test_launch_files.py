@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import pytest
@@ -35,7 +35,7 @@ from primus_search.values.knobs import KNOBS, DispatchBackend, Kind, Scope
 from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework
 from primus_search.values.workload import Workload
-from tests.support.launched import CLIENTS, MISSING, jobs, verdicts
+from tests.support.launched import CLIENTS, MISSING, jobs, verdicts, verdicts_of
 
 FRAMEWORKS = tuple(name for name in framework_names() if name != "any")
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml", "nemo": "nemo.sh"}
@@ -311,12 +311,11 @@ Judged = Callable[[str], Mapping[str, Sequence[Mapping[str, object]]]]
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    """What a judge says of random candidates, by their space; it starts once for all of them, as that takes seconds.
+    """What a judge says of random candidates, by their space; all start once and together, as that takes seconds.
 
     torchtitan's starts once for each of the three commonest numbers of layers.
     """
 
-    @cache
     def samples(framework: str) -> dict[int, dict[str, list[Path]]]:
         """Files of each space, by layers for torchtitan."""
         folder = tmp_path_factory.mktemp(framework)
@@ -334,15 +333,18 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         return {0: files}
 
     @cache
-    def answers(judge: str) -> dict[str, list[dict[str, object]]]:
-        found = {}
-        for layers, files in samples(dict(JUDGED)[judge]).items():
-            told = iter(verdicts(judge, [file for part in files.values() for file in part], layers))
-            found |= {name: list(islice(told, len(part))) for name, part in files.items()}
-            assert all(files.values()) and all(len(found[name]) == len(part) for name, part in files.items())
+    def answers() -> dict[str, dict[str, list[dict[str, object]]]]:
+        files = {framework: samples(framework) for framework in JUDGES}
+        cases = [(judge, layers, parts) for judge, on in JUDGED for layers, parts in files[on].items()]
+        told = verdicts_of([(judge, [*chain(*parts.values())], layers) for judge, layers, parts in cases])
+        found: dict[str, dict[str, list[dict[str, object]]]] = {judge: {} for judge, _ in JUDGED}
+        for (judge, _, parts), rows in zip(cases, told, strict=True):
+            each = iter(rows)
+            found[judge] |= {name: list(islice(each, len(part))) for name, part in parts.items()}
+            assert all(parts.values()) and all(len(found[judge][name]) == len(part) for name, part in parts.items())
         return found
 
-    return answers
+    return lambda judge: answers()[judge]
 
 
 def refusals(answers: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,8 @@ AXES = {
     "schedule": ["1f1b", "interleaved"], "tp_overlap": False, "exchange_overlap": False, "deepep": False,
 }  # fmt: skip
 FEW, MANY = 3, 30
+Case = tuple[LaunchJob, dict[str, object]]
+Builds = dict[str, list[Case]]
 
 
 def counted(job: LaunchJob) -> list[float]:
@@ -60,24 +63,42 @@ def built(files: list[Path]) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def compare(model: str, count: int, folder: Path) -> None:
+def chosen(model: str, count: int) -> list[LaunchJob]:
     space = {"model": model, "hardware": "h100", "nodes": 4, "framework": "megatron",
              "workload": {"seq_length": 2048, "global_batch_size": 512}, "space": AXES}  # fmt: skip
-    chosen, files = list(jobs(make_space(space, name=model), count)), list[Path]()
-    for i, job in enumerate(chosen):
-        files.append(folder / f"{i}.sh")
-        files[-1].write_text(launch_files(job).texts["megatron.sh"], encoding="utf-8")
-    for job, answer in zip(chosen, built(files), strict=True):
+    return list(jobs(make_space(space, name=model), count))
+
+
+def compare(models: Sequence[str], count: int, folder: Path) -> Builds:
+    """Candidates of each model and what Megatron builds of them; it starts once for all, as that takes seconds."""
+    cases = [(model, job) for model in models for job in chosen(model, count)]
+    files = [folder / f"{number}.sh" for number in range(len(cases))]
+    for file, (_, job) in zip(files, cases, strict=True):
+        file.write_text(launch_files(job).texts["megatron.sh"], encoding="utf-8")
+    found: Builds = {model: [] for model in models}
+    for (model, job), answer in zip(cases, built(files), strict=True):
+        found[model].append((job, answer))
+    return found
+
+
+def agree(cases: Sequence[Case], count: int) -> None:
+    assert len(cases) == count
+    for job, answer in cases:
         assert (answer["why"], answer["params"]) == ("", counted(job)), job.row
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Builds:
+    return compare(MODELS, FEW, tmp_path_factory.mktemp("builds"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_megatron_builds_what_is_counted(model: str, tmp_path: Path) -> None:
-    compare(model, FEW, tmp_path)
+def test_megatron_builds_what_is_counted(model: str, sample: Builds) -> None:
+    agree(sample[model], FEW)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("model", MODELS)
 def test_megatron_builds_what_is_counted_for_many_candidates(model: str, tmp_path: Path) -> None:
-    compare(model, MANY, tmp_path)
+    agree(compare([model], MANY, tmp_path)[model], MANY)

@@ -1,6 +1,8 @@
 """The sweep of a device and the GPU benchmark: their logic on a CPU, with shapes that take no time."""
 
 import argparse
+import contextlib
+import io
 import json
 
 import pytest
@@ -8,30 +10,36 @@ import pytest
 from primus_search.cli.calibrate import beside, measured_table
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.measure.device.device_table import COLUMNS, FULL, measure_device, to_csv
+from primus_search.measure.device.device_table import COLUMNS, FULL, to_csv
 from primus_search.runs.calibrate.provenance import with_tables
 from tests.bench import bench_gpu
 from tools.truth.training import SMALLEST
 
 
-def test_a_sweep_is_a_csv_that_calibrate_reads(tmp_path):
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """What `calibrate --device` makes of a sweep that takes no time, on a device that is not the file's."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        table = measured_table("cpu", tmp_path_factory.mktemp("swept") / "host.csv", "h100", None, sweep="tiny")
+    assert said.getvalue() == "", "nothing is left out"
+    return table
+
+
+def test_a_sweep_is_a_csv_that_calibrate_reads(swept):
     from primus_search.runs.calibrate.points import KernelKind, read_points
 
-    path = tmp_path / "host.csv"
-    assert measure_device(path, kind="cpu", gpu="H100", sweep="tiny") == []
-    assert path.read_text().splitlines()[0] == ",".join(COLUMNS)
-    points = read_points(path)
+    assert swept.read_text().splitlines()[0] == ",".join(COLUMNS)
+    points = read_points(swept)
     assert {point.kind for point in points} == {KernelKind.GEMM, KernelKind.ATTENTION, KernelKind.GROUPED_GEMM}
     assert all(point.seconds > 0 for point in points)
 
 
-def test_a_sweep_becomes_the_table_of_a_hardware_file_and_moves_its_projections(tmp_path):
-    """What `calibrate --device` does, with a sweep that takes no time on a device that is not the file's."""
-    table = measured_table("cpu", tmp_path / "sweep.csv", "h100", None, sweep="tiny")
+def test_a_sweep_becomes_the_table_of_a_hardware_file_and_moves_its_projections(swept, tmp_path):
     text = load_hardware("h100").path.read_text(encoding="utf-8")
     out = tmp_path / "hardware" / "mine.yaml"
     out.parent.mkdir()
-    text = with_tables(text, beside(out, table))
+    text = with_tables(text, beside(out, swept))
     assert with_tables(text, "tables/mine.csv") == text
     out.write_text(text, encoding="utf-8")
     mine, plain = load_hardware(str(out)), load_hardware("h100")

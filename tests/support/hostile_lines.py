@@ -40,10 +40,11 @@ def patterns_of(package: str) -> dict[str, Pattern]:
         for name, value in vars(module).items():
             for pattern in _inside(value):
                 found.setdefault(pattern, f"{info.name}.{name}")
+    texts = {pattern.pattern for pattern in found}  # as they are compiled, flags and all
     for path in sorted(Path(str(root.__file__)).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             text = _literal(node)
-            if text is not None:
+            if text is not None and text not in texts:
                 found.setdefault(re.compile(text), f"{path.name}:{node.lineno}")  # type: ignore[attr-defined]
     return {f"{place} {pattern.pattern[:60]}": pattern for pattern, place in found.items()}
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,40 @@ def jobs(space: Space, count: int, seed: int = 1) -> Iterator[LaunchJob]:
 
 def verdicts(judge: str, files: list[Path], layers: int = 0) -> list[dict[str, Any]]:
     """What a framework says of launch files: one answer a file, in order."""
+    return verdicts_of([(judge, files, layers)])[0]
+
+
+FORKS = """
+import json, os, runpy, sys
+import torch, torch._dynamo, torch._inductor.utils, torch.distributed.checkpoint, torch.distributed.fsdp
+import torch.distributed.tensor, torch.utils.flop_counter
+for environment, out, *argv in json.load(sys.stdin):
+    child = os.fork()
+    if not child:
+        os.environ |= environment
+        os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT), 1)
+        sys.argv = argv
+        sys.path[0] = os.path.dirname(argv[0])
+        runpy.run_path(argv[0], run_name="__main__")
+    os.waitpid(child, 0)
+"""
+"""Runs the checks one after the other, each in a fork of a process that has imported torch: half of what they take."""
+
+
+def verdicts_of(cases: list[tuple[str, list[Path], int]]) -> list[list[dict[str, Any]]]:
+    """`verdicts` of each (judge, files, layers of torchtitan's model, else 0)."""
     assert CLIENTS is not None
-    command = [sys.executable, str(CLIENTS / "accepts.py"), judge, *map(str, files)]
-    command += ["--layers", str(layers)] if judge == "torchtitan" else []
-    environment = os.environ | _exported(files)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    with tempfile.TemporaryDirectory() as folder:
+        outs = [Path(folder, str(number)) for number in range(len(cases))]
+        runs = []
+        for out, (judge, files, layers) in zip(outs, cases, strict=True):
+            words = [str(CLIENTS / "accepts.py"), judge, *map(str, files)]
+            words += ["--layers", str(layers)] if judge == "torchtitan" else []
+            runs.append((_exported(files), str(out), *words))
+        subprocess.run(
+            [sys.executable, "-c", FORKS], input=json.dumps(runs), capture_output=True, text=True, check=True
+        )
+        return [[json.loads(line) for line in out.read_text().splitlines() if line.startswith("{")] for out in outs]
 
 
 def _exported(files: list[Path]) -> dict[str, str]:
