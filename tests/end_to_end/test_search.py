@@ -18,11 +18,12 @@ from primus_search.cost.project import Projector
 from primus_search.declare import make_space
 from primus_search.exploration import Options, RunFolder, SearchResult, funnel, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
-from primus_search.exploration.exhaustive.evaluate import MEMORY_IGNORES
+from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.exhaustive.shortlist import PER_GROUP, SLOWEST, without_noise
 from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.result import RANKED_ROWS
 from primus_search.space import Enumerator, Space
+from primus_search.space.enumerate import INNER
 
 SMALL = {"sync_free_stage": [0, 1], "loss_fusion": True, "etp": 1, "cp": [1, 2], "micro_batch_size": [1, 2]}
 
@@ -101,7 +102,7 @@ def test_memory_ignores_what_the_funnel_thinks_it_ignores() -> None:
         table = Enumerator(space).chunk(0, 3000).candidates
         projector = Projector(space.job)
         usual = projector.memory_bytes(table)
-        for name in MEMORY_IGNORES:
+        for name in set(INNER) - MEMORY_READS:
             column = table.columns()[name]
             flipped = ~column if column.dtype == np.bool_ else np.where(column == 0, 1, 0)
             assert (projector.memory_bytes(replace(table, **{name: flipped})) == usual).all()

@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.cost.confidence.uncertainty import ASSUMED, UNKNOWN, UNKNOWN_MEMORY, regime
-from primus_search.runs.published.convert import made_with, stack_without_source
 from primus_search.runs.validate.score import duplicate_weights, quantile
 from primus_search.runs.validate.score_runs import ScoredRun, project_runs
 from primus_search.values.candidates import Bools, Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun
+from tools.fit.supposed_software import made_with, stack_without_source
 from tools.fit.training_parameters import is_informative
 
 HONEST = ("source and model", "model", "source")

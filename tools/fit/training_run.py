@@ -11,7 +11,6 @@ from primus_search.base.cores import one_blas_thread
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band
 from primus_search.runs.published import measured_table
-from primus_search.runs.published.machine_of_run import WITHOUT_RUNS
 from primus_search.runs.validate.score import Score, duplicate_weights, score
 from primus_search.runs.validate.score_runs import Refitted
 from primus_search.values.candidates import Floats
@@ -27,6 +26,7 @@ from tools.fit.intervals import (
     write_bands,
 )
 from tools.fit.priors import PriorParameter, priors
+from tools.fit.supposed_software import WITHOUT_RUNS
 from tools.fit.training import FitState, Solved, errors_of, improve, linearised, refitted, start, start_as_shipped
 from tools.fit.training_parameters import is_informative, parameters
 from tools.fit.training_write import (

@@ -21,8 +21,7 @@ from primus_search.values.knobs import KNOB, KNOBS, Enters, Kind, reading
 from primus_search.values.model import Model
 
 MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
-MEMORY_IGNORES = frozenset(INNER) - MEMORY_READS
-"""Inner axes that the memory of a device does and does not depend on."""
+"""Inner axes that the memory of a device depends on."""
 MEMORY_TOLD_FROM = {name: KNOB[name].memory_from for name in MEMORY_READS if KNOB[name].memory_from}
 """Of those it depends on, the axes whose values it tells apart on one edge alone."""
 

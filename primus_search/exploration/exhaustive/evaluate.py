@@ -14,7 +14,6 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from primus_search.cost.project import HOP_READS, SHAPE_READS, Projector
-from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_IGNORES as MEMORY_IGNORES
 from primus_search.exploration.exhaustive.bounds_and_steps import GridCosts, Pipelines
 from primus_search.exploration.exhaustive.shortlist import (
     OPEN,

@@ -97,10 +97,6 @@ class Shard:
         """Tokens of each sequence that norms and residuals of this rank see."""
         return _split(self.context_seq, self.sequence_ranks)
 
-    @property
-    def resident_tokens(self) -> int:
-        return self.micro_batch_size * self.resident_seq
-
     def rows_per_expert(self, model: Model) -> int:
         """Rows one local expert has, at least one: those of every rank of its tensor-parallel group.
 

@@ -41,7 +41,6 @@ from primus_search.runs.published.machine_of_run import (
     build_hardware,
     build_stack,
     hardware_of,
-    inferred_stack,
     routing_imbalance,
     stack_file,
 )
@@ -214,35 +213,6 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
         overrides=_overrides(usual, cluster, special),
         assumed=assumed,
     )
-
-
-def made_with(run: MeasuredRun, stack: str) -> MeasuredRun:
-    """A run as if it had been made with another stack, which then is assumed."""
-    row = _row_of(run)
-    if row is None:
-        cluster = replace(run.cluster, stack=replace(stack_file(stack), is_assumed=True))
-        return replace(run, cluster=cluster, overrides=(), assumed=(f"{stack} supposed",))
-    return converted(row, overrides_beside(row.table).get(row.id, NONE), supposed=stack)
-
-
-def stack_without_source(run: MeasuredRun) -> str:
-    """What would be assumed of a run's software if nothing but its configuration were known."""
-    hardware = build_hardware(run.hardware)
-    row = _row_of(run)
-    if row is None:
-        return hardware.default_stack or run.cluster.stack.name
-    return inferred_stack(row.without("source", "flags", "notes", "stack"), hardware)
-
-
-def _row_of(run: MeasuredRun) -> PublishedRun | None:
-    """The published row that a record was converted from; None for a record that was given as such."""
-    table, line = run.place
-    return _rows(table).get(line) if is_published(Path(table)) else None
-
-
-@lru_cache(maxsize=8)
-def _rows(table: str) -> dict[int, PublishedRun]:
-    return {row.line: row for row in read_rows(Path(table))}
 
 
 def _workload(row: PublishedRun, cluster: Cluster) -> Workload:

@@ -14,9 +14,6 @@ from primus_search.runs.published.run_table import PublishedRun, Skipped, first,
 from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
 
-WITHOUT_RUNS: tuple[str, ...] = tuple(vocabulary("stacks")["without_runs"])
-"""Stacks that may be named or assumed although no run of them is in a fit."""
-
 
 @lru_cache(maxsize=64)
 def stack_file(name: str) -> Stack:

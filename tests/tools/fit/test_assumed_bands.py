@@ -8,10 +8,10 @@ import pytest
 
 from primus_search.cost.confidence.uncertainty import ASSUMED
 from primus_search.runs.published import measured_table
-from primus_search.runs.published.convert import made_with
 from primus_search.runs.validate.score_runs import project_runs
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.intervals import HONEST, Band, assumed_bands, outer
+from tools.fit.supposed_software import made_with
 
 RUNS = Path(__file__).parents[2] / "oracle" / "data" / "training_runs.csv"
 
