@@ -40,7 +40,7 @@ COMMANDS: dict[str, str] = {
     "validate": "Compare projections with measured training runs of a CSV file.",
     "nightly": "Run a set of spaces and compare with the committed baselines.",
     "track": "Write a run, the trials of tune or a night to MLflow.",
-    "export": "Write a candidate as launch files of Primus, Megatron, torchtitan or environment variables.",
+    "export": "Write a candidate as launch files of Primus, Megatron, NeMo, torchtitan or Slurm.",
     "models": "The model presets and their sizes.",
     "hardware": "The accelerators and networks, every number with its source.",
     "schema": "The JSON schema of a space file.",

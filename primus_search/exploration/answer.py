@@ -329,7 +329,7 @@ def recompute_words(row: Row) -> str:
         return "no recompute"
     if row["recompute"] == "full":
         layers = row["recompute_num_layers"]
-        return f"full recompute of {layers} layers per chunk" if layers else "full recompute"
+        return f"full recompute of {layers} layer{'s' * (layers != 1)} per chunk" if layers else "full recompute"
     return f"recompute of {', '.join(_RECOMPUTED.get(one, one) for one in str(row['recompute']).split('+'))}"
 
 

@@ -69,15 +69,13 @@ def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
     lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
     spare = room - len(chosen)
     for one in chosen:
-        columns = (textwrap.wrap(one.what, _WHAT), textwrap.wrap(one.when, _WHEN))
-        (what, when), *others = zip_longest(*columns, fillvalue="")
-        shown = others[: max(spare, 0)]
-        spare -= len(shown)
-        *above, last = [what, *(text for text, _ in shown)]
-        cut = textwrap.shorten(f"{last} {others[len(shown)][0]}", _WHAT, placeholder=" …") if shown != others else last
-        what, *below = [*above, cut]
-        lines.append(_row(one.letter, what, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}", when))
-        lines += [_row("", text, "", "", when) for text, (_, when) in zip(below, shown, strict=True)]
+        columns = (one.what, _WHAT), (one.when, _WHEN)
+        most = min(max(len(textwrap.wrap(text, width)) for text, width in columns), 1 + max(spare, 0))
+        spare -= most - 1
+        words = (textwrap.wrap(text, width, max_lines=most, placeholder=" …") for text, width in columns)
+        heads = [(one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}")] + [("", "", "")] * (most - 1)
+        for (letter, *figures), (what, when) in zip(heads, zip_longest(*words, fillvalue=""), strict=True):
+            lines.append(_row(letter, what, *figures, when))
     return lines
 
 
