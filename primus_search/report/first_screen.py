@@ -74,8 +74,8 @@ def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
         spare -= most - 1
         words = (textwrap.wrap(text, width, max_lines=most, placeholder=" …") for text, width in columns)
         heads = [(one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}")] + [("", "", "")] * (most - 1)
-        for (letter, *figures), (what, when) in zip(heads, zip_longest(*words, fillvalue=""), strict=True):
-            lines.append(_row(letter, what, *figures, when))
+        for (letter, rate, memory), (what, when) in zip(heads, zip_longest(*words, fillvalue=""), strict=True):
+            lines.append(_row(letter, what, rate, memory, when))
     return lines
 
 
