@@ -17,7 +17,7 @@ from primus_search.schedule.registry import Algorithm, registered
 from primus_search.values.candidates import Candidates, Floats, Fp8, Recompute, RecomputeMethod, degrees
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import number_of
+from primus_search.values.machine.stack import number_of, with_numbers
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -52,6 +52,21 @@ def test_context_parallelism_is_not_free() -> None:
     found = step(pp=[2, 2], cp=[1, 2], micro_batch_size=1)
     busy = found.total - found.bubble
     assert busy[1] > busy[0]
+
+
+def test_a_softmax_of_plain_torch_passes_over_its_scores_in_fp32_one_operation_after_the_other() -> None:
+    """Cast 6, mask 5, softmax 8 and cast 6 bytes where one kernel moves 4; backward 6, 12, 5 and 6 for 6."""
+
+    def core(is_fused: bool) -> tuple[Floats, Floats]:
+        stack = with_numbers(H100.stack, {"attention_kernel": "unfused", "has_fused_softmax": is_fused})
+        job = Job(LLAMA, replace(H100, stack=stack), WORKLOAD)
+        forward, backward = core_attention(job, LLAMA.kinds[0], Candidates.table(tp=[1, 2])).seconds
+        return np.asarray(forward), np.asarray(backward)
+
+    rate = H100.accelerator.hbm_bytes_per_s * H100.accelerator.memory.softmax_efficiency
+    scores = 32 / np.array([1, 2]) * 8192.0**2
+    for slow, fused, passes in zip(core(False), core(True), (21.0, 23.0), strict=True):
+        assert (slow - fused) * H100.accelerator.training_rate == pytest.approx(passes * scores / rate, rel=0.01)
 
 
 def test_context_parallelism_divides_attention_by_its_degree_not_its_square() -> None:

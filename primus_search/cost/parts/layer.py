@@ -27,7 +27,7 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.attention import UNFUSED, AttentionCall, ForwardBackward, attention_s
 from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
-from primus_search.cost.laws.memory_bound import Stream
+from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.cost.memo import in_order
 from primus_search.cost.parts.mixer_operations import (
     attention_call,
@@ -65,6 +65,10 @@ _GATED = {True: (3.0, 5.0, 1, 1), False: (5.0, 9.0, 2, 4)}
 _PLAIN = {True: (2.0, 3.0, 1, 1), False: (5.0, 6.0, 2, 2)}
 _ROPE = {True: (2.0, 2.0, 1, 1), False: (8.0, 8.0, 6, 6)}
 _COPY_PASSES = 2.0
+# Bytes per score that mask and softmax in FP32, one by one, move beyond one kernel of both: cast 6, mask in place 5,
+# softmax 8, cast back 6, less 4; backward cast 6, softmax 12, mask 5, cast 6, less 6. Source: NVIDIA/Megatron-LM
+# megatron/model/fused_softmax.py forward_torch_softmax.
+_FP32_SOFTMAX_BYTES = (21.0, 23.0)
 DROPOUT_BYTES = 1.0 + 2.0
 
 # Expert biases and clamps that no kernel fuses, in Megatron-Core 0.16.1. TEGroupedMLP._apply_bias adds the bias of the
@@ -263,8 +267,7 @@ def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
     """Scores, softmax and values, in FP8 where the candidate says so and the device has the kernel."""
     model, stack, acc = job.model, job.stack, job.accelerator
     kv_heads = model.num_heads if model.latent else model.num_kv_heads
-    sizes = (model.num_heads, kv_heads, model.qk_head_dim, model.v_head_dim, kind.window)
-    kernel, call = attention_call(job, c, *sizes)
+    kernel, call = attention_call(job, c, model.num_heads, kv_heads, model.qk_head_dim, model.v_head_dim, kind.window)
     times = attention_s(acc, kernel, **call)
     rate = stack.efficiencies.attention_efficiency * acc.training_rate
     forward_s, backward_s = times.forward_s / rate, times.backward_s / rate
@@ -274,6 +277,11 @@ def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
         forward_s = np.where(c.fp8_attention, low.forward_s / rate + casts.forward_s, forward_s)
         backward_s = np.where(c.fp8_attention, low.backward_s / rate + casts.backward_s, backward_s)
     kernels = (6.0, 9.0) if kernel == UNFUSED else (1.0, 3.0)
+    if kernel == UNFUSED and not stack.kernels.has_fused_softmax:
+        sizes = (call["batch"], call["heads"], call["seq_q"], call["seq_kv"])
+        scores = np.prod(np.broadcast_arrays(*(np.asarray(one, np.float64) for one in sizes)), axis=0)
+        forward_s = forward_s + stream_s(acc, _FP32_SOFTMAX_BYTES[0] * scores, Stream.SOFTMAX) / acc.training_rate
+        backward_s = backward_s + stream_s(acc, _FP32_SOFTMAX_BYTES[1] * scores, Stream.SOFTMAX) / acc.training_rate
     return Call(Part.ATTENTION, Module.CORE, (forward_s, backward_s), kernels=kernels)
 
 

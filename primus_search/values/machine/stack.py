@@ -28,6 +28,9 @@ class Kernels:
     latent_attention_kernel: str
     """Kernel family of latent attention, whose query and value heads differ in size; empty: `attention_kernel`."""
 
+    has_fused_softmax: bool
+    """Mask and softmax of scores that no flash kernel computes in one kernel; otherwise in FP32, one by one."""
+
     has_fused_activation: bool
     """Gated activation in one kernel."""
 

@@ -354,6 +354,13 @@ def test_a_v_has_two_chunks_though_the_table_leaves_them_out(tmp_path: Path) -> 
     assert row.predicted > 1000.0
 
 
+def test_attention_of_plain_torch_keeps_its_softmax_in_fp32(tmp_path: Path) -> None:
+    words = ("no flash attention (fused softmax kernel of Megatron-LM)", "no flash attention (plain torch)")
+    stacks = [outcome_of(tmp_path, LLAMA | {"flags": word}).rows[0].run.cluster.stack for word in words]
+    assert {stack.kernels.attention_kernel for stack in stacks} == {"unfused"}
+    assert [stack.memory.score_bytes for stack in stacks] == [2.0, 6.0]
+
+
 def test_nodes_with_fewer_gpus_than_the_hardware_file_has_are_believed(tmp_path: Path) -> None:
     by_four = LLAMA | {"gpus_per_node": "4"}
     network = outcome_of(tmp_path, by_four).rows[0].run.cluster.network
