@@ -94,6 +94,20 @@ CMD="f --x '1 2' --y $TP"
 bash -c "$CMD --z \\$TP" ; eval $CMD >& log.txt
 env A=1 f --last
 """,
+    "what a shell inside leaves, what grows from nothing": """
+get() { local n=$1; if (( n > 2 )); then echo 2; else echo 1; fi; }
+TP=$(get 4); FP8=true
+ARGS=$(cat <<EOF
+--tp $TP
+--seq ${SEQ:=2048}
+EOF
+)
+for i in 1 2 3; do [ $i -eq 2 ] && continue; ALL="$ALL --n $i"; done
+( TP=99 )
+if $FP8; then ALL="$ALL $([ $TP = 2 ] && echo "--fp8")"; fi
+f $ARGS $ALL --again "${TP}" ${NONE:+--never 1} &
+wait
+""",
     "guards": """
 set -e
 [ -z "$ZERO" ] && ZERO=1

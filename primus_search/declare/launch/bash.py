@@ -279,7 +279,7 @@ class _Parser:
         if kind in ("maths", "test"):
             return _Node(kind, at, (token.text,))
         if kind == "operator":
-            return _Node("group", at, (), (self._to(")"),)) if token.text == "(" else None
+            return _Node("subshell", at, (), (self._to(")"),)) if token.text == "(" else None
         if token.text == "{":
             return _Node("group", at, (), (self._to("}"),))
         if token.text == "if":
@@ -425,8 +425,11 @@ class Script:
             return self._counted(node.words[0], node.at)
         if node.kind == "function":
             self._functions[node.words[0]] = node.blocks[0]
-        elif node.kind == "group":
-            return self._run(node.blocks[0], asks=asks)
+        elif node.kind in ("group", "subshell"):
+            values, arrays = dict(self.values), dict(self.arrays)
+            status = self._run(node.blocks[0], asks=asks)
+            self.values, self.arrays = (values, arrays) if node.kind == "subshell" else (self.values, self.arrays)
+            return status
         elif node.kind == "pipe":
             status = [self._run((one,), asks=asks) for one in node.blocks[0]][-1]
             return status is not ("!" in node.words)
@@ -523,7 +526,9 @@ class Script:
         """Whether a command only takes its here-document: into a file, or as a script that is followed."""
         bodies = [one.document for one in node.redirections if one.document is not None]
         target = next((one.text.split(" ", 1)[1] for one in node.redirections if one.text.startswith(">")), "")
-        if bodies and words[0] in ("cat", "tee"):
+        if bodies and words == ["cat"] and not target:
+            self._said.append(self._filled(bodies[-1]))
+        elif bodies and words[0] in ("cat", "tee"):
             self.documents[self._text(target) if target else words[-1]] = bodies[-1]
         elif bodies and any(word in (*_SHELLS, "sbatch", "ssh") for word in words):
             self._inner(self._filled(bodies[-1]), [])
@@ -641,6 +646,8 @@ class Script:
             return
         if UNSET.fullmatch(value) and value.strip(MARK) != name:  # asked for by its own name, not as `$3`
             value = self.environ.get(name, f"{MARK}{name}{MARK}")
+        elif name not in self.values:  # appended to itself
+            value = value.replace(f"{MARK}{name}{MARK}", "")
         if name in self.arrays and how == "+=":
             self.arrays[name]["0"] = self.arrays[name].get("0", "") + value
         self.values[name] = self.values.get(name, "") + value if how == "+=" else value
