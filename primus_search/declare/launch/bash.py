@@ -27,8 +27,8 @@ MARK = "\0"
 UNSET = re.compile("\0([^\0]{1,200})\0")
 OUTPUT = "$("
 """How the name of a program's output begins."""
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w{0,200})(?:\[([^\]]{0,200})\])?(\+?=)(.*)", re.DOTALL)
-_PREFIX = re.compile(r"[A-Za-z_]\w{0,200}(?:\[[^\]]{0,200}\])?\+?=$")
+_ASSIGNMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)(?:\[([^\]]{0,200})\])?(\+?=)(.*)", re.DOTALL)
+_PREFIX = re.compile(r"(?<!\w)[A-Za-z_]\w*+(?:\[[^\]]{0,200}\])?\+?=$")
 _REDIRECTION = re.compile(r"(?:\d{1,4}|&)?(?:<<<|<<-?|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")
 _MATHS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Gt: operator.gt,
@@ -855,7 +855,7 @@ class Script:
 
     def _braced(self, inside: str, depth: int) -> tuple[list[str], bool]:
         """The values of `${...}`, and whether they are elements of a list."""
-        found = re.match(r"([#!]?)([A-Za-z_]\w*|\d+|[@*#?])(?:\[([^\]]{0,200})\])?", inside)
+        found = re.match(r"([#!]?)([A-Za-z_]\w*+|\d++|[@*#?])(?:\[([^\]]{0,200})\])?", inside)
         if found is None:
             return [""], False
         sign, name, index = found.groups()
@@ -919,7 +919,7 @@ class Script:
     def _number(self, text: str) -> str:
         """A whole number from an arithmetic text, `x = ...` and `x++` included; what has no value stays by its name."""
         text = text.strip()
-        if assigned := re.fullmatch(r"([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))", text, re.DOTALL):
+        if assigned := re.fullmatch(r"(?<!\w)([A-Za-z_]\w*+)\s*+(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))", text, re.DOTALL):
             name, step, how, rest = assigned.groups()
             change = f"{name} {step[0]} 1" if step else f"{name} {how} ({rest})" if how else rest
             self.values[name] = self._number(change)
