@@ -49,7 +49,7 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
     evidence = _evidence(job.stack)
     measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
     rows = np.flatnonzero(unmeasured(table, measured_part))
-    shares: Floats = np.full(len(table), site_ratio(job.cluster))
+    shares: Floats = np.full(len(table), site_ratio(job.cluster, job.model))
     if len(rows):
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
         shares[rows] *= evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)

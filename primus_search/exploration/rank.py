@@ -91,7 +91,9 @@ def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTab
 def _none_was_cut(ranking: RankingTable) -> bool:
     """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
     fit = np.flatnonzero(ranking.is_fit)
-    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * site_ratio(ranking.job.cluster)
+    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * site_ratio(
+        ranking.job.cluster, ranking.job.model
+    )
     return bool(len(fit)) and bool(slowest <= ranking.expected_rate[fit].max() * (1.0 - TIE))
 
 

@@ -97,7 +97,9 @@ class RankingTable:
         was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
         comparable = was_timed if was_timed.any() else may_run  # projected times do not compare with measured ones
         first = np.isin(np.arange(len(self)), self.order[:1])
-        switches = self.expected_shares / site_ratio(self.job.cluster)  # the interval is of the site already
+        switches = self.expected_shares / site_ratio(
+            self.job.cluster, self.job.model
+        )  # the interval is of the site already
         return replace(
             sure,
             expected=rate,

@@ -34,8 +34,8 @@ class Sweep:
 
     def samples(self, tried: Sequence[int]) -> np.ndarray:
         posterior = update(self.seen.take(tried)).leading()
-        place = {id(h): i for i, h in enumerate(self.seen.hypotheses)}
-        lines = [self.seen.lines[place[id(h)]] for h in posterior.hypotheses]
+        place = {id(h.stack): i for i, h in enumerate(self.seen.hypotheses)}
+        lines = [self.seen.lines[place[id(h.stack)]] for h in posterior.hypotheses]
         return sampled_rates(posterior, lines, 0, {i: self.rates[i] for i in tried})
 
     def regret(self, samples: np.ndarray) -> float:

@@ -92,7 +92,7 @@ def test_a_ranking_discounts_rows_whose_switches_were_not_measured_together() ->
     part = load_switches().measured_part("B200", MOE, table)
     shares = expected_shares(projector, table, projection.step.total)
     assert unmeasured(table, part).tolist() == [False, True]
-    shares = shares / site_ratio(job.cluster)
+    shares = shares / site_ratio(job.cluster, job.model)
     assert shares[0] == 1.0 and 0.5 < shares[1] < 1.0
     said = unmeasured_gain(projector, table.take(slice(1, 2)))
     assert said is not None and 0.0 < said.expected < said.gain
@@ -133,4 +133,4 @@ def test_what_a_site_ran_with_a_learned_stack_counts_in_full(tmp_path: Path) -> 
     assert unmeasured_gain(shipped, one) is not None
     assert unmeasured_gain(own, one) is None
     shares = expected_shares(own, one, own.project(one).step.total)
-    assert shares[0] == site_ratio(own.job.cluster)
+    assert shares[0] == site_ratio(own.job.cluster, own.job.model)

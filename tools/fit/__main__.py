@@ -9,6 +9,7 @@ from primus_search.cli.validate import show
 from primus_search.declare.evidence_files import load_sites
 from primus_search.runs.published import validated
 from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
+from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.training_run import (
     SPLITS,
     fit_training,
@@ -89,6 +90,17 @@ def first_contact(
     typer.echo(str(found))
     if into:
         write_errors(found, rows, sites)
+
+
+@app.command("own-runs")
+def own_runs(
+    tables: Tables,
+    others: Annotated[list[Path], typer.Argument(help="CSVs of runs that are in no fit.")],
+    draws: Annotated[int, typer.Option(help="Random draws of each number of runs.")] = 6,
+) -> None:
+    """Errors of the stack that `learn` writes from 1, 3 and 5 runs of a publisher that no fit saw."""
+    for line in own_run_lines(tables, others, draws):
+        typer.echo(line)
 
 
 if __name__ == "__main__":

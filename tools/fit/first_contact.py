@@ -63,11 +63,11 @@ class Seen:
         return float(np.log(held.low)), float(np.log(held.high)), float(np.log(errors.mean_ratio))
 
 
-def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
-    """Every rated run of the tables, once."""
-    fitted = read_cases(trained)
-    found = shipped_fit(fitted)
-    without = dict(zip([run.place for run in fitted], found.left_out(SPLITS["publisher"]), strict=True))
+def rated_runs(fitted: Sequence[MeasuredRun], others: Sequence[Path]) -> dict[tuple[str, int], MeasuredRun]:
+    """The fitted runs and the rated ones of other tables, once each, by their places.
+
+    Raises `InputError` for a run without a publisher.
+    """
     runs = {run.place: run for run in fitted}
     places = {(Path(table).name, line) for table, line in runs}
     for path in others:
@@ -80,6 +80,15 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
         raise InputError(
             [Problem(f"{table}:{line} @ publisher", "is empty; runs are left out by it") for table, line in nameless]
         )
+    return runs
+
+
+def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
+    """Every rated run of the tables, once."""
+    fitted = read_cases(trained)
+    found = shipped_fit(fitted)
+    without = dict(zip([run.place for run in fitted], found.left_out(SPLITS["publisher"]), strict=True))
+    runs = rated_runs(fitted, others)
     rows, _ = project_runs(list(runs.values()))
     unknown = [row.run for row in rows if row.run.cluster.stack.is_assumed]
     mixtures = dict(zip([run.place for run in unknown], undescribed_mixtures(unknown), strict=True))

@@ -104,10 +104,14 @@ def knowledge(cluster: Cluster) -> Knowledge:
     return Knowledge.VENDOR if cluster.site is None else Knowledge.FIRST_CONTACT
 
 
-def site_ratio(cluster: Cluster) -> float:
-    """Rate to expect over the projected one on the site of a cluster; 1 where it is known."""
-    site = cluster.site
-    return 1.0 if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT else site.mean_ratio
+def site_ratio(cluster: Cluster, model: Model) -> float:
+    """Rate to expect over the projected one: at first contact the shift of sites; after own runs of such a model the
+    middle of the band that they left, which one stack does not reach in every row; 1 elsewhere."""
+    known = knowledge(cluster)
+    if known is Knowledge.OWN_RUNS:
+        found = band(cluster, model, Fp8.NONE)
+        return float(np.sqrt(found.low * found.high)) if found.runs > 0.0 else 1.0
+    return 1.0 if cluster.site is None or known is Knowledge.VENDOR else cluster.site.mean_ratio
 
 
 def site_band(cluster: Cluster, model: Model, found: ErrorBand) -> ErrorBand:
@@ -176,7 +180,7 @@ def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interva
     for code in np.unique(codes).tolist():
         rows, found = codes == code, site_band(cluster, model, band(cluster, model, code))
         low[rows], high[rows], runs[rows] = values[rows] * found.low, values[rows] * found.high, found.runs
-    return Interval(expected=values * site_ratio(cluster), low=low, high=high, runs=runs)
+    return Interval(expected=values * site_ratio(cluster, model), low=low, high=high, runs=runs)
 
 
 def ties_with_best(rate: Floats, among: Bools | bool = True) -> Bools:

@@ -88,7 +88,8 @@ def sampled_rates(
                 line.rates + moved[:, : len(NUMBERS)] @ line.slopes.T + (moved[:, len(NUMBERS) :] @ members)[:, None]
             )
     logs = np.concatenate(found)
-    rates = np.asarray(np.exp(logs + MODEL_ERROR * rng.standard_normal(logs.shape)))
+    spread = MODEL_ERROR * (group.spread if group is not None else 1.0)
+    rates = np.asarray(np.exp(logs + spread * rng.standard_normal(logs.shape)))
     for row, rate in (known or {}).items():
         rates[:, row] = max(rate, NEVER) * np.exp(RUN_NOISE * rng.standard_normal(len(rates)))
     return rates

@@ -7,8 +7,9 @@ Inside a hypothesis the log-rate of a run is linear in the numbers' coordinates 
 so that the update is closed (Bayesian linear regression). `g` is common to the runs of one model on one device, so that
 ten runs of one model do not count as ten of different ones; it is a coordinate like the numbers, and what the runs say
 of it counts where rows of that model and device are projected. Hypotheses are weighted by their prior and by the
-marginal likelihood of the runs. Both have the tails of a Student's t: one run that is off must not decide. Peaks of
-memory count in the weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
+marginal likelihood of the runs; each takes part twice, with free numbers and with one factor alone. Likelihood and
+errors of runs have the tails of a Student's t: one run that is off must not decide. Peaks of memory count in the
+weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
 """
 
 from collections.abc import Sequence
@@ -35,10 +36,11 @@ from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, overridden
 
-MODEL_ERROR, GROUP_ERROR = 0.08, 0.08
-"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run, and of all runs of
-one model on one device. 90 % intervals then hold 94, 89 and 92 % of the other runs of eleven publishers outside of the
-fits after 1, 3 and 5 of their own, 2026-11-23; 0.06 and 0.06 held 90, 82 and 84 %."""
+MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.08, 0.12, 1.5
+"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run, of all runs of
+one model on one device, and how many times as large both are with experts. 90 % intervals of the mixture then hold 94,
+91 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own, 2026-11-24; 0.08, 0.08 and 1 held 90, 85
+and 91 %."""
 
 EQUIVALENT_SHARE, FOLLOWING_STEPS = 0.1, 2
 """Standard deviation at which an equivalent stack follows the mixture's mean log-rate, in standard deviations of the
@@ -59,8 +61,18 @@ NEGLIGIBLE = 0.05
 BISECTIONS = 40
 
 
-Group = tuple[str, str]
-"""Shape of a model, and a device."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Runs of one model on one device, by the model's shape: logs rarely print its name."""
+
+    shape: str
+    device: str
+    is_moe: bool
+
+    @property
+    def spread(self) -> float:
+        """Standard deviations of its runs over those of a dense model's."""
+        return MOE_FACTOR if self.is_moe else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,8 +123,19 @@ class Posterior:
 
     def leading(self) -> "Posterior":
         """The same without hypotheses that no longer weigh."""
-        kept = [i for i, weight in enumerate(self.weights) if weight >= NEGLIGIBLE * self.weights.max()]
-        weights = self.weights[kept]
+        return self.take([i for i, weight in enumerate(self.weights) if weight >= NEGLIGIBLE * self.weights.max()])
+
+    def of_stack(self, name: str) -> "Posterior":
+        """That of the hypotheses of one stack alone."""
+        return self.take([i for i, h in enumerate(self.hypotheses) if h.stack.name == name])
+
+    def probability(self, name: str) -> float:
+        """That the software is of one stack's kind."""
+        return float(sum(w for w, h in zip(self.weights, self.hypotheses, strict=True) if h.stack.name == name))
+
+    def take(self, kept: Sequence[int]) -> "Posterior":
+        """That of some hypotheses, of which one is true."""
+        weights = self.weights[list(kept)]
         return Posterior(
             hypotheses=tuple(self.hypotheses[i] for i in kept),
             weights=weights / weights.sum(),
@@ -133,15 +156,14 @@ class Posterior:
     def rates(self, lines: Sequence[Lines], groups: Sequence[Group]) -> "Mixture":
         """The mixture over log-rates of rows, given each hypothesis' lines for them and the group of each row."""
         members = _members(groups, self.groups)
-        unseen = GROUP_ERROR**2 * (1.0 - members.sum(axis=1))
+        spreads = np.array([group.spread for group in groups])
+        unknown = spreads**2 * (MODEL_ERROR**2 + GROUP_ERROR**2 * (1.0 - members.sum(axis=1)))
         means, spread = [], []
         for line, moved, shared, joint in zip(lines, self.moved, self.shared, self.joint, strict=True):
             slopes = np.concatenate([line.slopes, members], axis=1)
             means.append(line.rates + slopes @ np.concatenate([moved, shared]))
             spread.append(np.einsum("rp,pq,rq->r", slopes, joint, slopes))
-        return Mixture(
-            weights=self.weights, means=np.array(means), variances=np.array(spread) + MODEL_ERROR**2 + unseen
-        )
+        return Mixture(weights=self.weights, means=np.array(means), variances=np.array(spread) + unknown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,8 +232,8 @@ def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
 
 
 def group_of(job: Job) -> Group:
-    """Model and device of a job, by the model's shape: logs rarely print its name."""
-    return shape_of(job.model), job.accelerator.name
+    """The group of the runs of a job."""
+    return Group(shape=shape_of(job.model), device=job.accelerator.name, is_moe=job.model.is_moe)
 
 
 def groups_of(references: Sequence[Reference]) -> list[Group]:
@@ -283,7 +305,14 @@ def evidence_of(hypotheses: tuple[Hypothesis, ...], runs: Sequence[MeasuredRun])
 
 
 def update(seen: Evidence) -> Posterior:
-    """The posterior of hypotheses given runs; runs without a rate count through their memory alone."""
+    """The posterior of hypotheses given runs, each with free numbers and with one factor; runs without a rate count
+    through their memory alone."""
+    seen = replace(
+        seen,
+        hypotheses=(*seen.hypotheses, *(h.held for h in seen.hypotheses)),
+        lines=2 * seen.lines,
+        peaks=np.concatenate([seen.peaks, seen.peaks]),
+    )
     hypotheses = seen.hypotheses
     logs = np.array([h.log_prior for h in hypotheses])
     moved = [np.zeros(len(NUMBERS)) for _ in hypotheses]
@@ -291,15 +320,17 @@ def update(seen: Evidence) -> Posterior:
     rows = [group_of(run.job) for run in rated.runs]
     groups = tuple(dict.fromkeys(rows))
     shared = [np.zeros(len(groups)) for _ in hypotheses]
-    joint = [_block_diagonal(h.covariance, GROUP_ERROR**2 * np.eye(len(groups))) for h in hypotheses]
+    of_groups = np.diag([(GROUP_ERROR * group.spread) ** 2 for group in groups])
+    joint = [_block_diagonal(h.covariance, of_groups) for h in hypotheses]
     if rated.runs:
         measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
         noise = np.nan_to_num([run.measured.noise for run in rated.runs])
+        error = noise**2 + np.square([MODEL_ERROR * row.spread for row in rows])
         members = _members(rows, groups)
         with one_blas_thread():
             for i, line in enumerate(rated.lines):
                 slopes = np.concatenate([line.slopes, members], axis=1)
-                found, joint[i], likelihood = _regress(joint[i], slopes, measured - line.rates, noise)
+                found, joint[i], likelihood = _regress(joint[i], slopes, measured - line.rates, error)
                 moved[i], shared[i] = found[: len(NUMBERS)], found[len(NUMBERS) :]
                 logs[i] += likelihood
     peaks = tuple(errors[~np.isnan(errors)] for errors in seen.peaks)
@@ -322,14 +353,14 @@ def _block_diagonal(first: Floats, second: Floats) -> Floats:
     return np.block([[first, corner], [corner.T, second]])
 
 
-def _regress(before: Floats, slopes: Floats, residuals: Floats, noise: Floats) -> tuple[Floats, Floats, float]:
+def _regress(before: Floats, slopes: Floats, residuals: Floats, plain: Floats) -> tuple[Floats, Floats, float]:
     """Coordinates and covariance after the runs, and their marginal log-likelihood (Student's t tails).
 
     before: covariance of the coordinates without the runs. residuals: measured less projected log-rates of the runs.
+    plain: variance of each run's own error.
     """
     gain = before @ slopes.T
     prior = slopes @ gain
-    plain = MODEL_ERROR**2 + noise**2
     error = plain
     for _ in range(ROUNDS):
         left = residuals - prior @ np.linalg.solve(prior + np.diag(error), residuals)

@@ -66,6 +66,7 @@ class SiteStack:
     """What was learned: the stack, the hypothesis it stands on, the posterior behind it, the runs.
 
     unexplained  root mean square of log(measured / projected) of the runs themselves; NaN without any
+    doubt        that the runs are not of the stack that was named; empty where they may be
     """
 
     stack: Stack
@@ -73,12 +74,14 @@ class SiteStack:
     posterior: Posterior
     runs: tuple[MeasuredRun, ...]
     unexplained: float
+    doubt: str = ""
 
     @property
     def warning(self) -> str:
-        """Why the bands are wider than the posterior says; empty where it explains its own runs."""
+        """Why the bands are wider than the posterior says, else why the named stack is doubted; empty where the stack
+        explains its own runs."""
         if _widened(self.unexplained) == 1.0:
-            return ""
+            return self.doubt
         return (
             f"the stack projects its own runs {np.expm1(self.unexplained):.0%} off: they contradict each other or what "
             f"their logs say, so bands are {_widened(self.unexplained):.1f} times as wide"
@@ -113,11 +116,11 @@ def learn_stack(
         raise ValueError("without runs the cluster must be named")
     if seen is None:
         archs = {one.accelerator.arch for one in clusters}
-        hypotheses = shipped_hypotheses(framework, without, archs, suggested=suggested_by(runs, without))
-        if base is not None:
-            hypotheses = tuple(h for h in hypotheses if h.stack.name == base)
+        hypotheses = shipped_hypotheses(framework, without, archs, suggested=base or suggested_by(runs, without))
         seen = evidence_of(hypotheses, runs)
     posterior = update(seen)
+    doubt = _doubt(posterior, base) if base is not None and runs else ""
+    posterior = posterior if base is None else posterior.of_stack(base)
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     posterior = posterior.leading()
     lines = lines_of([h.stack for h in posterior.hypotheses], everywhere)
@@ -151,10 +154,25 @@ def learn_stack(
     }
     for group in posterior.groups:
         rows, count = np.array([one == group for one in groups]), sum(group_of(run.job) == group for run in rated)
-        bands[own_regime(*group)] = _band(rates, own_rates, rows, count, wide)
+        bands[own_regime(group.shape, group.device)] = _band(rates, own_rates, rows, count, wide)
     bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[nearest]))
     stack = replace(stack, name=name, errors=bands, is_assumed=False)
-    return SiteStack(stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs), unexplained=unexplained)
+    return SiteStack(
+        stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs), unexplained=unexplained, doubt=doubt
+    )
+
+
+DOUBTED = 0.05
+"""Probability after the runs below which a stack that was named is doubted; it has most of it before them."""
+
+
+def _doubt(posterior: Posterior, named: str) -> str:
+    """What the runs say against a named stack, and which one they point to; empty where they do not."""
+    probability = posterior.probability(named)
+    if probability >= DOUBTED:
+        return ""
+    likely = posterior.hypotheses[int(np.argmax(posterior.weights))].stack.name
+    return f"the runs are hardly of {named} (probability {probability:.1%}), more likely of software like {likely}"
 
 
 def suggested_by(runs: Sequence[MeasuredRun], without: Sequence[str] = ()) -> str | None:

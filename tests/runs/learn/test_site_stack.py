@@ -6,12 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primus_search.cost.confidence.uncertainty import band, site_ratio
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.runs.learn.hypotheses import NUMBERS, at, coordinates, rates_and_slopes, shipped_hypotheses
 from primus_search.runs.learn.logged_run import hardware_named
-from primus_search.runs.learn.posterior import MODEL_ERROR, evidence_of, groups_of, lines_of, reference_of, update
+from primus_search.runs.learn.posterior import (
+    MODEL_ERROR,
+    Group,
+    evidence_of,
+    groups_of,
+    lines_of,
+    log_rates,
+    reference_of,
+    update,
+)
 from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by
 from primus_search.values.candidates import Candidates
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
@@ -92,7 +102,7 @@ def test_the_band_holds_what_was_held_out(learned: SiteStack) -> None:
 def test_without_runs_the_posterior_is_the_prior() -> None:
     hypotheses = shipped_hypotheses("torchtitan")
     posterior = update(evidence_of(hypotheses, []))
-    prior = np.exp([h.log_prior for h in hypotheses])
+    prior = np.tile(np.exp([h.log_prior for h in hypotheses]), 2)
     assert posterior.weights == pytest.approx(prior / prior.sum())
     assert not any(moved.any() for moved in posterior.moved)
 
@@ -156,8 +166,9 @@ def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack)
 def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
     hypotheses = shipped_hypotheses("nemo")
     references = [reference_of(run) for run in runs()[:3]]
-    lines = lines_of([h.stack for h in hypotheses], references)
-    mixture = update(evidence_of(hypotheses, runs()[3:5])).rates(lines, groups_of(references))
+    posterior = update(evidence_of(hypotheses, runs()[3:5]))
+    lines = lines_of([h.stack for h in posterior.hypotheses], references)
+    mixture = posterior.rates(lines, groups_of(references))
     low, middle, high = (mixture.quantile(share) for share in (0.05, 0.5, 0.95))
     assert np.all(low < middle) and np.all(middle < high)
     assert np.all(high - low > 2.0 * MODEL_ERROR)
@@ -191,8 +202,11 @@ def test_what_runs_say_of_a_model_counts_for_other_rows_of_it() -> None:
     slow = [replace(r, measured=replace(r.measured, tokens_per_s_per_gpu=x)) for r, x in zip(ours, rates, strict=True)]
     posterior = update(evidence_of(hypotheses, slow[:6]))
     references = [reference_of(run) for run in ours[6:]]
-    lines = lines_of([h.stack for h in hypotheses], references)
-    known, unknown = (posterior.rates(lines, [group] * 2) for group in (posterior.groups[0], ("another", "H100")))
+    lines = lines_of([h.stack for h in posterior.hypotheses], references)
+    known, unknown = (
+        posterior.rates(lines, [group] * 2)
+        for group in (posterior.groups[0], Group(shape="another", device="H100", is_moe=False))
+    )
     assert np.all(known.variance < unknown.variance)
     assert np.abs(known.mean - np.log(rates[6:])).max() < 0.1
 
@@ -217,6 +231,33 @@ def test_runs_that_contradict_each_other_are_noticed_and_widen_the_bands(learned
     assert not agreed.warning and not learned.warning
     assert "its own runs" in torn.warning
     assert width[torn] > 1.5 * width[agreed]
+
+
+def test_software_that_is_one_factor_off_its_file_is_learned_as_that() -> None:
+    """Every rate at 0.85 of a file's: two runs of one model tell those of another within 8 %."""
+    every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE))) for run in runs()]
+    rates = [0.85 * float(np.exp(log_rates(run.cluster.stack, [reference_of(run)])[0])) for run in every]
+    slow = [replace(r, measured=replace(r.measured, tokens_per_s_per_gpu=x)) for r, x in zip(every, rates, strict=True)]
+    posterior = update(evidence_of(shipped_hypotheses(suggested=SOFTWARE), slow[:2]))
+    others = [reference_of(run) for run in slow[8:]]
+    mixture = posterior.rates(lines_of([h.stack for h in posterior.hypotheses], others), groups_of(others))
+    assert np.abs(mixture.mean - np.log(rates[8:])).max() < 0.08
+
+
+def test_the_rate_to_expect_after_own_runs_is_the_middle_of_their_band(learned: SiteStack) -> None:
+    run = runs()[0]
+    cluster = replace(run.cluster, stack=learned.stack)
+    found = band(cluster, run.model, 0)
+    assert site_ratio(cluster, run.model) == pytest.approx(np.sqrt(found.low * found.high))
+    assert site_ratio(cluster, load_model("mixtral_8x7b")) == 1.0
+
+
+def test_a_stack_named_wrongly_is_doubted_when_its_runs_say_so() -> None:
+    taught = runs()[::2]
+    wrong, right = (learn_stack("mine", taught, base=base) for base in ("deepspeed_2021", SOFTWARE))
+    assert "hardly of deepspeed_2021" in wrong.doubt
+    assert wrong.stack.name == "mine" and wrong.chosen.stack.name == "deepspeed_2021"
+    assert not right.doubt and not right.warning
 
 
 def test_records_point_to_a_stack_and_logs_of_a_launcher_do_not() -> None:

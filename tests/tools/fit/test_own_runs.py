@@ -1,0 +1,25 @@
+"""Errors after own runs, by the tool that docs/fidelity.md quotes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from primus_search.declare.hardware_files import load_stack
+from primus_search.runs.learn.posterior import log_rates, reference_of
+from tests.runs.learn.test_site_stack import SOFTWARE, runs
+from tools.fit.own_runs import errors_after
+
+
+def test_one_factor_explains_runs_that_are_one_factor_off_and_learning_nearly_does() -> None:
+    every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE))) for run in runs()[:6]]
+    rates = [0.85 * float(np.exp(log_rates(run.cluster.stack, [reference_of(run)])[0])) for run in every]
+    slow = [
+        replace(r, framework=None, measured=replace(r.measured, tokens_per_s_per_gpu=x))
+        for r, x in zip(every, rates, strict=True)
+    ]
+    found = errors_after(slow, draws=1)
+    assert list(found) == [1, 3]
+    for median, p90, inside, factor_median, factor_p90 in found.values():
+        assert factor_median == pytest.approx(0.0, abs=1e-9) and factor_p90 == pytest.approx(0.0, abs=1e-9)
+        assert median <= p90 < 0.06 and inside == 1.0

@@ -1,0 +1,100 @@
+"""Errors after a cluster's own runs: of every publisher, k runs are learned from and the others are projected.
+
+Publishers of whom the fits saw nothing, or less than they did not see. Each draw of k runs goes through `learn_stack`,
+and the rest is projected by the stack that it returns, as `validate --stack` does. Beside it one factor: the median of
+measured over projected of the same k runs, on the stack that a table's words point to. No stack file is left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from primus_search.base.cores import spread
+from primus_search.runs.learn.hypotheses import shipped_hypotheses
+from primus_search.runs.learn.posterior import evidence_of, log_rates, reference_of
+from primus_search.runs.learn.site_stack import learn_stack, suggested_by
+from primus_search.runs.validate.score import Score, duplicate_weights, score
+from primus_search.runs.validate.score_runs import project_runs
+from primus_search.values.candidates import Floats
+from primus_search.values.measured_run import MeasuredRun, on_stack
+from tools.fit.first_contact import rated_runs
+from tools.fit.training_parameters import teaches
+from tools.fit.training_run import read_cases
+
+TAUGHT = (1, 3, 5)
+FEWEST, MOST = 6, 48
+"""Runs of a publisher from which on it counts, and most of them that are used, drawn at random."""
+
+FEWEST_LEFT = 3
+
+
+def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]]:
+    """Rated runs that no fit saw, by publisher, in the order of their names."""
+    fitted = read_cases(trained)
+    taught = {run.place for run in fitted if teaches(run)}
+    found: dict[str, list[MeasuredRun]] = {}
+    for run in rated_runs(fitted, others).values():
+        found.setdefault(run.provenance.publisher, []).append(run)
+    fresh = {name: [run for run in own if run.place not in taught] for name, own in found.items()}
+    rng = np.random.default_rng(0)
+    kept = {}
+    for name, own in sorted(fresh.items()):
+        if len(own) >= FEWEST and 2 * len(own) > len(found[name]):
+            places = np.sort(rng.permutation(len(own))[:MOST]).tolist()
+            kept[name] = [own[i] for i in places]
+    return kept
+
+
+def errors_after(runs: Sequence[MeasuredRun], draws: int) -> dict[int, tuple[float, ...]]:
+    """By number of runs learned from: median and 90th percentile error of the others, share inside their bands, median
+    and 90th percentile of one factor; over random draws."""
+    rng = np.random.default_rng(1)
+    seen = evidence_of(shipped_hypotheses(), runs)
+    measured = np.log([run.tokens_per_s_per_gpu for run in runs])
+    plain = np.array([log_rates(run.cluster.stack, [reference_of(run)])[0] for run in runs])
+    found: dict[int, tuple[float, ...]] = {}
+    for k in TAUGHT:
+        parts: list[Floats] = []
+        for _ in range(draws if len(runs) - k >= FEWEST_LEFT else 0):
+            taught = np.sort(rng.choice(len(runs), k, replace=False)).tolist()
+            left = np.setdiff1d(np.arange(len(runs)), taught).tolist()
+            lessons = [runs[i] for i in taught]
+            archs = {run.cluster.accelerator.arch for run in lessons}
+            hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons))
+            site = learn_stack("site", lessons, seen=replace(seen, hypotheses=hypotheses).take(taught))
+            rows, _ = project_runs([on_stack(runs[i], site.stack) for i in left])
+            factor = plain[left] + np.median((measured - plain)[taught]) - measured[left]
+            weights = duplicate_weights(runs[i].duplicate_key for i in left)
+            held = [row.interval[0] <= row.run.tokens_per_s_per_gpu <= row.interval[1] for row in rows]
+            parts.append(np.array([[row.error for row in rows], np.expm1(factor), held, weights]))
+        if parts:
+            own, by_factor, within, weights = np.concatenate(parts, axis=1)
+            learned, alone = score(own, weights), score(by_factor, weights)
+            inside = float((within * weights).sum() / weights.sum())
+            found[k] = (*_ends(learned), inside, *_ends(alone))
+    return found
+
+
+def _ends(found: Score) -> tuple[float, float]:
+    return found.median_abs_error, found.p90_abs_error
+
+
+def lines(trained: Path, others: Sequence[Path], draws: int) -> list[str]:
+    """One line per publisher and number of runs, and the means over publishers."""
+    by_publisher = unseen(trained, others)
+    found = spread(lambda one: errors_after(one, draws), list(by_publisher.values()), at_least=2)
+    out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   learned: median, 90th percentile, inside | one factor"]
+    for (name, runs), own in zip(by_publisher.items(), found, strict=True):
+        out += [_line(name, len(runs), k, figures) for k, figures in own.items()]
+    for k in TAUGHT:
+        every = np.array([own[k] for own in found if k in own])
+        out.append(_line("mean over publishers", len(every), k, every.mean(axis=0).tolist()))
+    return out
+
+
+def _line(name: str, count: int, k: int, figures: Sequence[float]) -> str:
+    median, p90, inside, factor_median, factor_p90 = figures
+    own = f"{median:6.1%}{p90:8.1%}{inside:6.0%}"
+    return f"{name[:43]:<44}{count:>5}{k:>4}   {own} |{factor_median:7.1%}{factor_p90:8.1%}"
