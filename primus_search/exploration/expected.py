@@ -62,7 +62,7 @@ def expected_step_s(projector: Projector, enumerator: Enumerator, rows: Shortlis
     The shift of the whole site, which changes no order on one cluster, is left out.
     """
     shares = expected_shares(projector, enumerator.rows(rows.indices), rows.step_s)
-    return without_noise(rows.step_s / (shares / site_ratio(projector.job.cluster)))
+    return without_noise(rows.step_s / (shares / site_ratio(projector.job.cluster, projector.job.model)))
 
 
 def _evidence(stack: Stack) -> SwitchEvidence:
