@@ -15,10 +15,10 @@ from primus_search.exploration.own_runs import own_rates
 from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
 from primus_search.runs.learn.posterior import (
     MODEL_ERROR,
-    Group,
     Lines,
     Posterior,
     Reference,
+    RunGroup,
     evidence_of,
     group_of,
     lines_of,
@@ -69,7 +69,7 @@ def sampled_rates(
     lines: Sequence[Lines],
     seed: int,
     known: Mapping[int, float] | None = None,
-    group: Group | None = None,
+    group: RunGroup | None = None,
 ) -> Floats:
     """Samples of tokens/s/GPU of every row, (samples, rows). known: rates of rows that were run, 0 where one cannot.
 

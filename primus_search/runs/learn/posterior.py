@@ -62,7 +62,7 @@ BISECTIONS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RunGroup:
     """Runs of one model on one device, by the model's shape: logs rarely print its name."""
 
     shape: str
@@ -111,7 +111,7 @@ class Posterior:
     hypotheses: tuple[Hypothesis, ...]
     weights: Floats
     moved: tuple[Floats, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     shared: tuple[Floats, ...]
     joint: tuple[Floats, ...]
     peak_errors: tuple[Floats, ...]
@@ -153,7 +153,7 @@ class Posterior:
         spread = np.array([variance for _, variance in factors])[:, None] + MEMORY_ERROR**2
         return Mixture(weights=self.weights, means=means, variances=np.broadcast_to(spread, means.shape))
 
-    def rates(self, lines: Sequence[Lines], groups: Sequence[Group]) -> "Mixture":
+    def rates(self, lines: Sequence[Lines], groups: Sequence[RunGroup]) -> "Mixture":
         """The mixture over log-rates of rows, given each hypothesis' lines for them and the group of each row."""
         members = _members(groups, self.groups)
         spreads = np.array([group.spread for group in groups])
@@ -231,17 +231,17 @@ def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
     return [(replace(one, table=joined(tables)), np.concatenate(places)) for one, tables, places in found]
 
 
-def group_of(job: Job) -> Group:
+def group_of(job: Job) -> RunGroup:
     """The group of the runs of a job."""
-    return Group(shape=shape_of(job.model), device=job.accelerator.name, is_moe=job.model.is_moe)
+    return RunGroup(shape=shape_of(job.model), device=job.accelerator.name, is_moe=job.model.is_moe)
 
 
-def groups_of(references: Sequence[Reference]) -> list[Group]:
+def groups_of(references: Sequence[Reference]) -> list[RunGroup]:
     """The group of every row of all references."""
     return [group_of(one.job) for one in references for _ in range(len(one.table))]
 
 
-def _members(rows: Sequence[Group], groups: Sequence[Group]) -> Floats:
+def _members(rows: Sequence[RunGroup], groups: Sequence[RunGroup]) -> Floats:
     """Which group every row belongs to, as columns of zeros and ones: (rows, groups)."""
     return np.array([[float(row == group) for group in groups] for row in rows]).reshape(len(rows), len(groups))
 

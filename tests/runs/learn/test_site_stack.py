@@ -14,7 +14,7 @@ from primus_search.runs.learn.hypotheses import NUMBERS, at, coordinates, rates_
 from primus_search.runs.learn.logged_run import hardware_named
 from primus_search.runs.learn.posterior import (
     MODEL_ERROR,
-    Group,
+    RunGroup,
     evidence_of,
     groups_of,
     lines_of,
@@ -205,7 +205,7 @@ def test_what_runs_say_of_a_model_counts_for_other_rows_of_it() -> None:
     lines = lines_of([h.stack for h in posterior.hypotheses], references)
     known, unknown = (
         posterior.rates(lines, [group] * 2)
-        for group in (posterior.groups[0], Group(shape="another", device="H100", is_moe=False))
+        for group in (posterior.groups[0], RunGroup(shape="another", device="H100", is_moe=False))
     )
     assert np.all(known.variance < unknown.variance)
     assert np.abs(known.mean - np.log(rates[6:])).max() < 0.1
