@@ -20,7 +20,7 @@ from primus_search.runs.validate.score_runs import project_runs
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack
 from tools.fit.first_contact import rated_runs
-from tools.fit.training_parameters import teaches
+from  import teaches
 from tools.fit.training_run import read_cases
 
 TAUGHT = (1, 3, 5)
