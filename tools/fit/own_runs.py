@@ -20,7 +20,7 @@ from primus_search.runs.validate.score_runs import project_runs
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack
 from tools.fit.first_contact import rated_runs
-from  import teaches
+from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import read_cases
 
 TAUGHT = (1, 3, 5)
@@ -33,7 +33,7 @@ FEWEST_LEFT = 3
 def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]]:
     """Rated runs that no fit saw, by publisher, in the order of their names."""
     fitted = read_cases(trained)
-    taught = {run.place for run in fitted if teaches(run)}
+    taught = {run.place for run in fitted if is_informative(run)}
     found: dict[str, list[MeasuredRun]] = {}
     for run in rated_runs(fitted, others).values():
         found.setdefault(run.provenance.publisher, []).append(run)
