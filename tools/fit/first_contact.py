@@ -4,7 +4,7 @@
 
 Every run is projected by numbers that its publisher has no part in: refitted to first order where runs of theirs are in
 the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. Standard deviations
-are those of largest likelihood, and the shift the mean, over publishers who made neither the device nor the software
+are those of largest penalized likelihood, and the shift the mean, over publishers who made neither the device nor the software
 (all but `makers:` of the file); near-duplicates count once. The table gives each publisher the band made of the others.
 """
 
@@ -120,14 +120,18 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
 
 
 def fitted_errors(publishers: Sequence[Sequence[Seen]], start: SiteErrors) -> SiteErrors:
-    """Standard deviations of largest likelihood, and the mean of the publishers' means as the shift.
+    """Standard deviations of largest penalized likelihood, and the mean of the publishers' means as the shift.
+
+    Of few publishers the likelihood of a standard deviation is often largest at 0; a density that rises with it from
+    there (Gamma of shape 2, Chung et al., Psychometrika 78, 2013) keeps it away.
 
     The centre of a Student's t would leave slow sites out of what is to be expected. What is not fitted stays.
     """
     parts = [_distinct(rows) for rows in publishers]
 
     def cost(x: Floats) -> float:
-        return -sum(_log_likelihood(x[0], np.exp(x[1:4]), np.exp(x[4]), *part) for part in parts)
+        likelihood = sum(_log_likelihood(x[0], np.exp(x[1:4]), np.exp(x[4]), *part) for part in parts)
+        return -likelihood - float(x[1:4].sum())
 
     first = np.log([getattr(start, name) for name in FITTED])
     found = minimize(cost, first, method="Nelder-Mead", options={"maxiter": STEPS, "xatol": LEAST, "fatol": LEAST}).x
