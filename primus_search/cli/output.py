@@ -84,7 +84,7 @@ RunAndRows = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
-ROWS = re.compile(r"([A-Za-z]|\d+(-\d+)?)(,([A-Za-z]|\d+(-\d+)?))*|pareto")
+ROWS = re.compile(r"(?:[A-Za-z]|\d+(?:-\d+)?)(?:,(?:[A-Za-z]|\d+(?:-\d+)?))*+|pareto")
 """A word that names rows of a run: letters of its choices, ranks, ranges of ranks."""
 
 

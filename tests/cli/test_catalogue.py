@@ -51,7 +51,7 @@ def test_hardware_fits_eighty_columns_and_one_file_shows_every_source() -> None:
 def test_a_variant_of_a_stack_is_shown_with_its_own_numbers() -> None:
     numbers = json.loads(cli("hardware", "torchtitan@2026", "--json").stdout)["numbers"]
     own = {n["path"] for n in numbers if not n["inherited_from"] and not n["path"].startswith(("name", "errors."))}
-    assert own == {"memory.loss_chunks", "memory.hides_expert_layers"}
+    assert own == {"experts.permutation", "memory.loss_chunks", "memory.hides_expert_layers"}
 
 
 def test_a_stack_is_shown_like_hardware() -> None:

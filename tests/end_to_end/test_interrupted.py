@@ -135,11 +135,11 @@ def forged(path: Path, change: Callable[[list[Any]], None]) -> None:
             journal._write(head, body)
 
 
-def with_rows(records: list[Any], figures: Callable[[np.ndarray], None], first: int = 0) -> None:
-    """The rows of the first record that has some, changed: numbers, groups, step seconds, bytes."""
+def with_rows(records: list[Any], figures: Callable[[np.ndarray], None], column: int = 0) -> None:
+    """One column of the first record with rows, changed: of numbers, groups, step seconds, bytes, expected seconds."""
     at = next(number for number, (_, body) in enumerate(records) if body)
     rows = np.frombuffer(records[at][1], dtype=np.int64).copy()
-    figures(rows[len(rows) // 4 * first :])
+    figures(rows.reshape(5, -1)[column])
     records[at][1] = rows.tobytes()
 
 
@@ -157,10 +157,8 @@ FORGERIES: dict[str, Callable[[list[Any]], Any]] = {
     "not a multiple": lambda records: records.__setitem__(1, [records[1][0], records[1][1] + b"x"]),
     "distinct candidates": lambda records: with_rows(records, lambda rows: rows.fill(1)),
     "rows that are not its own": lambda records: with_rows(records, lambda rows: rows.__iadd__(10**9)),
-    "figures that are not those": lambda records: with_rows(records, lambda rows: rows.__iadd__(1 << 40), first=2),
-    "a group that is not theirs": lambda records: with_rows(
-        records, lambda rows: rows[: len(rows) // 3].__iadd__(7000), first=1
-    ),
+    "figures that are not those": lambda records: with_rows(records, lambda rows: rows.__iadd__(1 << 40), column=2),
+    "a group that is not theirs": lambda records: with_rows(records, lambda rows: rows.__iadd__(7000), column=1),
     "rows that are not its own ": lambda records: records[1].__setitem__(1, records[2][1]),
 }
 

@@ -243,7 +243,7 @@ def counts_default(family: str, folder: Path) -> bool:
 def test_an_unknown_family_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
-    for family in ("kimi_k3", "rwkv7", "falcon_h1", "jamba", "zamba2", "longcat_flash", "mimo_v2_flash", "apertus"):
+    for family in ("kimi_k3", "rwkv7", "falcon_h1", "jamba", "zamba2", "longcat_flash", "apertus"):
         assert family not in FAMILIES and family not in TEXT_OF
         path.write_text(json.dumps(sizes | {"model_type": family, "intermediate_size": 128}))
         with pytest.raises(InputError) as caught:

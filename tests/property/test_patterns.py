@@ -28,7 +28,7 @@ def growth(pattern: Pattern, pump: Pump, length: int) -> float:
     if long_s < TINY_S:
         return 0.0
     found = long_s / max(_seconds(pattern, short, 2), 1e-9)
-    for _ in range(3):  # another process may slow the longer line down
+    for _ in range(6):  # another process may slow the longer line down
         if found > MOST_GROWTH:
             found = min(found, _seconds(pattern, long, 3) / max(_seconds(pattern, short, 3), 1e-9))
     return found

@@ -4,7 +4,7 @@
 
 Every run is projected by numbers that its publisher has no part in: refitted to first order where runs of theirs are in
 the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. Standard deviations
-are those of largest penalized likelihood, and the shift the mean, over publishers who made neither the device nor the software
+are those of largest penalized likelihood, the shift is the mean, over publishers who made neither device nor software
 (all but `makers:` of the file); near-duplicates count once. The table gives each publisher the band made of the others.
 """
 
