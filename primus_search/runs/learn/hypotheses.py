@@ -38,8 +38,9 @@ COMMON_SPREAD = 0.14
 
 HELD = 0.1
 """Deviation of the numbers of a hypothesis of one factor, over that of the same hypothesis with free numbers: of 12
-publishers the median error after 1, 3 and 5 own runs is 11.6, 8.5 and 6.4 % with such hypotheses against 12.3, 8.7 and
-6.7 %, 2026-11-24; one factor alone has 12.7, 10.0 and 7.8 %."""
+publishers the median error of the mixture after 1, 3 and 5 own runs is 11.6, 8.5 and 6.4 % with such hypotheses and
+`MOE_FACTOR` against 12.3, 8.7 and 6.7 % without both, 2026-11-24; one factor alone has 12.7, 10.0 and 7.8 %. Chosen on
+these publishers."""
 
 OTHER_KIND = -2.0
 """Log-prior of a stack of the other kind: sharded weights (FSDP) where the software is Megatron-like, or not."""

@@ -39,8 +39,8 @@ from primus_search.values.measured_run import MeasuredRun, overridden
 MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.08, 0.12, 1.5
 """Standard deviation of log(measured / projected) with the best numbers of the software: of one run, of all runs of
 one model on one device, and how many times as large both are with experts. 90 % intervals of the mixture then hold 94,
-91 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own, 2026-11-24; 0.08, 0.08 and 1 held 90, 85
-and 91 %."""
+91 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own, 2026-11-24; 0.08, 0.08 and 1, without
+hypotheses of one factor, held 90, 85 and 91 %. Chosen on these publishers."""
 
 EQUIVALENT_SHARE, FOLLOWING_STEPS = 0.1, 2
 """Standard deviation at which an equivalent stack follows the mixture's mean log-rate, in standard deviations of the
