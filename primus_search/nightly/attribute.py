@@ -5,15 +5,15 @@ was is the doing of the package's code or its dependencies; the parts of the for
 today's code from the former inputs, then say which cost term moved.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 
 from primus_search.base.errors import UNREADABLE, PrimusSearchError
 from primus_search.declare.plain_forms import Leaf, Plain, differences, with_leaf
 from primus_search.nightly.baseline import GROUPS, MACHINE, BaselineState, Inputs, changed, with_groups
 from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
-from primus_search.nightly.sweep import NightlySweep, SweepEntry
+from primus_search.nightly.sweep import NightlySweep
 from primus_search.space import Space
 from primus_search.values.candidates import Candidates
 
@@ -50,10 +50,10 @@ def attribute(
 ) -> list[Cause]:
     """The causes of every failed check, named by its entry and cluster, largest effect first."""
     causes: list[Cause] = []
-    for entry in sweep.entries:
-        clusters = sorted({number for name, number in failed if name == entry.name and number >= 0})
+    for entry, space in sweep.entries.items():
+        clusters = sorted({number for name, number in failed if name == entry and number >= 0})
         if clusters:
-            causes += _of_entry(entry, clusters, before, after)
+            causes += _of_entry(entry, space, clusters, before, after)
     names = {name for name, _ in failed}
     if "accuracy" in names:
         data = changed(before.data, after.data)
@@ -63,18 +63,24 @@ def attribute(
     return causes + (_of_code("speed", -1, before, after) if "speed" in names else [])
 
 
-def changed_inputs(before: Inputs, after: Inputs) -> list[str]:
-    """Every input that differs, in words, for the summary of a night without a regression too."""
-    return [f"{group}: {leaf}" for group in GROUPS for leaf in _leaves(group, before[group], after[group])]
+def changes(before: BaselineState, after: BaselineState) -> list[str]:
+    """Every input, module, data file and version that differs, in words; an input with the entries that have it."""
+    lines: dict[str, list[str]] = {}
+    for name, inputs in after.inputs.items():
+        was = before.inputs.get(name, inputs)
+        for group in GROUPS:
+            for leaf in _leaves(group, was[group], inputs[group]):
+                lines.setdefault(f"{group}: {leaf}", []).append(name)
+    found = [f"{line} ({', '.join(names)})" for line, names in lines.items()]
+    found += [f"code: {name}" for name in changed(before.code, after.code)]
+    found += [f"data: {name}" for name in changed(before.data, after.data)]
+    return found + [f"version: {line}" for line in _version_moves(before.versions, after.versions)]
 
 
-def version_moves(before: BaselineState, after: BaselineState) -> list[str]:
+def _version_moves(was: dict[str, str], now: dict[str, str]) -> list[str]:
     """Every dependency whose version differs, with both."""
-    was, now = before.versions, after.versions
-    return [
-        f"{name} {was.get(name, 'none')} -> {now.get(name, 'none')}"
-        for name in sorted({*was, *now}) if was.get(name) != now.get(name)
-    ]  # fmt: skip
+    names = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    return [f"{name} {was.get(name, 'none')} -> {now.get(name, 'none')}" for name in names]
 
 
 def _leaves(group: str, before: Plain, after: Plain) -> list[Leaf]:
@@ -83,64 +89,56 @@ def _leaves(group: str, before: Plain, after: Plain) -> list[Leaf]:
     return list({str(leaf): leaf for was, now in pairs for leaf in differences(was, now)}.values())
 
 
-def _of_entry(entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState) -> list[Cause]:
-    was, now, figures = before.inputs[entry.name], after.inputs[entry.name], after.entries[entry.name]
+def _of_entry(
+    entry: str, space: Space, clusters: list[int], before: BaselineState, after: BaselineState
+) -> list[Cause]:
+    """Effects of each changed input set back by itself, largest first; then what today's code makes of all of them."""
+    was, now, figures = before.inputs[entry], after.inputs[entry], after.entries[entry]
     causes: list[Cause] = []
-    for kind, what, undo in _trials(entry.space, was, now):
-        outcome = _attempt(undo, entry.space)
+    for group, leaves, values in _trials(space, was, now):
+        outcome = _attempt(space, {group: values}, [group])
         for number in clusters:
-            cause = Cause(entry=entry.name, cluster=number, kind=kind, what=what)
+            cause = Cause(entry=entry, cluster=number, kind=group, what="; ".join(map(str, leaves[:MOST_LINES])))
             if isinstance(outcome, str):
                 causes.append(replace(cause, note=f"cannot be undone by itself: {outcome}"))
             else:
                 causes.append(replace(cause, effects=_moves(outcome[number], figures[number])))
     causes.sort(key=lambda cause: -cause.size)
-    return causes + _rest(entry, clusters, before, after)
+    groups = [group for group in GROUPS if was[group] != now[group]]
+    redone = _attempt(space, was, groups) if groups else figures
+    if isinstance(redone, str):
+        note = f"former inputs cannot be restored: {redone}"
+        return causes + _of_code(entry, clusters[0], before, after, note=note)
+    for number in clusters:
+        old = before.entries[entry][number]
+        effects = _moves(old, redone[number])
+        if any(abs(effect) > NOTICEABLE for effect in effects.values()) or old.removed != redone[number].removed:
+            note = _moved_parts(with_groups(space, was, groups), number, old)
+            causes += _of_code(entry, number, before, after, effects=effects, note=note)
+    return causes
 
 
-def _attempt(undo: Callable[[Space], Space], space: Space) -> tuple[ClusterFigures, ...] | str:
-    """The figures with a change undone, or why that cannot be."""
+def _attempt(space: Space, before: Inputs, groups: list[str]) -> tuple[ClusterFigures, ...] | str:
+    """The figures with some groups of inputs as they were, or why that cannot be."""
     try:
-        return figures_of(undo(space))
+        return figures_of(with_groups(space, before, groups))
     except (PrimusSearchError, *UNREADABLE) as error:
         return str(error)
 
 
-def _trials(space: Space, was: Inputs, now: Inputs) -> Iterator[tuple[str, str, Callable[[Space], Space]]]:
-    """Kind, words and undoing of each changed group; of each number, or section, of a hardware or stack file."""
+def _trials(space: Space, was: Inputs, now: Inputs) -> Iterator[tuple[str, list[Leaf], Plain]]:
+    """What is set back together, as its group, leaves and the group's values with them undone: a whole group, or each
+    number, or section, of a hardware or stack file."""
     for group in GROUPS:
         leaves = _leaves(group, was[group], now[group])
         if leaves and (group not in MACHINE or len(was[group]) != len(space.clusters)):
-            yield group, _words(leaves), partial(with_groups, before=was, groups=(group,))
+            yield group, leaves, was[group]
             continue
         sections: dict[str, list[Leaf]] = {}
         for leaf in leaves:
             sections.setdefault(leaf.name if len(leaves) <= MOST_LEAVES else leaf.path[0], []).append(leaf)
         for some in sections.values():
-            values = [reduce(with_leaf, some, value) for value in now[group]]
-            yield group, _words(some), partial(with_groups, before={group: values}, groups=(group,))
-
-
-def _words(leaves: list[Leaf]) -> str:
-    return "; ".join(str(leaf) for leaf in leaves[:MOST_LINES])
-
-
-def _rest(entry: SweepEntry, clusters: list[int], before: BaselineState, after: BaselineState) -> list[Cause]:
-    """What today's code makes of yesterday's inputs: the share of code and dependencies, and the parts it moved."""
-    was, now = before.inputs[entry.name], after.inputs[entry.name]
-    groups = tuple(group for group in GROUPS if was[group] != now[group])
-    restored = partial(with_groups, before=was, groups=groups)
-    redone = _attempt(restored, entry.space) if groups else after.entries[entry.name]
-    if isinstance(redone, str):
-        return _of_code(entry.name, clusters[0], before, after, note=f"former inputs cannot be restored: {redone}")
-    causes = []
-    for number in clusters:
-        old = before.entries[entry.name][number]
-        effects = _moves(old, redone[number])
-        if any(abs(effect) > NOTICEABLE for effect in effects.values()) or old.removed != redone[number].removed:
-            note = _moved_parts(restored(entry.space), number, old)
-            causes += _of_code(entry.name, number, before, after, effects=effects, note=note)
-    return causes
+            yield group, some, [reduce(with_leaf, some, value) for value in now[group]]
 
 
 def _moved_parts(space: Space, number: int, old: ClusterFigures) -> str:
@@ -148,7 +146,7 @@ def _moved_parts(space: Space, number: int, old: ClusterFigures) -> str:
     if not old.fits:
         return ""
     try:
-        now = parts(space, number, Candidates.from_words(old.knobs))
+        now = parts(space, space.clusters[number], Candidates.from_words(old.knobs))
     except (PrimusSearchError, *UNREADABLE) as error:
         return f"the former best can no longer be projected: {error}"
     moves = {n: relative(v, now[n]) for n, v in old.parts.items() if n in now}
@@ -158,24 +156,19 @@ def _moved_parts(space: Space, number: int, old: ClusterFigures) -> str:
 
 
 def _of_code(
-    entry: str,
-    cluster: int,
-    before: BaselineState,
-    after: BaselineState,
-    *,
-    effects: dict[str, float] | None = None,
-    note: str = "",
-) -> list[Cause]:
+    entry: str, cluster: int, before: BaselineState, after: BaselineState, *,
+    effects: dict[str, float] | None = None, note: str = "",
+) -> list[Cause]:  # fmt: skip
+    """Code and dependencies as causes, those of both that changed."""
     note = f"parts of the former best that moved: {note}" if note else ""
     modules, most = changed(before.code, after.code), 3 * MOST_LINES
     further = f" and {len(modules) - most} more" if len(modules) > most else ""
-    found = {"code": ", ".join(modules[:most]) + further, "dependencies": ", ".join(version_moves(before, after))}
+    moves = ", ".join(_version_moves(before.versions, after.versions))
+    found = {"code": ", ".join(modules[:most]) + further, "dependencies": moves}
     if not any(found.values()):
         found = {"unknown": "neither inputs, code nor versions changed; the machine or its compiled code did"}
-    return [
-        Cause(entry=entry, cluster=cluster, kind=kind, what=what, effects=effects or {}, note=note)
-        for kind, what in found.items() if what
-    ]  # fmt: skip
+    cause = Cause(entry=entry, cluster=cluster, kind="", what="", effects=effects or {}, note=note)
+    return [replace(cause, kind=kind, what=what) for kind, what in found.items() if what]
 
 
 def _moves(old: ClusterFigures, new: ClusterFigures) -> dict[str, float]:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +21,7 @@ from primus_search.base.guards.files import write_whole
 from primus_search.declare.plain_forms import Plain, from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
 from primus_search.nightly.figures import Accuracy, ClusterFigures
-from primus_search.space import Axis, AxisValue, Constraint, SearchSettings, Space
+from primus_search.space import Axis, ClusterChoice, Constraint, SearchSettings, Space
 from primus_search.values.layout import Layout
 from primus_search.values.machine.cluster import Accelerator, Network
 from primus_search.values.machine.stack import Stack
@@ -109,12 +109,15 @@ def inputs_of(space: Space) -> Inputs:
         **{name: to_plain(space.__getattribute__(name)) for name in WHOLE},
         **{name: [to_plain(cluster.__getattribute__(name)) for cluster in clusters] for name in MACHINE},
         "nodes": [cluster.num_nodes for cluster in clusters],
-        "axes": {axis.name: [_plain_value(value) for value in axis.values] for axis in space.axes},
+        "axes": {
+            axis.name: [{"layout": str(one)} if isinstance(one, Layout) else to_plain(one) for one in axis.values]
+            for axis in space.axes
+        },
         "constraints": [constraint.text for constraint in space.constraints],
     }
 
 
-def with_groups(space: Space, before: Inputs, groups: tuple[str, ...]) -> Space:
+def with_groups(space: Space, before: Inputs, groups: Iterable[str]) -> Space:
     """The space with some groups as they were; the rest stays. Raises ValueError or TypeError where they do not fit."""
     for group in groups:
         was = before[group]
@@ -123,7 +126,7 @@ def with_groups(space: Space, before: Inputs, groups: tuple[str, ...]) -> Space:
         elif group == "constraints":
             changed = {group: tuple(Constraint(text=text, where="baseline") for text in was)}
         elif group == "axes":
-            changed = {group: tuple(_axis(axis, was.get(axis.name)) for axis in space.axes)}
+            changed = {group: tuple(_axis(axis, was[axis.name]) if axis.name in was else axis for axis in space.axes)}
         elif len(was) != len(space.clusters):
             raise ValueError(f"the baseline has {len(was)} clusters, this space {len(space.clusters)}")
         else:
@@ -132,21 +135,16 @@ def with_groups(space: Space, before: Inputs, groups: tuple[str, ...]) -> Space:
     return space
 
 
-def _choice(today: Any, was: Plain, group: str) -> Any:
+def _choice(today: ClusterChoice, was: Plain, group: str) -> ClusterChoice:
     """A cluster with one part of its machine, or its number of nodes, as it was."""
-    name = "num_nodes" if group == "nodes" else group
-    part = was if group == "nodes" else from_plain(MACHINE[group], was, today=today.cluster.__getattribute__(group))
-    return replace(today, cluster=replace(today.cluster, **{name: part}))
+    part = {"num_nodes": was}
+    if group != "nodes":
+        part = {group: from_plain(MACHINE[group], was, today=today.cluster.__getattribute__(group))}
+    return replace(today, cluster=replace(today.cluster, **part))
 
 
-def _plain_value(value: AxisValue) -> Plain:
-    return {"layout": str(value)} if isinstance(value, Layout) else to_plain(value)
-
-
-def _axis(today: Axis, before: list[Plain] | None) -> Axis:
+def _axis(today: Axis, before: list[Plain]) -> Axis:
     """An axis as the baseline has it; codes of enumerations take the type today's values have."""
-    if before is None:
-        return today
     kinds = {type(value) for value in today.values} - {Layout}
     kind: Any = kinds.pop() if len(kinds) == 1 else lambda plain: plain
     values = (Layout.parse(plain["layout"]) if isinstance(plain, dict) else kind(plain) for plain in before)
@@ -160,6 +158,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 NUMERIC = ("cost", "schedule", "space", "exploration", "declare", "runs", "values")
 """Packages that can move a figure; with the modules beside them. The others print, measure or export."""
 
+DATA = (FileKind.HARDWARE, FileKind.HARDWARE_BASE, FileKind.STACK, FileKind.STACK_BASE, FileKind.MODEL)
 DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")
 
 
@@ -171,8 +170,7 @@ def code_hashes() -> dict[str, str]:
 
 def data_hashes() -> dict[str, str]:
     """Hash of every hardware, stack and model file (`hardware/mi300x.yaml`)."""
-    kinds = (FileKind.HARDWARE, FileKind.HARDWARE_BASE, FileKind.STACK, FileKind.STACK_BASE, FileKind.MODEL)
-    return {f"{kind.folder}/{path.name}": _sha(path) for kind in kinds for path in names(kind).values()}
+    return {f"{kind.folder}/{path.name}": _sha(path) for kind in DATA for path in names(kind).values()}
 
 
 def dependency_versions() -> dict[str, str]:
@@ -190,11 +188,10 @@ def commit() -> str:
         return ""
 
 
-def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Names whose hash or version differs, those gone and new ones said so, in order."""
-    marks = {name: "" if name in before and name in after else " (gone)" if name in before else " (new)"
-             for name in sorted({*before, *after}) if before.get(name) != after.get(name)}  # fmt: skip
-    return [name + mark for name, mark in marks.items()]
+    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    return [name + (" (new)" if name not in before else "" if name in after else " (gone)") for name in names]
 
 
 def _sha(path: Path) -> str:

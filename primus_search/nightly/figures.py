@@ -14,15 +14,14 @@ from primus_search.analysis.labels import short
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
-from primus_search.exploration import ClusterResult, Options, SearchResult, run_search
+from primus_search.exploration import ClusterResult, Options, run_search
 from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE
-from primus_search.nightly.sweep import SpeedCheck
 from primus_search.runs.published import validated
 from primus_search.runs.validate import summary
 from primus_search.runs.validate.score_runs import first_choices, sweeps
-from primus_search.space import Enumerator, Space
-from primus_search.values.candidates import COLUMN_NAMES
+from primus_search.space import ClusterChoice, Enumerator, Space
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 KEEP = 64
 """Rows kept of each search; only the best row and the frontier are compared."""
@@ -46,7 +45,6 @@ class ClusterFigures:
     memory_bytes: float = 0.0
     frontier: tuple[tuple[float, float], ...] = ()
     legal: int = 0
-    feasible: int = 0
     removed: dict[str, int] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
 
@@ -75,62 +73,43 @@ def figures_of(space: Space) -> tuple[ClusterFigures, ...]:
         result = run_search(space, Options(engine="local", workers=1, keep=KEEP))
     except (NothingFits, InputError) as error:
         # Tonight's answer may be that nothing is legal or fits any more: a figure to compare, not an end of the night.
-        return tuple(_nothing(space, number, str(error)) for number in range(len(space.clusters)))
+        return tuple(_figures(space, choice, why=str(error)) for choice in space.clusters)
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
-    return tuple(_figures(result, found) for found in result.clusters)
+    return tuple(_figures(space, found.choice, found) for found in result.clusters)
 
 
-def cluster_name(space: Space, number: int) -> str:
-    """`4 nodes of MI300X`, and what else tells clusters of one space apart."""
-    choice = space.clusters[number]
+def _figures(
+    space: Space, choice: ClusterChoice, found: ClusterResult | None = None, why: str = "nothing fits"
+) -> ClusterFigures:
+    cluster = choice.cluster
     labels = [f"{key}={value}" for key, value in choice.labels if key != "nodes"]
-    count = choice.cluster.num_nodes
-    return " ".join([f"{count} node{'s' if count > 1 else ''} of {choice.cluster.accelerator.name}", *labels])
-
-
-def _figures(result: SearchResult, found: ClusterResult) -> ClusterFigures:
-    space = result.space
-    number = next(i for i, choice in enumerate(space.clusters) if choice is found.choice)
-    if not len(found.ranking):
-        return _nothing(space, number, "nothing fits", found)
+    nodes = f"{cluster.num_nodes} node{'s' if cluster.num_nodes > 1 else ''} of {cluster.accelerator.name}"
+    facts: dict[str, Any] = {"cluster": " ".join([nodes, *labels]), "reference_bytes": cluster.accelerator.hbm_bytes}
+    if found is not None:
+        facts |= {"legal": found.legal, "removed": dict(found.removed)}
+    if found is None or not len(found.ranking):
+        return ClusterFigures(**facts, best=why.splitlines()[0])
     row = found.ranking.row(0)
     return ClusterFigures(
-        cluster=cluster_name(space, number),
+        **facts,
+        **{name: row[name] for name in ("tokens_per_s_per_gpu", "tokens_per_s", "memory_bytes")},
         best=short(row),
         knobs={name: row[name] for name in COLUMN_NAMES},
-        tokens_per_s_per_gpu=row["tokens_per_s_per_gpu"],
-        tokens_per_s=row["tokens_per_s"],
-        memory_bytes=row["memory_bytes"],
         frontier=tuple(sorted((one["memory_bytes"], one[RATE]) for one in found.frontier.rows())),
-        reference_bytes=found.choice.cluster.accelerator.hbm_bytes,
-        legal=found.legal,
-        feasible=found.feasible,
-        removed=dict(found.removed),
-        parts=parts(space, number, found.ranking.candidates.take(slice(0, 1))),
+        parts=parts(space, choice, found.ranking.candidates.take(slice(0, 1))),
     )
 
 
-def _nothing(space: Space, number: int, why: str, found: ClusterResult | None = None) -> ClusterFigures:
-    return ClusterFigures(
-        cluster=cluster_name(space, number),
-        best=why.splitlines()[0],
-        reference_bytes=space.clusters[number].cluster.accelerator.hbm_bytes,
-        legal=found.legal if found else 0,
-        removed=dict(found.removed) if found else {},
-    )
-
-
-def parts(space: Space, number: int, candidate: Any) -> dict[str, float]:
+def parts(space: Space, choice: ClusterChoice, candidate: Candidates) -> dict[str, float]:
     """Seconds and bytes of one candidate by part, projected alone."""
-    projector = Projector(space.job_on(space.clusters[number]), memory_margin=space.search.memory_margin)
-    projection = projector.project(candidate)
-    found = {}
-    for kind, record in (("step", projection.step), ("memory", projection.memory)):
-        for f in fields(record):
-            value = float(record.__getattribute__(f.name)[0])
-            found[f"{kind}.{f.name}"] = float(f"{value:.12g}")
-    return found
+    projection = Projector(space.job_on(choice), memory_margin=space.search.memory_margin).project(candidate)
+    records = {"step": projection.step, "memory": projection.memory}
+    return {
+        f"{kind}.{f.name}": _shown(float(record.__getattribute__(f.name)[0]))
+        for kind, record in records.items()
+        for f in fields(record)
+    }
 
 
 # --- errors against measured runs, as a nightly run compares them, and which runs moved most -----------------------
@@ -193,11 +172,10 @@ TURNS = 3
 REFERENCE_VALUES = 400_000
 
 
-def speed_ratio(check: SpeedCheck) -> float:
+def speed_ratio(space: Space, rows: int) -> float:
     """Projections per processor second over passes of the reference workload per processor second; median of turns."""
-    space, cluster = check.space, check.space.clusters[0]
-    enumerator = Enumerator(space, cluster)
-    size = min(enumerator.size, check.rows)
+    cluster, enumerator = space.clusters[0], Enumerator(space, space.clusters[0])
+    size = min(enumerator.size, rows)
     candidates = enumerator.rows(np.arange(size, dtype=np.int64) * max(enumerator.size // size, 1))
     values = np.random.default_rng(0).random(REFERENCE_VALUES)
 

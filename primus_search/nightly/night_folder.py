@@ -206,29 +206,23 @@ def append(path: Path, night: Night) -> list[dict[str, Any]]:
 
 WIDTH, HEIGHT, EDGE = 420, 150, 8
 MOST_NIGHTS = 365
-Points = Sequence[tuple[float, float]]
 
 
 def report(night: Night) -> str:
     """The night as a page: verdict, failures with their causes, frontiers against the baseline, every check."""
     plots = []
-    for entry in night.sweep.entries:
-        old = night.baseline.state.entries.get(entry.name, ())
-        for number, now in enumerate(night.state.entries[entry.name]):
+    for name, found in night.state.entries.items():
+        old = night.baseline.state.entries.get(name, ())
+        for number, now in enumerate(found):
             was = old[number].frontier if number < len(old) else ()
-            points = [*now.frontier, *was]
-            if points:
-                right, top = max(m for m, _ in points), max(t for _, t in points)
+            if points := [*now.frontier, *was]:
+                right, top = (max(column) for column in zip(*points, strict=True))
                 corners = {"top": f"{top:,.0f} tokens/s/GPU", "right": f"{right / GB:.0f} GB", "is_dashed": True}
-                dots = [("ink", f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU") for m, t in now.frontier]
-                box = (0.0, right, 0.0, top)
-                caption = f"{entry.name}, {now.cluster}; dashed: baseline"
-                plots.append(_plot(caption, box, was, now.frontier, dots) | corners)
-    causes = list(cause_lines(night))
-    grouped = grouped_causes(night)
-    return rendered(
-        "nightly_report.html", night=night, causes=causes, grouped=grouped, plots=plots, move=move, limit=limit
-    )
+                dots = [(m, t, "ink", f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU") for m, t in now.frontier]
+                caption = f"{name}, {now.cluster}; dashed: baseline"
+                plots.append(_plot(caption, (0.0, right, 0.0, top), was, dots) | corners)
+    words = {"causes": list(cause_lines(night)), "grouped": grouped_causes(night), "move": move, "limit": limit}
+    return rendered("nightly_report.html", night=night, plots=plots, **words)
 
 
 def trend(night: Night, rows: Sequence[dict[str, Any]]) -> str:
@@ -239,21 +233,21 @@ def trend(night: Night, rows: Sequence[dict[str, Any]]) -> str:
     bands = {(c.where, TREND[c.name][0]): _band(c) for c in night.checks if c.name in TREND}
     places: dict[str, list[dict[str, Any]]] = {}
     for (place, figure), found in series.items():
-        found = found[-MOST_NIGHTS:]
-        points = [(_day(row["started"], at), row["value"]) for at, row in enumerate(found)]
-        values, band = [value for _, value in points], bands.get((place, figure))
+        found, band = found[-MOST_NIGHTS:], bands.get((place, figure))
+        dots = [
+            (_day(row["started"], at), row["value"], "good" if row["passed"] else "bad",
+             f"{row['started']} {row['commit']}: {row['value']:,.6g}")
+            for at, row in enumerate(found)
+        ]  # fmt: skip
+        values = [row["value"] for row in found]
         low, high = min([*values, *(band or ())]), max([*values, *(band or ())])
         margin = 0.2 * ((high - low) or abs(high) or 1.0)
+        low, high = low - margin, high + margin
         caption = f"{figure}: {values[-1]:,.6g} (from {min(values):,.6g} to {max(values):,.6g}, {len(found)} nights)"
-        dots = [
-            ("good" if row["passed"] else "bad", f"{row['started']} {row['commit']}: {row['value']:,.6g}")
-            for row in found
-        ]
-        box = (points[0][0], points[-1][0], low - margin, high + margin)
-        axes = {"top": f"{high + margin:,.6g}", "bottom": f"{low - margin:,.6g}", "right": found[-1]["started"][:10]}
+        axes = {"top": f"{high:,.6g}", "bottom": f"{low:,.6g}", "right": found[-1]["started"][:10]}
         axes["left"] = found[0]["started"][:10] if len(found) > 1 else ""
-        drawing = _plot(caption, box, points, points, dots) | axes
-        places.setdefault(place, []).append(drawing | ({"band": _strip(box, band)} if band else {}))
+        box, line = (dots[0][0], dots[-1][0], low, high), [dot[:2] for dot in dots]
+        places.setdefault(place, []).append(_plot(caption, box, line, dots, band) | axes)
     return rendered("nightly_trend.html", name=night.sweep.name, places=places, grouped=grouped_causes(night))
 
 
@@ -274,33 +268,30 @@ def _band(check: Check) -> tuple[float, float]:
     return ((baseline - width) * scale, (baseline + width) * scale)
 
 
-def _strip(box: tuple[float, float, float, float], band: tuple[float, float]) -> dict[str, str]:
-    """The pixels of a band of values: its upper edge and its height."""
-    _, _, bottom, top = box
-    upper, lower = (
-        HEIGHT - EDGE - (end - bottom) / ((top - bottom) or 1.0) * (HEIGHT - 2 * EDGE) for end in band[::-1]
-    )
-    return {"y": f"{upper:.1f}", "height": f"{max(lower - upper, 1.0):.1f}"}
-
-
 def _plot(
-    caption: str, box: tuple[float, float, float, float], line: Points, points: Points, dots: list[tuple[str, str]]
+    caption: str,
+    box: tuple[float, float, float, float],
+    line: Sequence[tuple[float, float]],
+    dots: Sequence[tuple[float, float, str, str]],
+    band: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
-    """A drawing for the templates: a line, and dots with their colours and titles, in the pixels of a box of values."""
+    """A drawing for the templates, in the pixels of a box of values: a line, dots with colour and title, a band."""
     left, right, bottom, top = box
 
-    def place(x: float, y: float) -> tuple[str, str]:
-        across = EDGE + (x - left) / ((right - left) or 1.0) * (WIDTH - 2 * EDGE)
-        up = HEIGHT - EDGE - (y - bottom) / ((top - bottom) or 1.0) * (HEIGHT - 2 * EDGE)
-        return f"{across:.1f}", f"{up:.1f}"
+    def across(x: float) -> float:
+        return EDGE + (x - left) / ((right - left) or 1.0) * (WIDTH - 2 * EDGE)
 
-    found = [(*place(*point), *look) for point, look in zip(points, dots, strict=True)]
+    def up(y: float) -> float:
+        return HEIGHT - EDGE - (y - bottom) / ((top - bottom) or 1.0) * (HEIGHT - 2 * EDGE)
+
     return {
+        **dict.fromkeys(("top", "bottom", "left", "right", "is_dashed", "band"), ""),
         "caption": caption,
-        "line": " ".join(",".join(place(*point)) for point in line),
-        "dots": [dict(zip(("x", "y", "colour", "title"), dot, strict=True)) for dot in found],
         "width": WIDTH,
         "height": HEIGHT,
-        "is_dashed": False,
-        **dict.fromkeys(("top", "bottom", "left", "right", "band"), ""),
-    }
+        "line": " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in line),
+        "dots": [
+            {"x": f"{across(x):.1f}", "y": f"{up(y):.1f}", "colour": colour, "title": title}
+            for x, y, colour, title in dots
+        ],
+    } | ({"band": {"y": f"{up(band[1]):.1f}", "height": f"{max(up(band[0]) - up(band[1]), 1.0):.1f}"}} if band else {})

@@ -14,29 +14,10 @@ from typing import Any
 from primus_search.base.errors import UNREADABLE, InputError, PrimusSearchError, Problem
 from primus_search.base.units import GB
 from primus_search.declare.plain_forms import short_text
-from primus_search.nightly.attribute import Cause, attribute, changed_inputs, relative, version_moves
-from primus_search.nightly.baseline import (
-    Baseline,
-    BaselineState,
-    Reason,
-    changed,
-    code_hashes,
-    commit,
-    data_hashes,
-    dependency_versions,
-    inputs_of,
-    read_baseline,
-    write_baseline,
-)
-from primus_search.nightly.figures import (
-    ClusterFigures,
-    accuracy_of,
-    figures_of,
-    hypervolume,
-    moved_most,
-    parts,
-    speed_ratio,
-)
+from primus_search.nightly import attribute, baseline, figures
+from primus_search.nightly.attribute import Cause, relative
+from primus_search.nightly.baseline import Baseline, BaselineState
+from primus_search.nightly.figures import Accuracy, ClusterFigures
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.space import Space
 from primus_search.values.candidates import Candidates
@@ -97,20 +78,20 @@ def _silent(line: str) -> None:
 
 def run_nightly(sweep: NightlySweep, say: Say = _silent) -> Night:
     """Run a sweep and compare it with its baseline. Raises InputError where there is no baseline."""
-    baseline = read_baseline(sweep.baseline)
+    accepted = baseline.read_baseline(sweep.baseline)
     began, started = time.perf_counter(), _now()
-    state = observe(sweep, say, known_speed=baseline.state.speed)
-    checks = compare(sweep, baseline.state, state)
+    state = observe(sweep, say, known_speed=accepted.state.speed)
+    checks = compare(sweep, accepted.state, state)
     failed = [(check.entry, check.cluster) for check in checks if not check.passed]
     if failed:
         say(f"{len(failed)} of {len(checks)} checks failed; looking for what changed")
     return Night(
         sweep=sweep,
         state=state,
-        baseline=baseline,
+        baseline=accepted,
         checks=tuple(checks),
-        causes=tuple(attribute(sweep, baseline.state, state, failed)),
-        changes=tuple(_changes(baseline.state, state)),
+        causes=tuple(attribute.attribute(sweep, accepted.state, state, failed)),
+        changes=tuple(attribute.changes(accepted.state, state)),
         started=started,
         seconds=time.perf_counter() - began,
     )
@@ -125,50 +106,37 @@ def update_baseline(sweep: NightlySweep, reason: str, say: Say = _silent) -> Non
     empty = [(name, one) for name, found in state.entries.items() for one in found if not one.fits]
     if empty:
         raise InputError([Problem(f"{name}, {one.cluster}", f"no baseline to keep: {one.best}") for name, one in empty])
-    write_baseline(sweep.baseline, state, Reason(date=_now()[:10], commit=state.commit, text=reason))
+    why = baseline.Reason(date=_now()[:10], commit=state.commit, text=reason)
+    baseline.write_baseline(sweep.baseline, state, why)
 
 
 def observe(sweep: NightlySweep, say: Say = _silent, *, known_speed: float = 0.0) -> BaselineState:
     """Everything one night sees. A speed that looks slow against `known_speed` is measured again, up to twice."""
     entries, inputs = {}, {}
-    for number, entry in enumerate(sweep.entries, start=1):
-        say(f"[{number}/{len(sweep.entries)}] {entry.name}")
-        entries[entry.name], inputs[entry.name] = figures_of(entry.space), inputs_of(entry.space)
+    for number, (name, space) in enumerate(sweep.entries.items(), start=1):
+        say(f"[{number}/{len(sweep.entries)}] {name}")
+        entries[name], inputs[name] = figures.figures_of(space), baseline.inputs_of(space)
+    accuracy, speed = None, 0.0
     if sweep.runs:
         say(f"accuracy on {sweep.runs}")
+        accuracy = figures.accuracy_of(sweep.runs)
+    if sweep.speed:
+        say("projection speed")
+        speed = figures.speed_ratio(sweep.speed, sweep.speed_rows)
+        for _ in range(2):
+            if speed < known_speed * (1.0 - sweep.tolerances.speed):
+                speed = max(speed, figures.speed_ratio(sweep.speed, sweep.speed_rows))
     return BaselineState(
         entries=entries,
         inputs=inputs,
-        accuracy=accuracy_of(sweep.runs) if sweep.runs else None,
-        speed=_speed(sweep, known_speed, say),
+        accuracy=accuracy,
+        speed=speed,
         runs_sha256=hashlib.sha256(sweep.runs.read_bytes()).hexdigest() if sweep.runs else "",
-        code=code_hashes(),
-        data=data_hashes(),
-        versions=dependency_versions(),
-        commit=commit(),
+        code=baseline.code_hashes(),
+        data=baseline.data_hashes(),
+        versions=baseline.dependency_versions(),
+        commit=baseline.commit(),
     )
-
-
-def _speed(sweep: NightlySweep, known: float, say: Say) -> float:
-    if sweep.speed is None:
-        return 0.0
-    say("projection speed")
-    found = speed_ratio(sweep.speed)
-    for _ in range(2):
-        if found < known * (1.0 - sweep.tolerances.speed):
-            found = max(found, speed_ratio(sweep.speed))
-    return found
-
-
-def _changes(before: BaselineState, after: BaselineState) -> list[str]:
-    lines: dict[str, list[str]] = {}
-    for name, inputs in after.inputs.items():
-        for line in changed_inputs(before.inputs.get(name, inputs), inputs):
-            lines.setdefault(line, []).append(name)
-    found = [f"{line} ({', '.join(names)})" for line, names in lines.items()]
-    found += [f"code: {name}" for name in changed(before.code, after.code)]
-    found += [f"data: {name}" for name in changed(before.data, after.data)]
-    return found + [f"version: {line}" for line in version_moves(before, after)]
 
 
 def _now() -> str:
@@ -181,76 +149,68 @@ def _now() -> str:
 def compare(sweep: NightlySweep, before: BaselineState, after: BaselineState) -> list[Check]:
     """Every check of a night, in the order of the sweep file."""
     checks: list[Check] = []
-    spaces = {entry.name: entry.space for entry in sweep.entries}
+    limits = sweep.tolerances
     for name in {**after.entries, **before.entries}:
         old, new = before.entries.get(name, ()), after.entries.get(name, ())
         if len(old) != len(new):
             checks.append(_unknown(name, len(old), len(new)))
             continue
-        for number, (was, now) in enumerate(zip(old, new, strict=True)):
-            checks += _of_cluster(name, spaces[name], number, was, now, sweep.tolerances)
+        for number, pair in enumerate(zip(old, new, strict=True)):
+            checks += _of_cluster(name, sweep.entries[name], number, *pair, limits)
     if after.accuracy and before.accuracy:
-        checks += _of_accuracy(before, after, sweep.tolerances.accuracy)
+        checks += _of_accuracy(before.accuracy, after.accuracy, limits.accuracy)
     elif after.accuracy:
         checks.append(_unknown("accuracy", 0, after.accuracy.rows["rows"]))
     if sweep.speed:  # faster is welcome; slower than the tolerance is not
         move = after.speed / before.speed - 1.0 if before.speed else 0.0
-        checks.append(
-            Check(
-                entry="speed",
-                where="speed",
-                name="projection speed",
-                before=f"{before.speed:,.0f}",
-                after=f"{after.speed:,.0f}",
-                move=move,
-                limit=sweep.tolerances.speed,
-                passed=move >= -sweep.tolerances.speed,
-                value=after.speed,
-                note="projected rows per pass of the NumPy reference",
-            )
-        )
+        place = dict.fromkeys(("entry", "where"), "speed") | {"note": "projected rows per pass of the NumPy reference"}
+        words = _words("{:,.0f}", before.speed, after.speed) | place
+        passed, name = move >= -limits.speed, "projection speed"
+        checks.append(Check(**words, name=name, move=move, limit=limits.speed, value=after.speed, passed=passed))
     return checks
+
+
+def _words(form: str, before: object, after: object) -> dict[str, Any]:
+    return {"before": form.format(before), "after": form.format(after)}
 
 
 def _unknown(entry: str, before: int, after: int) -> Check:
     note = "the sweep is no longer that of the baseline; accept it with --update-baseline --reason TEXT"
-    return Check(
-        entry=entry, where=entry, name="clusters", before=str(before), after=str(after), move=float(after - before),
-        limit=0.0, passed=False, note=note,
-    )  # fmt: skip
+    words, move = _words("{}", before, after) | {"entry": entry, "where": entry}, float(after - before)
+    return Check(**words, name="clusters", move=move, limit=0.0, passed=False, note=note)
 
 
 def _of_cluster(
     entry: str, space: Space, number: int, was: ClusterFigures, now: ClusterFigures, limits: Tolerances
 ) -> Iterator[Check]:
     place: dict[str, Any] = {"entry": entry, "where": f"{entry}, {now.cluster}", "cluster": number}
-    behind, note = (0.0, "") if was.knobs == now.knobs else _behind(space, number, was, now)
-    yield Check(
-        **place, name="best", before=was.best, after=now.best, move=behind, limit=limits.best, note=note,
-        passed=was.knobs == now.knobs or (was.fits and abs(behind) <= limits.best),
-    )  # fmt: skip
-    volume = hypervolume(now.frontier, was.reference_bytes)
+    is_same = was.knobs == now.knobs
+    behind, note = (0.0, "") if is_same else _behind(space, number, was, now)
+    passed = is_same or (was.fits and abs(behind) <= limits.best)
+    words = _words("{}", was.best, now.best) | {"note": note}
+    yield Check(**place, **words, name="best", move=behind, limit=limits.best, passed=passed)
+    volume = figures.hypervolume(now.frontier, was.reference_bytes)
     for name, old, new, limit, form in (
         ("tokens_per_s", was.tokens_per_s_per_gpu, now.tokens_per_s_per_gpu, limits.tokens_per_s, "{:,.1f}"),
         ("memory", was.memory_bytes / GB, now.memory_bytes / GB, limits.memory, "{:,.2f} GB"),
         ("frontier", was.hypervolume, volume, limits.frontier, "{:,.1f}"),
     ):
-        move = relative(old, new)
-        yield Check(
-            **place, name=name, before=form.format(old), after=form.format(new), move=move, limit=limit, value=new,
-            passed=abs(move) <= limit,
-        )  # fmt: skip
-    notes = [
-        f"rule {rule} is gone (removed {was.removed[rule]:,} rows)" if rule not in now.removed
-        else f"rule {rule} is new (removes {now.removed[rule]:,} rows)" if rule not in was.removed
-        else f"rule {rule} removes {now.removed[rule]:,} rows, not {was.removed[rule]:,}"
-        for rule in sorted({*was.removed, *now.removed}) if was.removed.get(rule) != now.removed.get(rule)
-    ]  # fmt: skip
-    yield Check(
-        **place, name="legality", before=f"{was.legal:,} legal", after=f"{now.legal:,} legal",
-        move=relative(was.legal, now.legal), limit=0.0, passed=not notes and was.legal == now.legal,
-        note="; ".join(notes),
-    )  # fmt: skip
+        move, words = relative(old, new), _words(form, old, new)
+        yield Check(**place, **words, name=name, move=move, limit=limit, value=new, passed=abs(move) <= limit)
+    notes = list(_rules_moved(was.removed, now.removed))
+    words = _words("{:,} legal", was.legal, now.legal) | {"note": "; ".join(notes)}
+    passed = not notes and was.legal == now.legal
+    yield Check(**place, **words, name="legality", move=relative(was.legal, now.legal), limit=0.0, passed=passed)
+
+
+def _rules_moved(was: dict[str, int], now: dict[str, int]) -> Iterator[str]:
+    for rule in sorted({*was, *now}):
+        if rule not in now:
+            yield f"rule {rule} is gone (removed {was[rule]:,} rows)"
+        elif rule not in was:
+            yield f"rule {rule} is new (removes {now[rule]:,} rows)"
+        elif was[rule] != now[rule]:
+            yield f"rule {rule} removes {now[rule]:,} rows, not {was[rule]:,}"
 
 
 def _behind(space: Space, number: int, was: ClusterFigures, now: ClusterFigures) -> tuple[float, str]:
@@ -260,7 +220,7 @@ def _behind(space: Space, number: int, was: ClusterFigures, now: ClusterFigures)
     if not (was.fits and now.fits):
         return -1.0, knobs
     try:
-        old = parts(space, number, Candidates.from_words(was.knobs))
+        old = figures.parts(space, space.clusters[number], Candidates.from_words(was.knobs))
     except (PrimusSearchError, *UNREADABLE) as error:
         return -1.0, f"the former best can no longer be projected: {error}"
     today_s, old_s = (sum(v for n, v in found.items() if n.startswith("step.")) for found in (now.parts, old))
@@ -268,21 +228,14 @@ def _behind(space: Space, number: int, was: ClusterFigures, now: ClusterFigures)
     return behind, f"the former best is now {behind:+.2%} in tokens/s; {knobs}"
 
 
-def _of_accuracy(before: BaselineState, after: BaselineState, limit: float) -> Iterator[Check]:
+def _of_accuracy(was: Accuracy, now: Accuracy, limit: float) -> Iterator[Check]:
     """Errors may fall; they may not grow, and no run may drop out."""
-    was, now = before.accuracy, after.accuracy
-    assert was is not None and now is not None
     place: dict[str, Any] = {"entry": "accuracy", "where": "accuracy"}
     for name, count in now.rows.items():
-        old = was.rows[name]
-        yield Check(
-            **place, name=name, before=str(old), after=str(count), move=float(count - old), limit=0.0,
-            passed=count >= old,
-        )  # fmt: skip
+        old, words = was.rows[name], _words("{}", was.rows[name], count)
+        yield Check(**place, **words, name=name, move=float(count - old), limit=0.0, passed=count >= old)
     for name, error in now.errors.items():
-        move = error - was.errors[name]
-        yield Check(
-            **place, name=name, before=f"{was.errors[name]:.2%}", after=f"{error:.2%}", move=move, limit=limit,
-            passed=move <= limit, value=error,
-            note="moved most: " + ", ".join(moved_most(was, now)) if abs(move) > limit else "",
-        )  # fmt: skip
+        move, words = error - was.errors[name], _words("{:.2%}", was.errors[name], error)
+        if abs(move) > limit:
+            words["note"] = "moved most: " + ", ".join(figures.moved_most(was, now))
+        yield Check(**place, **words, name=name, move=move, limit=limit, value=error, passed=move <= limit)

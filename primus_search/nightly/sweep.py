@@ -12,9 +12,9 @@ Read like a space file: every problem at once, with file, line and path. Variabl
 (`PRIMUS_TP`, `NNODES`, ...) are not looked at: a nightly run means the same on every machine.
 """
 
-import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from primus_search.space import Space
 KEYS = ("name", "baseline", "tolerances", "accuracy", "speed", "sweep")
 SPACE_KEYS = ("space", "nodes", "set")
 BASELINES = Path("results/baselines")
+SPEED_ROWS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +50,21 @@ class Tolerances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepEntry:
-    """One space of a sweep, loaded: its clusters are those of `nodes`."""
-
-    name: str
-    space: Space
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeedCheck:
-    """Whose candidates the speed check projects, and how many."""
-
-    space: Space
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NightlySweep:
-    """A sweep file, complete: every space loaded."""
+    """A sweep file, complete: every space loaded.
+
+    entries  space by name; its clusters are those of `nodes`    runs  measured runs of the accuracy check
+    speed    whose candidates the speed check projects, `speed_rows` of them
+    """
 
     name: str
     source: Path
-    sha256: str
     baseline: Path
     tolerances: Tolerances
-    entries: tuple[SweepEntry, ...]
+    entries: Mapping[str, Space]
     runs: Path | None = None
-    speed: SpeedCheck | None = None
+    speed: Space | None = None
+    speed_rows: int = SPEED_ROWS
 
 
 def load_sweep(path: Path) -> NightlySweep:
@@ -84,40 +73,35 @@ def load_sweep(path: Path) -> NightlySweep:
     if not isinstance(document.data, dict):
         raise InputError([document.problem((), f"expected a mapping with the keys {', '.join(KEYS)}")])
     top = Fields.of(document, document.data)
-    top.refuse_unknown(KEYS)
+    accuracy, speed, limits = (top.section(key) for key in ("accuracy", "speed", "tolerances"))
+    known = (KEYS, ("runs",), ("rows", *SPACE_KEYS), tuple(Tolerances.__dataclass_fields__))
+    for section, keys in zip((top, accuracy, speed, limits), known, strict=True):
+        section.refuse_unknown(keys)
     name, baseline = top.word("name", path.stem), top.word("baseline", "")
-    accuracy = top.section("accuracy")
-    accuracy.refuse_unknown(("runs",))
     runs = _beside(path, accuracy.word("runs")) if top.has("accuracy") else None
     if runs and accuracy.has("runs") and not runs.is_file():
         accuracy.problem("runs", f"no such file '{runs}'")
+    tolerances = limits.values_of(Tolerances, known[-1])
+    for key, value in tolerances.items():
+        if value < 0:
+            limits.problem(key, f"a tolerance is at least 0, got {value}")
     sweep = NightlySweep(
         name=name,
         source=path,
-        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
         baseline=_beside(path, baseline) if baseline else BASELINES / f"{name}.json",
-        tolerances=_tolerances(top.section("tolerances")),
+        tolerances=Tolerances(**tolerances),
         entries=_entries(top, path),
         runs=runs,
-        speed=_speed(top, path),
+        speed=_space(speed, path) if top.has("speed") else None,
+        speed_rows=speed.integer("rows", SPEED_ROWS),
     )
     if top.problems:
         raise InputError(top.problems)
     return sweep
 
 
-def _tolerances(section: Fields) -> Tolerances:
-    names = tuple(Tolerances.__dataclass_fields__)
-    section.refuse_unknown(names)
-    values = section.values_of(Tolerances, names)
-    for name, value in values.items():
-        if value < 0:
-            section.problem(name, f"a tolerance is at least 0, got {value}")
-    return Tolerances(**values)
-
-
-def _entries(top: Fields, path: Path) -> tuple[SweepEntry, ...]:
-    found: dict[str, SweepEntry] = {}
+def _entries(top: Fields, path: Path) -> dict[str, Space]:
+    found: dict[str, Space] = {}
     sections = top.sections("sweep")
     if not sections:
         top.problem("sweep", "list the spaces to search: sweep: [{space: llama3_8b_mi300x, nodes: 1}]")
@@ -128,17 +112,8 @@ def _entries(top: Fields, path: Path) -> tuple[SweepEntry, ...]:
         if name in found:
             entry.problem("name", f"two entries are called '{name}'; give each a name of its own")
         if space is not None:
-            found[name] = SweepEntry(name=name, space=space)
-    return tuple(found.values())
-
-
-def _speed(top: Fields, path: Path) -> SpeedCheck | None:
-    section = top.section("speed")
-    section.refuse_unknown(("rows", *SPACE_KEYS))
-    if not top.has("speed"):
-        return None
-    rows, space = section.integer("rows", 20_000), _space(section, path)
-    return None if space is None else SpeedCheck(space=space, rows=rows)
+            found[name] = space
+    return found
 
 
 def _space(entry: Fields, path: Path) -> Space | None:

@@ -17,8 +17,8 @@ EXAMPLES = ROOT / "docs/examples"
 
 def test_the_shipped_sweep_spans_vendors_and_models() -> None:
     sweep = load_sweep(ROOT / "sweeps/nightly.yaml")
-    vendors = {entry.space.cluster.accelerator.vendor for entry in sweep.entries}
-    models = {entry.space.model.name for entry in sweep.entries}
+    vendors = {space.cluster.accelerator.vendor for space in sweep.entries.values()}
+    models = {space.model.name for space in sweep.entries.values()}
     assert vendors == {"amd", "nvidia"} and len(models) >= 6
     assert sweep.runs and sweep.speed and sweep.baseline == ROOT / "results/baselines/nightly.json"
 

@@ -14,7 +14,7 @@ from primus_search.exploration.run_folder.run_facts import fingerprint
 from primus_search.nightly.baseline import GROUPS, BaselineState, code_hashes, inputs_of, with_groups
 from primus_search.nightly.figures import Accuracy, hypervolume, moved_most
 from primus_search.nightly.night_run import compare
-from primus_search.nightly.sweep import NightlySweep, SpeedCheck, Tolerances
+from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.values.machine.cluster import Accelerator
 
 SPACES = sorted(names(FileKind.SPACE).keys() - {"tiny_host"})
@@ -78,8 +78,8 @@ def failures(accuracy: Accuracy = ERRORS, speed: float = 100.0) -> list[str]:
     """Names of the checks that fail when a night sees these after a baseline of `ERRORS` and 100."""
     tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
     sweep = NightlySweep(
-        name="s", source=Path("s.yaml"), sha256="", baseline=Path("b.json"), tolerances=Tolerances(), entries=(),
-        speed=SpeedCheck(space=make_space(tiny, environ={}), rows=1),
+        name="s", source=Path("s.yaml"), baseline=Path("b.json"), tolerances=Tolerances(), entries={},
+        speed=make_space(tiny, environ={}),
     )  # fmt: skip
     before = BaselineState(
         entries={}, inputs={}, accuracy=ERRORS, speed=100.0, runs_sha256="", code={}, data={}, versions={}, commit=""
