@@ -10,39 +10,25 @@ from primus_search.declare.evidence_files import load_sites
 from primus_search.runs.published import validated
 from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
 from tools.fit.own_runs import lines as own_run_lines
-from tools.fit.training_run import (
-    SPLITS,
-    fit_training,
-    left_out_lines,
-    left_out_rates,
-    lines,
-    read_cases,
-    split_of,
-    write_training,
-)
+from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
 from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges
 from tools.fit.write_switches import write_switches
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
 Tables = Annotated[Path, typer.Argument(help="CSV of training runs, or a .txt file that lists several.")]
-LeaveOut = Annotated[
-    str | None,
-    typer.Option(help=f"Score every run by a fit without its group, one of {', '.join(SPLITS)}."),
-]
+LeaveOut = Annotated[str, typer.Option(help=f"Score every run by a fit without its group, one of {', '.join(SPLITS)}.")]
 
 
 @app.command()
 def training(
     tables: Tables,
     into: Annotated[Path | None, typer.Option(help="Write into this folder, laid out like hardware/.")] = None,
-    leave_out: LeaveOut = None,
     vendor: Annotated[str, typer.Option(metavar="amd|nvidia", help="Fit to runs on this vendor's devices.")] = "",
 ) -> None:
-    """Fit stacks and training rates; with --leave-out print the errors of whole fits without each group."""
+    """Fit stacks and training rates."""
     found = fit_training(tables, vendor)
-    for line in lines(found) if leave_out is None else left_out_lines(found, leave_out):
-        typer.echo(line)
+    typer.echo("\n".join(lines(found)))
     if into is not None:
         write_training(found, into, vendor)
 
@@ -55,8 +41,8 @@ def validate(
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
 ) -> None:
     """`primus-search validate` with every run projected by numbers fitted to the other groups (half a minute)."""
-    split_of(leave_out or "")  # refused before the tables are read
-    show(validated(tables).with_rates(left_out_rates(read_cases(tables), leave_out or "")), tables.name, as_json, html)
+    split_of(leave_out)  # refused before the tables are read
+    show(validated(tables).with_rates(left_out_rates(read_cases(tables), leave_out)), tables.name, as_json, html)
 
 
 @app.command()
@@ -81,8 +67,7 @@ def first_contact(
 ) -> None:
     """Errors of a cluster that no fit has seen, fitted by leaving whole publishers out; every publisher's errors."""
     rows = seen(tables, others)
-    for line in table(rows, sites):
-        typer.echo(line)
+    typer.echo("\n".join(table(rows, sites)))
     makers = words(sites, "makers")
     found = fitted_errors(
         [own for name, own in by_publisher(rows).items() if not is_maker(name, makers)], load_sites().errors
@@ -99,8 +84,7 @@ def own_runs(
     draws: Annotated[int, typer.Option(help="Random draws of each number of runs.")] = 6,
 ) -> None:
     """Errors of the stack that `learn` writes from 1, 3 and 5 runs of a publisher that no fit saw."""
-    for line in own_run_lines(tables, others, draws):
-        typer.echo(line)
+    typer.echo("\n".join(own_run_lines(tables, others, draws)))
 
 
 if __name__ == "__main__":

@@ -11,48 +11,32 @@ from primus_search.base.cores import one_blas_thread
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band
 from primus_search.runs.published import measured_table
-from primus_search.runs.validate.score import Score, duplicate_weights, score
+from primus_search.runs.validate.score import duplicate_weights, score
 from primus_search.runs.validate.score_runs import Refitted
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.intervals import (
-    FAR,
-    HONEST,
-    NEW_REGIME,
-    assumed_bands,
-    bands_of_others,
-    error_bands,
-    regime_of,
-    write_bands,
-)
-from tools.fit.priors import PriorParameter, priors
+from tools.fit import intervals
+from tools.fit.intervals import FAR, HONEST, NEW_REGIME, bands_of_others, regime_of
+from tools.fit.priors import PriorParameter, priors, standard_errors
 from tools.fit.supposed_software import WITHOUT_RUNS
-from tools.fit.training import FitState, Solved, errors_of, improve, linearised, refitted, start, start_as_shipped
+from tools.fit.training import FitState, Solved, improve, linearised, start, start_as_shipped
 from tools.fit.training_parameters import is_informative, parameters
-from tools.fit.training_write import (
-    fitted_elsewhere,
-    identified,
-    write_copies,
-    write_means,
-    write_parameters,
-)
+from tools.fit.training_write import fitted_elsewhere, identified, write_copies, write_means, write_parameters
 
 FREE_STEPS, PINNED_STEPS = 4, 2
 """Gauss-Newton steps with every number free, and with those that the runs do not identify at their family's mean."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TrainingFit:
     """What was fitted to what.
 
-    weights      of every run in a score: near-duplicates count once together
-    fit_weights  of every run in the fit: likewise, and 0 for one that is not `is_informative`
+    fit_weights  of every run in the fit: near-duplicates count once together, one that is not `is_informative` never
     known        paths of the parameters that the runs identify; the others keep their family's mean
     """
 
     cases: tuple[MeasuredRun, ...]
     parameters: tuple[PriorParameter, ...]
-    weights: Floats
     fit_weights: Floats
     state: FitState
     known: frozenset[str]
@@ -72,17 +56,12 @@ class TrainingFit:
 
     def standard_errors(self) -> dict[str, float]:
         """Standard error of every parameter in the fit's own coordinates."""
-        found, _ = errors_of(self.state, self.fit_weights)
+        found, _ = _errors_of(self.state, self.fit_weights)
         return {p.path: float(e) for p, e in zip(self.parameters, found, strict=True)}
 
-    def left_out(self, group: Callable[[MeasuredRun], Hashable], *, exact: bool = False) -> Floats:
-        """log(predicted / measured) of every run without the runs of its group; `exact` refits, else to first order."""
-        if not exact:
-            return self.left_out_by({"": group})[""]
-        with one_blas_thread():
-            return refitted(
-                self.state, self.cases, self.parameters, self.fit_weights, [group(case) for case in self.cases]
-            )
+    def left_out(self, group: Callable[[MeasuredRun], Hashable]) -> Floats:
+        """log(predicted / measured) of every run without the runs of its group, to first order."""
+        return self.left_out_by({"": group})[""]
 
     def left_out_by(self, splits: Mapping[str, Callable[[MeasuredRun], Hashable]]) -> dict[str, Floats]:
         """log(predicted / measured) of every run without the runs of its group, to first order, for each split."""
@@ -139,7 +118,7 @@ def fit_cases(cases: Sequence[MeasuredRun]) -> TrainingFit:
         known = _known(offered, state, fit_weights)
         pinned = frozenset(p.path for p in offered) - known
         state = improve(state, cases, offered, fit_weights, PINNED_STEPS, pinned)
-    return _fit(cases, offered, fit_weights, state, known)
+    return TrainingFit(tuple(cases), tuple(offered), fit_weights, state, known)
 
 
 def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
@@ -151,7 +130,7 @@ def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
     state = start_as_shipped(cases, offered)
     known = _known(offered, state, fit_weights)
     prior = priors(offered, frozenset(p.path for p in offered) - known)
-    return _fit(cases, offered, fit_weights, replace(state, prior=prior), known)
+    return TrainingFit(tuple(cases), tuple(offered), fit_weights, replace(state, prior=prior), known)
 
 
 def _offered(cases: Sequence[MeasuredRun]) -> tuple[list[PriorParameter], Floats]:
@@ -166,26 +145,14 @@ def _offered(cases: Sequence[MeasuredRun]) -> tuple[list[PriorParameter], Floats
 
 def _known(offered: Sequence[PriorParameter], state: FitState, fit_weights: Floats) -> frozenset[str]:
     """Paths of what the runs identify."""
-    _, apart = errors_of(state, fit_weights)
+    _, apart = _errors_of(state, fit_weights)
     distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
     return frozenset(identified(offered, distances, fitted_elsewhere(offered)))
 
 
-def _fit(
-    cases: Sequence[MeasuredRun],
-    offered: Sequence[PriorParameter],
-    fit_weights: Floats,
-    state: FitState,
-    known: frozenset[str],
-) -> TrainingFit:
-    return TrainingFit(
-        cases=tuple(cases),
-        parameters=tuple(offered),
-        weights=duplicate_weights(case.duplicate_key for case in cases),
-        fit_weights=fit_weights,
-        state=state,
-        known=known,
-    )
+def _errors_of(state: FitState, weights: Floats) -> tuple[Floats, Floats]:
+    """Standard errors of the parameters in the fit's own coordinates, and of their distance from their family mean."""
+    return standard_errors(state.prior, state.errors, state.slopes, weights)
 
 
 def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
@@ -200,25 +167,26 @@ def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
     if not vendor:
         write_copies(folder, today)
     left_out = found.left_out_by({split: SPLITS[split] for split in JUDGED})
-    known = error_bands(informative, {split: errors[found.fit_weights > 0.0] for split, errors in left_out.items()})
+    known = intervals.error_bands(
+        informative, {split: errors[found.fit_weights > 0.0] for split, errors in left_out.items()}
+    )
     stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known and not vendor)]
-    assumed = assumed_bands(found.cases, left_out, stacks)
-    write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
+    assumed = intervals.assumed_bands(found.cases, left_out, stacks)
+    intervals.write_bands({name: {**known.get(name, {}), **assumed[name]} for name in stacks}, folder, today)
 
 
 def lines(found: TrainingFit) -> list[str]:
     """The fit in words: scores, then every number with its standard error, or that the runs do not identify it."""
-
-    def figures(label: str, logs: Floats) -> str:
-        s: Score = score(np.exp(logs) - 1.0, found.weights)
+    weights = duplicate_weights(case.duplicate_key for case in found.cases)
+    out = []
+    left_out = found.left_out_by(SPLITS)
+    for label, logs in {"fitted": found.state.errors, **{f"left out by {k}": v for k, v in left_out.items()}}.items():
+        s = score(np.exp(logs) - 1.0, weights)
         errors = f"median error {s.median_abs_error:.1%}, 90th percentile {s.p90_abs_error:.1%}"
-        return f"{label}: {errors}, bias {s.bias:+.1%}"
-
-    out = [figures("fitted", found.state.errors)]
-    out += [figures(f"left out by {name}", found.left_out(split)) for name, split in SPLITS.items()]
-    values, errors = found.values, found.standard_errors()
+        out.append(f"{label}: {errors}, bias {s.bias:+.1%}")
+    values, errors_of = found.values, found.standard_errors()
     for p in found.parameters:
-        said = f"{values[p.path]:.4g} +- {errors[p.path]:.2g}"
+        said = f"{values[p.path]:.4g} +- {errors_of[p.path]:.2g}"
         if p.path not in found.known:
             said = f"{values[p.path]:.4g} ({'mean of its family' if p.family else 'prior'}; the runs do not say)"
         out.append(f"{p.path:<52} {said}")
@@ -247,35 +215,9 @@ def _bands(
     """The band of every run: made of other groups where its software is known, else the one in its stack's file."""
     informative = found.fit_weights > 0.0
     cases = [case for case, is_in in zip(found.cases, informative, strict=True) if is_in]
-    known = iter(
-        bands_of_others(cases, {name: e[informative] for name, e in errors.items()}, [group(case) for case in cases])
-    )
-    bands = []
-    for case, is_in in zip(found.cases, informative, strict=True):
-        shipped = band(case.cluster, case.model, int(case.candidates.fp8[0]))
-        bands.append(next(known) if is_in else (shipped.low, shipped.high))
+    others = bands_of_others(cases, {name: e[informative] for name, e in errors.items()}, [group(c) for c in cases])
+    shipped = (band(case.cluster, case.model, int(case.candidates.fp8[0])) for case in found.cases)
+    bands = [(one.low, one.high) for one in shipped]
+    for place, own in zip(np.flatnonzero(informative).tolist(), others, strict=True):
+        bands[place] = own
     return bands
-
-
-def left_out_lines(found: TrainingFit, split: str) -> list[str]:
-    """Errors of runs that a whole fit without their group projects: together, and by device, kind and precision."""
-    logs = found.left_out(split_of(split), exact=True)
-    errors = np.exp(logs) - 1.0
-    keys: dict[str, Callable[[MeasuredRun], str]] = {
-        "all": lambda case: "all",
-        "device": lambda case: case.cluster.accelerator.name,
-        "kind": lambda case: "MoE" if case.model.is_moe else "dense",
-        "precision": lambda case: case.precision,
-    }
-    out = [
-        f"left out by {split}, every fit anew",
-        f"{'':<24}{'runs':>6}{'distinct':>9}{'median':>8}{'p90':>8}{'bias':>8}",
-    ]
-    for key in keys.values():
-        words = np.array([key(case) for case in found.cases])
-        for word in dict.fromkeys(words.tolist()):
-            rows = words == word
-            s = score(errors[rows], found.weights[rows])
-            figures = f"{s.median_abs_error:>8.1%}{s.p90_abs_error:>8.1%}{s.bias:>+8.1%}"
-            out.append(f"{word:<24}{rows.sum():>6}{found.weights[rows].sum():>9.0f}{figures}")
-    return out

@@ -198,7 +198,7 @@ def flavor(name: str) -> tuple[Model, str] | None:
 
     Beside it the kernel of its attention, where a flavor of the same sizes has the usual one.
 
-    Of `spaces/keys/torchtitan_flavors.yaml`, which `tools/launch_tables.py` writes.
+    Of `spaces/keys/torchtitan_flavors.yaml`.
     """
     family, _, flavor = name.partition(":")
     registered = key_table("torchtitan_flavors").get(family, {"flavors": {}})
