@@ -101,14 +101,14 @@ def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str
     """What writes the launch files of a rank into a trial's folder and returns the name of its script."""
 
     def prepare(rank: int, folder: Path) -> str:
-        from primus_search.export.ranks import SLURM, SLURM_FILE, STARTED_BY, chosen_rows, files_of, write_all
+        from primus_search.export.ranks import SLURM, SLURM_FILE, chosen_rows, files_of, write_all
 
         framework = saved.cluster(rank).framework
         if framework.is_any:
             return ""
         files = files_of(saved, chosen_rows(saved, str(rank), None), format_name)
         write_all(folder, {".": next(iter(files.values()))})
-        return SLURM_FILE if format_name == SLURM else STARTED_BY[framework.launcher]
+        return SLURM_FILE if format_name == SLURM else f"{framework.launcher}.sh"
 
     return prepare
 

@@ -6,31 +6,16 @@ Megatron arguments of a candidate, as names with underscores; Primus and Megatro
 are written in `megatron_models`; the pattern of a hybrid stack among them says its stages too.
 """
 
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from primus_search.declare.launch.contract import setting, settings_of
 from primus_search.declare.launch.megatron import FLAGS, GROUP, LEVELS
-from primus_search.declare.source import read
-from primus_search.export import shell
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron_models import edits, model_settings
+from primus_search.export.shell import argument_table, launch_file, words
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.machine.stack import number_of
-
-SCRIPT = "megatron.sh"
-EDITS = [
-    "MEGATRON_PATH, a checkout of Megatron-LM; DATA_PATH for your data (mock data without it)",
-    "tokenizer, learning rate, iterations and checkpoint folders below",
-]
-
-
-HYBRID_ENTRY = (
-    'ENTRY=pretrain_mamba.py; if [[ -f "$MEGATRON_PATH/pretrain_hybrid.py" ]]; then ENTRY=pretrain_hybrid.py; fi'
-)
-"""What trains a hybrid stack, by the name that the checkout has."""
 
 
 def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
@@ -53,31 +38,12 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
 def files(job: LaunchJob) -> dict[str, str]:
     """The script that starts a candidate."""
     groups = arguments(job)
-    is_fsdp = any(groups["CANDIDATE_ARGS"].get(name) for name in ("use_torch_fsdp2", "use_megatron_fsdp"))
-    lines = [
-        # Megatron wants 1 for overlap with tensor and context parallelism, and refuses 1 under FSDP (arguments.py).
-        f"export CUDA_DEVICE_MAX_CONNECTIONS={8 if is_fsdp else 1}",
-        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        # Graphs of modules are refused with expandable segments otherwise (arguments.py).
-        "export NCCL_GRAPH_REGISTER=0",
-        *shell.offloading(job),
-        ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"',
-        shell.rendezvous(job),
-    ]
-    entry = "pretrain_gpt.py"
-    if job.model.is_single_block:
-        entry = "$ENTRY"
-        lines.append(HYBRID_ENTRY)
-    for name, settings in groups.items():
-        lines += shell.array(name, settings)
-    lines += [
-        "DATA_ARGS=(--mock-data)",
-        'if [[ -n "${DATA_PATH:-}" ]]; then DATA_ARGS=(--data-path "$DATA_PATH" --split 99,1,0); fi',
-        shell.TORCHRUN,
-        f'  "$MEGATRON_PATH/{entry}" \\',
-        "  " + " ".join(f'"${{{name}[@]}}"' for name in (*groups, "DATA_ARGS")) + ' "$@"',
-    ]
-    return {SCRIPT: shell.script(job, SCRIPT, EDITS + edits(job), lines)}
+    values = {
+        "arrays": {name: words(settings) for name, settings in groups.items()},
+        "is_fsdp": not groups["CANDIDATE_ARGS"].keys().isdisjoint(("use_torch_fsdp2", "use_megatron_fsdp")),
+        "is_hybrid": job.model.is_single_block,
+    }
+    return {"megatron.sh": launch_file(job, "megatron.sh", edits(job), **values)}
 
 
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:
@@ -122,10 +88,3 @@ def _recompute(job: LaunchJob) -> dict[str, Any]:
         # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.
         said[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
     return said
-
-
-@lru_cache
-def argument_table(name: str) -> dict[str, Any]:
-    """A part of `arguments.yaml`: settings of launch files that no knob decides."""
-    found: dict[str, Any] = read(Path(__file__).with_name("arguments.yaml")).data[name]
-    return found

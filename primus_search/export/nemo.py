@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.declare.fields import layer_pattern
-from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron import argument_table, candidate_settings
+from primus_search.export.megatron import candidate_settings
 from primus_search.export.megatron_models import edits, model_settings
+from primus_search.export.shell import argument_table, launch_file
 from primus_search.values.model import Model
 
-SCRIPT = "nemo.sh"
-EDITS = [
-    "BRIDGE_PATH, a checkout of Megatron-Bridge; RECIPE, a recipe of your model's family (its sizes are set here)",
-    "tokenizer, data, learning rate and iterations (mock data as written)",
-]
 FP8_ATTENTION = "fp8_dot_product_attention"
 OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION, "fp8_param_gather",
                 "reuse_grad_buf_for_mxfp8_param_ag")  # fmt: skip
@@ -79,20 +74,11 @@ def files(job: LaunchJob) -> dict[str, str]:
     own = (
         [f"RECIPE: one of {argument_table('nemo')['precision'][job.row['fp8']]}()"] if job.row["fp8_attention"] else []
     )
-    lines = [
-        ': "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"',
-        ': "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"',
-        *shell.offloading(job),
-        shell.rendezvous(job),
-        "OVERRIDES=(",
-        *(f"  {shlex.quote(f'{name}={_value(value)}')}" for name, value in overrides(job).items()),
-        ")",
-        shell.TORCHRUN,
-        '  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset llm-pretrain-mock \\',
-        f"  --seq_length {job.workload.seq_length} \\",
-        '  "${OVERRIDES[@]}" "$@"',
-    ]
-    return {SCRIPT: shell.script(job, SCRIPT, EDITS + own + by_hand(job) + edits(job), lines)}
+    values = {
+        "words": [shlex.quote(f"{name}={_value(value)}") for name, value in overrides(job).items()],
+        "seq_length": job.workload.seq_length,
+    }
+    return {"nemo.sh": launch_file(job, "nemo.sh", own + by_hand(job) + edits(job), **values)}
 
 
 def _value(value: Any) -> str:

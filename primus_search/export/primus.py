@@ -9,9 +9,8 @@ from typing import Any
 from primus_search.declare.fields import layer_pattern
 from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
-from primus_search.export import shell
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron import argument_table, candidate_settings
+from primus_search.export.megatron import candidate_settings
 from primus_search.export.megatron_models import (
     constant_settings,
     edits,
@@ -19,13 +18,9 @@ from primus_search.export.megatron_models import (
     padding_multiple,
     routing_settings,
 )
+from primus_search.export.shell import argument_table, launch_file, safe_name
 from primus_search.values.model import CompressedAttention
 
-EXPERIMENT, SCRIPT = "primus.yaml", "primus.sh"
-EDITS = [
-    "PRIMUS_PATH, a checkout of Primus; data paths in primus.yaml (mock data as written)",
-    "tokenizer, learning rate and iterations in primus.yaml",
-]
 PLAIN_MODEL = "language_model.yaml"
 PATTERNS = ("window_attn_skip_freq", "linear_attention_freq")
 """Arguments of one number per layer that Megatron's model builder takes as a list (core/models/gpt)."""
@@ -43,7 +38,7 @@ OFF = (
 
 def files(job: LaunchJob) -> dict[str, str]:
     """The experiment and the script of a candidate."""
-    return {EXPERIMENT: experiment(job), SCRIPT: script(job)}
+    return {"primus.yaml": experiment(job), "primus.sh": launch_file(job, "primus.sh")}
 
 
 def overrides(job: LaunchJob) -> dict[str, Any]:
@@ -61,7 +56,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
 
 def experiment(job: LaunchJob) -> str:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
-    name = shell.safe_name(job.model.name)
+    name = safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
     sizes = _constants(job) if own else _sizes(job)
     training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
@@ -79,8 +74,7 @@ def experiment(job: LaunchJob) -> str:
         "workspace": "${PRIMUS_WORKSPACE:./output}",
         "modules": {"pre_trainer": module},
     }
-    by_hand = EDITS + edits(job)
-    return shell.notes(job, by_hand) + written(data)
+    return launch_file(job, "notes.txt", edits(job)) + written(data)
 
 
 def _constants(job: LaunchJob) -> dict[str, Any]:
@@ -110,21 +104,3 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
         sizes["window_size"] = [int(part) for part in str(sizes["window_size"]).split(",")]
     # Megatron's arguments turn the text of a pattern into a list, which Primus' configuration does not.
     return sizes | {name: list(layer_pattern(sizes[name])) for name in PATTERNS if name in sizes}
-
-
-def script(job: LaunchJob) -> str:
-    """The script that hands the experiment to Primus' command line on every node."""
-    lines = []
-    if job.row["sharding"] in ("fsdp2", "hsdp"):
-        lines.append("export CUDA_DEVICE_MAX_CONNECTIONS=8")  # FSDP refuses 1 (Megatron-LM arguments.py)
-    if job.row["fp8"] == "mxfp8":
-        lines.append("export NVTE_ROCM_ENABLE_MXFP8=1")
-    lines += [
-        ': "${PRIMUS_PATH:?set it to a checkout of Primus}"',
-        shell.rendezvous(job),
-        "export NNODES GPUS_PER_NODE NODE_RANK MASTER_ADDR MASTER_PORT",
-        f'EXPERIMENT="$PWD/{EXPERIMENT}"',
-        'cd "$PRIMUS_PATH"',
-        './runner/primus-cli direct -- train pretrain --config "$EXPERIMENT" "$@"',
-    ]
-    return shell.script(job, SCRIPT, EDITS, lines)

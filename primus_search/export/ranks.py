@@ -18,17 +18,20 @@ from primus_search.exploration.neighbours import (
 )
 from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.export import megatron, nemo, primus, shell, torchtitan
+from primus_search.export import megatron, nemo, primus, torchtitan
 from primus_search.export.job import Inexpressible, LaunchJob
+from primus_search.export.shell import launch_file
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates, spoken
 from primus_search.values.machine.framework import Framework
 
-_HOMES = {"primus": primus, "megatron": megatron, "torchtitan": torchtitan, "nemo": nemo}
-WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, str]]] = {n: home.files for n, home in _HOMES.items()}
-"""What writes the files of a framework: name of each file and its text."""
-STARTED_BY: Mapping[str, str] = {name: home.SCRIPT for name, home in _HOMES.items()}
-"""The script of each framework that starts a node."""
+WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, str]]] = {
+    "primus": primus.files,
+    "megatron": megatron.files,
+    "torchtitan": torchtitan.files,
+    "nemo": nemo.files,
+}
+"""What writes the files of a framework: name of each file and its text; NAME.sh starts a node."""
 SLURM, SLURM_FILE = "slurm", "job.slurm"
 FORMATS = (*WRITERS, SLURM)
 
@@ -53,7 +56,7 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         raise InputError([Problem("--format", what)])
     texts = dict(WRITERS[name](job))
     if format_name == SLURM:
-        texts[SLURM_FILE] = shell.sbatch(job, STARTED_BY[name])
+        texts[SLURM_FILE] = launch_file(job, SLURM_FILE, script=f"{name}.sh")
     return LaunchFiles(texts=texts)
 
 

@@ -15,24 +15,22 @@ from typing import Any
 from primus_search.declare.launch.contract import settings_of
 from primus_search.declare.launch.torchtitan import COMPILE, COMPONENTS, MODE, OPTION, ORDER_FILE, model_of
 from primus_search.declare.presets import model_called, registered_model
-from primus_search.export import shell
 from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
+from primus_search.export.shell import launch_file, safe_name
 from primus_search.schedule import PassKind, Table, order_for
 from primus_search.values.machine.framework import Framework
 from primus_search.values.model import Model
-
-JOB, SCRIPT = "torchtitan.toml", "torchtitan.sh"
-EDITS = [
-    "model.hf_assets_path and training.dataset in torchtitan.toml (its small test data as written)",
-    "learning rate, steps and checkpoint folder in torchtitan.toml",
-]
 
 
 def files(job: LaunchJob) -> dict[str, str]:
     """The job file and the script of a candidate, and a model file where torchtitan has no flavor of this shape."""
     import tomli_w
 
-    found = {JOB: shell.notes(job, EDITS + edits(job)) + tomli_w.dumps(nested(settings(job))), SCRIPT: script(job)}
+    body = tomli_w.dumps(nested(settings(job)))
+    found = {
+        "torchtitan.toml": launch_file(job, "notes.txt", edits(job)) + body,
+        "torchtitan.sh": launch_file(job, "torchtitan.sh"),
+    }
     if flavor_of(job.framework, job.model) is None:
         found[MODEL_FILE] = model_file(job)
     order_file = settings(job).get(ORDER_FILE)
@@ -57,7 +55,7 @@ def settings(job: LaunchJob) -> dict[str, Any]:
     own = flavor_of(job.framework, job.model)
     family, _, flavor = (own or f"{MODULE}:{FLAVOR}").partition(":")
     said: dict[str, Any] = {
-        "job.description": f"{shell.safe_name(job.model.name)} on {job.cluster.world} GPUs",
+        "job.description": f"{safe_name(job.model.name)} on {job.cluster.world} GPUs",
         "job.dump_folder": "./outputs",
         "model.name": family,
         "model.flavor": flavor,
@@ -144,43 +142,17 @@ def nested(said: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def script(job: LaunchJob) -> str:
-    """The script that starts torchtitan's trainer on every node."""
-    lines = [
-        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        'export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
-        shell.rendezvous(job),
-        shell.TORCHRUN,
-        f'  -m torchtitan.train --job.config_file "$PWD/{JOB}" "$@"',
-    ]
-    return shell.script(job, SCRIPT, EDITS, lines)
-
-
 MODULE, FLAVOR = "primus_search_model", "searched"
 MODEL_FILE = f"{MODULE}.py"
 CLASSES = {
-    "llama3": "TransformerModelArgs",
-    "qwen3": "Qwen3ModelArgs",
-    "deepseek_v3": "DeepSeekV3ModelArgs",
-    "gpt_oss": "GptOssModelArgs",
+    "llama3": ("TransformerModelArgs", "llama3.model.args"),
+    "qwen3": ("Qwen3ModelArgs", "qwen3.model.args"),
+    "deepseek_v3": ("DeepSeekV3ModelArgs", "deepseek_v3.model.args"),
+    "gpt_oss": ("GptOssModelArgs", "gpt_oss.model.args"),
+    "moe_args": ("MoEArgs", "moe"),
+    "rope_scaling_args": ("RoPEScalingArgs", "llama3.model.args"),
 }
-NESTED = {"moe_args": ("MoEArgs", "moe"), "rope_scaling_args": ("RoPEScalingArgs", "llama3.model.args")}
-"""Arguments that are of a class themselves, and where it is."""
-
-TEMPLATE = '''\
-"""A model of the shape that was searched, registered with torchtitan as `{module}`, flavor `{flavor}`."""
-
-from dataclasses import replace
-
-from torchtitan.models.{family} import get_train_spec
-from torchtitan.models.{family}.model.args import {arguments}{imports}
-from torchtitan.protocols.train_spec import register_train_spec
-
-MODEL = {arguments}(
-{fields}
-)
-register_train_spec("{module}", replace(get_train_spec(), model_args={{"{flavor}": MODEL}}))
-'''
+"""Class of the arguments of a family, and of arguments that are of a class themselves, and where it is."""
 
 
 def flavor_of(framework: Framework, model: Model) -> str | None:
@@ -207,23 +179,17 @@ def model_file(job: LaunchJob) -> str:
         lost.append("towers of other inputs")
     if lost:
         raise Inexpressible(f"torchtitan has no model with parts of {model.name}: {', '.join(lost)}")
-    return _module(family, fields)
+    return _module(job, family, fields)
 
 
-def _module(family: str, fields: Mapping[str, Any]) -> str:
+def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
     """The text of the module. Only numbers and switches of the model enter it."""
-    lines, imports = [], ""
-    for name, value in fields.items():
-        if name not in NESTED:
-            lines.append(f"    {name}={value!r},")
-            continue
-        cls, place = NESTED[name]
-        imports += f", {cls}" if place.startswith(family) else f"\nfrom torchtitan.models.{place} import {cls}"
-        inner = "\n".join(f"        {key}={one!r}," for key, one in value.items())
-        lines.append(f"    {name}={cls}(\n{inner}\n    ),")
-    return TEMPLATE.format(
-        module=MODULE, flavor=FLAVOR, family=family, arguments=CLASSES[family], imports=imports, fields="\n".join(lines)
-    )
+    imports: dict[str, list[str]] = {}
+    for one in (family, *(name for name in fields if name in CLASSES)):
+        imports.setdefault(CLASSES[one][1], []).append(CLASSES[one][0])
+    plain = {n: {k: repr(v) for k, v in one.items()} if n in CLASSES else repr(one) for n, one in fields.items()}
+    values = {"module": MODULE, "flavor": FLAVOR, "family": family, "classes": CLASSES, "imports": imports}
+    return launch_file(job, "torchtitan_model.txt", fields=plain, **values)
 
 
 def _family(model: Model) -> tuple[str, dict[str, Any]]:

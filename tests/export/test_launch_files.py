@@ -26,7 +26,7 @@ from primus_search.declare.presets import load_preset, shape
 from primus_search.declare.source import parse
 from primus_search.export import Inexpressible, launch_files
 from primus_search.export.job import LaunchJob
-from primus_search.export.ranks import STARTED_BY, ranks_of
+from primus_search.export.ranks import ranks_of
 from primus_search.export.torchtitan import model_file
 from primus_search.space import Space
 from primus_search.space.auto import auto_values
@@ -282,7 +282,7 @@ def test_hostile_names_stay_names(name: str, framework: str, tmp_path: Path) -> 
 def test_scripts_pass_shellcheck(framework: str, tmp_path: Path) -> None:
     space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
     texts = launch_files(next(iter(jobs(space, 1))), "slurm").texts
-    path = tmp_path / STARTED_BY[framework]
+    path = tmp_path / f"{framework}.sh"
     path.write_text(texts[path.name])
     subprocess.run(["shellcheck", "-S", "warning", str(path)], check=True)
 

@@ -1,0 +1,14 @@
+{% include "launch/head.sh" %}
+: "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"
+: "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"
+{% include "launch/offloading.sh" %}
+{% include "launch/rendezvous.sh" %}
+OVERRIDES=(
+{% for word in words %}
+  {{ word }}
+{% endfor %}
+)
+{% include "launch/torchrun.sh" %}
+  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset llm-pretrain-mock \
+  --seq_length {{ seq_length }} \
+  "${OVERRIDES[@]}" "$@"
