@@ -338,9 +338,10 @@ def _stated_vocabulary(fields: Fields) -> int:
         return fields.integer("vocab_size") + fields.integer("vocab_extra_ids", 0, least=0)
     tokenizer = fields.word("tokenizer_model", "")
     kind = fields.word("patch_tokenizer_type", fields.word("tokenizer_type", ""))
-    found = vocabulary_of(tokenizer, kind)
+    extra = fields.integer("extra_vocab_size", 0, least=0)
+    found = vocabulary_of(tokenizer, kind, extra)
     if found is not None:
-        return found + fields.integer("extra_vocab_size", 0, least=0)
+        return found + extra
     why = f"tokenizer '{tokenizer}' is not listed" if tokenizer else "the file names no tokenizer"
     fields.problem(
         "vocab_size", f"missing key vocab_size, and {why}; add vocab_size or padded_vocab_size, or --set vocab_size="

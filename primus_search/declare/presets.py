@@ -280,10 +280,11 @@ def model_of_tokenizer(name: str) -> Model | None:
 TOKENIZERS = "spaces/keys/tokenizers.yaml"
 
 
-def vocabulary_of(tokenizer: str, tokenizer_type: str = "") -> int | None:
+def vocabulary_of(tokenizer: str, tokenizer_type: str = "", extra: int = 0) -> int | None:
     """Rows of the embedding, before padding, that models of this tokenizer are published with; None if unknown.
 
-    A path counts by its last folder: `/models/Llama-3.1-8B` is any tokenizer of that name.
+    A path counts by its last folder: `/models/Llama-3.1-8B` is any tokenizer of that name. Of a type that stands for
+    several tokenizers, the one that has a published number of rows with `extra` rows more.
     """
     by_name, by_type = _listed_tokenizers()
     bare = tokenizer.strip().rstrip("/").lower()
@@ -292,7 +293,9 @@ def vocabulary_of(tokenizer: str, tokenizer_type: str = "") -> int | None:
     ends = {name.rsplit("/", 1)[-1]: size for name, size in by_name.items()}
     if bare.startswith((".", "/")) and bare.rsplit("/", 1)[-1] in ends:
         return ends[bare.rsplit("/", 1)[-1]]
-    return by_type.get(tokenizer_type) if not bare else None
+    sizes = by_type.get(tokenizer_type, ()) if not bare else ()
+    published = (size for size in sizes if size + extra in by_name.values())
+    return next(published, sizes[0] if sizes else None)
 
 
 def assumed_vocabulary(found: Mapping[str, Any]) -> int | None:
@@ -313,13 +316,13 @@ def _kind_of(found: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1)
-def _listed_tokenizers() -> tuple[dict[str, int], dict[str, int]]:
+def _listed_tokenizers() -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
     by_name = {name.lower(): p.model.vocab_size for p in presets().values() for name in p.tokenizers}
-    by_type: dict[str, int] = {}
+    by_type: dict[str, tuple[int, ...]] = {}
     for root in reversed(roots()):
         path = root / TOKENIZERS
         if path.is_file():
             data = read(path).data
             by_name |= {name.lower(): one["vocab_size"] for one in data["tokenizers"] for name in one["names"]}
-            by_type |= {name: one["vocab_size"] for name, one in data["types"].items()}
+            by_type |= {name: tuple(one["vocab_sizes"]) for name, one in data["types"].items()}
     return by_name, by_type
