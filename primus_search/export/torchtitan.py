@@ -188,7 +188,13 @@ def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
     for one in (family, *(name for name in fields if name in CLASSES)):
         imports.setdefault(CLASSES[one][1], []).append(CLASSES[one][0])
     plain = {n: {k: repr(v) for k, v in one.items()} if n in CLASSES else repr(one) for n, one in fields.items()}
-    values = {"module": MODULE, "flavor": FLAVOR, "family": family, "classes": CLASSES, "imports": imports}
+    values: dict[str, Any] = {
+        "module": MODULE,
+        "flavor": FLAVOR,
+        "family": family,
+        "classes": CLASSES,
+        "imports": imports,
+    }
     return launch_file(job, "torchtitan_model.txt", fields=plain, **values)
 
 

@@ -217,6 +217,7 @@ def test_what_a_script_is_started_with_is_given_by_an_option(tmp_path: Path) -> 
 @pytest.mark.parametrize(("extra", "rows"), [(2400, 102400), (467, 129280), (0, 163840)])
 def test_a_tokenizer_type_of_several_models_is_told_by_its_extra_rows(extra: int, rows: int, tmp_path: Path) -> None:
     given = f"--patch-tokenizer-type DeepSeekV2Tokenizer --extra-vocab-size {extra}"
-    text = f"torchrun pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 {given}"
+    given += " --micro-batch-size 1 --max-position-embeddings 512"
+    text = f"torchrun pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 {given}"
     model = read_experiment(written(tmp_path, text)).model
     assert model is not None and model.vocab_size == rows

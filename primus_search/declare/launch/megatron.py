@@ -290,7 +290,8 @@ def _arguments(words: list[str]) -> dict[str, Any]:
         elif name and not _OPTIONS.fullmatch(word):
             found[name].append(word)
     several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
-    return {name: True if not values else values if name in several else values[0] for name, values in found.items()}
+    lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too
+    return {name: True if not values else lists.get(name, values[0]) for name, values in found.items()}
 
 
 _SIZES = (
