@@ -12,21 +12,19 @@ from primus_search.declare.hardware_files import load_stack
 from tools.truth.rounds import prove
 from tools.truth.truth_comparison import MEASUREMENTS
 
+Only = Annotated[str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")]
+Count = Annotated[int, typer.Option(min=1, help="Configurations to choose, evenly over projected speed.")]
+Seconds = Annotated[float, typer.Option(min=60, help="Seconds after which it ends, whatever is still wide.")]
+Steps = Annotated[int, typer.Option(min=1, help="Calm steps of each configuration to look for in each round.")]
+Out = Annotated[Path, typer.Option(help="Folder for the figures, the verdicts and the measurements.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")]
+RESULTS = Path("results/measurements")
+
 
 def truth(
-    only: Annotated[
-        str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")
-    ] = "",
-    count: Annotated[int, typer.Option(min=1, help="Configurations to choose, evenly over projected speed.")] = 26,
-    seconds: Annotated[
-        float, typer.Option(min=60, help="Seconds after which it ends, whatever is still wide.")
-    ] = 900.0,
-    steps: Annotated[int, typer.Option(min=1, help="Calm steps of each configuration to look for in each round.")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder for the figures, the verdicts and the measurements.")] = Path(
-        "results/measurements"
-    ),
-    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, nothing else.")] = False,
-) -> None:
+    only: Only = "", count: Count = 26, seconds: Seconds = 900.0, steps: Steps = 3, out: Out = RESULTS,
+    json: AsJson = False,
+) -> None:  # fmt: skip
     """Train a small GPT and a small MoE with torch.distributed here; compare with what is projected for the host."""
     wanted = [text.strip() for text in only.split(",") if text.strip()]
     must_be_folder(out, "--out")
@@ -36,9 +34,8 @@ def truth(
     report = prove(load_stack("host"), folder=out, only=wanted, count=count, seconds=seconds, steps=steps, say=say)
     text = dumps(report.as_json(), indent=2)
     page = report.as_markdown("Real training on this machine against the projection")
-    (out / "truth.json").write_text(text + "\n", encoding="utf-8")
-    (out / "truth.csv").write_text(report.as_csv(), encoding="utf-8")
-    (out / "truth.md").write_text(page, encoding="utf-8")
+    for ending, content in {"json": text + "\n", "csv": report.as_csv(), "md": page}.items():
+        (out / f"truth.{ending}").write_text(content, encoding="utf-8")
     typer.echo(text if json else page)
 
 

@@ -25,9 +25,8 @@ from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack
 from primus_search.values.workload import Workload
 from tools.truth.case_space import COUNT, FLOAT, RANKS, SEED, WORKLOAD, TruthCase, chosen, legal
-from tools.truth.gathered import Found
-from tools.truth.samples import Yardstick, estimate, is_tight
-from tools.truth.truth_comparison import compare
+from tools.truth.samples import estimate, is_tight
+from tools.truth.truth_comparison import Found, compare
 from tools.truth.truth_report import Report, TruthRow
 
 STEPS = 3  # calm ones, per round
@@ -70,7 +69,11 @@ def prove(
         train_round(left, found, steps, until)
         yardstick = found.yardstick
         calm = sum(estimate(found.steps_of(name), yardstick).is_calm for name in found.visits)
-        left = [case for case in wanted if not _is_done(case, found, yardstick)]
+        left = [
+            case
+            for case in wanted
+            if case.name not in found.failures and not is_tight(found.visits.get(case.name, []), yardstick)
+        ]
         say(
             f"round {rounds}: {time.time() - began:.0f} s; {calm} of {len(wanted)} configurations have calm steps, "
             f"{len(wanted) - len(left)} need no more"
@@ -92,28 +95,24 @@ def _wanted(cluster: Cluster, only: Sequence[str], count: int) -> tuple[list[Tru
     return chosen(named, cluster, count), len(named)
 
 
-def _is_done(case: TruthCase, found: Found, yardstick: Yardstick) -> bool:
-    return case.name in found.failures or is_tight(found.visits.get(case.name, []), yardstick)
-
-
 def _notes(rows: Sequence[TruthRow], found: Found, rounds: int) -> list[str]:
     steps = [sample for name in found.visits for sample in found.steps_of(name)]
     if not steps:
         return ["nothing was trained"]
-    shares, slower = [s.foreign_share for s in steps], found.yardstick.slowness(steps).max(axis=1) - 1.0
-    notes = [f"{describe(CPU).label}; {rounds} rounds, {len(shares)} steps of {WORKLOAD.tokens_per_step:.0f} tokens"]
-    busy = [row.name for row in rows if not row.failure and not row.is_calm]
+    foreign, slower = (s.foreign_share for s in steps), found.yardstick.slowness(steps).max(axis=1) - 1.0
     disturbed = (
-        f"other processes used {median(shares):.0%} of the cores during the median step, beside which a core was "
+        f"other processes used {median(foreign):.0%} of the cores during the median step, beside which a core was "
         f"{median(slower):.0%} slower than at its best"
     )
+    busy = [row.name for row in rows if not row.failure and not row.is_calm]
+    verdict = f"{disturbed[0].upper()}{disturbed[1:]}."
     if not Report(rows=tuple(rows)).is_valid:
-        notes.append(f"BUSY MACHINE: {disturbed}; {len(busy)} configurations have too few calm steps to prove anything")
+        verdict = f"BUSY MACHINE: {disturbed}; {len(busy)} configurations have too few calm steps to prove anything"
     elif busy:
-        notes.append(f"too few calm steps, so others beside them or scaled: {', '.join(busy)}; {disturbed}")
-    else:
-        notes.append(f"{disturbed[0].upper()}{disturbed[1:]}.")
-    return notes
+        verdict = f"too few calm steps, so others beside them or scaled: {', '.join(busy)}; {disturbed}"
+    return [
+        f"{describe(CPU).label}; {rounds} rounds, {len(steps)} steps of {WORKLOAD.tokens_per_step:.0f} tokens", verdict,
+    ]  # fmt: skip
 
 
 # --- one round ----------------------------------------------------------------------------------------------------
@@ -146,16 +145,10 @@ def _run(jobs: Sequence[tuple[RankJob, Take]]) -> None:
         take(same)
 
 
-def shard_of(case: TruthCase) -> Shard:
-    return Shard.of(case.row, 0, WORKLOAD, FLOAT)
-
-
 def pieces_of(case: TruthCase) -> list[TimedPiece]:
-    shard = shard_of(case)
-    layers = [TimedPiece(piece="layer", model=case.model, shard=shard, kind=kind) for kind in case.model.kinds]
-    return layers + [
-        TimedPiece(piece=name, model=case.model, shard=shard) for name in ("embedding", "head", "optimizer")
-    ]
+    piece = partial(TimedPiece, model=case.model, shard=Shard.of(case.row, 0, WORKLOAD, FLOAT))
+    layers = [piece(piece="layer", kind=kind) for kind in case.model.kinds]
+    return layers + [piece(piece=name) for name in ("embedding", "head", "optimizer")]
 
 
 def training_job(

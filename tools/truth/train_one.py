@@ -5,12 +5,12 @@
 candidate.json is what `tune` writes beside the launch files: the model by name or path, the workload, the candidate.
 """
 
-import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from primus_search.declare.model_files import load_model
 from primus_search.measure.host_calibration import WARM
@@ -27,31 +27,26 @@ WARM_UP = 2
 LIMIT_S = 600.0
 
 
-def main() -> int:
-    """Train, print, and return 1 with the cause where that fails."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("candidate", type=Path)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    given = parser.parse_args()
-    data = json.loads(given.candidate.read_text(encoding="utf-8"))
+def train_one(candidate: Path, steps: int = STEPS) -> None:
+    """Train, print, and exit with 1 and the cause where that fails."""
+    data = json.loads(candidate.read_text(encoding="utf-8"))
     case = TruthCase(name="one", model=load_model(data["model"]), row=Candidates.from_words(data["candidate"]))
     workload = Workload(**data["workload"])
     facts = {name: data["candidate"][name] for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch_size")}
     facts |= {"gpus": RANKS, "device": "host", "model": case.model.name} | data["workload"]
-    sys.stdout.write(f"{FACTS}{json.dumps(facts)}\n")
+    print(f"{FACTS}{json.dumps(facts)}")
     until = time.time() + LIMIT_S
-    job = training_job(case, given.steps, warmup=WARM_UP, until=until, workload=workload, limit_s=LIMIT_S)
+    job = training_job(case, steps, warmup=WARM_UP, until=until, workload=workload, limit_s=LIMIT_S)
     outcomes = run_jobs([job], ranks=RANKS, threads=1, warm=WARM)[0]
     failure = failure_of(outcomes)
     if failure is not None:
-        sys.stdout.write(f"small trainer failed: {failure.verdict.value}: {failure.cause}\n")
-        return 1
+        print(f"small trainer failed: {failure.verdict.value}: {failure.cause}")
+        raise typer.Exit(1)
     values: list[dict[str, Any]] = [outcome.value for outcome in outcomes]
     for number, seconds in enumerate(zip(*(value["walls_s"] for value in values), strict=True), start=1 + WARM_UP):
-        sys.stdout.write(f"{STEP}{number}: {max(seconds):.6f} s\n")
-    sys.stdout.write(f"{PEAK}{max(value['peak_bytes'] for value in values):.0f}\n")
-    return 0
+        print(f"{STEP}{number}: {max(seconds):.6f} s")
+    print(f"{PEAK}{max(value['peak_bytes'] for value in values):.0f}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(train_one)

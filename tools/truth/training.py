@@ -3,8 +3,9 @@
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,30 +13,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import (
-    PipelineScheduleMulti,
-    PipelineScheduleSingle,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 
 from primus_search.measure.device.device_info import CPU, resident_bytes
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece, bench
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.rank_group import FREED_FROM_BYTES, join, leave
 from primus_search.values.model import MixtureOfExperts, Model
-from tools.truth.cpu_speed_probe import (
-    CALM_SHARE,
-    SLOW_RATIO,
-    Core,
-    anywhere,
-    busy_s,
-    forget_peak,
-    return_freed_memory_from,
-)
+from tools.truth import cpu_speed_probe as probe
 from tools.truth.split_model import ModelPart
 
 LEARNING_RATE = 1e-4
@@ -59,13 +44,13 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     entered = resident_bytes()
     join(payload)
     joined = resident_bytes()
-    if anywhere(time.time() > payload["until"]):
+    if probe.anywhere(time.time() > payload["until"]):
         leave()
         return {"is_late": True}
     warm()  # touches again what the forking process had touched, so that it does not look like the model's
-    return_freed_memory_from(COUNTED_FROM_BYTES)
-    forget_peak()
-    core = Core(calm_s=payload["yard_s"])
+    probe.return_freed_memory_from(COUNTED_FROM_BYTES)
+    probe.forget_peak()
+    core = probe.Core(calm_s=payload["yard_s"])
     found = _trained(payload, core)
     gc.collect()
     measured = _measured(payload["pieces"], payload["piece_s"], core)
@@ -75,14 +60,14 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     return found | sizes | {"baseline_bytes": baseline, "pieces": measured, "is_late": False}
 
 
-def _trained(payload: dict[str, Any], core: Core) -> dict[str, Any]:
+def _trained(payload: dict[str, Any], core: probe.Core) -> dict[str, Any]:
     """Clocks of the timed steps, losses of all, bytes beyond what the process held before; the model is gone after."""
     before = resident_bytes()
     piece, knobs = TimedPiece.from_json(payload["piece"]), payload["knobs"]
     step = _PREPARE[knobs["mode"]](piece, knobs, payload)
     losses = [step(number) for number in range(payload["counted"])]
     held = resident_bytes("VmHWM") - before
-    return_freed_memory_from(FREED_FROM_BYTES)
+    probe.return_freed_memory_from(FREED_FROM_BYTES)
     losses += [step(len(losses) + number) for number in range(payload["warmup"])]
     timed = _timed(lambda: losses.append(step(len(losses))), core, payload["steps"], payload["until"])
     if any(loss != loss for loss in losses):
@@ -92,7 +77,7 @@ def _trained(payload: dict[str, Any], core: Core) -> dict[str, Any]:
     return clocks | {"losses": losses, "peak_bytes": held, "reserved_bytes": resident_bytes("VmHWM") - before}
 
 
-def _timed(step: Callable[[], object], core: Core, wanted: int, until: float) -> list[tuple[float, ...]]:
+def _timed(step: Callable[[], object], core: probe.Core, wanted: int, until: float) -> list[tuple[float, ...]]:
     """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most twice as many."""
     timed: list[tuple[float, ...]] = []
     calm, is_late = 0, False
@@ -108,7 +93,7 @@ def _timed(step: Callable[[], object], core: Core, wanted: int, until: float) ->
         yard_s = max(before, core.yard_s())
         timed.append((*took, yard_s))
         calm += _is_calm(took, yard_s / core.calm_s)
-        is_late = anywhere(time.time() > until)
+        is_late = probe.anywhere(time.time() > until)
     return timed
 
 
@@ -120,10 +105,10 @@ def _is_calm(took: list[float], slowness: float) -> bool:
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     slowness, wall_s, machine_s = slowest.tolist()
     foreign_share = (machine_s - float(own_s)) / (wall_s * (os.cpu_count() or 1))
-    return slowness <= SLOW_RATIO and foreign_share <= CALM_SHARE
+    return slowness <= probe.SLOW_RATIO and foreign_share <= probe.CALM_SHARE
 
 
-def _measured(pieces: list[str], piece_s: float, core: Core) -> list[dict[str, Any]]:
+def _measured(pieces: list[str], piece_s: float, core: probe.Core) -> list[dict[str, Any]]:
     """This rank's measurement of every piece while the others measure it too, and the yardstick before or after it."""
     found = []
     for text in pieces:
@@ -152,7 +137,7 @@ def warm() -> None:
 
 def _clocks() -> tuple[float, float, float]:
     """Wall seconds, CPU seconds of this process, CPU seconds of all processes of the machine."""
-    return time.perf_counter(), time.process_time(), busy_s()
+    return time.perf_counter(), time.process_time(), probe.busy_s()
 
 
 def _data(piece: TimedPiece, samples: int, number: int, replica: int) -> tuple[Tensor, Tensor]:
@@ -186,23 +171,32 @@ def _data_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, 
     last micro-batch. Experts that are dealt to the ranks have all their tokens' gradients already."""
     rank, microbatches, replicas = payload["rank"], payload["microbatches"], knobs["dp"]
     part = _whole(piece, rank)
-    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
-    local = {id(p) for name, p in part.named_parameters() if piece.shard.ep > 1 and _is_expert(name)}
-    gradients = _flat_gradients([p for p in part.parameters() if id(p) not in local])
+    is_local = [piece.shard.ep > 1 and name.endswith(EXPERTS) for name, _ in part.named_parameters()]
+    summed = [p for p, is_own in zip(part.parameters(), is_local, strict=True) if not is_own]
+    sizes = [p.numel() for p in summed]
+    gradients = torch.zeros(sum(sizes))
+    for parameter, view in zip(summed, torch.split(gradients, sizes), strict=True):
+        parameter.grad = view.view_as(parameter)
 
     def loss_of(number: int) -> float:
         loss = _accumulate(part, piece, microbatches, number, rank, replicas)
         dist.all_reduce(gradients)
         return loss
 
-    return _stepped(optimizer, loss_of)
+    return _stepped(part.parameters(), loss_of)
 
 
-def _stepped(optimizer: torch.optim.Optimizer, loss_of: Callable[[int], float]) -> Callable[[int], float]:
-    """One optimizer step of a number, whose gradients `loss_of` adds to those that were set to 0 in place."""
+EXPERTS = ("experts.up", "experts.down")
+
+
+def _stepped(
+    parameters: Iterable[nn.Parameter], loss_of: Callable[[int], float], *, keeps_gradients: bool = True
+) -> Callable[[int], float]:
+    """One AdamW step of a number, whose gradients `loss_of` adds to those that were set to 0, in place if kept."""
+    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
 
     def step(number: int) -> float:
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad(set_to_none=not keeps_gradients)
         loss = loss_of(number)
         optimizer.step()
         return loss
@@ -210,84 +204,49 @@ def _stepped(optimizer: torch.optim.Optimizer, loss_of: Callable[[int], float]) 
     return step
 
 
-def _flat_gradients(parameters: list[nn.Parameter]) -> Tensor:
-    """A buffer whose parts are the parameters' gradients; backward accumulates into them in place."""
-    buffer = torch.zeros(sum(p.numel() for p in parameters))
-    for parameter, part in zip(parameters, torch.split(buffer, [p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
-    return buffer
-
-
-def _is_expert(name: str) -> bool:
-    return name.endswith(("experts.up", "experts.down"))
-
-
 def _tensor_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
     part = _whole(piece, payload["rank"])
-    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
-    return _stepped(optimizer, lambda number: _accumulate(part, piece, payload["microbatches"], number, 0))
+    return _stepped(part.parameters(), lambda number: _accumulate(part, piece, payload["microbatches"], number, 0))
 
 
 def _fsdp(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
-    rank = payload["rank"]
-    part = _whole(piece, rank)
-    mesh = init_device_mesh("cpu", (payload["ranks"],))
-    for layer in part.layers:
+    rank, microbatches = payload["rank"], payload["microbatches"]
+    part, mesh = _whole(piece, rank), init_device_mesh("cpu", (payload["ranks"],))
+    for layer in (*part.layers, part):
         fully_shard(layer, mesh=mesh)
-    fully_shard(part, mesh=mesh)
-    optimizer = torch.optim.AdamW(part.parameters(), lr=LEARNING_RATE, fused=True)
-
-    def step(number: int) -> float:
-        optimizer.zero_grad()
-        loss = _accumulate(part, piece, payload["microbatches"], number, rank)
-        optimizer.step()
-        return loss
-
-    return step
+    loss_of = partial(_accumulate, part, piece, microbatches, replica=rank)
+    return _stepped(part.parameters(), lambda number: loss_of(number=number), keeps_gradients=False)
 
 
-_SINGLE = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
-_MULTI = {"interleaved": ScheduleInterleaved1F1B, "zbv": ScheduleZBVZeroBubble}
+SCHEDULES = {
+    "1f1b": schedules.Schedule1F1B, "gpipe": schedules.ScheduleGPipe,
+    "interleaved": schedules.ScheduleInterleaved1F1B, "zbv": schedules.ScheduleZBVZeroBubble,
+}  # fmt: skip
 
 
 def _pipeline(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
     """torch.distributed.pipelining; stages of equal numbers of layers, looped or V-shaped."""
     rank, ranks, vpp, microbatches = payload["rank"], payload["ranks"], knobs["vpp"], payload["microbatches"]
-    stages_total = ranks * vpp
-    per_stage = piece.model.num_layers // stages_total
-    indices = [rank + i * ranks for i in range(vpp)]
-    if knobs["schedule"] == "zbv":
-        indices = [rank, 2 * ranks - 1 - rank]
+    last = ranks * vpp - 1
+    per_stage = piece.model.num_layers // (last + 1)
+    indices = [rank, last - rank] if knobs["schedule"] == "zbv" else [rank + i * ranks for i in range(vpp)]
+    layers = [range(i * per_stage, (i + 1) * per_stage) for i in indices]
     parts = [
-        ModelPart(
-            piece.model, piece.shard, range(i * per_stage, (i + 1) * per_stage), rank=rank,
-            has_embedding=i == 0, has_head=i == stages_total - 1,
-        )
-        for i in indices
-    ]  # fmt: skip
-    stages = [PipelineStage(part, i, stages_total, torch.device("cpu")) for part, i in zip(parts, indices, strict=True)]
-    schedule: PipelineScheduleSingle | PipelineScheduleMulti
-    if vpp == 1:
-        schedule = _SINGLE[knobs["schedule"]](stages[0], n_microbatches=microbatches, loss_fn=_given_loss)
-    else:
-        schedule = _MULTI[knobs["schedule"]](list(stages), n_microbatches=microbatches, loss_fn=_given_loss)
-    parameters = [p for part in parts for p in part.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
-    has_first, has_last = 0 in indices, stages_total - 1 in indices
+        ModelPart(piece.model, piece.shard, own, rank=rank, has_embedding=i == 0, has_head=i == last)
+        for own, i in zip(layers, indices, strict=True)
+    ]
+    stages = [PipelineStage(part, i, last + 1, torch.device("cpu")) for part, i in zip(parts, indices, strict=True)]
+    made: Any = SCHEDULES[knobs["schedule"]]
+    schedule = made(stages[0] if vpp == 1 else stages, n_microbatches=microbatches, loss_fn=_given_loss)
 
-    def step(number: int) -> float:
-        optimizer.zero_grad(set_to_none=False)
+    def loss_of(number: int) -> float:
         tokens, targets = _data(piece, piece.shard.micro_batch_size * microbatches, number, 0)
         losses: list[Tensor] = []
-        inputs = (tokens,) if has_first else ()
-        if has_last:
-            schedule.step(*inputs, target=targets, losses=losses, return_outputs=False, targets=targets)
-        else:
-            schedule.step(*inputs, return_outputs=False, targets=targets)
-        optimizer.step()
+        given = {"target": targets, "losses": losses} if last in indices else {}
+        schedule.step(*((tokens,) if 0 in indices else ()), return_outputs=False, targets=targets, **given)
         return float(torch.stack(losses).mean()) if losses else 0.0
 
-    return step
+    return _stepped([p for part in parts for p in part.parameters()], loss_of)
 
 
 def _given_loss(loss: Tensor, _: Tensor) -> Tensor:

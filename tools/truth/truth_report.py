@@ -6,12 +6,13 @@ candidate is projected for `hardware: host`, then re-validated with measured lay
 correlation of tokens/s, place of the true best, median errors of step time and memory.
 """
 
-import csv
-import io
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import permutations
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any
 
+import pandas as pd
 from scipy.stats import kendalltau
 
 from tools import rendered
@@ -88,22 +89,20 @@ class Report:
 
     def kendall_within(self) -> float:
         """`kendall` among the cases of one model, mean over the models (the first words of the names)."""
-        models = dict.fromkeys(row.name.split()[0] for row in self.complete)
-        return fmean(
-            _kendall([row for row in self.complete if row.name.split()[0] == model], "measured_s", "trained_s")
-            for model in models
-        )
+        models: dict[str, list[TruthRow]] = {}
+        for row in self.complete:
+            models.setdefault(row.name.split()[0], []).append(row)
+        return fmean(_kendall(rows, "measured_s", "trained_s") for rows in models.values())
 
     @property
     def told_apart(self) -> tuple[int, int]:
         """Pairs of cases that training tells apart by more than NOISE_SHARE, and how many of them stand in order."""
-        pairs = [
-            (slow, fast)
-            for slow in self.complete
-            for fast in self.complete
+        found = [
+            slow.measured_s > fast.measured_s
+            for slow, fast in permutations(self.complete, 2)
             if slow.trained_s > fast.trained_s * (1.0 + NOISE_SHARE)
         ]
-        return len(pairs), sum(slow.measured_s > fast.measured_s for slow, fast in pairs)
+        return len(found), sum(found)
 
     @property
     def kendall_told_apart(self) -> float:
@@ -113,13 +112,12 @@ class Report:
 
     def place(self, which: str = "measured_s") -> int:
         """Place of the truly fastest case in the ranking."""
-        good = self.complete
-        best = min(good, key=lambda row: row.trained_s)
-        return sorted(good, key=lambda row: row.__getattribute__(which)).index(best) + 1
+        best = min(self.complete, key=lambda row: row.trained_s)
+        return sorted(self.complete, key=attrgetter(which)).index(best) + 1
 
     def step_error(self, which: str = "measured_s") -> float:
         """Median relative error of the step time."""
-        return median(float(abs(row.__getattribute__(which) / row.trained_s - 1.0)) for row in self.complete)
+        return median(abs(float(attrgetter(which)(row)) / row.trained_s - 1.0) for row in self.complete)
 
     @property
     def memory_error(self) -> float:
@@ -136,58 +134,50 @@ class Report:
 
     def verdicts(self) -> list[tuple[str, str, str, bool]]:
         """What is wanted: (claim, wanted, found, whether it holds)."""
+        least = [
+            ("configurations really trained", WANTED_CASES, len(self.complete), "d"),
+            ("Kendall of projected-then-measured tokens/s", WANTED_KENDALL, self.kendall(), ".2f"),
+        ]
+        most = [
+            ("place of the true best", str(WANTED_PLACE), WANTED_PLACE, self.place(), "d"),
+            ("median error of step time", f"{WANTED_STEP:.0%}", WANTED_STEP, self.step_error(), ".1%"),
+            ("median error of peak memory", f"{WANTED_MEMORY:.0%}", WANTED_MEMORY, self.memory_error, ".1%"),
+        ]
         return [
-            (
-                "configurations really trained", f">= {WANTED_CASES}", str(len(self.complete)),
-                len(self.complete) >= WANTED_CASES,
-            ),
-            (
-                "Kendall of projected-then-measured tokens/s", f">= {WANTED_KENDALL}", f"{self.kendall():.2f}",
-                self.kendall() >= WANTED_KENDALL,
-            ),
-            (
-                "place of the true best", f"<= {WANTED_PLACE}", str(self.place()), self.place() <= WANTED_PLACE,
-            ),
-            (
-                "median error of step time", f"<= {WANTED_STEP:.0%}", f"{self.step_error():.1%}",
-                self.step_error() <= WANTED_STEP,
-            ),
-            (
-                "median error of peak memory", f"<= {WANTED_MEMORY:.0%}", f"{self.memory_error:.1%}",
-                self.memory_error <= WANTED_MEMORY,
-            ),
-        ]  # fmt: skip
+            *((claim, f">= {limit}", format(found, form), found >= limit) for claim, limit, found, form in least),
+            *((claim, f"<= {word}", format(found, form), found <= limit) for claim, word, limit, found, form in most),
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for `--json` and for results/."""
-        rows = [
-            {name: _number(row.__getattribute__(name)) for name in TruthRow.__dataclass_fields__} for row in self.rows
-        ]
+        rows = [{name: _number(value) for name, value in asdict(row).items()} for row in self.rows]
         figures: dict[str, Any] = {"configurations": len(self.complete)}
         if self.complete:
-            figures |= {"kendall": self.kendall(), "kendall_projected": self.kendall("projected_s")}
-            figures |= {"kendall_of_training_repeated": _number(self.kendall("odd_s", "even_s"))}
-            figures |= {"kendall_within_models": _number(self.kendall_within())}
-            figures |= {"kendall_of_pairs_told_apart": _number(self.kendall_told_apart)}
-            figures |= dict(zip(("pairs_told_apart", "of_these_in_order"), self.told_apart, strict=True))
-            figures |= {"place_of_true_best": self.place(), "step_median_error": self.step_error()}
-            figures |= {"step_median_error_projected": self.step_error("projected_s")}
-            figures |= {"memory_median_error": self.memory_error, "is_valid": self.is_valid}
-            figures |= {"model_memory_median_error": self.model_memory_error}
-            figures |= {"holds": {claim: holds for claim, _, _, holds in self.verdicts()}}
+            pairs, in_order = self.told_apart
+            figures |= {
+                "kendall": self.kendall(),
+                "kendall_projected": self.kendall("projected_s"),
+                "kendall_of_training_repeated": _number(self.kendall("odd_s", "even_s")),
+                "kendall_within_models": _number(self.kendall_within()),
+                "kendall_of_pairs_told_apart": _number(self.kendall_told_apart),
+                "pairs_told_apart": pairs,
+                "of_these_in_order": in_order,
+                "place_of_true_best": self.place(),
+                "step_median_error": self.step_error(),
+                "step_median_error_projected": self.step_error("projected_s"),
+                "memory_median_error": self.memory_error,
+                "is_valid": self.is_valid,
+                "model_memory_median_error": self.model_memory_error,
+                "holds": {claim: holds for claim, _, _, holds in self.verdicts()},
+            }
         return self.machine | figures | {"notes": list(self.notes), "rows": rows}
 
     def as_csv(self) -> str:
         """Every case as a row, errors and the machine included; empty where there is no number."""
-        text = io.StringIO()
-        names = [name for name in TruthRow.__dataclass_fields__ if name != "failure"]
         errors = ("step_error", "memory_error", "model_memory_error")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*names, *errors, *self.machine, "failure"])
-        for row in self.rows:
-            values = [row.__getattribute__(name) for name in (*names, *errors)]
-            writer.writerow([*map(_cell, values), *self.machine.values(), row.failure])
-        return text.getvalue()
+        frame = pd.DataFrame([asdict(row) | {name: attrgetter(name)(row) for name in errors} for row in self.rows])
+        frame = frame.assign(**self.machine, failure=frame.pop("failure"))
+        return str(frame.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
 
     def as_markdown(self, title: str) -> str:
         """The verdicts and every case as a page."""
@@ -198,16 +188,9 @@ class Report:
 def _kendall(rows: list[TruthRow], which: str, truth: str) -> float:
     if len(rows) < 2:
         return float("nan")
-    found = kendalltau([row.__getattribute__(which) for row in rows], [row.__getattribute__(truth) for row in rows])
-    return float(found.statistic)
+    return float(kendalltau(list(map(attrgetter(which), rows)), list(map(attrgetter(truth), rows))).statistic)
 
 
 def _number(value: object) -> object:
     """The value, or None in place of a NaN, which JSON has none of."""
     return None if value != value else value
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:.6g}"
-    return value

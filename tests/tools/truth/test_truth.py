@@ -20,9 +20,8 @@ from primus_search.measure.modules.shard import Shard
 from primus_search.measure.rank_group import RankJob, run_jobs
 from primus_search.values.machine.cluster import Cluster
 from tools.truth.case_space import GPT, MOE, chosen, legal
-from tools.truth.gathered import Found
 from tools.truth.rounds import pieces_of, training_job
-from tools.truth.truth_comparison import steps_csv
+from tools.truth.truth_comparison import Found, steps_csv
 from tools.truth.truth_report import Report, TruthRow
 
 COMMITTED = Path(__file__).resolve().parents[3] / "results" / "measurements" / "truth.json"
