@@ -8,7 +8,7 @@ are left out; `overrides` is a JSON mapping of numbers that differ in that run (
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,16 +25,9 @@ from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import did_you_mean
 from primus_search.values.candidates import DEFAULTS, Candidates
 from primus_search.values.knobs import WORDED
-from primus_search.values.machine.cluster import Cluster, Network
+from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack
-from primus_search.values.measured_run import (
-    MeasuredRun,
-    Measurement,
-    Provenance,
-    RunTable,
-    overridden,
-    overrides_of,
-)
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunTable, overridden, overrides_of
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -42,36 +35,22 @@ Made = TypeVar("Made")
 
 _PROVENANCE = ("id", "source", "publisher", "notes", "date", "gpu", "precision")
 _MACHINE = (
-    "hardware",
-    "nodes",
-    "gpus",
-    "gpus_per_node",
-    "nics_per_node",
-    "nic_GBps",
-    "stack",
-    "stack_is_assumed",
-    "framework",
-    "overrides",
-    "assumed",
-)
-_WORKLOAD = (
-    "seq_length",
-    "global_batch_size",
-    "routing_imbalance",
-    "routing_spread",
-    "document_length",
-    "experts_in_turn",
-    "pads_to_capacity",
-)
+    "hardware", "nodes", "gpus", "gpus_per_node", "nics_per_node", "nic_GBps", "stack", "stack_is_assumed",
+    "framework", "overrides", "assumed",
+)  # fmt: skip
+_WORKLOAD: dict[str, type] = {
+    "seq_length": int, "global_batch_size": int, "routing_imbalance": float, "routing_spread": float,
+    "document_length": float, "experts_in_turn": bool, "pads_to_capacity": bool,
+}  # fmt: skip
+_NEEDED = ("seq_length", "global_batch_size")
+_MEASURED = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
 _FIGURES = (
-    "tokens_per_s_per_gpu",
-    *yaml_keys("step_s"),
-    "peak_bytes",
-    *yaml_keys("peak_bytes"),
-    "peak_kind",
-    "ending",
+    "tokens_per_s_per_gpu", *yaml_keys("step_s"), "peak_bytes", *yaml_keys("peak_bytes"), "peak_kind", "ending",
     "noise",
-)
+)  # fmt: skip
+_KINDS = {
+    name: str if name in WORDED else bool if isinstance(default, bool) else int for name, default in DEFAULTS.items()
+}
 _EMPTY = ["", "nan", "NaN", "NA", "N/A", "n/a", "null", "None"]
 _NO_VALUE = dict.fromkeys((*_MACHINE, *_WORKLOAD, *DEFAULTS, *_FIGURES), _EMPTY)
 """Words for an empty cell; in the columns of provenance these are text."""
@@ -121,7 +100,7 @@ def _csv(file: io.BytesIO) -> tuple[list[str], list[dict[str, Any]]]:
 def _records(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], name: str) -> RunTable:
     unknown = [column for column in columns if column not in COLUMNS]
     problems = [Problem(name, f"unknown column '{column}'{did_you_mean(column, COLUMNS)}") for column in unknown]
-    needed = ("model", "hardware", "seq_length", "global_batch_size")
+    needed = ("model", "hardware", *_NEEDED)
     problems += [Problem(name, f"no column {column}") for column in needed if column not in columns]
     if not {"nodes", "gpus"} & set(columns):
         problems.append(Problem(name, "no column nodes or gpus"))
@@ -163,9 +142,10 @@ def frame_of(runs: Iterable[MeasuredRun]) -> Any:
 
 def _cells(run: MeasuredRun) -> dict[str, Any]:
     """One row; None where there is nothing to write."""
-    cluster, p = run.cluster, run.provenance
-    cells: dict[str, Any] = {name: _encodable(p.__getattribute__(name)) or None for name in _PROVENANCE}
-    cells |= {
+    cluster = run.cluster
+    figures = {name: run.measured.__getattribute__(name) for name in _MEASURED}
+    return {
+        **{name: _encodable(run.provenance.__getattribute__(name)) or None for name in _PROVENANCE},
         "model": _model_word(run.model),
         "hardware": run.hardware,
         "nodes": cluster.num_nodes,
@@ -177,14 +157,12 @@ def _cells(run: MeasuredRun) -> dict[str, Any]:
         "framework": run.framework,
         "overrides": json.dumps({one.key: one.value for one in run.overrides}) if run.overrides else None,
         "assumed": json.dumps(run.assumed) if run.assumed else None,
+        **{name: run.workload.__getattribute__(name) for name in _WORKLOAD},
+        **run.candidates.row(0),
+        **{name: None if math.isnan(value) else value for name, value in figures.items()},
+        "peak_kind": run.measured.peak_kind,
+        "ending": run.measured.ending or None,
     }
-    cells |= {name: run.workload.__getattribute__(name) for name in _WORKLOAD}
-    cells |= run.candidates.row(0)
-    figures = {
-        name: run.measured.__getattribute__(name) for name in ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
-    }
-    cells |= {name: None if math.isnan(value) else value for name, value in figures.items()}
-    return cells | {"peak_kind": run.measured.peak_kind, "ending": run.measured.ending or None}
 
 
 def _encodable(text: str) -> str:
@@ -219,21 +197,22 @@ class _Row:
         return self._tried("row", self._record)
 
     def _record(self) -> MeasuredRun | None:
-        model = self._model()
-        workload = self._tried("seq_length", lambda: Workload(**self._workload()))
-        usual = self._cluster()
+        model = self._tried("model", self._model)
+        workload = self._tried("seq_length", lambda: Workload(**self._values(_WORKLOAD, needed=_NEEDED)))
+        usual = self._tried("hardware", self._cluster)
         cluster = None if usual is None else self._tried("overrides", lambda: overridden(usual, self._overrides()))
-        candidates = self._tried("tp", lambda: Candidates.from_words(self._knobs()))
+        candidates = self._tried("tp", lambda: Candidates.from_words(self._values(_KINDS)))
         measured = self._measured()
         if self.problems or not (model and workload and usual and cluster and candidates):
             return None
+        words: dict[str, Any] = {"id": f"line {self.line}"} | self._values(dict.fromkeys(_PROVENANCE, str))
         return MeasuredRun(
             model=model,
             cluster=cluster,
             workload=workload,
             candidates=candidates,
             measured=measured,
-            provenance=self._provenance(),
+            provenance=Provenance(**words, table=self.table, line=self.line),
             hardware=str(self.cells["hardware"]),
             framework=self.cells.get("framework"),
             overrides=overrides_of(usual, cluster),
@@ -248,62 +227,35 @@ class _Row:
         try:
             return make()
         except InputError as error:
-            self.problems += [Problem(f"{self.table}:{self.line} @ {column}", p.what) for p in error.problems]
+            for one in error.problems:
+                self.problem(column, one.what)
         except UNREADABLE as error:
             self.problem(column, f"{error.args[0]!r} is not a value" if isinstance(error, KeyError) else str(error))
         return None
 
-    def _model(self) -> Model | None:
+    def _model(self) -> Model:
         text = str(self.cells.get("model", ""))
         if text.startswith("{"):
-            return self._tried("model", lambda: from_plain(Model, json.loads(text)))
-        return self._tried("model", lambda: load_model(text, beside=Path(self.table).parent))
+            return from_plain(Model, json.loads(text))
+        return load_model(text, beside=Path(self.table).parent)
 
-    def _cluster(self) -> Cluster | None:
-        def make() -> Cluster:
-            hardware = load_hardware(str(self.cells.get("hardware", "")))
-            per_node = int(self._number("gpus_per_node", 0)) or None
-            gpus = int(self._number("gpus", 0))
-            each = per_node or hardware.network.gpus_per_node
-            if gpus and gpus < each and "nodes" not in self.cells:
-                per_node = each = gpus
-            if gpus % each:
-                raise ValueError(f"{gpus} GPUs are no whole number of nodes of {each}")
-            nodes = int(self._number("nodes", gpus // each))
-            cluster = load_cluster(hardware, nodes, self.cells.get("stack"), gpus_per_node=per_node)
-            cluster = replace(cluster, network=self._fabric(cluster.network))
-            if "stack_is_assumed" in self.cells:
-                is_assumed = self._switch("stack_is_assumed")
-                cluster = replace(cluster, stack=replace(cluster.stack, is_assumed=is_assumed))
-            return replace(cluster, site=site_of(hardware, str(self.cells.get("publisher", ""))))
-
-        return self._tried("hardware", make)
-
-    def _fabric(self, network: Network) -> Network:
-        """The network with the NICs that the row names."""
-        nics = int(self._number("nics_per_node", network.nics_per_node))
-        rate = self._number("nic_GBps", network.nic_bytes_per_s / GB) * GB
-        return replace(network, nics_per_node=nics, nic_bytes_per_s=rate)
-
-    def _workload(self) -> dict[str, Any]:
-        found: dict[str, Any] = {name: int(self._number(name)) for name in ("seq_length", "global_batch_size")}
-        for name in ("routing_imbalance", "routing_spread", "document_length"):
-            if name in self.cells:
-                found[name] = self._number(name)
-        for name in ("experts_in_turn", "pads_to_capacity"):
-            if name in self.cells:
-                found[name] = self._switch(name)
-        return found
-
-    def _knobs(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, default in DEFAULTS.items():
-            if name in self.cells:
-                if name in WORDED:
-                    found[name] = str(self.cells[name])
-                else:
-                    found[name] = self._switch(name) if isinstance(default, bool) else int(self._number(name))
-        return found
+    def _cluster(self) -> Cluster:
+        """The machine of the row, with the NICs that it names."""
+        hardware = load_hardware(str(self.cells.get("hardware", "")))
+        per_node, gpus = int(self._number("gpus_per_node", 0)) or None, int(self._number("gpus", 0))
+        each = per_node or hardware.network.gpus_per_node
+        if gpus and gpus < each and "nodes" not in self.cells:
+            per_node = each = gpus
+        if gpus % each:
+            raise ValueError(f"{gpus} GPUs are no whole number of nodes of {each}")
+        nodes = int(self._number("nodes", gpus // each))
+        cluster = load_cluster(hardware, nodes, self.cells.get("stack"), gpus_per_node=per_node)
+        nics = int(self._number("nics_per_node", cluster.network.nics_per_node))
+        rate = self._number("nic_GBps", cluster.network.nic_bytes_per_s / GB) * GB
+        network = replace(cluster.network, nics_per_node=nics, nic_bytes_per_s=rate)
+        is_assumed = self._values({"stack_is_assumed": bool}).get("stack_is_assumed", cluster.stack.is_assumed)
+        site = site_of(hardware, str(self.cells.get("publisher", "")))
+        return replace(cluster, network=network, stack=replace(cluster.stack, is_assumed=is_assumed), site=site)
 
     def _measured(self) -> Measurement:
         kind, ending = str(self.cells.get("peak_kind", "driver")), str(self.cells.get("ending", ""))
@@ -311,7 +263,7 @@ class _Row:
             self.problem("peak_kind", f"'{kind}'; one of allocated, reserved, driver")
         if ending not in ("", "ran", "out_of_memory"):
             self.problem("ending", f"'{ending}'; ran, out_of_memory or empty")
-        found = {"tokens_per_s_per_gpu": math.nan, "step_s": math.nan, "peak_bytes": math.nan, "noise": math.nan}
+        found = dict.fromkeys(_MEASURED, math.nan)
         for column in _FIGURES:
             if column in self.cells and column not in ("peak_kind", "ending"):
                 name, factor = to_base(column, 1.0) if column not in found else (column, 1.0)
@@ -320,12 +272,18 @@ class _Row:
             self.problem("tokens_per_s_per_gpu", "no measured figure: a rate, the time of a step, a peak or an ending")
         return Measurement(peak_kind=kind, ending=ending, **found)  # type: ignore[arg-type]
 
-    def _provenance(self) -> Provenance:
-        words: dict[str, Any] = {name: str(self.cells[name]) for name in _PROVENANCE if name in self.cells}
-        return Provenance(**{"id": f"line {self.line}"} | words, table=self.table, line=self.line)
+    def _values(self, kinds: Mapping[str, type], needed: Collection[str] = ()) -> dict[str, Any]:
+        """Cells by their kind, of those that are filled or needed. Raises ValueError for the first that is none."""
+        there = {name: kind for name, kind in kinds.items() if name in self.cells or name in needed}
+        return {
+            name: str(self.cells[name]) if kind is str
+            else self._switch(name) if kind is bool
+            else kind(self._number(name))
+            for name, kind in there.items()
+        }  # fmt: skip
 
     def _number(self, column: str, default: float = math.nan) -> float:
-        """A number of at least 0; NaN (or the default) after noting that there is none."""
+        """A number of at least 0, or the default. Raises ValueError where there is neither."""
         if column not in self.cells:
             if math.isnan(default):
                 raise ValueError(f"{column} is missing")

@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
-from typing import Any, get_args
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
@@ -29,7 +31,7 @@ from primus_search.runs.learn.reading import Death, LogReading
 from primus_search.runs.learn.transcript import Transcript, observe_common
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
-from primus_search.values.measured_run import Measurement, PeakKind
+from primus_search.values.measured_run import Ending, Measurement, PeakKind
 
 CANDIDATE, PROCESS, LOG, RESULT = "candidate.json", "process.json", "launch.log", "result.json"
 LOOK_S = 0.2
@@ -57,9 +59,10 @@ class Limits:
     quiet_s: float
 
 
-FIGURES = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
+Figure = Annotated[float | None, Field(ge=0.0, allow_inf_nan=False)]
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a trial; figures are None where nothing was measured."""
@@ -67,21 +70,19 @@ class Outcome:
     rank: int
     verdict: TrialVerdict
     reason: str
-    tokens_per_s_per_gpu: float | None = None
-    step_s: float | None = None
-    peak_bytes: float | None = None
-    peak_kind: str = "driver"
-    noise: float | None = None
+    tokens_per_s_per_gpu: Figure = None
+    step_s: Figure = None
+    peak_bytes: Figure = None
+    peak_kind: PeakKind = "driver"
+    noise: Figure = None
 
     @property
     def measurement(self) -> Measurement:
         """As a record of a run holds it."""
-        nan = math.nan
-        values = {name: self.__getattribute__(name) for name in FIGURES}
-        known: dict[str, Any] = {name: nan if value is None else value for name, value in values.items()}
-        ending: Any = "out_of_memory" if self.verdict is TrialVerdict.OUT_OF_MEMORY else "ran"
-        kind: Any = self.peak_kind
-        return Measurement(**known, peak_kind=kind, ending=ending)
+        figures = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
+        found = {name: value for name in figures if (value := self.__getattribute__(name)) is not None}
+        ending: Ending = "out_of_memory" if self.verdict is TrialVerdict.OUT_OF_MEMORY else "ran"
+        return Measurement(**found, peak_kind=self.peak_kind, ending=ending)
 
 
 def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
@@ -89,20 +90,19 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
 
     Raises `InputError` with the key of what no trial wrote.
     """
-    data, where = _kept(folder / RESULT), folder / RESULT
+    data = _kept(folder / RESULT)
     if data is None:
         return None
-    is_right = {name: _is_figure(data.get(name)) for name in FIGURES} | {
-        "rank": type(data.get("rank")) is int and data["rank"] in ranks,
-        "verdict": data.get("verdict") in tuple(TrialVerdict),
-        "reason": isinstance(data.get("reason"), str),
-        "peak_kind": data.get("peak_kind") in get_args(PeakKind),
-    }
-    wrong = [*(name for name, is_ in is_right.items() if not is_), *sorted(data.keys() - is_right.keys())]
-    if wrong:
-        what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
-        raise InputError([Problem(f"{where} @ $.{name}", what) for name in wrong])
-    return Outcome(**(data | {"verdict": TrialVerdict(data["verdict"])}))
+    what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
+    try:
+        outcome = TypeAdapter(Outcome).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        wrong = [str(one["loc"][0]) for one in error.errors()]
+    else:
+        wrong = [] if outcome.rank in ranks else ["rank"]
+        if not wrong:
+            return outcome
+    raise InputError([Problem(f"{folder / RESULT} @ $.{name}", what) for name in wrong])
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
@@ -112,10 +112,6 @@ def _kept(path: Path) -> dict[str, Any] | None:
     except (InputError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
-
-
-def _is_figure(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -141,8 +137,7 @@ def run_trial(
     is set."""
     end_left_over(folder)
     words = {"{script}": script, "{candidate}": CANDIDATE}
-    parts = [words.get(part, part) for part in command]
-    early, code = _waited(folder, parts, limits, stop)
+    early, code = _waited(folder, [words.get(part, part) for part in command], limits, stop)
     outcome = _outcome(folder, early, code, job, table, rank)
     write_json(folder / RESULT, asdict(outcome))
     return outcome
@@ -152,14 +147,8 @@ def _waited(folder: Path, parts: Sequence[str], limits: Limits, stop: Event) -> 
     """Run a command to its end or to a limit: the limit's verdict, and its exit code."""
     with (folder / LOG).open("wb") as log:
         try:
-            process = subprocess.Popen(
-                parts,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(parts, cwd=folder, start_new_session=True, **streams)
         except OSError as error:
             log.write(f"cannot be started: {error}\n".encode())
             return None, 127
@@ -184,7 +173,7 @@ def _waited(folder: Path, parts: Sequence[str], limits: Limits, stop: Event) -> 
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files of a folder, which grow while a command says anything."""
+    """Bytes of all files of a folder, which grow while a command says anything; one that goes meanwhile counts 0."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -203,10 +192,15 @@ def end_left_over(folder: Path) -> None:
 
 def _started(pid: int) -> str | None:
     """When a process started, in the kernel's ticks; tells it from a later one of the same number. None off Linux."""
+    return next(iter(_status(pid)[19:20]), None)
+
+
+def _status(pid: int) -> list[str]:
+    """The words behind the name in a process' `stat`: its state first, its start 20th; none where it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _end(pid: int) -> None:
@@ -215,26 +209,18 @@ def _end(pid: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
         until = time.monotonic() + ENDING_S
-        while time.monotonic() < until and _is_alive(pid):
+        while time.monotonic() < until and _status(pid)[:1] not in ([], ["Z"]):
             time.sleep(LOOK_S / 4)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def _outcome(folder: Path, early: TrialVerdict | None, code: int, job: Job, table: Candidates, rank: int) -> Outcome:
     """The outcome by the log and the end of a command."""
+    readings: Sequence[LogReading] = ()
+    why = "its log has no steady step time"
     try:
         readings = read_files([folder]).runs
     except InputError as error:
-        readings, why = (), "; ".join(problem.what for problem in error.problems)
-    else:
-        why = "its log has no steady step time"
+        why = "; ".join(problem.what for problem in error.problems)
     if any(one.died is Death.OUT_OF_MEMORY for one in readings) or (not readings and _ran_out(folder / LOG)):
         return Outcome(rank=rank, verdict=TrialVerdict.OUT_OF_MEMORY, reason="its log says that memory ran out")
     steady = [one for one in readings if one.step_s is not None]
@@ -258,22 +244,22 @@ def _ran_out(path: Path) -> bool:
 
 def _ran(reading: LogReading, job: Job, table: Candidates, rank: int) -> Outcome:
     """The outcome of a run with a step time, unless its log is of another configuration."""
-    expected = {name: table.row(0)[name] for name in ("tp", "pp", "cp", "ep", "micro_batch_size")}
-    expected |= {"global_batch_size": job.workload.global_batch_size, "seq_length": job.workload.seq_length}
+    workload, row = job.workload, table.row(0)
+    expected = {name: row[name] for name in ("tp", "pp", "cp", "ep", "micro_batch_size")}
+    expected |= {name: workload.__getattribute__(name) for name in ("global_batch_size", "seq_length")}
     expected |= {"gpus": job.cluster.world}
-    printed = reading.as_json()
+    pairs = {name: (reading.__getattribute__(name), value) for name, value in expected.items()}
     other = [
-        f"{name} {printed[name]}, not {value}" for name, value in expected.items() if printed[name] not in (None, value)
+        f"{name} {printed}, not {value}" for name, (printed, value) in pairs.items() if printed not in (None, value)
     ]
     if other:
         return Outcome(rank=rank, verdict=TrialVerdict.FAILED, reason=f"its log is of another run: {', '.join(other)}")
-    found = measurement_of(reading)
-    step_s = float(reading.step_s or 0.0)
+    found, step_s = measurement_of(reading), float(reading.step_s or 0.0)
     return Outcome(
         rank=rank,
         verdict=TrialVerdict.RAN,
         reason=f"{reading.steps} steady steps",
-        tokens_per_s_per_gpu=job.workload.tokens_per_step / step_s / job.cluster.world,
+        tokens_per_s_per_gpu=workload.tokens_per_step / step_s / job.cluster.world,
         step_s=step_s,
         peak_bytes=None if math.isnan(found.peak_bytes) else found.peak_bytes,
         peak_kind=found.peak_kind,
