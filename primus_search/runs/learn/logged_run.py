@@ -6,11 +6,13 @@ what is still missing is a problem by name. Values that `LogReading.assumed` lis
 Training runs from logs, run folders and tables: what was read, and what was refused with its reason.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.framework_files import load_framework
@@ -37,7 +39,7 @@ from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import Stack
-from primus_search.values.measured_run import Ending, MeasuredRun, Measurement, PeakKind, Provenance, RunTable
+from primus_search.values.measured_run import MeasuredRun, Measurement, PeakKind, Provenance, RunTable
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -73,8 +75,8 @@ class SaidBeside:
 def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> MeasuredRun:
     """The run of a log on the stack that is its starting point. Raises `InputError` with every missing fact."""
     problems: list[Problem] = []
-    hardware = _hardware(reading, said, problems)
-    model = _model(reading, said, problems)
+    hardware = _tried(problems, partial(_hardware, reading, said))
+    model = _tried(problems, partial(_model, reading, said))
     sizes = {name: _known(reading, name) for name in SIZES}
     missing = [name for name, value in sizes.items() if value is None]
     if missing:
@@ -83,12 +85,9 @@ def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> Measure
         problems.append(Problem(reading.source, "the log has no steady step time"))
     if problems or hardware is None or model is None:
         raise InputError(problems)
-    numbers = {name: int(value) for name, value in sizes.items() if value is not None}
+    numbers = {name: value for name, value in sizes.items() if value is not None}
     cluster = _cluster(reading, hardware, stack, numbers["gpus"])
-    try:
-        started, assumed = launched(reading, model)
-    except ValueError as error:
-        raise InputError([Problem(reading.source, str(error))]) from error
+    started, assumed = _launched(reading, model)
     workload = Workload(
         seq_length=numbers["seq_length"],
         global_batch_size=numbers["global_batch_size"],
@@ -103,8 +102,32 @@ def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> Measure
         provenance=Provenance(id=Path(reading.source).name, source=reading.source, gpu=reading.device or ""),
         hardware=hardware.path.stem,
         framework=reading.framework,
-        assumed=tuple(f"{name} = {a.value}: {a.because}" for name, a in assumed.items()),
+        assumed=_in_words(assumed),
     )
+
+
+Made = TypeVar("Made")
+
+
+def _tried(problems: list[Problem], make: Callable[[], Made]) -> Made | None:
+    """What `make` returns, or None after noting why it cannot."""
+    try:
+        return make()
+    except InputError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict[str, Assumption]]:
+    """`launched`, with what it refuses as a problem of the log."""
+    try:
+        return launched(reading, model)
+    except ValueError as error:
+        raise InputError([Problem(reading.source, str(error))]) from error
+
+
+def _in_words(assumed: Mapping[str, Assumption]) -> tuple[str, ...]:
+    return tuple(f"{name} = {one.value}: {one.because}" for name, one in assumed.items())
 
 
 def with_assumptions(reading: LogReading) -> LogReading:
@@ -136,15 +159,14 @@ def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) 
         raise InputError([Problem(reading.source, f"the log does not print {', '.join(missing)}")])
     sized, problems = (model, ()) if model else _sized(reading)
     reading = replace(reading, gpus=_known(reading, "gpus") or world or None)
-    try:
-        started, assumed = launched(reading, sized)
-    except ValueError as error:
-        raise InputError([Problem(reading.source, str(error))]) from error
-    said = tuple(f"{name} = {one.value}: {one.because}" for name, one in assumed.items())
-    notes = (*started.not_modelled, *reading.not_modelled)
-    return replace(
-        started, model=sized, model_problems=tuple(problems), world=reading.gpus or 0, not_modelled=notes, assumed=said
-    )
+    started, assumed = _launched(reading, sized)
+    own: dict[str, Any] = {
+        "model": sized,
+        "model_problems": tuple(problems),
+        "world": reading.gpus or 0,
+        "assumed": _in_words(assumed),
+    }
+    return replace(started, **own, not_modelled=(*started.not_modelled, *reading.not_modelled))
 
 
 def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict[str, Assumption]]:
@@ -153,9 +175,8 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
     Raises ValueError for settings that no candidate has.
     """
     framework = load_framework(reading.contract)
-    printed = {**reading.model, **reading.settings}
-    given = {key: printed_value(value) for key, value in printed.items() if key not in NAMES}
-    given |= _degrees(framework, reading)
+    printed = {**reading.model, **reading.settings}.items()
+    given = {key: printed_value(value) for key, value in printed if key not in NAMES} | _degrees(framework, reading)
     is_whole = is_dump(reading)
     gpus = _known(reading, "gpus") or _known(reading, "tp", 1) * _known(reading, "pp", 1) * _known(reading, "cp", 1)
     started = of_settings(Path(reading.source), framework, given, gpus, model, is_whole=False)
@@ -166,7 +187,7 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
             row[axis] = KNOB[axis].word(KNOB[axis].default)
             assumed.setdefault(axis, Assumption(value=row[axis], because="the log does not print it"))
     for name in ("cp", "ep", "vpp"):
-        if reading.as_json()[name] is None and name not in assumed and (name != "vpp" or row["pp"] > 1):
+        if reading.__getattribute__(name) is None and name not in assumed and (name != "vpp" or row["pp"] > 1):
             assumed[name] = Assumption(value=row[name], because="the log does not print it")
     return replace(started, row=settled(framework, row, model)), assumed
 
@@ -209,35 +230,27 @@ def _known(reading: LogReading, name: str) -> int | None: ...
 @overload
 def _known(reading: LogReading, name: str, default: int) -> int: ...
 def _known(reading: LogReading, name: str, default: int | None = None) -> int | None:
-    value = reading.as_json()[name]
+    value = reading.__getattribute__(name)
     if value is None and name in reading.assumed:
         value = reading.assumed[name].value
     return default if value is None else int(value)
 
 
-def _hardware(reading: LogReading, said: SaidBeside, problems: list[Problem]) -> Hardware | None:
+def _hardware(reading: LogReading, said: SaidBeside) -> Hardware:
     name = said.hardware or (hardware_named(reading.device) if reading.device else None)
     if name is None:
         printed = f"prints {reading.device!r}, which no hardware file describes" if reading.device else "prints no GPU"
-        problems.append(Problem(reading.source, f"the log {printed}; give --hardware NAME"))
-        return None
-    try:
-        return load_hardware(name)
-    except InputError as error:
-        problems.extend(error.problems)
-        return None
+        raise InputError([Problem(reading.source, f"the log {printed}; give --hardware NAME")])
+    return load_hardware(name)
 
 
-def _model(reading: LogReading, said: SaidBeside, problems: list[Problem]) -> Model | None:
-    try:
-        if said.model is not None:
-            return load_model(said.model)
-        found, faults = _sized(reading)
-        problems += faults
-        return found
-    except InputError as error:
-        problems.extend(error.problems)
-        return None
+def _model(reading: LogReading, said: SaidBeside) -> Model:
+    if said.model is not None:
+        return load_model(said.model)
+    found, faults = _sized(reading)
+    if found is None or faults:
+        raise InputError(faults)
+    return found
 
 
 def _sized(reading: LogReading) -> tuple[Model | None, Sequence[Problem]]:
@@ -271,17 +284,15 @@ def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -
 
 
 def measurement_of(reading: LogReading) -> Measurement:
-    nan = float("nan")
-    peak = reading.peak_memory_bytes if reading.memory_kind in _PEAKS else None
-    has_run = reading.died is not Death.OUT_OF_MEMORY  # what ran out of memory tells of memory, not of speed
-    ending: Ending = "ran" if has_run else "out_of_memory"
+    """What a log measured; what ran out of memory tells of memory, not of speed."""
+    ran, kind = reading.died is not Death.OUT_OF_MEMORY, reading.memory_kind or MemoryKind.DEVICE
     return Measurement(
-        tokens_per_s_per_gpu=(has_run and reading.tokens_per_s_per_gpu) or nan,
-        step_s=(has_run and reading.step_s) or nan,
-        peak_bytes=peak or nan,
-        peak_kind=_PEAKS.get(reading.memory_kind, "driver") if reading.memory_kind else "driver",
-        ending=ending,
-        noise=reading.noise if reading.noise is not None else nan,
+        tokens_per_s_per_gpu=(ran and reading.tokens_per_s_per_gpu) or math.nan,
+        step_s=(ran and reading.step_s) or math.nan,
+        peak_bytes=(reading.peak_memory_bytes if reading.memory_kind in _PEAKS else None) or math.nan,
+        peak_kind=_PEAKS.get(kind, "driver"),
+        ending="ran" if ran else "out_of_memory",
+        noise=reading.noise if reading.noise is not None else math.nan,
     )
 
 
@@ -367,23 +378,17 @@ def _files(path: Path) -> Iterator[Path]:
 
 def reading_of(run: MeasuredRun) -> LogReading:
     """A run of a table in the form of a log's reading, for the same report."""
-    row, m = run.candidates.row(0), run.measured
-    is_measured = m.peak_bytes == m.peak_bytes
+    row, m, rate = run.candidates.row(0), run.measured, run.tokens_per_s_per_gpu if run.has_rate else None
     return LogReading(
         source=run.provenance.id or run.provenance.source,
         framework=run.framework or "table",
         model={"model_name": run.model.name},
         device=run.gpu,
         gpus=run.cluster.world,
-        tp=row["tp"],
-        pp=row["pp"],
-        cp=row["cp"],
-        ep=row["ep"],
-        vpp=row["vpp"],
+        **{name: row[name] for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch_size")},
         seq_length=run.workload.seq_length,
-        micro_batch_size=row["micro_batch_size"],
         global_batch_size=run.workload.global_batch_size,
-        step_s=run.workload.tokens_per_step / run.tokens_per_s_per_gpu / run.cluster.world if run.has_rate else None,
-        tokens_per_s_per_gpu=run.tokens_per_s_per_gpu if run.has_rate else None,
-        peak_memory_bytes=m.peak_bytes if is_measured else None,
+        step_s=run.workload.tokens_per_step / rate / run.cluster.world if rate else None,
+        tokens_per_s_per_gpu=rate,
+        peak_memory_bytes=None if math.isnan(m.peak_bytes) else m.peak_bytes,
     )

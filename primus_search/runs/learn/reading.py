@@ -14,7 +14,7 @@ Left out, in this order:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from statistics import median
 from typing import Any
@@ -84,12 +84,7 @@ class LogReading:
 
     def as_json(self) -> dict[str, Any]:
         """The reading as plain values, in the order of the fields."""
-        plain = {f.name: self.__getattribute__(f.name) for f in fields(self)}
-        plain["model"] = dict(self.model)
-        plain["settings"] = dict(self.settings)
-        plain["assumed"] = {key: {"value": a.value, "because": a.because} for key, a in self.assumed.items()}
-        plain["not_modelled"] = list(self.not_modelled)
-        return plain
+        return asdict(self) | {"not_modelled": list(self.not_modelled)}
 
 
 WARM_UP_ITERATIONS = 3
@@ -137,53 +132,36 @@ def steady(lines: Sequence[StepLine], *, is_cut: bool = False) -> Steady | None:
 
     is_cut: the log may begin in the middle of a process, so that a first line of a late iteration is no warm-up.
     """
-    once = _once(lines)
+    first: dict[tuple[int, float], StepLine] = {}
+    for line in lines:
+        if line.seconds > 0.0:
+            first.setdefault((line.iteration, line.seconds), line)
+    once = list(first.values())
     begins_late = is_cut and bool(once) and once[0].iteration > WARM_UP_ITERATIONS + once[0].span
     kept = _after_warm_up(once, WARM_UP_ITERATIONS if begins_late else 0)
-    if kept:
-        kept = [line for line in kept if line.shape == kept[-1].shape]
-    undisturbed = [line for line in kept if not line.is_disturbed]
-    if len(undisturbed) >= FEWEST_UNDISTURBED and _middle(undisturbed) <= (1.0 + OUTLIER_SHARE) * _middle(kept):
-        kept = undisturbed
-    kept = _largest_group(_without_outliers(kept))
+    kept = [line for line in kept if line.shape == kept[-1].shape]
     if not kept:
         return None
-    middle = median(line.seconds for line in kept)
-    return Steady(step_s=middle, noise=_sigma([line.seconds for line in kept], middle) / middle, lines=tuple(kept))
-
-
-def _once(lines: Sequence[StepLine]) -> list[StepLine]:
-    """The lines in order, without those printed again and those that state no time."""
-    seen: set[tuple[int, float]] = set()
-    kept = []
-    for line in lines:
-        key = (line.iteration, line.seconds)
-        if key not in seen and line.seconds > 0.0:
-            seen.add(key)
-            kept.append(line)
-    return kept
+    undisturbed = [line for line in kept if not line.is_disturbed]
+    enough = len(undisturbed) >= FEWEST_UNDISTURBED
+    if enough and _middle(undisturbed)[0] <= (1.0 + OUTLIER_SHARE) * _middle(kept)[0]:
+        kept = undisturbed
+    middle, sigma = _middle(kept)
+    reach = max(OUTLIER_SIGMAS * sigma, OUTLIER_SHARE * middle)
+    kept = _largest_group([line for line in kept if abs(line.seconds - middle) <= reach])
+    middle, sigma = _middle(kept)
+    return Steady(step_s=middle, noise=sigma / middle, lines=tuple(kept))
 
 
 def _after_warm_up(lines: Sequence[StepLine], done: int) -> list[StepLine]:
-    kept = []
-    last = None
+    kept, last = [], -1
     for line in lines:
-        if last is not None and line.iteration <= last:
+        if line.iteration <= last:
             done = 0
         if done >= WARM_UP_ITERATIONS:
             kept.append(line)
-        done += line.span
-        last = line.iteration
+        done, last = done + line.span, line.iteration
     return kept
-
-
-def _without_outliers(lines: Sequence[StepLine]) -> list[StepLine]:
-    if not lines:
-        return []
-    middle = median(line.seconds for line in lines)
-    sigma = _sigma([line.seconds for line in lines], middle)
-    reach = max(OUTLIER_SIGMAS * sigma, OUTLIER_SHARE * middle)
-    return [line for line in lines if abs(line.seconds - middle) <= reach]
 
 
 def _largest_group(lines: Sequence[StepLine]) -> list[StepLine]:
@@ -194,15 +172,13 @@ def _largest_group(lines: Sequence[StepLine]) -> list[StepLine]:
             groups[-1].append(seconds)
         else:
             groups.append([seconds])
-    largest = max(groups, key=len, default=[])
+    largest = max(groups, key=len)
     if len(largest) < FEWEST_UNDISTURBED:
         return list(lines)
     return [line for line in lines if largest[0] <= line.seconds <= largest[-1]]
 
 
-def _middle(lines: Sequence[StepLine]) -> float:
-    return median(line.seconds for line in lines)
-
-
-def _sigma(values: Sequence[float], middle: float) -> float:
-    return MAD_TO_SIGMA * median(abs(value - middle) for value in values)
+def _middle(lines: Sequence[StepLine]) -> tuple[float, float]:
+    """Median of the seconds, and their robust standard deviation."""
+    middle = median(line.seconds for line in lines)
+    return middle, MAD_TO_SIGMA * median(abs(line.seconds - middle) for line in lines)

@@ -4,6 +4,7 @@ Printed `name: value` facts of all kinds (argument dumps, YAML, command lines) a
 last one before the iterations wins; a reader turns those it needs into numbers.
 """
 
+import math
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ _NO_ARGUMENTS = ("[OKAY]", "[NO]", "installed .. ", "config.py:")
 _COMMENT = re.compile(r"(?<!\s)\s++#.*$")
 _CLOCK = re.compile(r"\A(?:(\d++)d ?)?(?:(\d++)h ?)?(?:(\d++)m ?)?(?:(\d++)s)?$")
 _COLONS = re.compile(r"\A(?:(\d++) days?, )?(?:(\d++):)?(\d++):(\d++)$")
+_WHOLE = re.compile(r"\d[\d_,]{0,17}(\.0{1,9})?")
 _IGNORED_FACT_VALUES = ("", "None", "null", "none", "~")
 
 
@@ -92,21 +94,14 @@ class Transcript:
 
     def text(self, *names: str) -> str | None:
         """The first printed value among names of a fact; None where it is absent or printed as none."""
-        for name in names:
-            value = self.facts.get(name)
-            if value is not None and value not in _IGNORED_FACT_VALUES:
-                return value
-        return None
+        found = (self.facts[name] for name in names if name in self.facts)
+        return next((value for value in found if value not in _IGNORED_FACT_VALUES), None)
 
     def whole(self, *names: str) -> int | None:
         """The first positive whole number among names of a fact; None where none is printed whole."""
-        for name in names:
-            value = self.text(name)
-            if value is not None and re.fullmatch(r"\d[\d_,]{0,17}(\.0{1,9})?", value):
-                number = int(float(value.replace(",", "").replace("_", "")))
-                if number > 0:
-                    return number
-        return None
+        texts = (value for name in names if (value := self.text(name)) and _WHOLE.fullmatch(value))
+        numbers = (int(float(value.replace(",", "").replace("_", ""))) for value in texts)
+        return next((number for number in numbers if number > 0), None)
 
     def steady(self) -> Steady | None:
         """The steady part of the run; without a word of its settings its log was cut out of a longer one."""
@@ -120,10 +115,8 @@ class Transcript:
 
     def memory(self) -> tuple[float | None, MemoryKind | None]:
         """The peak in bytes and its counter: torch's allocated before reserved before the device's own."""
-        for kind in MemoryKind:
-            if kind in self.peaks:
-                return self.peaks[kind], kind
-        return None, None
+        kind = next((kind for kind in MemoryKind if kind in self.peaks), None)
+        return (self.peaks[kind], kind) if kind else (None, None)
 
 
 def observe_common(seen: Transcript, line: str) -> None:
@@ -147,14 +140,16 @@ def _observe_device(seen: Transcript, line: str) -> None:
 
 
 def _observe_death(seen: Transcript, line: str) -> None:
-    if seen.death is Death.OUT_OF_MEMORY:
-        return
+    """The first error message, but for one that says that memory ran out, which counts before any other."""
+    death = None
     if "emory" in line and any(mark in line for mark in _INCIDENTS["out_of_memory"]):
-        seen.death, seen.at_death = Death.OUT_OF_MEMORY, len(seen.steps)
-    elif seen.death is None and "timeout" in line and any(mark in line for mark in _INCIDENTS["timeout"]):
-        seen.death, seen.at_death = Death.TIMEOUT, len(seen.steps)
-    elif seen.death is None and "Traceback (most recent call last)" in line:
-        seen.death, seen.at_death = Death.ERROR, len(seen.steps)
+        death = Death.OUT_OF_MEMORY
+    elif "timeout" in line and any(mark in line for mark in _INCIDENTS["timeout"]):
+        death = Death.TIMEOUT
+    elif "Traceback (most recent call last)" in line:
+        death = Death.ERROR
+    if death and (seen.death is None or (death is Death.OUT_OF_MEMORY is not seen.death)):
+        seen.death, seen.at_death = death, len(seen.steps)
 
 
 def observe_dotted(seen: Transcript, line: str) -> None:
@@ -193,28 +188,21 @@ def observe_configuration(seen: Transcript, line: str, names: Container[str]) ->
 
 def observe_progress(seen: Transcript, step: int, elapsed: float | None, rate: float | None = None) -> None:
     """A step line from the time since the progress before; evaluation bars restart and are no progress."""
-    if elapsed is None:
-        return
     last_step, last_elapsed = seen.scratch.get("last", (0, None))
-    if step <= last_step:
-        return
-    if last_elapsed is not None and elapsed - last_elapsed < SHORTEST_BAR_STEP_S:
+    since = None if elapsed is None or last_elapsed is None else elapsed - last_elapsed
+    if elapsed is None or step <= last_step or (since is not None and since < SHORTEST_BAR_STEP_S):
         return
     span = step - last_step
-    seconds = (elapsed - last_elapsed) / span if last_elapsed is not None else 0.0
-    seen.add_step(StepLine(iteration=step, seconds=max(seconds, 0.0), span=span, rate=rate))
+    seen.add_step(StepLine(iteration=step, seconds=max((since or 0.0) / span, 0.0), span=span, rate=rate))
     seen.scratch["last"] = (step, elapsed)
 
 
 def clock_s(text: str) -> float | None:
     """Seconds of `1h 2m 3s`, `1:02:03` or `02:03`."""
-    colons, clock = _COLONS.match(text), _CLOCK.match(text)
-    if colons:
-        days, hours, minutes, seconds = (float(part or 0) for part in colons.groups())
-    elif clock and text:
-        days, hours, minutes, seconds = (float(part or 0) for part in clock.groups())
-    else:
+    found = _COLONS.match(text) or (_CLOCK.match(text) if text else None)
+    if found is None:
         return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
 
 
@@ -227,21 +215,18 @@ def gpus_of_batch(batch: int | None, micro: int | None, accumulation: int | None
 
 def product(*numbers: int | None) -> int | None:
     """The product of counts, None where one of them is not known."""
-    total = 1
-    for number in numbers:
-        if number is None:
-            return None
-        total *= number
-    return total
+    known = [number for number in numbers if number is not None]
+    return math.prod(known) if len(known) == len(numbers) else None
 
 
 def tokens_per_s_per_gpu(reading: Mapping[str, Any]) -> float | None:
     """Tokens/s/GPU from batch, sequence length, GPUs and step time, where all of them are known."""
-    parts = [reading.get(name) for name in ("global_batch_size", "seq_length", "gpus", "step_s")]
-    if any(part is None for part in parts):
+    names = ("global_batch_size", "seq_length", "step_s", "gpus")
+    known = [float(part) for part in map(reading.get, names) if part is not None]
+    if len(known) < len(names):
         return None
-    batch, seq_length, gpus, step_s = (float(part) for part in parts if part is not None)
-    return batch * seq_length / step_s / gpus
+    batch, length, step_s, gpus = known
+    return batch * length / step_s / gpus
 
 
 def conclude(
@@ -272,13 +257,14 @@ def conclude(
         "device": seen.devices[0] if len(seen.devices) == 1 else None,
         "died": seen.died(),
     } | dict(facts)
-    if values["tokens_per_s_per_gpu"] is None and samples_are_full:
-        values["tokens_per_s_per_gpu"] = tokens_per_s_per_gpu(values)
+    computed = tokens_per_s_per_gpu(values) if samples_are_full else None
+    printed = values["tokens_per_s_per_gpu"]
+    if printed is None:
+        values["tokens_per_s_per_gpu"] = computed
+    elif printed and computed and abs(printed / computed - 1.0) > RATE_SLACK:
+        seen.note(f"prints {printed:,.0f} tokens/s/GPU; batch, length, GPUs and step time give {computed:,.0f}")
     if found is None and seen.steps:
         seen.note("too few iterations for a steady step time")
-    printed, computed = values["tokens_per_s_per_gpu"], tokens_per_s_per_gpu(values) if samples_are_full else None
-    if printed and computed and abs(printed / computed - 1.0) > RATE_SLACK:
-        seen.note(f"prints {printed:,.0f} tokens/s/GPU; batch, length, GPUs and step time give {computed:,.0f}")
     if isinstance(settings, Mapping):
         kept = dict(settings)
     else:
