@@ -1,37 +1,35 @@
 """Errors of projections against measurements: per row, per group, over all rows with near-duplicates counted once."""
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from primus_search.values.candidates import Floats
 
+Key = TypeVar("Key", bound=Hashable)
 LEAST_IN_GROUP = 4
 """Rows of a group from which on a rank correlation inside it counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Errors as fractions: |predicted / measured - 1|; bias is the median signed one."""
+    """Errors as fractions: |predicted / measured - 1|; bias is the median signed one. NaN without rows."""
 
     rows: int
-    median_abs_error: float
-    p90_abs_error: float
-    worst_abs_error: float
-    bias: float
-
-
-NO_SCORE = Score(
-    rows=0, median_abs_error=float("nan"), p90_abs_error=float("nan"), worst_abs_error=float("nan"), bias=float("nan")
-)
+    median_abs_error: float = math.nan
+    p90_abs_error: float = math.nan
+    worst_abs_error: float = math.nan
+    bias: float = math.nan
 
 
 def score(errors: Floats, weights: Floats | None = None) -> Score:
     """Score of signed relative errors; `weights` let near-duplicates count once together."""
     if len(errors) == 0:
-        return NO_SCORE
+        return Score(rows=0)
     weights = np.ones(len(errors)) if weights is None else weights
     magnitude = np.abs(errors)
     return Score(
@@ -54,28 +52,23 @@ def quantile(values: Floats, weights: Floats, share: float) -> float:
 def duplicate_weights(keys: Iterable[Hashable]) -> Floats:
     """1 / (number of rows with the same key), so that a ladder of near-duplicates counts as one row."""
     listed = list(keys)
-    count: dict[Hashable, int] = defaultdict(int)
-    for key in listed:
-        count[key] += 1
+    count = Counter(listed)
     return np.array([1.0 / count[key] for key in listed])
 
 
-def kendall_by_group(groups: Sequence[Hashable], predicted: Floats, measured: Floats) -> float:
+def kendall_by_group(groups: Iterable[Hashable], predicted: Floats, measured: Floats) -> float:
     """Mean rank correlation (tau-b) inside groups of at least LEAST_IN_GROUP rows; NaN where there is no such group."""
-    taus = []
-    for members in by_key(groups, lambda key: key).values():
-        if len(members) >= LEAST_IN_GROUP:
-            tau = kendall(predicted[members], measured[members])
-            if np.isfinite(tau):
-                taus.append(tau)
-    return float(np.mean(taus)) if taus else float("nan")
+    large = (members for members in places(groups).values() if len(members) >= LEAST_IN_GROUP)
+    taus = np.array([kendall(predicted[members], measured[members]) for members in large])
+    taus = taus[np.isfinite(taus)]
+    return float(np.mean(taus)) if len(taus) else math.nan
 
 
-def by_key(items: Sequence[Hashable], key: Callable[[Hashable], Hashable]) -> dict[Hashable, list[int]]:
-    """Positions of the items per key, in order of first appearance."""
-    found: dict[Hashable, list[int]] = {}
-    for i, item in enumerate(items):
-        found.setdefault(key(item), []).append(i)
+def places(keys: Iterable[Key]) -> dict[Key, list[int]]:
+    """Positions of every key, in order of first appearance."""
+    found: dict[Key, list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
     return found
 
 

@@ -17,8 +17,8 @@ from primus_search.cost.confidence.uncertainty import interval, is_doubtful, mem
 from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, Memory, Projection
-from primus_search.runs.validate.score import by_key, duplicate_weights, kendall_by_group, score
-from primus_search.values.candidates import Bools, Candidates, Floats, joined
+from primus_search.runs.validate.score import duplicate_weights, kendall_by_group, places, score
+from primus_search.values.candidates import Bools, Floats, joined
 from primus_search.values.measured_run import MeasuredRun, RunTable, SkippedRun
 
 WORTH_SPREADING = 64
@@ -57,6 +57,11 @@ class ScoredRun:
     def error(self) -> float:
         """Signed relative error of the predicted rate."""
         return self.predicted / self.run.tokens_per_s_per_gpu - 1.0
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured rate lies in the 90 % interval of the projection."""
+        return self.interval[0] <= self.run.tokens_per_s_per_gpu <= self.interval[1]
 
 
 def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
@@ -132,15 +137,12 @@ def validate_runs(table: RunTable) -> Validation:
 def project_runs(runs: Sequence[MeasuredRun]) -> tuple[list[ScoredRun], list[SkippedRun]]:
     """Runs projected, in their order, and those that cannot be, with the reason: all runs of one model, cluster and
     workload as one table."""
-    tables: dict[tuple[object, ...], list[MeasuredRun]] = {}
-    for run in runs:
-        tables.setdefault(_table_key(run), []).append(run)
+    tables = [[runs[i] for i in members] for members in places(map(_table_key, runs)).values()]
+    # The first table here: what it compiles or loads, forked workers inherit.
+    answers = [_projected(table) for table in tables[:1]] + spread(_projected, tables[1:], at_least=WORTH_SPREADING)
     rows: dict[int, ScoredRun] = {}
     refused: list[SkippedRun] = []
-    members = list(tables.values())
-    # The first table here: what it compiles or loads, forked workers inherit.
-    answers = [_projected(table) for table in members[:1]] + spread(_projected, members[1:], at_least=WORTH_SPREADING)
-    for run, answer in zip(chain(*members), chain(*answers), strict=True):
+    for run, answer in zip(chain(*tables), chain(*answers), strict=True):
         if isinstance(answer, Projection):
             rows[id(run)] = scored(run, answer)
         else:
@@ -155,19 +157,13 @@ def _table_key(run: MeasuredRun) -> tuple[object, ...]:
 def _projected(runs: Sequence[MeasuredRun]) -> list[Projection | str]:
     """Projections of runs that differ in their candidate only, or why there is none; runs repeated on another day or
     release are one candidate. Where the table cannot be projected every run is tried alone, to find the one."""
-    first = runs[0]
-    numbers: dict[tuple[object, ...], int] = {}
-    distinct: list[Candidates] = []
-    for run in runs:
-        key = run.candidate_key
-        if key not in numbers:
-            numbers[key] = len(distinct)
-            distinct.append(run.candidates)
+    distinct = {run.candidate_key: run.candidates for run in runs}
+    rows = {key: np.array([i]) for i, key in enumerate(distinct)}
     try:
-        projection = Projector(first.job).project(joined(distinct))
+        projection = Projector(runs[0].job).project(joined(list(distinct.values())))
     except (PrimusSearchError, ValueError, ArithmeticError) as reason:
         return [str(reason)] if len(runs) == 1 else [answer for run in runs for answer in _projected([run])]
-    return [projection.take(np.array([numbers[run.candidate_key]])) for run in runs]
+    return [projection.take(rows[run.candidate_key]) for run in runs]
 
 
 GROUPINGS: dict[str, Callable[[ScoredRun], str]] = {
@@ -195,10 +191,7 @@ def summary(outcome: Validation) -> dict[str, Any]:
         "memory_only": len(outcome.memory_only),
         "ran_out": len(outcome.ran_out),
         "skipped": len(outcome.skipped),
-        "median_abs_error": total.median_abs_error,
-        "p90_abs_error": total.p90_abs_error,
-        "worst_abs_error": total.worst_abs_error,
-        "bias": total.bias,
+        **{name: value for name, value in asdict(total).items() if name != "rows"},
         "kendall": kendall_by_group(ranks, predicted, measured),
         "coverage_90": coverage(outcome),
         "memory": memory_summary(outcome),
@@ -230,14 +223,12 @@ def overrides(rows: Sequence[ScoredRun]) -> dict[str, Any]:
 
 def coverage(outcome: Validation) -> float:
     """Share of runs whose measured rate lies in the 90 % interval of its projection, near-duplicates counted once."""
-    return _share(are_inside(outcome), outcome.weights) if outcome.rows else float("nan")
+    return _share(are_inside(outcome), outcome.weights) if outcome.rows else math.nan
 
 
 def are_inside(outcome: Validation) -> Bools:
     """Whether the measured rate of every run lies in the 90 % interval of its projection."""
-    ends = [row.interval for row in outcome.rows]
-    inside = [low <= row.run.tokens_per_s_per_gpu <= high for row, (low, high) in zip(outcome.rows, ends, strict=True)]
-    return np.array(inside, dtype=bool)
+    return np.array([row.is_inside for row in outcome.rows], dtype=bool)
 
 
 def _share(chosen: Bools, weights: Floats) -> float:
@@ -249,13 +240,12 @@ def groups(outcome: Validation) -> list[dict[str, Any]]:
     errors, weights, inside = outcome.errors, outcome.weights, are_inside(outcome)
     found = []
     for grouping, key in GROUPINGS.items():
-        parts = by_key([key(row) for row in outcome.rows], lambda x: x)
-        if grouping == "table" and len(parts) < 2:
-            continue
-        for name, members in parts.items():
-            scores = asdict(score(errors[members], weights[members]))
-            held = _share(inside[members], weights[members])
-            found.append({"grouping": grouping, "group": name, **scores, "coverage_90": held})
+        parts = places(map(key, outcome.rows))
+        if grouping != "table" or len(parts) >= 2:
+            for name, members in parts.items():
+                figures = asdict(score(errors[members], weights[members]))
+                held = _share(inside[members], weights[members])
+                found.append({"grouping": grouping, "group": name, **figures, "coverage_90": held})
     return found
 
 
@@ -266,17 +256,13 @@ def memory_summary(outcome: Validation) -> dict[str, Any]:
     false_fit   share of runs that ran out of memory and are said to fit; the rest are OOM or at risk
     """
     rows = (*outcome.rows, *outcome.memory_only)
-    pairs = [row.memory for row in rows]
     weights = duplicate_weights(row.run.duplicate_key for row in rows)
-    known = [i for i, pair in enumerate(pairs) if pair is not None]
-    errors = np.array([p[0] / p[1] - 1.0 for p in pairs if p is not None])
+    known = [i for i, row in enumerate(rows) if row.memory is not None]
+    errors = np.array([row.memory[0] / row.memory[1] - 1.0 for row in rows if row.memory is not None])
     found = score(errors, weights[known])
     ran, ran_out = [row.verdict for row in rows], [row.verdict for row in outcome.ran_out]
     return {
-        "rows": found.rows,
-        "median_abs_error": found.median_abs_error,
-        "p90_abs_error": found.p90_abs_error,
-        "bias": found.bias,
+        **{name: found.__getattribute__(name) for name in ("rows", "median_abs_error", "p90_abs_error", "bias")},
         "ran": len(ran),
         "false_oom": _part(ran, OUT_OF_MEMORY),
         "ran_at_risk": _part(ran, AT_RISK),
@@ -291,7 +277,7 @@ def _part(verdicts: Sequence[str], wanted: str) -> float:
 
 
 def _row(row: ScoredRun) -> dict[str, Any]:
-    memory = row.memory
+    predicted_bytes, measured_bytes = row.memory or (None, None)
     low, high = row.interval
     return {
         "id": row.run.id,
@@ -299,8 +285,8 @@ def _row(row: ScoredRun) -> dict[str, Any]:
         "predicted_low": low,
         "predicted_high": high,
         "measured_tokens_per_s_per_gpu": row.run.tokens_per_s_per_gpu,
-        "predicted_memory_GB": memory[0] / GB if memory else None,
-        "measured_memory_GB": memory[1] / GB if memory else None,
+        "predicted_memory_GB": predicted_bytes and predicted_bytes / GB,
+        "measured_memory_GB": measured_bytes and measured_bytes / GB,
     }
 
 
@@ -325,8 +311,8 @@ def sweeps(rows: Sequence[ScoredRun]) -> list[list[ScoredRun]]:
     for row in rows:
         run = row.run
         found = jobs[run.group, run.gpu, run.cluster.world, run.workload, run.precision]
-        before = found.get(run.candidate_key)
-        if before is None or run.tokens_per_s_per_gpu > before.run.tokens_per_s_per_gpu:
+        before = found.setdefault(run.candidate_key, row)
+        if run.tokens_per_s_per_gpu > before.run.tokens_per_s_per_gpu:
             found[run.candidate_key] = row
     return [list(found.values()) for found in jobs.values() if len(found) >= SMALLEST]
 
@@ -353,11 +339,6 @@ def first_choices(found: Sequence[Sequence[ScoredRun]]) -> dict[str, float]:
         "bias of its sweep": float(np.mean([np.mean([row.error for row in sweep]) for sweep in found])),
         "mean regret": float(np.mean(regrets)),
         "worst regret": max(regrets),
-        "first choice in its band": float(np.mean([_is_inside(row) for row in chosen])),
-        "all runs in their bands": float(np.mean([np.mean([_is_inside(row) for row in sweep]) for sweep in found])),
+        "first choice in its band": float(np.mean([row.is_inside for row in chosen])),
+        "all runs in their bands": float(np.mean([np.mean([row.is_inside for row in sweep]) for sweep in found])),
     }
-
-
-def _is_inside(row: ScoredRun) -> bool:
-    low, high = row.interval
-    return low <= row.run.tokens_per_s_per_gpu <= high

@@ -15,6 +15,7 @@ from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.runs.learn.hypotheses import OTHER_KIND, Hypothesis, is_megatron_like, shipped_hypotheses
 from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, log_rates, reference_of
+from primus_search.runs.validate.score import places
 from primus_search.runs.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.machine.stack import SiteErrors
@@ -60,19 +61,19 @@ class Undescribed:
 
 def undescribed_mixtures(runs: Sequence[MeasuredRun]) -> list[Undescribed]:
     """What every run's software may be, in their order."""
-    alike: dict[tuple[str, bool, str], list[int]] = {}
-    for i, run in enumerate(runs):
-        key = run.cluster.accelerator.arch, bool(run.candidates.sharding[0] >= Sharding.FSDP2), run.cluster.stack.name
-        alike.setdefault(key, []).append(i)
+    sharded = [bool(run.candidates.sharding[0] >= Sharding.FSDP2) for run in runs]
+    keys = [
+        (run.cluster.accelerator.arch, is_in, run.cluster.stack.name) for run, is_in in zip(runs, sharded, strict=True)
+    ]
     found: dict[int, Undescribed] = {}
-    for (arch, is_sharded, suggested), places in alike.items():
+    for (arch, is_sharded, suggested), members in places(keys).items():
         every = shipped_hypotheses(archs={arch})
         weights = _weights(every, suggested, is_sharded=is_sharded)
         kept = np.flatnonzero(weights >= NEGLIGIBLE * weights.max())
-        references = [reference_of(runs[i]) for i in places]
+        references = [reference_of(runs[i]) for i in members]
         logs = np.array([log_rates(every[k].stack, references) for k in kept.tolist()])
         names, shares = tuple(every[k].stack.name for k in kept.tolist()), weights[kept] / weights[kept].sum()
-        for column, i in enumerate(places):
+        for column, i in enumerate(members):
             found[i] = Undescribed(weights=shares, logs=logs[:, column], names=names)
     return [found[i] for i in range(len(runs))]
 
