@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from primus_search.runs.validate.score_runs import SMALLEST, first_choices, sweeps
+from primus_search.runs.validate.score_runs import SMALLEST, ScoredRun, first_choices, sweeps
 
 
 def row(configuration: int, measured: float, predicted: float, job: str = "a") -> Any:
@@ -14,7 +14,8 @@ def row(configuration: int, measured: float, predicted: float, job: str = "a") -
         candidate_key=(configuration,), tokens_per_s_per_gpu=measured,
     )  # fmt: skip
     band = (0.9 * predicted, 1.1 * predicted)
-    return SimpleNamespace(run=run, predicted=predicted, error=predicted / measured - 1.0, interval=band)
+    rest: Any = {"run": run, "projection": None, "fit_probability": 1.0, "verdict": "FITS", "memory": None}
+    return ScoredRun(**rest, predicted=predicted, interval=band)
 
 
 def test_bias_and_regret_of_the_highest_projection() -> None:
