@@ -18,9 +18,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
-
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing import Any, get_args
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
@@ -59,10 +57,9 @@ class Limits:
     quiet_s: float
 
 
-Figure = Annotated[float | None, Field(ge=0.0, allow_inf_nan=False)]
+FIGURES = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
 
 
-@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a trial; figures are None where nothing was measured."""
@@ -70,17 +67,16 @@ class Outcome:
     rank: int
     verdict: TrialVerdict
     reason: str
-    tokens_per_s_per_gpu: Figure = None
-    step_s: Figure = None
-    peak_bytes: Figure = None
+    tokens_per_s_per_gpu: float | None = None
+    step_s: float | None = None
+    peak_bytes: float | None = None
     peak_kind: PeakKind = "driver"
-    noise: Figure = None
+    noise: float | None = None
 
     @property
     def measurement(self) -> Measurement:
         """As a record of a run holds it."""
-        figures = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
-        found = {name: value for name in figures if (value := self.__getattribute__(name)) is not None}
+        found = {name: value for name in FIGURES if (value := self.__getattribute__(name)) is not None}
         ending: Ending = "out_of_memory" if self.verdict is TrialVerdict.OUT_OF_MEMORY else "ran"
         return Measurement(**found, peak_kind=self.peak_kind, ending=ending)
 
@@ -93,16 +89,21 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
     data = _kept(folder / RESULT)
     if data is None:
         return None
-    what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
-    try:
-        outcome = TypeAdapter(Outcome).validate_json(json.dumps(data), strict=True)
-    except ValidationError as error:
-        wrong = [str(one["loc"][0]) for one in error.errors()]
-    else:
-        wrong = [] if outcome.rank in ranks else ["rank"]
-        if not wrong:
-            return outcome
-    raise InputError([Problem(f"{folder / RESULT} @ $.{name}", what) for name in wrong])
+    is_right = {name: _is_figure(data.get(name)) for name in FIGURES} | {
+        "rank": type(data.get("rank")) is int and data["rank"] in ranks,
+        "verdict": data.get("verdict") in tuple(TrialVerdict),
+        "reason": isinstance(data.get("reason"), str),
+        "peak_kind": data.get("peak_kind") in get_args(PeakKind),
+    }
+    wrong = [*(name for name, is_ in is_right.items() if not is_), *sorted(data.keys() - is_right.keys())]
+    if wrong:
+        what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
+        raise InputError([Problem(f"{folder / RESULT} @ $.{name}", what) for name in wrong])
+    return Outcome(**(data | {"verdict": TrialVerdict(data["verdict"])}))
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
