@@ -23,7 +23,7 @@ setup(
     packages=[*find_namespace_packages(include=["primus_search*"]), *DATA],
     package_dir=DATA,
     package_data={
-        "": ["*.yaml"],
+        "": ["*.yaml", "*.toml"],
         "primus_search": ["py.typed"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],

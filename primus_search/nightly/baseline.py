@@ -163,8 +163,9 @@ DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")
 
 
 def code_hashes() -> dict[str, str]:
-    """Hash of every module that can move a figure, by its path in the package (`cost/laws/gemm.py`)."""
-    paths = {path.relative_to(PACKAGE): path for path in sorted(PACKAGE.rglob("*.py"))}
+    """Hash of every module and table that can move a figure, by its path in the package (`cost/laws/gemm.py`)."""
+    files = sorted((*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")))
+    paths = {path.relative_to(PACKAGE): path for path in files}
     return {own.as_posix(): _sha(path) for own, path in paths.items() if own.parts[0] in (*NUMERIC, own.name)}
 
 

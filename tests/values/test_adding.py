@@ -25,19 +25,16 @@ class Toy(IntFlag):
     NORMS = 1
     HEADS = 2
 """
-ROW = """\
-    Knob(
-        name="toy",
-        kind=Kind.MODULES,
-        words=Toy,
-        summary="Modules whose gradients are not kept.",
-        enters=Enters.STATE,
-        default=Toy.NONE,
-        auto=(Toy.NONE, Toy.NORMS, Toy.NORMS | Toy.HEADS),
-        label="toy:{toy}",
-    ),
-)
-\"\"\"Every knob"""
+ROW = """
+[toy]
+kind = "modules"
+words = "Toy"
+summary = "Modules whose gradients are not kept."
+enters = "state"
+default = "none"
+auto = ["none", "norms", "norms+heads"]
+label = "toy:{toy}"
+"""
 RULE = """
 
 @_rule("toy pp", reason="a toy runs without pipeline")
@@ -75,7 +72,7 @@ KEY = """knobs:
 """
 KNOB = {
     "primus_search/values/knobs/values.py": (None, WORDS),
-    "primus_search/values/knobs/rows.py": (')\n"""Every knob', ROW),
+    "primus_search/values/knobs/knobs.toml": (None, ROW),
     "primus_search/values/candidates.py": ("    offload_layers: Ints\n", "    offload_layers: Ints\n    toy: Ints\n"),
     "primus_search/space/rules.py": (None, RULE),
     "primus_search/cost/memory/share.py": (
@@ -86,7 +83,6 @@ KNOB = {
     "primus_search/declare/launch/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),
     "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),
 }
-IMPORT = ("primus_search/values/knobs/rows.py", "    StateFormat,\n", "    StateFormat,\n    Toy,\n")
 MOST_FILES = 7
 """Package files of a knob with memory bytes, a launch key and a log line; the framework's key is data."""
 OF_KNOB = """
@@ -217,17 +213,15 @@ def run_in(home: Path, code: str, *words: str) -> str:
 
 
 def listed(title: str) -> set[str]:
-    """The Python files and the folders of one new file that a section of the page lists."""
+    """The files of the package and the folders of one new file that a section of the page lists."""
     page = (ROOT / "docs" / "dev" / "adding.md").read_text(encoding="utf-8")
     section = page.split(f"## {title}\n")[1].split("\n## ")[0]
     files = re.findall(r"^\|[^`|]*`(primus_search/\S+)`", section, flags=re.MULTILINE)
-    return {file for file in files if file.endswith((".py", "/"))}
+    return {file for file in files if file.endswith((".py", ".toml", "/"))}
 
 
 def test_a_toy_knob_with_bytes_a_launch_key_and_a_log_line_needs_the_files_of_the_page(tmp_path: Path) -> None:
     edited(tmp_path, KNOB)
-    path = tmp_path / IMPORT[0]
-    path.write_text(path.read_text(encoding="utf-8").replace(*IMPORT[1:]), encoding="utf-8")
     logged(tmp_path, {"toy_modules": "['norms', 'heads']", "uses_toys": True})
     run_in(tmp_path, OF_KNOB, str(tmp_path))
     package = [file for file in KNOB if file.startswith("primus_search/")]
