@@ -42,13 +42,7 @@ def toy_without_pipeline(job: GridJob, c: Cells) -> Bools:
     mask: Bools = (c.ints("toy") == 0) | (c["pp"] == 1)
     return mask
 """
-COLUMN = """    def recompute(self) -> Ints:
-        return self._c.recompute
-
-    @cached_property
-    def toy(self) -> Ints:
-        return self._c.toy
-"""
+COLUMN = "    recompute: cached_property[Ints] = cached_property(lambda s: s._c.recompute)\n"
 FORMULA = """
 
 _without_toy = layer_state
@@ -75,10 +69,7 @@ KNOB = {
     "primus_search/values/knobs/knobs.toml": (None, ROW),
     "primus_search/values/candidates.py": ("    offload_layers: Ints\n", "    offload_layers: Ints\n    toy: Ints\n"),
     "primus_search/space/rules.py": (None, RULE),
-    "primus_search/cost/memory/share.py": (
-        "    def recompute(self) -> Ints:\n        return self._c.recompute\n",
-        COLUMN,
-    ),
+    "primus_search/cost/memory/share.py": (COLUMN, COLUMN + COLUMN.replace("recompute", "toy")),
     "primus_search/cost/memory/parameters.py": (None, FORMULA),
     "primus_search/declare/launch/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),
     "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),

@@ -1,8 +1,7 @@
 """Tables of a stack's numbers and habits in docs/cost/stack.md: `python -m tools.docs` writes them."""
 
-import ast
 import inspect
-from itertools import pairwise
+import re
 from pathlib import Path
 
 import yaml
@@ -16,15 +15,9 @@ START, END = "<!-- fields: python -m tools.docs stack -->\n", "<!-- end of field
 
 
 def documented(cls: type) -> dict[str, str]:
-    """The text below each field of a group."""
-    (definition,) = ast.parse(inspect.getsource(cls)).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        field.target.id: " ".join(str(text.value.value).split())
-        for field, text in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
+    """The meaning of each field of a group, by its line in the docstring: `name  meaning`."""
+    lines = re.findall(r"^(\w+)  (.+(?:\n .*)*)", inspect.getdoc(cls) or "", flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in lines}
 
 
 def base_values(group: str) -> dict[str, tuple[str, str]]:

@@ -19,6 +19,13 @@ BF16_BYTES, FP32_BYTES, FP8_BYTES, MASK_BYTES = 2.0, 4.0, 1.0, 1.0
 class Share:
     """Degrees and sizes, one entry per candidate (or per distinct key of candidates).
 
+    tokens, split_tokens   of one micro-batch on one context-parallel rank; on a tensor-parallel rank of it where
+                           sequence parallelism splits the residual stream
+    sent_rows              token copies that a device permutes for sending
+    shards, expert_shards  devices that share what is sharded of a dense parameter, of an expert's
+    kept_moments           share of the optimizer's moments that the device holds
+    kv_heads               on one device, at least one       cp_comm  `CpComm` codes, none of them STACK
+
     Each is worked out when a formula asks for it, so that a formula touches only the columns that it depends on.
     """
 
@@ -27,52 +34,46 @@ class Share:
         self._degrees = degrees(c, world=world, global_batch_size=workload.global_batch_size)
 
     def replaced(self, **columns: Floats | Ints | Bools) -> Self:
-        """The same with some of its columns replaced; those that follow from them stay as they were."""
+        """The same with some of its columns replaced; what was not worked out before follows from them."""
         other = copy(self)
         other.__dict__.update(columns)
         return other
 
-    @cached_property
-    def tp(self) -> Floats:
-        return _floats(self._c.tp)
-
-    @cached_property
-    def cp(self) -> Floats:
-        return _floats(self._c.cp)
-
-    @cached_property
-    def pp(self) -> Floats:
-        return _floats(self._c.pp)
-
-    @cached_property
-    def ep(self) -> Floats:
-        return _floats(self._c.ep)
-
-    @cached_property
-    def etp(self) -> Floats:
-        return _floats(self._c.etp)
-
-    @cached_property
-    def dp(self) -> Floats:
-        return _floats(self._degrees.dp)
-
-    @cached_property
-    def edp(self) -> Floats:
-        return _floats(self._degrees.edp)
-
-    @cached_property
-    def _tokens(self) -> Floats:
-        return self._c.micro_batch_size * (self._workload.seq_length / self._c.cp)
+    tp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.tp))
+    cp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.cp))
+    pp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.pp))
+    ep: cached_property[Floats] = cached_property(lambda s: _floats(s._c.ep))
+    etp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.etp))
+    dp: cached_property[Floats] = cached_property(lambda s: _floats(s._degrees.dp))
+    edp: cached_property[Floats] = cached_property(lambda s: _floats(s._degrees.edp))
+    sharding: cached_property[Ints] = cached_property(lambda s: s._c.sharding)
+    recompute: cached_property[Ints] = cached_property(lambda s: s._c.recompute)
+    offload: cached_property[Ints] = cached_property(lambda s: s._c.offload_modules)
+    state_format: cached_property[Ints] = cached_property(lambda s: s._c.state_format)
+    optimizer: cached_property[Ints] = cached_property(lambda s: s._c.optimizer)
+    has_fused_dispatch: cached_property[Bools] = cached_property(lambda s: s._c.has_fused_dispatch)
+    has_fused_loss: cached_property[Bools] = cached_property(lambda s: s._c.loss_fusion)
+    is_fp8: cached_property[Bools] = cached_property(lambda s: s._c.fp8 != Fp8.NONE)
+    is_delayed: cached_property[Bools] = cached_property(lambda s: s._c.fp8 == Fp8.DELAYED)
+    kept_moments: cached_property[Floats] = cached_property(lambda s: 1.0 - s._c.optimizer_offload / 100.0)
+    kv_heads: cached_property[Floats] = cached_property(lambda s: np.maximum(s._model.num_kv_heads / s._c.tp, 1.0))
+    cp_comm: cached_property[Ints] = cached_property(lambda s: s._c.exchange_of_context(s._stack.communication.cp_comm))
+    has_group_buffers: cached_property[Bools] = cached_property(
+        lambda s: s._c.has_group_buffers(usual=s._stack.memory.group_buffer_copies > 0)
+    )
 
     @cached_property
     def tokens(self) -> Floats:
-        """Tokens of one micro-batch on one context-parallel rank."""
-        return self._tokens
+        return self._c.micro_batch_size * (self._workload.seq_length / self._c.cp)
 
     @cached_property
     def split_tokens(self) -> Floats:
-        """The same where sequence parallelism splits the residual stream over tensor-parallel ranks."""
-        return np.where(self._c.sequence_parallel, self._tokens / self._c.tp, self._tokens)
+        return np.where(self._c.sequence_parallel, self.tokens / self._c.tp, self.tokens)
+
+    @cached_property
+    def sent_rows(self) -> Floats:
+        moe = self._model.moe
+        return np.zeros_like(self.tokens) if moe is None else self.tokens / self._c.tp * moe.top_k
 
     @cached_property
     def routed_rows(self) -> Floats:
@@ -82,95 +83,18 @@ class Share:
         group sees its group's tokens; those of the whole group (times ep) where shapes are fixed ahead. Experts work
         on tokens split over tp whether or not the dense part is sequence parallel.
         """
-        c, memory = self._c, self._stack.memory
+        c, memory, moe = self._c, self._stack.memory, self._model.moe
         has_all = memory.has_room_for_every_row & (not self._workload.pads_to_capacity) & ~c.has_fused_dispatch
-        has_all = has_all | c.has_fixed_expert_rows
-        moe = self._model.moe
         busiest = 1.0 if moe is None else busiest_over_mean(moe, self._workload, c)
-        return np.where(has_all, c.ep, busiest) * self._sent_rows * c.etp
-
-    @cached_property
-    def _sent_rows(self) -> Floats:
-        moe = self._model.moe
-        return np.zeros_like(self._tokens) if moe is None else self._tokens / self._c.tp * moe.top_k
-
-    @cached_property
-    def sent_rows(self) -> Floats:
-        """Token copies a device permutes for sending."""
-        return self._sent_rows
-
-    @cached_property
-    def kv_heads(self) -> Floats:
-        """Key/value heads on one device, at least one."""
-        return np.maximum(self._model.num_kv_heads / self._c.tp, 1.0)
-
-    @cached_property
-    def _group(self) -> Ints:
-        return self._c.shard_ranks(self._degrees.dp * self._c.cp)
+        return np.where(has_all | c.has_fixed_expert_rows, c.ep, busiest) * self.sent_rows * c.etp
 
     @cached_property
     def shards(self) -> Floats:
-        """Devices that share what is sharded of a dense parameter."""
-        return _floats(self._group)
+        return _floats(self._c.shard_ranks(self._degrees.dp * self._c.cp))
 
     @cached_property
     def expert_shards(self) -> Floats:
-        """Devices that share what is sharded of an expert's parameter."""
-        return np.maximum(self._degrees.edp * self._group / (self._degrees.dp * self._c.cp), 1.0)
-
-    @cached_property
-    def sharding(self) -> Ints:
-        return self._c.sharding
-
-    @cached_property
-    def recompute(self) -> Ints:
-        return self._c.recompute
-
-    @cached_property
-    def offload(self) -> Ints:
-        """`Offload` flags."""
-        return self._c.offload_modules
-
-    @cached_property
-    def is_fp8(self) -> Bools:
-        return np.not_equal(self._c.fp8, Fp8.NONE)
-
-    @cached_property
-    def is_delayed(self) -> Bools:
-        """FP8 with delayed scaling."""
-        return np.equal(self._c.fp8, Fp8.DELAYED)
-
-    @cached_property
-    def has_fused_dispatch(self) -> Bools:
-        return self._c.has_fused_dispatch
-
-    @cached_property
-    def has_group_buffers(self) -> Bools:
-        return self._c.has_group_buffers(usual=self._stack.memory.group_buffer_copies > 0)
-
-    @cached_property
-    def has_fused_loss(self) -> Bools:
-        return self._c.loss_fusion
-
-    @cached_property
-    def state_format(self) -> Ints:
-        """`StateFormat` codes."""
-        return self._c.state_format
-
-    @cached_property
-    def optimizer(self) -> Ints:
-        """`Optimizer` codes."""
-        return self._c.optimizer
-
-    @cached_property
-    def kept_moments(self) -> Floats:
-        """Share of the optimizer's moments that the device holds."""
-        return 1.0 - self._c.optimizer_offload / 100.0
-
-    @cached_property
-    def cp_comm(self) -> Ints:
-        """`CpComm` codes, none of them STACK."""
-        return self._c.exchange_of_context(self._stack.communication.cp_comm)
+        return np.maximum(self._degrees.edp * self.shards / (self._degrees.dp * self._c.cp), 1.0)
 
 
 def shards_weights(s: Share) -> Bools:

@@ -89,7 +89,7 @@ def _knob(name: str, given: Mapping[str, Any]) -> Knob:
         "aliases": lambda words_of: {word: value(text) for word, text in words_of.items()},
         "printed": lambda words_of: {value(text): word for text, word in words_of.items()},
     }
-    computed = {field: of_knob[name] for field, of_knob in _COMPUTED.items() if name in of_knob}
+    computed: dict[str, Any] = {field: of_knob[name] for field, of_knob in _COMPUTED.items() if name in of_knob}
     read = {field: readers[field](one) if field in readers else one for field, one in given.items()}
     return Knob(name=name, **read, **computed)
 

@@ -6,7 +6,7 @@ its source or the date of its fit. Shares lie in 0..1: 0 hides nothing, 1 hides 
     stack.efficiencies.gemm_efficiency                 one number
     with_numbers(stack, {"gemm_efficiency": 0.9})      a copy with some numbers replaced
 
-One class per group; each field is documented where it stands. Formulas of kept memory are in `cost/memory`.
+One class per group, whose docstring says what each field means. Formulas of kept memory are in `cost/memory`.
 """
 
 import typing
@@ -17,379 +17,312 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Group `kernels` of a stack file."""
+    """Group `kernels` of a stack file.
+
+    attention_kernel  Kernel family of `laws.attention`: unfused, flash1 to flash3, cudnn, cudnn_fp8, aiter, ck.
+    has_fused_norm  Norm (and its FP8 cast) in one kernel; otherwise one pass over memory per operation.
+    latent_attention_kernel  Kernel family of latent attention, whose query and value heads differ in size; empty:
+        `attention_kernel`.
+    has_fused_softmax  Mask and softmax of scores that no flash kernel computes in one kernel; otherwise in FP32, one by
+        one.
+    has_fused_activation  Gated activation in one kernel.
+    has_fused_rope  Rotary embedding in one kernel for queries and keys.
+    has_fused_latent_rope  The same of latent attention, whose heads are rotated in part.
+    has_fused_residual  Bias, dropout and residual add in one kernel.
+    has_fused_loss  Cross-entropy fused with its gradient, unless the candidate says otherwise.
+    has_fused_optimizer  One multi-tensor optimizer kernel.
+    has_fused_fp8_cast  A norm takes part in the cast of its output to FP8 (docs/cost/fp8.md).
+    has_fused_activation_cast  The activation between the two products of an MLP takes part in the cast of its output to
+        FP8.
+    has_gradient_accumulation_fusion  Weight-gradient GEMM adds into the main gradient itself.
+    has_dropout  Residual and attention dropout are applied (GPT-3 era recipes).
+    """
 
     attention_kernel: str
-    """Kernel family of `laws.attention`: unfused, flash1 to flash3, cudnn, cudnn_fp8, aiter, ck."""
-
     has_fused_norm: bool
-    """Norm (and its FP8 cast) in one kernel; otherwise one pass over memory per operation."""
-
     latent_attention_kernel: str
-    """Kernel family of latent attention, whose query and value heads differ in size; empty: `attention_kernel`."""
-
     has_fused_softmax: bool
-    """Mask and softmax of scores that no flash kernel computes in one kernel; otherwise in FP32, one by one."""
-
     has_fused_activation: bool
-    """Gated activation in one kernel."""
-
     has_fused_rope: bool
-    """Rotary embedding in one kernel for queries and keys."""
-
     has_fused_latent_rope: bool
-    """The same of latent attention, whose heads are rotated in part."""
-
     has_fused_residual: bool
-    """Bias, dropout and residual add in one kernel."""
-
     has_fused_loss: bool
-    """Cross-entropy fused with its gradient, unless the candidate says otherwise."""
-
     has_fused_optimizer: bool
-    """One multi-tensor optimizer kernel."""
-
     has_fused_fp8_cast: bool
-    """A norm takes part in the cast of its output to FP8 (docs/cost/fp8.md)."""
-
     has_fused_activation_cast: bool
-    """The activation between the two products of an MLP takes part in the cast of its output to FP8."""
-
     has_gradient_accumulation_fusion: bool
-    """Weight-gradient GEMM adds into the main gradient itself."""
-
     has_dropout: bool
-    """Residual and attention dropout are applied (GPT-3 era recipes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Group `precision` of a stack file."""
+    """Group `precision` of a stack file.
+
+    gradient_bytes  Bytes per parameter of the main gradient, which accumulates over micro-batches.
+    gradient_comm_bytes  Bytes per parameter of the gradient as reduced between replicas.
+    fp16_gradient_bytes  `gradient_bytes` and `gradient_comm_bytes` of a run in FP16; 0: as in BF16.
+    master_weight_bytes  Bytes per parameter of the optimizer's copy of the weights; 0 where the model's own weights are
+        updated.
+    moment_bytes  Bytes per parameter of each of the two Adam moments.
+    has_fp8_param_gather  Weights travel as FP8 when the recipe is FP8.
+    caches_fp8_weights  Weights are cast once per step, not once per micro-batch.
+    has_fp8_tensor_gather  Tensor-parallel gathers move FP8 activations when the recipe is FP8.
+    has_fp8_dispatch  Tokens travel to their experts as FP8 when the recipe is FP8; they come back as BF16.
+    """
 
     gradient_bytes: float
-    """Bytes per parameter of the main gradient, which accumulates over micro-batches."""
-
     gradient_comm_bytes: float
-    """Bytes per parameter of the gradient as reduced between replicas."""
-
     fp16_gradient_bytes: float
-    """`gradient_bytes` and `gradient_comm_bytes` of a run in FP16; 0: as in BF16."""
-
     master_weight_bytes: float
-    """Bytes per parameter of the optimizer's copy of the weights; 0 where the model's own weights are updated."""
-
     moment_bytes: float
-    """Bytes per parameter of each of the two Adam moments."""
-
     has_fp8_param_gather: bool
-    """Weights travel as FP8 when the recipe is FP8."""
-
     caches_fp8_weights: bool
-    """Weights are cast once per step, not once per micro-batch."""
-
     has_fp8_tensor_gather: bool
-    """Tensor-parallel gathers move FP8 activations when the recipe is FP8."""
-
     has_fp8_dispatch: bool
-    """Tokens travel to their experts as FP8 when the recipe is FP8; they come back as BF16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Communication:
-    """Group `communication` of a stack file."""
+    """Group `communication` of a stack file.
+
+    cp_comm  Context parallel attention: ring of point-to-point, all-to-all over heads, or all-gather.
+    tensor_overlap  Share of tensor-parallel traffic hidden behind its GEMM.
+    switched_tensor_overlap  `tensor_overlap` of a run that switches on user-buffer or asynchronous tensor parallelism.
+    tensor_async_overlap  Share of the traffic that tensor parallelism starts beside a backward GEMM and that it hides.
+    copies_gathered  What is gathered or scattered along the sequence is rearranged by a copy: torch's collectives join
+        along the first dimension, the batch, and no compiler joins the copy to what comes next.
+    context_overlap  Share of ring attention's traffic hidden behind attention.
+    pipeline_blocking  Share of a pipeline hop during which the sending rank computes nothing (0: asynchronous).
+    """
 
     cp_comm: Literal["p2p", "a2a", "all_gather"]
-    """Context parallel attention: ring of point-to-point, all-to-all over heads, or all-gather."""
-
     tensor_overlap: float
-    """Share of tensor-parallel traffic hidden behind its GEMM."""
-
     switched_tensor_overlap: float
-    """`tensor_overlap` of a run that switches on user-buffer or asynchronous tensor parallelism."""
-
     tensor_async_overlap: float
-    """Share of the traffic that tensor parallelism starts beside a backward GEMM and that it hides."""
-
     copies_gathered: bool
-    """What is gathered or scattered along the sequence is rearranged by a copy: torch's collectives join along the
-    first dimension, the batch, and no compiler joins the copy to what comes next."""
-
     context_overlap: float
-    """Share of ring attention's traffic hidden behind attention."""
-
     pipeline_blocking: float
-    """Share of a pipeline hop during which the sending rank computes nothing (0: asynchronous)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertLayers:
-    """Group `experts` of a stack file."""
+    """Group `experts` of a stack file.
+
+    has_fused_router  Top-k, softmax and auxiliary loss of the router fused.
+    permutation  Permutation of tokens to experts and back: one fused kernel; separate gather, weighting and scatter; or
+        indexed as torch's grouped experts are, with padded groups or (since 2026-04) without (`cost.parts.routing`).
+    gathers_before_experts  Ranks of a split expert (etp > 1) gather tokens before routing and all dispatch the same;
+        otherwise each dispatches its own and they gather what arrived.
+    has_product_per_expert  A grouped linear launches a product and its casts expert by expert, on several streams.
+    expert_gemm_share  Rate of the framework's grouped BF16 products over a dense one of the same tiles; 0: the device's
+        own grouped kernels.
+    expert_fp8_gemm_share  Rate of its grouped FP8 products over a dense one, casts apart; 0: the device's own grouped
+        kernels.
+    has_fused_graphed_experts  Under a graph of the whole step gated MXFP8 experts are one kernel per product, which
+        writes the activation (backward: its gradient) and the casts of the next product as well.
+    natural_imbalance  Tokens of the busiest expert rank over the mean where routing is not balanced by force.
+    ragged_exchange_share  Rate of an all-to-all of unequal pieces that leaves a domain, over one of equal pieces.
+    expert_overlap  Share of dispatch and combine hidden by batch-level overlap (0 unless switched on).
+    batch_expert_overlap  `expert_overlap` of a run that switches batch-level overlap on.
+    shared_expert_overlap  Shared experts run while tokens travel.
+    """
 
     has_fused_router: bool
-    """Top-k, softmax and auxiliary loss of the router fused."""
-
     permutation: Literal["fused", "separate", "indexed", "indexed_unpadded"]
-    """Permutation of tokens to experts and back: one fused kernel; separate gather, weighting and scatter; or indexed
-    as torch's grouped experts are, with padded groups or (since 2026-04) without (`cost.parts.routing`)."""
-
     gathers_before_experts: bool
-    """Ranks of a split expert (etp > 1) gather tokens before routing and all dispatch the same; otherwise each
-    dispatches its own and they gather what arrived."""
-
     has_product_per_expert: bool
-    """A grouped linear launches a product and its casts expert by expert, on several streams."""
-
     expert_gemm_share: float
-    """Rate of the framework's grouped BF16 products over a dense one of the same tiles; 0: the device's own grouped
-    kernels."""
-
     expert_fp8_gemm_share: float
-    """Rate of its grouped FP8 products over a dense one, casts apart; 0: the device's own grouped kernels."""
-
     has_fused_graphed_experts: bool
-    """Under a graph of the whole step gated MXFP8 experts are one kernel per product, which writes the activation
-    (backward: its gradient) and the casts of the next product as well."""
-
     natural_imbalance: float
-    """Tokens of the busiest expert rank over the mean where routing is not balanced by force."""
-
     ragged_exchange_share: float
-    """Rate of an all-to-all of unequal pieces that leaves a domain, over one of equal pieces."""
-
     expert_overlap: float
-    """Share of dispatch and combine hidden by batch-level overlap (0 unless switched on)."""
-
     batch_expert_overlap: float
-    """`expert_overlap` of a run that switches batch-level overlap on."""
-
     shared_expert_overlap: bool
-    """Shared experts run while tokens travel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTraffic:
-    """Group `sharding` of a stack file."""
+    """Group `sharding` of a stack file.
+
+    shard_overlap  Share of FSDP gathers and scatters that prefetch hides.
+    gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
+    gradient_bucket_params  Parameters whose gradients travel together; the last bucket of a step hides behind nothing.
+    gradient_overlap  Share of gradient reduction hidden where the candidate overlaps it.
+    param_gather_overlap  Share of the distributed optimizer's weight gather hidden behind the next forward.
+    broadcast_s  Time of each broadcast where owners of ZeRO-1 shards send their weights one after the other; 0:
+        all-gather.
+    """
 
     shard_overlap: float
-    """Share of FSDP gathers and scatters that prefetch hides."""
-
     gathers_ends: bool
-    """Embedding and head are gathered once and their gradients scattered, every micro-batch."""
-
     gradient_bucket_params: float
-    """Parameters whose gradients travel together; the last bucket of a step hides behind nothing."""
-
     gradient_overlap: float
-    """Share of gradient reduction hidden where the candidate overlaps it."""
-
     param_gather_overlap: float
-    """Share of the distributed optimizer's weight gather hidden behind the next forward."""
-
     broadcast_s: float
-    """Time of each broadcast where owners of ZeRO-1 shards send their weights one after the other; 0: all-gather."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOverheads:
-    """Group `host` of a stack file."""
+    """Group `host` of a stack file.
+
+    host_launch_s  Host time to launch one kernel; a layer cannot run faster than its launches.
+    host_race_power  How sharply the slower of host and device sets the time of a pass (docs/cost/layer.md): 1 adds
+        both, 0 stands for the longer.
+    host_moe_s  Host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction.
+    host_dispatch_factor  `host_moe_s` with a fused dispatcher (DeepEP, HybridEP) over it with an all-to-all.
+    host_overlap_factor  `host_moe_s` under an FP8 recipe, over it without, while two micro-batches run interleaved to
+        hide their dispatch (the four nodes of a layer enter the recipe's context one by one: docs/cost/layer.md).
+    host_expert_shard_s  Host time to gather, release and reduce one sharded parameter of a local expert (two each) in
+        Megatron's own FSDP and HSDP, per direction.
+    pass_s  Host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends.
+    cuda_graph  Launches replayed as a graph: none, router (and preparation), partial (attention, too), full.
+    router_graph_share  Share of a layer's launches that a graph of router and preparation replays.
+    partial_graph_share  Share of a layer's launches that a graph of attention, norms, residuals and router replays.
+    host_syncs_per_moe_layer  Times the host waits for token counts in one MoE layer; each sync-free stage removes one.
+    host_sync_s  Time of one such wait: the drained queue of launches has to fill again.
+    step_s  Fixed time per optimizer step: data, logging, clipping, Python.
+    straggler_per_doubling  Growth of the step per doubling of the number of nodes.
+    """
 
     host_launch_s: float
-    """Host time to launch one kernel; a layer cannot run faster than its launches."""
-
     host_race_power: float
-    """How sharply the slower of host and device sets the time of a pass (docs/cost/layer.md): 1 adds both, 0 stands for
-    the longer."""
-
     host_moe_s: float
-    """Host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction."""
-
     host_dispatch_factor: float
-    """`host_moe_s` with a fused dispatcher (DeepEP, HybridEP) over it with an all-to-all."""
-
     host_overlap_factor: float
-    """`host_moe_s` under an FP8 recipe, over it without, while two micro-batches run interleaved to hide their dispatch
-    (the four nodes of a layer enter the recipe's context one by one: docs/cost/layer.md)."""
-
     host_expert_shard_s: float
-    """Host time to gather, release and reduce one sharded parameter of a local expert (two each) in Megatron's own FSDP
-    and HSDP, per direction."""
-
     pass_s: float
-    """Host time per pass of a virtual stage of a pipeline: Python, posting and waiting for sends."""
-
     cuda_graph: Literal["none", "router", "partial", "full"]
-    """Launches replayed as a graph: none, router (and preparation), partial (attention, too), full."""
-
     router_graph_share: float
-    """Share of a layer's launches that a graph of router and preparation replays."""
-
     partial_graph_share: float
-    """Share of a layer's launches that a graph of attention, norms, residuals and router replays."""
-
     host_syncs_per_moe_layer: float
-    """Times the host waits for token counts in one MoE layer; each sync-free stage removes one."""
-
     host_sync_s: float
-    """Time of one such wait: the drained queue of launches has to fill again."""
-
     step_s: float
-    """Fixed time per optimizer step: data, logging, clipping, Python."""
-
     straggler_per_doubling: float
-    """Growth of the step per doubling of the number of nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptMemory:
-    """Group `memory` of a stack file."""
+    """Group `memory` of a stack file.
+
+    weight_bytes  Bytes of a resident weight: 2 beside FP32 masters, 4 where weights are the masters.
+    element_bytes  Bytes of an activation element, and of a weight or gradient in flight (4 where trained in FP32).
+    fused_logit_bytes  Bytes per logit alive at the worst moment of head and loss with a fused loss.
+    unfused_logit_bytes  Likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient.
+    loss_chunks  Pieces of a micro-batch that head and loss run through one after the other, forward and backward, so
+        that logits of one piece exist at a time; 1: all at once.
+    split_logit_bytes  `unfused_logit_bytes` where the vocabulary is split over tensor-parallel ranks; 0: the same.
+    split_fused_logit_bytes  `fused_logit_bytes` where the vocabulary is split; 0: the same.
+    score_bytes  Bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 and its BF16
+        cast (6).
+    saves_fp8_inputs  Under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16.
+    keeps_fused_qkv  Values stay a view of the joint QKV product, which keeps it alive beside rotated copies.
+    caches_dummy_gradients  One weight-gradient placeholder per distinct linear shape lives for the whole run (TE).
+    expert_copies  Permuted copies of the routed tokens kept for backward beyond the expert input, all-to-all.
+    deepep_expert_copies  Permuted copies kept with DeepEP.
+    has_room_for_every_row  Without DeepEP a device has room for every token of its expert-parallel group at its
+        experts.
+    keeps_fp8_activations  Under FP8, experts keep the cast of an activation whose recompute drops the BF16 one: their
+        GEMM saves what it reads. Otherwise it saves its BF16 input, which is dropped (`save_original_input` of
+        Transformer Engine).
+    shares_attention_output  Under an FP8 recipe other than delayed scaling, the projection behind attention saves the
+        BF16 output that the kernel keeps anyway (`save_original_input` of Transformer Engine), in place of its cast.
+    latent_kv_padding  Values are padded to the query/key head size for MLA attention.
+    sharded_gradient_bytes  Bytes per parameter of the main gradient under FSDP, which is not the buffer of the
+        distributed optimizer.
+    shard_gather_layers  Layers whose gathered weights FSDP holds at once (current and prefetched).
+    shard_gradient_bytes  Bytes per parameter of unreduced gradients while FSDP reduces a layer.
+    shard_gradient_layers  Layers whose unreduced gradients are held at once.
+    shard_queue_params  Parameters whose reduced gradients Megatron-FSDP and HSDP hold until more wait; half as many are
+        prefetched.
+    deepep_buffer_copies  Copies of the tokens a device routes that DeepEP's communication buffers have room for.
+    group_buffer_copies  Copies of the tokens of every rank of an expert group that HybridEP's buffers have room for;
+        they take the place of DeepEP's (0: DeepEP).
+    recomputes_norms  A compiled backward makes outputs of norms again from their inputs, which are kept anyway.
+    hides_expert_layers  Modules of a layer with experts are compiled inside its checkpoint, which then sees none of
+        their operations: selective checkpointing by operation keeps the layer's input alone.
+    activation_share  Allocator slack: reserved but unallocated bytes per allocated byte that comes and goes.
+    tight_slack  Share of that slack that stays when the device is full and the allocator frees its cache.
+    fixed_bytes  Workspaces that do not grow with anything.
+    peaks_seen  Published peaks that this section was compared with; 0: none, so that it is doubtful.
+    driver_bytes  What the driver shows beyond torch, the device's context and its communicators.
+    device_share  Share of the device that the framework's allocator may take at most: XLA's pool; 1: all that context
+        and communicators leave.
+    """
 
     weight_bytes: float
-    """Bytes of a resident weight: 2 beside FP32 masters, 4 where weights are the masters."""
-
     element_bytes: float
-    """Bytes of an activation element, and of a weight or gradient in flight (4 where trained in FP32)."""
-
     fused_logit_bytes: float
-    """Bytes per logit alive at the worst moment of head and loss with a fused loss."""
-
     unfused_logit_bytes: float
-    """Likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient."""
-
     loss_chunks: float
-    """Pieces of a micro-batch that head and loss run through one after the other, forward and backward, so that logits
-    of one piece exist at a time; 1: all at once."""
-
     split_logit_bytes: float
-    """`unfused_logit_bytes` where the vocabulary is split over tensor-parallel ranks; 0: the same."""
-
     split_fused_logit_bytes: float
-    """`fused_logit_bytes` where the vocabulary is split; 0: the same."""
-
     score_bytes: float
-    """Bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 and its BF16 cast (6)."""
-
     saves_fp8_inputs: bool
-    """Under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16."""
-
     keeps_fused_qkv: bool
-    """Values stay a view of the joint QKV product, which keeps it alive beside rotated copies."""
-
     caches_dummy_gradients: bool
-    """One weight-gradient placeholder per distinct linear shape lives for the whole run (TE)."""
-
     expert_copies: float
-    """Permuted copies of the routed tokens kept for backward beyond the expert input, all-to-all."""
-
     deepep_expert_copies: float
-    """Permuted copies kept with DeepEP."""
-
     has_room_for_every_row: bool
-    """Without DeepEP a device has room for every token of its expert-parallel group at its experts."""
-
     keeps_fp8_activations: bool
-    """Under FP8, experts keep the cast of an activation whose recompute drops the BF16 one: their GEMM saves what it
-    reads. Otherwise it saves its BF16 input, which is dropped (`save_original_input` of Transformer Engine)."""
-
     shares_attention_output: bool
-    """Under an FP8 recipe other than delayed scaling, the projection behind attention saves the BF16 output that the
-    kernel keeps anyway (`save_original_input` of Transformer Engine), in place of its cast."""
-
     latent_kv_padding: bool
-    """Values are padded to the query/key head size for MLA attention."""
-
     sharded_gradient_bytes: float
-    """Bytes per parameter of the main gradient under FSDP, which is not the buffer of the distributed optimizer."""
-
     shard_gather_layers: float
-    """Layers whose gathered weights FSDP holds at once (current and prefetched)."""
-
     shard_gradient_bytes: float
-    """Bytes per parameter of unreduced gradients while FSDP reduces a layer."""
-
     shard_gradient_layers: float
-    """Layers whose unreduced gradients are held at once."""
-
     shard_queue_params: float
-    """Parameters whose reduced gradients Megatron-FSDP and HSDP hold until more wait; half as many are prefetched."""
-
     deepep_buffer_copies: float
-    """Copies of the tokens a device routes that DeepEP's communication buffers have room for."""
-
     group_buffer_copies: float
-    """Copies of the tokens of every rank of an expert group that HybridEP's buffers have room for; they take the place
-    of DeepEP's (0: DeepEP)."""
-
     recomputes_norms: bool
-    """A compiled backward makes outputs of norms again from their inputs, which are kept anyway."""
-
     hides_expert_layers: bool
-    """Modules of a layer with experts are compiled inside its checkpoint, which then sees none of their operations:
-    selective checkpointing by operation keeps the layer's input alone."""
-
     activation_share: float
-    """Allocator slack: reserved but unallocated bytes per allocated byte that comes and goes."""
-
     tight_slack: float
-    """Share of that slack that stays when the device is full and the allocator frees its cache."""
-
     fixed_bytes: float
-    """Workspaces that do not grow with anything."""
-
     peaks_seen: float
-    """Published peaks that this section was compared with; 0: none, so that it is doubtful."""
-
     driver_bytes: float
-    """What the driver shows beyond torch, the device's context and its communicators."""
-
     device_share: float
-    """Share of the device that the framework's allocator may take at most: XLA's pool; 1: all that context and
-    communicators leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
-    """Group `efficiencies` of a stack file."""
+    """Group `efficiencies` of a stack file.
+
+    gemm_efficiency  Of dense matrix products.
+    attention_efficiency  Of attention kernels.
+    grouped_gemm_efficiency  Of grouped matrix products of experts.
+    memory_efficiency  Of operations bound by memory bandwidth.
+    fp8_efficiency  Of FP8 matrix products, beside `gemm_efficiency`.
+    network_efficiency  Of collectives between nodes.
+    scan_efficiency  Share of the device's BF16 peak that chunked scans reach (Mamba-2, linear attention, delta rule).
+    sparse_attention_efficiency  Of attention on keys that an indexer selected, over attention on the same number of
+        keys in a row.
+    indexer_efficiency  Share of the device's BF16 peak that an indexer's scores of all earlier tokens reach.
+    """
 
     gemm_efficiency: float
-    """Of dense matrix products."""
-
     attention_efficiency: float
-    """Of attention kernels."""
-
     grouped_gemm_efficiency: float
-    """Of grouped matrix products of experts."""
-
     memory_efficiency: float
-    """Of operations bound by memory bandwidth."""
-
     fp8_efficiency: float
-    """Of FP8 matrix products, beside `gemm_efficiency`."""
-
     network_efficiency: float
-    """Of collectives between nodes."""
-
     scan_efficiency: float
-    """Share of the device's BF16 peak that chunked scans reach (Mamba-2, linear attention, delta rule)."""
-
     sparse_attention_efficiency: float
-    """Of attention on keys that an indexer selected, over attention on the same number of keys in a row."""
-
     indexer_efficiency: float
-    """Share of the device's BF16 peak that an indexer's scores of all earlier tokens reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBand:
-    """Where measured / projected figures lie: 5 % of left-out runs below `low`, 5 % above `high`."""
+    """Where measured / projected figures lie: 5 % of left-out runs below `low`, 5 % above `high`.
+
+    low  5th percentile of measured / projected.
+    high  95th percentile of measured / projected.
+    runs  Left-out runs that are the stack's own, near-duplicates included.
+    """
 
     low: float
-    """5th percentile of measured / projected."""
-
     high: float
-    """95th percentile of measured / projected."""
-
     runs: float
-    """Left-out runs that are the stack's own, near-duplicates included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,32 +332,27 @@ class SiteErrors:
         log(mean_ratio) + site + group + configuration
 
     Standard deviations are of dense models; those of experts are `moe_factor` times as large.
+
+    mean_ratio  Geometric mean of measured / projected over publishers that are neither the device's vendor nor the
+        software's author.
+    site  Standard deviation of what all runs of one publisher on one cluster share.
+    group  Standard deviation of what all runs of one model on one device share there.
+    configuration  Standard deviation of what one configuration has of its own; two rows of a ranking differ by this
+        alone.
+    moe_factor  Standard deviations of models with experts over those of dense ones.
+    quantile  95th percentile of the error over its standard deviation.
+    memory_low  5th percentile of measured / projected bytes that have to fit.
+    memory_high  95th percentile of measured / projected bytes that have to fit.
     """
 
     mean_ratio: float
-    """Geometric mean of measured / projected over publishers that are neither the device's vendor nor the software's
-    author."""
-
     site: float
-    """Standard deviation of what all runs of one publisher on one cluster share."""
-
     group: float
-    """Standard deviation of what all runs of one model on one device share there."""
-
     configuration: float
-    """Standard deviation of what one configuration has of its own; two rows of a ranking differ by this alone."""
-
     moe_factor: float
-    """Standard deviations of models with experts over those of dense ones."""
-
     quantile: float
-    """95th percentile of the error over its standard deviation."""
-
     memory_low: float
-    """5th percentile of measured / projected bytes that have to fit."""
-
     memory_high: float
-    """95th percentile of measured / projected bytes that have to fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +361,14 @@ class Stack:
 
     Names of fields are unique over all groups, so that `gemm_efficiency` stands for `efficiencies.gemm_efficiency`
     wherever a user names a number (`--set stack.gemm_efficiency=0.9`).
+
+    errors  Error bands by regime (`moe/sm100/fp8`) and, for unseen regimes, by family, from runs left out of the fit;
+        by family and of peaks (memory) where this stack was assumed and another one ran.
+    is_assumed  The stack of the run is not known and this one stands in for it, which widens every band.
+    variant  Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the
+        name.
+    varied  The fields in which the variant differs from the file, with its values.
+    runs_file  Path of the site's own runs that `learn` wrote beside the stack's file; empty where there are none.
     """
 
     name: str
@@ -446,20 +382,10 @@ class Stack:
     efficiencies: Efficiencies
 
     errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
-    """Error bands by regime (`moe/sm100/fp8`) and, for unseen regimes, by family, from runs left out of the fit; by
-    family and of peaks (memory) where this stack was assumed and another one ran."""
-
     is_assumed: bool = False
-    """The stack of the run is not known and this one stands in for it, which widens every band."""
-
     variant: str = ""
-    """Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the name."""
-
     varied: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The fields in which the variant differs from the file, with its values."""
-
     runs_file: str = field(default="", compare=False, repr=False)
-    """Path of the site's own runs that `learn` wrote beside the stack's file; empty where there are none."""
 
     @property
     def reference(self) -> str:

@@ -7,54 +7,25 @@ convolution. A feed-forward works on each token: a dense MLP, experts, nothing. 
 vectors; parameters, FLOPs, tensor-parallel shares and kept inputs all follow from that one declaration.
 """
 
-from primus_search.values.model.attention_mixers import (
-    Attention,
-    CompressedAttention,
-    Indexer,
-    LatentAttention,
-    LatentMixer,
-)
-from primus_search.values.model.decoder import (
-    Constants,
-    DenseMlp,
-    FeedForward,
-    LayerKind,
-    MixtureOfExperts,
-    Model,
-    NoFeedForward,
-    encoder_model,
-)
-from primus_search.values.model.mixer import Mixer, NoMixer, Split
-from primus_search.values.model.scan_mixers import (
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LightningAttention,
-    Mamba2,
-    ShortConvolution,
-)
-from primus_search.values.model.tower import Tower
-
-__all__ = [
-    "Attention",
-    "CompressedAttention",
-    "Constants",
-    "DenseMlp",
-    "FeedForward",
-    "GatedDeltaNet",
-    "Indexer",
-    "KimiDeltaAttention",
-    "LatentAttention",
-    "LatentMixer",
-    "LayerKind",
-    "LightningAttention",
-    "Mamba2",
-    "Mixer",
-    "MixtureOfExperts",
-    "Model",
-    "NoFeedForward",
-    "NoMixer",
-    "ShortConvolution",
-    "Split",
-    "Tower",
-    "encoder_model",
-]
+from primus_search.values.model.attention_mixers import Attention as Attention
+from primus_search.values.model.attention_mixers import CompressedAttention as CompressedAttention
+from primus_search.values.model.attention_mixers import Indexer as Indexer
+from primus_search.values.model.attention_mixers import LatentAttention as LatentAttention
+from primus_search.values.model.attention_mixers import LatentMixer as LatentMixer
+from primus_search.values.model.decoder import Constants as Constants
+from primus_search.values.model.decoder import DenseMlp as DenseMlp
+from primus_search.values.model.decoder import FeedForward as FeedForward
+from primus_search.values.model.decoder import LayerKind as LayerKind
+from primus_search.values.model.decoder import MixtureOfExperts as MixtureOfExperts
+from primus_search.values.model.decoder import Model as Model
+from primus_search.values.model.decoder import NoFeedForward as NoFeedForward
+from primus_search.values.model.decoder import encoder_model as encoder_model
+from primus_search.values.model.mixer import Mixer as Mixer
+from primus_search.values.model.mixer import NoMixer as NoMixer
+from primus_search.values.model.mixer import Split as Split
+from primus_search.values.model.scan_mixers import GatedDeltaNet as GatedDeltaNet
+from primus_search.values.model.scan_mixers import KimiDeltaAttention as KimiDeltaAttention
+from primus_search.values.model.scan_mixers import LightningAttention as LightningAttention
+from primus_search.values.model.scan_mixers import Mamba2 as Mamba2
+from primus_search.values.model.scan_mixers import ShortConvolution as ShortConvolution
+from primus_search.values.model.tower import Tower as Tower
