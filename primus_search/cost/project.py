@@ -75,11 +75,7 @@ class Terms:
         self.shapes = by_columns(
             reads=SHAPE_READS, canonical=self._shape_columns, compute=self._shapes, tables=(self.shape_list,)
         )
-        self.hops = memo(
-            reads=HOP_READS,
-            compute=lambda c: (hop_facts(job, c),),
-            width=HOP_FACTS,
-        )
+        self.hops = memo(reads=HOP_READS, compute=lambda c: (hop_facts(job, c),), width=HOP_FACTS)
         self.replicas = memo(
             reads=REPLICA_READS,
             canonical=self.words.columns,
@@ -146,12 +142,7 @@ class Projector:
     """Projects candidates of one job."""
 
     def __init__(
-        self,
-        job: Job,
-        *,
-        memory_margin: float = 0.0,
-        measured: MeasuredLayers | None = None,
-        shares_rows: bool = True,
+        self, job: Job, *, memory_margin: float = 0.0, measured: MeasuredLayers | None = None, shares_rows: bool = True
     ) -> None:
         """`measured` replaces the kernel laws of the pieces it knows. `shares_rows=False` computes every row by itself,
         so that numbers of the stack or the accelerator may be columns too (one value per row): a fit moves all its

@@ -171,13 +171,7 @@ class Pieces:
         return out
 
 
-def pieces(
-    job: Job,
-    c: Candidates,
-    measured: MeasuredLayers | None = None,
-    *,
-    shares_rows: bool = True,
-) -> Pieces:
+def pieces(job: Job, c: Candidates, measured: MeasuredLayers | None = None, *, shares_rows: bool = True) -> Pieces:
     """Seconds of every piece for every candidate of a table of distinct layer keys.
 
     A piece is priced once for the rows that agree in what it reads, and behind the exchange of sharded weights once

@@ -80,11 +80,7 @@ class MemoryTable:
             compute=lambda c: (self.pipelines.added(c, job.degrees(c).microbatches),),
             tables=(self.pipelines,),
         )
-        self.states = memo(
-            reads=STATE_READS,
-            compute=self._states,
-            tables=(self._state, self._context),
-        )
+        self.states = memo(reads=STATE_READS, compute=self._states, tables=(self._state, self._context))
         self.batches = memo(
             reads=BATCH_READS,
             canonical=lambda c: {"pp": c.pp > 1, "sharding": c.sharding >= Sharding.FSDP2},

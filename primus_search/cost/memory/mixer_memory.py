@@ -6,13 +6,7 @@ import numpy as np
 
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
 from primus_search.values.candidates import Floats, Recompute
-from primus_search.values.model import (
-    Attention,
-    CompressedAttention,
-    LatentMixer,
-    Mixer,
-    Split,
-)
+from primus_search.values.model import Attention, CompressedAttention, LatentMixer, Mixer, Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,12 +16,7 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.attention import UNFUSED, attention_s
 from primus_search.cost.laws.collectives import Group, all_reduce_s
-from primus_search.cost.parts.layer import (
-    Shapes,
-    mlp_operations,
-    norm_operations,
-    projections,
-)
+from primus_search.cost.parts.layer import Shapes, mlp_operations, norm_operations, projections
 from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tally
 from primus_search.values.candidates import Candidates, Floats, Fp8
