@@ -17,7 +17,7 @@ from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Bools, Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
-from primus_search.values.model import LayerKind, Model, NoFeedForward
+from primus_search.values.model import LayerKind, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,52 +64,14 @@ def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
 
 def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
     """Parameters of one layer on one device, experts apart."""
-    if kind.mixer is not None or kind.feed_forward is not None:
-        return _declared_params(model, kind, s)
-    count = attention_params(model, s) + model.num_norms * model.norm_params
-    count = count + model.hyper_params + model.per_layer_params
-    if not kind.is_moe:
-        return count + mlp_share_params(model, model.dense_mlp_params, s)
-    return count + model.router_params + shared_share_params(model, s)
-
-
-def _declared_params(model: Model, kind: LayerKind, s: Share) -> Floats:
-    """Parameters on one device of a layer that declares its mixer or its feed-forward, experts apart."""
-    count = mixer_share_params(model.mixer(kind), model.hidden, s)
-    count = count + model.layer_norms(kind) * model.norm_params + model.hyper_params + model.per_layer_params
-    if isinstance(kind.feed_forward, NoFeedForward):
-        return count
-    if not kind.is_moe:
-        return count + mlp_share_params(model, model.mlp_params(model.ffn_hidden_of(kind)), s)
-    return count + model.router_params + shared_share_params(model, s)
+    split, whole = model.beside_mixer_params(kind)
+    return mixer_share_params(model.mixer(kind), model.hidden, s) + split / s.tp + whole
 
 
 def layer_expert_params(model: Model, s: Share) -> Floats:
     """Parameters of one MoE layer's routed experts on one device: num_experts / ep of them, each split by etp."""
     assert model.moe is not None
     return model.moe.num_experts / s.ep * model.expert_params / s.etp
-
-
-def attention_params(model: Model, s: Share) -> Floats:
-    """Parameters of the declared attention on one device: what its projections split by tp, the rest whole.
-
-    The down-projections of MLA are not split by tp (Megatron: parallel_mode "duplicated"), norms of heads and biases of
-    outputs are on every rank.
-    """
-    return mixer_share_params(model.mixer(LayerKind(False, 0)), model.hidden, s)
-
-
-def mlp_share_params(model: Model, params: float, s: Share) -> Floats:
-    """Parameters of a dense MLP on one device: its output bias is on every rank (Megatron: RowParallelLinear)."""
-    whole = model.hidden if model.has_linear_bias else 0
-    return (params - whole) / s.tp + whole
-
-
-def shared_share_params(model: Model, s: Share) -> Floats:
-    """Parameters beside the routed experts on one device; the gate of shared experts is on every rank."""
-    moe = model.moe
-    whole = model.hidden if moe is not None and moe.has_shared_gate and moe.shared_ffn_hidden else 0
-    return (model.shared_expert_params - whole) / s.tp + whole
 
 
 def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> ModelState:

@@ -11,7 +11,6 @@ from primus_search.cost.memory.logits import head_memory, head_weight_gradient, 
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.parameters import (
     ModelState,
-    attention_params,
     embedding_state,
     layer_dense_params,
     layer_expert_params,
@@ -104,8 +103,7 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     prices.put_state(units.at("mtp"), mtp_state(model, stack, s))
     moe, nothing = model.moe, np.zeros_like(s.tp)
     experts = nothing if moe is None else model.expert_params / s.etp + model.shared_expert_params / s.tp
-    mixers = [mixer_share_params(kind.mixer, model.hidden, s) for kind in kinds if kind.mixer is not None]
-    widest = attention_params(model, s) if not mixers else np.maximum.reduce(mixers)
+    widest = np.maximum.reduce([mixer_share_params(model.mixer(kind), model.hidden, s) for kind in kinds])
     in_flight = {"attention": widest, "mlp": model.dense_mlp_params / s.tp, "experts": experts}
     for name, shapes in in_flight.items():
         prices.put("workspace", units.at(f"{name}_present"), buffers.weight_gradient_bytes(stack, s, shapes))

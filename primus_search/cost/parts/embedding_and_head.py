@@ -7,7 +7,7 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.parts.layer import layer_operations, shapes
-from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic
+from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic, streamed
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Candidates, Floats, Fp8
 from primus_search.values.job import Job
@@ -17,6 +17,7 @@ from primus_search.values.model import Model
 # gradient in place. Unfused: cast to FP32, subtract the maximum, exponentiate, sum, divide, gather, and a gradient
 # that is scaled, masked and cast back, each one reading and writing FP32.
 LOSS_BYTES = {True: (2 * BF16_BYTES, 2 * BF16_BYTES), False: (BF16_BYTES + 9 * FP32_BYTES, 5 * FP32_BYTES + BF16_BYTES)}
+_ENDS = (Part.EMBEDDING_AND_HEAD, Module.ELEMENTWISE)
 LOSS_KERNELS = {True: (3.0, 2.0), False: (10.0, 6.0)}
 
 
@@ -40,19 +41,8 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     gradient_bytes = state_bytes(job.stack, "gradient_bytes", c.state_format)
     return [
         *_per_layer_projection(model, c, s.tokens),
-        Traffic(
-            Part.EMBEDDING_AND_HEAD,
-            Module.ELEMENTWISE,
-            (elements * 2 * BF16_BYTES, elements * 3 * BF16_BYTES),
-            kernels=(3.0, 2.0),
-            streams=(Stream.PERMUTE, Stream.PERMUTE),
-        ),
-        Traffic(
-            Part.EMBEDDING_AND_HEAD,
-            Module.ELEMENTWISE,
-            (0.0, table * (2 * BF16_BYTES + 2 * gradient_bytes)),
-            kernels=(1.0, 2.0),
-        ),
+        streamed(*_ENDS, elements, (2.0, 3.0, 3.0, 2.0), (Stream.PERMUTE, Stream.PERMUTE)),
+        Traffic(*_ENDS, (0.0, table * (2 * BF16_BYTES + 2 * gradient_bytes)), kernels=(1.0, 2.0)),
     ]
 
 
@@ -71,20 +61,12 @@ def head_operations(job: Job, c: Candidates) -> list[Operation]:
     s = shapes(job, c)
     vocabulary = model.vocab_size / c.tp
     logits = s.tokens * vocabulary
-    fused, apart = LOSS_BYTES[True], LOSS_BYTES[False]
-    fused_k, apart_k = LOSS_KERNELS[True], LOSS_KERNELS[False]
+    forward, backward = (np.where(c.loss_fusion, LOSS_BYTES[True][i], LOSS_BYTES[False][i]) for i in (0, 1))
+    kernels = [np.where(c.loss_fusion, LOSS_KERNELS[True][i], LOSS_KERNELS[False][i]) for i in (0, 1)]
+    moved = (logits * forward, logits * backward)
     return [
         LinearOp(Part.EMBEDDING_AND_HEAD, Module.LINEAR, s.tokens, vocabulary, float(model.hidden), precision=Fp8.NONE),
-        Traffic(
-            Part.EMBEDDING_AND_HEAD,
-            Module.ELEMENTWISE,
-            (
-                logits * np.where(c.loss_fusion, fused[0], apart[0]),
-                logits * np.where(c.loss_fusion, fused[1], apart[1]),
-            ),
-            kernels=(np.where(c.loss_fusion, fused_k[0], apart_k[0]), np.where(c.loss_fusion, fused_k[1], apart_k[1])),
-            streams=(Stream.SOFTMAX, Stream.SOFTMAX),
-        ),
+        Traffic(*_ENDS, moved, kernels=(kernels[0], kernels[1]), streams=(Stream.SOFTMAX, Stream.SOFTMAX)),
     ]
 
 

@@ -46,6 +46,7 @@ from primus_search.cost.parts.operations import (
     Part,
     Producer,
     Traffic,
+    streamed,
 )
 from primus_search.cost.parts.routing import router_operations
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean
@@ -145,16 +146,10 @@ def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation
 def norm_operations(model: Model, stack: Stack, s: Shapes, blocks: int = 2) -> list[Operation]:
     """Norms over the hidden size and residual additions of a layer with so many blocks on the residual stream."""
     elements = s.split_tokens * model.hidden * BF16_BYTES
-    forward, backward, forward_kernels, backward_kernels = _NORM[stack.kernels.has_fused_norm]
     add_forward, add_backward, add_fk, add_bk = _RESIDUAL[stack.kernels.has_fused_residual]
     dropout = s.split_tokens * model.hidden * DROPOUT_BYTES * (1.0 if stack.kernels.has_dropout else 0.0)
-    norms = Traffic(
-        Part.NORMS,
-        Module.NORM,
-        (model.num_norms * forward * elements, model.num_norms * backward * elements),
-        kernels=(model.num_norms * forward_kernels, model.num_norms * backward_kernels),
-        streams=(Stream.NORM, Stream.NORM_BACKWARD),
-    )
+    passes = [model.num_norms * one for one in _NORM[stack.kernels.has_fused_norm]]
+    norms = streamed(Part.NORMS, Module.NORM, s.split_tokens * model.hidden, passes)
     residuals = Traffic(
         Part.NORMS,
         Module.ELEMENTWISE,
@@ -230,7 +225,7 @@ def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> 
 
 
 def _rope(stack: Stack, elements: Floats) -> Traffic:
-    return _stream(_ROPE[stack.kernels.has_fused_rope], elements, Part.ATTENTION, Module.MLA_UP)
+    return streamed(Part.ATTENTION, Module.MLA_UP, elements, _ROPE[stack.kernels.has_fused_rope])
 
 
 def _latent_rope(stack: Stack, elements: Floats, rotated: float) -> Traffic:
@@ -239,28 +234,11 @@ def _latent_rope(stack: Stack, elements: Floats, rotated: float) -> Traffic:
         return _rope(stack, elements)
     forward, backward, forward_kernels, backward_kernels = _ROPE[False]
     passes = (rotated * forward + _COPY_PASSES, rotated * backward + _COPY_PASSES)
-    return _stream((*passes, forward_kernels + 2, backward_kernels + 2), elements, Part.ATTENTION, Module.MLA_UP)
+    return streamed(Part.ATTENTION, Module.MLA_UP, elements, (*passes, forward_kernels + 2, backward_kernels + 2))
 
 
 def _small_norm(stack: Stack, elements: Floats) -> Traffic:
-    return _stream(_NORM[stack.kernels.has_fused_norm], elements, Part.NORMS, Module.NORM)
-
-
-_ROWS = (Stream.NORM, Stream.NORM_BACKWARD)
-"""Steps along the rows of a tensor."""
-
-
-def _stream(
-    passes: tuple[float, float, float, float],
-    elements: Floats,
-    part: Part,
-    module: Module,
-    streams: tuple[Stream, Stream] = _ROWS,
-) -> Traffic:
-    """A step over a BF16 tensor: reads and writes of an element and kernels, forward and backward."""
-    forward, backward, *kernels = passes
-    moved = (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES)
-    return Traffic(part, module, moved, kernels=(kernels[0], kernels[1]), streams=streams)
+    return streamed(Part.NORMS, Module.NORM, elements, _NORM[stack.kernels.has_fused_norm])
 
 
 def core_attention(job: Job, kind: LayerKind, c: Candidates) -> Call:
@@ -317,19 +295,15 @@ def mlp_operations(
 
 def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module: Module) -> Traffic:
     passes = (_GATED if model.is_gated else _PLAIN)[stack.kernels.has_fused_activation]
-    return _stream(passes, elements, part, module, (Stream.ELEMENTWISE, Stream.ELEMENTWISE))
+    return streamed(part, module, elements, passes, (Stream.ELEMENTWISE, Stream.ELEMENTWISE))
 
 
 def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
     """Router, permutation, local experts and shared experts of a MoE layer."""
     moe = model.moe
     assert moe is not None
-    inner = moe.expert_ffn_hidden / c.etp
-    gates = model.num_mlp_matrices - 1
-    routed = s.expert_rows * s.local_experts
-
-    is_joined = _joins_experts(model, stack, c)
-
+    inner, gates = moe.expert_ffn_hidden / c.etp, model.num_mlp_matrices - 1
+    routed, is_joined = s.expert_rows * s.local_experts, _joins_experts(model, stack, c)
     grouped = partial(
         GroupedLinear,
         part=Part.EXPERTS,

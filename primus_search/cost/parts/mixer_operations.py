@@ -13,7 +13,17 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.attention import UNFUSED, AttentionCall, attention_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
-from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Producer, Traffic
+from primus_search.cost.parts.operations import (
+    ROWS,
+    Call,
+    LinearOp,
+    Module,
+    Operation,
+    Part,
+    Producer,
+    Traffic,
+    streamed,
+)
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Accelerator
@@ -81,22 +91,16 @@ def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Ope
         columns = p.copies * p.n / (ranks if p.split is Split.COLUMN else 1.0) * np.ones(len(c))
         key = (p.group, p.k, p.split)
         merged[key] = merged.get(key, np.zeros(len(c))) + columns
+    linear = partial(LinearOp, Part.ATTENTION, Module.LINEAR, precision=c.fp8)
     made: list[Operation] = []
     for (_, k, split), n in merged.items():
-        is_row = split is Split.ROW
-        made.append(
-            LinearOp(
-                Part.ATTENTION,
-                Module.LINEAR,
-                s.split_tokens if split is Split.WHOLE else s.tokens,
-                n,
-                k / c.tp if is_row else float(k),
-                precision=c.fp8,
-                producer=Producer.NORM if k == hidden and not is_row else Producer.OTHER,
-                input_share=s.split_share if split is Split.COLUMN and k == hidden else 1.0,
-                gradient_share=s.split_share if is_row else 1.0,
-            )
-        )
+        if split is Split.ROW:
+            made.append(linear(s.tokens, n, k / c.tp, gradient_share=s.split_share))
+            continue
+        tokens = s.split_tokens if split is Split.WHOLE else s.tokens
+        producer = Producer.NORM if k == hidden else Producer.OTHER
+        share = s.split_share if split is Split.COLUMN and k == hidden else 1.0
+        made.append(linear(tokens, n, float(k), producer=producer, input_share=share))
     return made
 
 
@@ -105,23 +109,16 @@ def _vectors(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Oper
     core = mixer.core(hidden)
     rows = s.tokens / c.tp
     forward, backward = CONVOLUTION_PASSES
-    found: list[Operation] = []
-    if core.convolved:
-        found.append(_stream(rows * core.convolved, forward, backward, Stream.ELEMENTWISE))
-    if core.turned:
-        found.append(_stream(rows * core.turned, 2.0, 2.0, Stream.NORM))
-    if core.gated:
-        found.append(_stream(rows * core.gated, 3.0, 5.0, Stream.NORM))
-    return found
-
-
-def _stream(elements: Floats, forward: float, backward: float, kind: Stream) -> Traffic:
-    return Traffic(
-        Part.ATTENTION,
-        Module.ELEMENTWISE,
-        (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES),
-        streams=(kind, kind),
+    every = (
+        (core.convolved, forward, backward, Stream.ELEMENTWISE),
+        (core.turned, 2.0, 2.0, Stream.NORM),
+        (core.gated, 3.0, 5.0, Stream.NORM),
     )
+    return [_stream(rows * width, ahead, back, kind) for width, ahead, back, kind in every if width]
+
+
+def _stream(elements: Floats, forward: float, backward: float, kind: Stream) -> Operation:
+    return streamed(Part.ATTENTION, Module.ELEMENTWISE, elements, (forward, backward, 1.0, 1.0), (kind, kind))
 
 
 def _core(job: Job, mixer: Mixer, window: int, c: Candidates) -> list[Operation]:
@@ -204,14 +201,10 @@ def _attention(
     if indexer is not None and is_sparse:
         call["window"] = indexer.top_k
     times = attention_s(acc, kernel, **call)
-    rate = (
-        stack.efficiencies.attention_efficiency
-        * acc.training_rate
-        * (stack.efficiencies.sparse_attention_efficiency if is_sparse else 1.0)
-    )
-    calls: list[Operation] = [
-        Call(Part.ATTENTION, Module.CORE, (times.forward_s / rate, times.backward_s / rate), kernels=(1.0, 3.0))
-    ]
+    sparse_rate = stack.efficiencies.sparse_attention_efficiency if is_sparse else 1.0
+    rate = stack.efficiencies.attention_efficiency * acc.training_rate * sparse_rate
+    seconds = (times.forward_s / rate, times.backward_s / rate)
+    calls: list[Operation] = [Call(Part.ATTENTION, Module.CORE, seconds, kernels=(1.0, 3.0))]
     if indexer is not None and indexer.has_own:
         calls.append(_index_call(job, c, indexer.scoring_flops(job.workload.seq_length)))
     return calls
@@ -220,11 +213,8 @@ def _attention(
 def _index_call(job: Job, c: Candidates, flops_per_token: float) -> Call:
     """Scores of an indexer and the selection: replicated over tp, backward as forward (the indexer's own loss)."""
     tokens = c.micro_batch_size * (job.workload.seq_length / c.cp)
-    rate = (
-        job.accelerator.bf16_peak_flops_per_s
-        * job.stack.efficiencies.indexer_efficiency
-        * job.accelerator.training_rate
-    )
+    acc = job.accelerator
+    rate = acc.bf16_peak_flops_per_s * job.stack.efficiencies.indexer_efficiency * acc.training_rate
     seconds = tokens * flops_per_token / rate
     return Call(Part.ATTENTION, Module.CORE, (seconds, 2.0 * seconds), kernels=(2.0, 2.0))
 
@@ -255,14 +245,7 @@ def hyper_operations(model: Model, c: Candidates, s: "Shapes", streams: int) -> 
     rows = s.split_tokens
     wide = float(streams * model.hidden)
     mixing = LinearOp(Part.NORMS, Module.ELEMENTWISE, 2.0 * rows, float(2 * streams + streams**2), wide)
-    moved = Traffic(
-        Part.NORMS,
-        Module.ELEMENTWISE,
-        (2.0 * rows * wide * BF16_BYTES * 3.0, 2.0 * rows * wide * BF16_BYTES * 5.0),
-        kernels=(4.0, 6.0),
-        streams=(Stream.NORM, Stream.NORM_BACKWARD),
-    )
-    return [mixing, moved]
+    return [mixing, streamed(Part.NORMS, Module.ELEMENTWISE, 2.0 * rows * wide, (3.0, 5.0, 4.0, 6.0))]
 
 
 def per_layer_operations(model: Model, s: "Shapes") -> list[Operation]:
@@ -278,6 +261,6 @@ def per_layer_operations(model: Model, s: "Shapes") -> list[Operation]:
         Module.ELEMENTWISE,
         ((4.0 * wide + 3.0 * hidden) * rows * BF16_BYTES, (6.0 * wide + 5.0 * hidden) * rows * BF16_BYTES),
         kernels=(3.0, 4.0),
-        streams=(Stream.NORM, Stream.NORM_BACKWARD),
+        streams=ROWS,
     )
     return [linear(wide, hidden), linear(hidden, wide), moved]

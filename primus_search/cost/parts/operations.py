@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.expert_products import expert_precision, expert_products_s, with_experts_of
 from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
@@ -144,6 +145,18 @@ class Call:
 
 Operation = LinearOp | GroupedLinear | Traffic | Call
 
+ROWS = (Stream.NORM, Stream.NORM_BACKWARD)
+"""Steps along the rows of a tensor."""
+
+
+def streamed(
+    part: Part, module: Module, elements: Floats, passes: Sequence[float], streams: tuple[Stream, Stream] = ROWS
+) -> Traffic:
+    """A step over a BF16 tensor; passes: reads and writes of an element forward and backward, kernels likewise."""
+    forward, backward, *kernels = passes
+    moved = (forward * elements * BF16_BYTES, backward * elements * BF16_BYTES)
+    return Traffic(part, module, moved, kernels=(kernels[0], kernels[1]), streams=streams)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Work:
@@ -258,9 +271,8 @@ Facts = Sequence[Sequence[ArrayLike]]
 
 def _linear_columns(ops: Sequence[LinearOp], stack: Stack, gradient_bytes: Floats) -> Facts:
     """What `_linear_s` takes."""
-    return ([o.m for o in ops], [o.n for o in ops], [o.k for o in ops], [o.precision for o in ops],
-            [o.input_share for o in ops], [o.gradient_share for o in ops], _casts_with(ops, stack),
-            [gradient_bytes] * len(ops))  # fmt: skip
+    sizes = ((o.m, o.n, o.k, o.precision, o.input_share, o.gradient_share) for o in ops)
+    return [*zip(*sizes, strict=True), _casts_with(ops, stack), [gradient_bytes] * len(ops)]
 
 
 def _linear_s(
@@ -291,11 +303,7 @@ def _linear_s(
 
 def _casts_with(ops: Sequence[LinearOp | GroupedLinear], stack: Stack) -> list[bool]:
     """Whether the kernel that writes the input of each product takes part in its cast."""
-    helps = {
-        Producer.OTHER: False,
-        Producer.NORM: stack.kernels.has_fused_fp8_cast,
-        Producer.ACTIVATION: stack.kernels.has_fused_activation_cast,
-    }
+    helps = (False, stack.kernels.has_fused_fp8_cast, stack.kernels.has_fused_activation_cast)
     return [helps[o.producer] for o in ops]
 
 
@@ -316,10 +324,11 @@ def _accumulated(
 
 def _grouped_columns(ops: Sequence[GroupedLinear], stack: Stack, gradient_bytes: Floats) -> Facts:
     """Columns of `GroupedLinears`."""
-    return ([o.rows for o in ops], [o.groups for o in ops], [o.n for o in ops], [o.k for o in ops],
-            [o.precision for o in ops], [o.mode for o in ops], _casts_with(ops, stack), [o.is_joined for o in ops],
-            [o.producer is Producer.ACTIVATION for o in ops], [o.consumer is Producer.ACTIVATION for o in ops],
-            [gradient_bytes] * len(ops))  # fmt: skip
+    sizes = zip(*((o.rows, o.groups, o.n, o.k, o.precision, o.mode) for o in ops), strict=True)
+    beside = zip(
+        *((o.is_joined, *(p is Producer.ACTIVATION for p in (o.producer, o.consumer))) for o in ops), strict=True
+    )
+    return [*sizes, _casts_with(ops, stack), *beside, [gradient_bytes] * len(ops)]
 
 
 class GroupedLinears(NamedTuple):

@@ -373,16 +373,26 @@ class Model:
         count = self.moe.num_experts * (self.hidden + (1 if self.moe.has_router_bias else 0))
         return count + (self.hidden + self.moe.num_experts if self.moe.has_router_scales else 0)
 
+    def beside_mixer_params(self, kind: LayerKind) -> tuple[int, int]:
+        """Parameters of a layer beside its mixer and its routed experts: divided by tp, and whole on every rank.
+
+        Whole are norms, the router, the gate of shared experts and the output bias of an MLP (Megatron:
+        RowParallelLinear).
+        """
+        whole = round(self.layer_norms(kind) * self.norm_params) + self.hyper_params + self.per_layer_params
+        if isinstance(kind.feed_forward, NoFeedForward):
+            return 0, whole
+        if self.moe is not None and kind.is_moe:
+            gate = self.hidden if self.moe.has_shared_gate and self.moe.shared_ffn_hidden else 0
+            return self.shared_expert_params - gate, whole + self.router_params + gate
+        bias = self.hidden if self.has_linear_bias else 0
+        return self.mlp_params(self.ffn_hidden_of(kind)) - bias, whole + bias
+
     def layer_params(self, kind: LayerKind) -> int:
         """All parameters of one layer of that kind, every expert included."""
-        count = mixer_params(self.mixer(kind), self.hidden) + round(self.layer_norms(kind) * self.norm_params)
-        count += self.hyper_params + self.per_layer_params
-        if isinstance(kind.feed_forward, NoFeedForward):
-            return count
-        if not kind.is_moe:
-            return count + self.mlp_params(self.ffn_hidden_of(kind))
-        assert self.moe is not None
-        return count + self.router_params + self.shared_expert_params + self.moe.num_experts * self.expert_params
+        count = mixer_params(self.mixer(kind), self.hidden) + sum(self.beside_mixer_params(kind))
+        has_experts = self.moe is not None and kind.is_moe and not isinstance(kind.feed_forward, NoFeedForward)
+        return count + (self.moe.num_experts * self.expert_params if self.moe and has_experts else 0)
 
     @property
     def hyper_params(self) -> int:
