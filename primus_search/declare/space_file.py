@@ -37,7 +37,7 @@ from primus_search.space import (
     parse,
     word_values,
 )
-from primus_search.space.auto import RECIPES, every_recipe
+from primus_search.space.auto import RECIPES, RELIEFS, every_value
 from primus_search.space.context import FACTS
 from primus_search.space.tokens import axis_name
 from primus_search.values.knobs import NUMERIC
@@ -150,7 +150,8 @@ class _Assembly:
         axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
         if shape.search.numerics == "any":
             free = {name for name in RECIPES if _mentions_auto(items[name])}
-            axes = [replace(a, values=every_recipe(a.name, choices)) if a.name in free else a for a in axes]
+            axes = [replace(a, values=every_value(a.name, choices)) if a.name in free else a for a in axes]
+        left_out = [Axis(name=n, values=every_value(n, choices)) for n in RELIEFS if _mentions_auto(items[n])]
         if self.problems:
             return None
         self._check_layouts(axes, model)
@@ -166,6 +167,7 @@ class _Assembly:
             constraints=constraints,
             search=_search(shape),
             notes=tuple(self.notes),
+            reliefs=tuple(axis for axis in left_out if len(axis.values) > 1),
             benchmark=BenchmarkSettings(**shape.benchmark.model_dump()),
         )
 

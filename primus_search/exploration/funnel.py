@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from primus_search.base.errors import NothingFits
 from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.declare.search_path import Snapshot
 from primus_search.exploration.engines.local_engine import Engine, affordable, peak_rss_bytes
@@ -36,6 +37,9 @@ UNPROVEN = (
 )
 
 
+RELIEVED = "nothing fits otherwise: {} were tried as well, which take less memory and more time"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How to run a search; what to search is in the space.
@@ -59,11 +63,25 @@ class Options:
 
 
 def run_search(space: Space, options: Options | None = None) -> SearchResult:
-    """The best candidates of a space on each of its clusters.
+    """The best candidates of a space on each of its clusters; where none fits, of the space with its `reliefs`.
 
     Raises InputError when no row is legal (naming the rules) and NothingFits when none fits (naming the nearest miss).
     """
     options = options or Options()
+    try:
+        return _searched(space, options)
+    except NothingFits as unfit:
+        if not space.reliefs:
+            raise
+        try:  # no journal: that of the run folder is of the space as it was asked
+            found = _searched(space.relieved(), replace(options, folder=None))
+        except NothingFits:
+            raise unfit from None
+    names = " and ".join(axis.name for axis in space.reliefs)
+    return replace(found, notes=(*found.notes, RELIEVED.format(names)))
+
+
+def _searched(space: Space, options: Options) -> SearchResult:
     started, began = time.perf_counter(), time.process_time()
     funnel = Funnel(space, max(options.keep, LEAST_RANKED))
     refuse_empty(funnel)

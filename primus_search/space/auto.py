@@ -197,18 +197,20 @@ def _fp8(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue,
 
 RECIPES = ("fp8", "fp8_attention")
 """Axes of the formats of products; `numerics: any` tries all their values where a space leaves them out."""
+RELIEFS = tuple(k.name for k in KNOBS if k.relief and k.auto == (k.default,) and not k.is_numeric)
+"""Axes that a search widens where nothing fits: they take less memory and more time, and `auto` leaves them off."""
 
 
-def every_recipe(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue, ...]:
-    """The values of such an axis that a framework can express; `space.rules` removes those that the device lacks."""
+def every_value(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue, ...]:
+    """Values of a recipe's or a relief's axis that a framework can express; `space.rules` removes what devices lack."""
     knob = KNOB[axis]
-    values: tuple[AxisValue, ...] = tuple(knob.words) if knob.words else (False, True)
+    values: tuple[AxisValue, ...] = knob.relief if axis in RELIEFS else tuple(knob.words or (False, True))
 
     def is_said(framework: Framework, value: AxisValue) -> bool:
         spelling = framework.spellings.get(axis)
         return framework.is_any or (spelling is not None and has_word(spelling, spelled(axis, value)))
 
-    return tuple(v for v in values if v == knob.default or any(is_said(choice.framework, v) for choice in choices))
+    return (knob.default, *(v for v in values if v != knob.default and any(is_said(c.framework, v) for c in choices)))
 
 
 @_of_job

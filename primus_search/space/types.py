@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.job import Job
+from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
 from primus_search.values.machine.cluster import UNFAILING, Cluster, Reliability
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
@@ -26,6 +27,8 @@ Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s"]
 """By what several clusters are ranked; on one cluster both say the same."""
 Numerics = Literal["safe", "usual", "any"]
 """Which changes of the mathematics a search may make: none, those of usual recipes, or every one the device has."""
+NOTHING_FITS = "nothing fits without"
+"""Origin of values that a search adds on its own."""
 Device = Literal["auto", "off", "trace", "cpu", "cuda"]
 
 
@@ -131,6 +134,7 @@ class Space:
     name      of the space, for reports         source  path of the file it came from, "" when built in Python
     sha256    of the file's text                clusters  one per combination of `nodes` and hardware axes
     notes     what reading the inputs has to say and is no fault (keys read but not used)
+    reliefs   axes left to `auto` with all values that take less memory for more time, tried where nothing fits
     """
 
     name: str
@@ -142,6 +146,7 @@ class Space:
     search: SearchSettings = field(default_factory=SearchSettings)
     benchmark: BenchmarkSettings = field(default_factory=BenchmarkSettings)
     overrides: tuple[Override, ...] = ()
+    reliefs: tuple[Axis, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""
     sha256: str = ""
@@ -176,6 +181,17 @@ class Space:
     def axis(self, name: str) -> Axis:
         """The axis of that name."""
         return next(axis for axis in self.axes if axis.name == name)
+
+    def relieved(self) -> Self:
+        """The same with the values of `reliefs` on their axes."""
+        words = {axis.name: [KNOB[axis.name].word(value) for value in axis.values] for axis in self.reliefs}
+        texts = {name: ", ".join(map(str, own)) for name, own in words.items()}
+        won = (Override(key=f"space.{name}", value=f"[{text}]", origin=NOTHING_FITS) for name, text in texts.items())
+        # Codes as a file's words are read, so that a run folder finds its space again.
+        codes = {n: tuple(KNOB[n].code(word) if KNOB[n].words else word for word in own) for n, own in words.items()}
+        wider = {name: Axis(name=name, values=own) for name, own in codes.items()}
+        axes = tuple(wider.get(axis.name, axis) for axis in self.axes)
+        return replace(self, axes=axes, reliefs=(), overrides=(*self.overrides, *won))
 
     def on(self, choice: ClusterChoice) -> Self:
         """The same space on one of its clusters."""
