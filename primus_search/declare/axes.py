@@ -173,6 +173,8 @@ def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[I
 # --- the axes ------------------------------------------------------------------------------------------------------
 
 _COUNT_WORDS = ("auto", "divisors", "powers_of_two")
+MANY = 10
+"""Largest value from which on an axis' values are told as a range, not one by one."""
 
 
 def _with_details(knob: Knob, schema: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +203,12 @@ def _number(knob: Knob) -> AxisSpec:
     allowed = [f"whole numbers of at least {knob.least}", *(word for word, _ in choices), *words]
     if knob.most is not None:
         schema |= {"maximum": knob.most}
-        allowed = [*map(str, range(knob.least, knob.most + 1)), *words]
+        few = (
+            range(knob.least, knob.most + 1)
+            if knob.most < MANY
+            else [f"whole numbers from {knob.least} to {knob.most}"]
+        )
+        allowed = [*map(str, few), *words]
     return AxisSpec(
         knob=knob,
         allowed=join_words(allowed),

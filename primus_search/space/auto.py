@@ -2,7 +2,7 @@
 
 Values are a superset on purpose: which combinations are legal is for `space.rules`. Where a value only exists to save
 memory or to match an existing job (offloading, hybrid sharding, replicated optimizer state), `auto` leaves it out;
-a space file may list it.
+a space file may list it, and `RELIEFS` are tried where nothing fits.
 """
 
 import math
