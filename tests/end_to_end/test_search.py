@@ -188,7 +188,7 @@ def test_where_no_single_change_suffices_the_closest_is_named_with_what_it_misse
         "model": "llama3_70b", "hardware": "mi300x", "nodes": 1,
         "workload": {"seq_length": 8192, "global_batch_size": 512},
         "space": {"tp": 8, "pp": 1, "cp": 1, "recompute": "none", "micro_batch_size": 8, "fp8": "none",
-                  "sharding": "distributed_optimizer"},
+                  "sharding": "distributed_optimizer", "optimizer_offload": 0, "offload_modules": "none"},
     }  # fmt: skip
     with pytest.raises(NothingFits) as caught:
         run_search(make_space(data))
