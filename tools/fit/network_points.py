@@ -13,13 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES, GB
-from primus_search.cost.laws.collectives import (
-    Group,
-    all_gather_s,
-    all_reduce_s,
-    all_to_all_s,
-    reduce_scatter_s,
-)
+from primus_search.cost.laws import collectives
+from primus_search.cost.laws.collectives import Group
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.runs.calibrate.points import rows_of
 from primus_search.values.candidates import Floats, Ints
@@ -34,10 +29,10 @@ BENCHMARK_EXPERTS, BENCHMARK_TOP_K = 256, 8
 ONE_PROCESS_LAUNCH_S = 6.25e-6
 
 RINGS: dict[str, Callable[[Network, Floats, Group], Floats]] = {
-    "allreduce": all_reduce_s,
-    "allgather": all_gather_s,
-    "reducescatter": reduce_scatter_s,
-    "alltoall": all_to_all_s,
+    "allreduce": collectives.all_reduce_s,
+    "allgather": collectives.all_gather_s,
+    "reducescatter": collectives.reduce_scatter_s,
+    "alltoall": collectives.all_to_all_s,
 }
 
 

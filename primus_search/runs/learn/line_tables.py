@@ -15,21 +15,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from primus_search.runs.learn import transcript
 from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine
-from primus_search.runs.learn.transcript import (
-    GB,
-    GIB,
-    MIB,
-    PREFERRED,
-    Transcript,
-    conclude,
-    observe_dotted,
-    observe_flags,
-    product,
-)
+from primus_search.runs.learn.transcript import Transcript, conclude
 
-UNITS = {"B": 1.0, "GB": GB, "MiB": MIB, "GiB": GIB}
+UNITS = {"B": 1.0, "GB": transcript.GB, "MiB": transcript.MIB, "GiB": transcript.GIB}
 KINDS = {
     "allocated": MemoryKind.ALLOCATED,
     "reserved": MemoryKind.RESERVED,
@@ -141,9 +132,9 @@ class LogTable:
         """One line."""
         if self.is_late or not seen.steps:
             if "dotted" in self.reads:
-                observe_dotted(seen, line)
+                transcript.observe_dotted(seen, line)
             if "flags" in self.reads:
-                observe_flags(seen, line)
+                transcript.observe_flags(seen, line)
             for row in self.facts:
                 _observe_facts(seen, row, line)
         for row in self.peaks:
@@ -151,7 +142,7 @@ class LogTable:
                 kind, size = (row.kind, found[1]) if row.kind else (found[1], found[2])
                 seen.peak(KINDS[kind], float(size) * UNITS[row.unit])
         for row in self.steps:
-            if (row.is_preferred or PREFERRED not in seen.scratch) and (numbers := row.numbers(line)):
+            if (row.is_preferred or transcript.PREFERRED not in seen.scratch) and (numbers := row.numbers(line)):
                 _add_step(seen, row, line, numbers)
                 return
 
@@ -159,7 +150,9 @@ class LogTable:
         """Whole numbers of the reading and the model's name, as the facts have them."""
         named = seen.text(*self.model)
         return {"model": {"model_name": named} if named else {}} | {
-            name: next((value for one in words if (value := product(*map(seen.whole, one.split("*"))))), None)
+            name: next(
+                (value for one in words if (value := transcript.product(*map(seen.whole, one.split("*"))))), None
+            )
             for name, words in self.run.items()
         }
 
@@ -196,7 +189,7 @@ def _add_step(seen: Transcript, row: LineRow, line: str, numbers: Mapping[str, f
     )
     seen.scratch["numbers"] = numbers
     if row.is_preferred:
-        seen.scratch.setdefault(PREFERRED, []).append(seen.steps[-1])
+        seen.scratch.setdefault(transcript.PREFERRED, []).append(seen.steps[-1])
 
 
 def _span(seen: Transcript, iteration: int) -> int:

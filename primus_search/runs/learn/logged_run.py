@@ -17,17 +17,9 @@ from typing import Any, TypeVar, overload
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.hardware_files import Hardware, load_hardware, on_fewer_gpus, site_of
+from primus_search.declare.launch import experiments
 from primus_search.declare.launch.contract import translated
-from primus_search.declare.launch.experiments import (
-    LEAST_ARGUMENTS,
-    Experiment,
-    is_recipe,
-    model_of_arguments,
-    of_settings,
-    read_experiment,
-    settled,
-    silent_axes,
-)
+from primus_search.declare.launch.experiments import Experiment
 from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import read_records
 from primus_search.declare.search_path import FileKind, names
@@ -143,13 +135,13 @@ def read_job(path: Path, world: int = 0, model: Model | None = None) -> Experime
 
     Raises `InputError` where it is neither.
     """
-    if path.suffix not in LAUNCH_SUFFIXES and not is_recipe(path):
+    if path.suffix not in LAUNCH_SUFFIXES and not experiments.is_recipe(path):
         try:
             reading = read_log(path)
         except InputError:
-            return read_experiment(path, world, model)
+            return experiments.read_experiment(path, world, model)
         return logged_job(reading, world, model)
-    return read_experiment(path, world, model)
+    return experiments.read_experiment(path, world, model)
 
 
 def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) -> Experiment:
@@ -179,24 +171,24 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
     given = {key: printed_value(value) for key, value in printed if key not in NAMES} | _degrees(framework, reading)
     is_whole = is_dump(reading)
     gpus = _known(reading, "gpus") or _known(reading, "tp", 1) * _known(reading, "pp", 1) * _known(reading, "cp", 1)
-    started = of_settings(Path(reading.source), framework, given, gpus, model, is_whole=False)
+    started = experiments.of_settings(Path(reading.source), framework, given, gpus, model, is_whole=False)
     row = dict(started.row) | {"vpp": 1 if started.row["pp"] == 1 else started.row["vpp"]}
     assumed = dict(reading.assumed)
     if not is_whole:
-        for axis in silent_axes(framework, row, translated(framework, given)[0]):
+        for axis in experiments.silent_axes(framework, row, translated(framework, given)[0]):
             row[axis] = KNOB[axis].word(KNOB[axis].default)
             assumed.setdefault(axis, Assumption(value=row[axis], because="the log does not print it"))
     for name in ("cp", "ep", "vpp"):
         if reading.__getattribute__(name) is None and name not in assumed and (name != "vpp" or row["pp"] > 1):
             assumed[name] = Assumption(value=row[name], because="the log does not print it")
-    return replace(started, row=settled(framework, row, model)), assumed
+    return replace(started, row=experiments.settled(framework, row, model)), assumed
 
 
 def is_dump(reading: LogReading) -> bool:
     """Whether a log prints all that its program is set to, so that what it does not print is at its default."""
     if reading.contract == "torchtitan":  # announces what is on
         return any(key.startswith("compile.") for key in reading.settings)
-    return len(reading.settings) >= (LEAST_ARGUMENTS if reading.contract in DUMPED else LEAST_CONFIGURED)
+    return len(reading.settings) >= (experiments.LEAST_ARGUMENTS if reading.contract in DUMPED else LEAST_CONFIGURED)
 
 
 def _degrees(framework: Framework, reading: LogReading) -> dict[str, Any]:
@@ -260,7 +252,7 @@ def _sized(reading: LogReading) -> tuple[Model | None, Sequence[Problem]]:
         return None, (Problem(reading.source, "the log prints no sizes of the model; give --model NAME"),)
     if not is_dump(reading):
         facts.setdefault("add_bias_linear", False)
-    found, problems = model_of_arguments(Path(reading.source), facts)
+    found, problems = experiments.model_of_arguments(Path(reading.source), facts)
     if found is None:
         return None, problems
     name = str(reading.model.get("model_name") or f"{found.num_layers} layers of {found.hidden}")

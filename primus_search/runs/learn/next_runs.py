@@ -12,18 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.exploration.own_runs import own_rates
+from primus_search.runs.learn import posterior as mixtures
 from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
-from primus_search.runs.learn.posterior import (
-    MODEL_ERROR,
-    Lines,
-    Posterior,
-    Reference,
-    RunGroup,
-    evidence_of,
-    group_of,
-    lines_of,
-    update,
-)
+from primus_search.runs.learn.posterior import Lines, Posterior, Reference, RunGroup
 from primus_search.runs.learn.site_stack import suggested_by
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
@@ -88,7 +79,7 @@ def sampled_rates(
                 line.rates + moved[:, : len(NUMBERS)] @ line.slopes.T + (moved[:, len(NUMBERS) :] @ members)[:, None]
             )
     logs = np.concatenate(found)
-    spread = MODEL_ERROR * (group.spread if group is not None else 1.0)
+    spread = mixtures.MODEL_ERROR * (group.spread if group is not None else 1.0)
     rates = np.asarray(np.exp(logs + spread * rng.standard_normal(logs.shape)))
     for row, rate in (known or {}).items():
         rates[:, row] = max(rate, NEVER) * np.exp(RUN_NOISE * rng.standard_normal(len(rates)))
@@ -161,9 +152,9 @@ def next_runs(
     archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
     only = job.stack if job.stack.name in NOT_SOFTWARE else None
     hypotheses = shipped_hypotheses(framework, archs=archs, only=only, suggested=suggested_by(runs))
-    posterior = update(evidence_of(hypotheses, runs)).leading()
-    lines = lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
+    posterior = mixtures.update(mixtures.evidence_of(hypotheses, runs)).leading()
+    lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
     known = known if known is not None else own_rates(job, table, runs)
-    rates = sampled_rates(posterior, lines, seed, known, group_of(job))
+    rates = sampled_rates(posterior, lines, seed, known, mixtures.group_of(job))
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
     return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

@@ -20,15 +20,8 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import results
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.runs.learn.launched_trials import (
-    CANDIDATE,
-    Limits,
-    Outcome,
-    TrialVerdict,
-    run_trial,
-    write_json,
-    written_outcome,
-)
+from primus_search.runs.learn import launched_trials
+from primus_search.runs.learn.launched_trials import Limits, Outcome, TrialVerdict
 from primus_search.runs.learn.next_runs import MOST_ROWS, RunsToMake, next_runs
 from primus_search.values.candidates import COLUMN_NAMES, Candidates, Floats, joined
 from primus_search.values.job import Job
@@ -136,13 +129,13 @@ def _trial(
     rows: TrialRows, rank: int, place: Path, prepare: Prepare, command: Sequence[str], limits: Limits, stop: Event
 ) -> Callable[[], Outcome]:
     """What gives the outcome of a trial: its folder where it finished before, else a run of the files written there."""
-    outcome = written_outcome(place, rows.ranks)
+    outcome = launched_trials.written_outcome(place, rows.ranks)
     if outcome is not None:
         return lambda: outcome
     place.mkdir(parents=True, exist_ok=True)
     row = rows.row(rank)
-    write_json(place / CANDIDATE, _candidate(rows, row))
-    return partial(run_trial, place, command, prepare(rank, place), limits, rows.job, row, rank, stop)
+    launched_trials.write_json(place / launched_trials.CANDIDATE, _candidate(rows, row))
+    return partial(launched_trials.run_trial, place, command, prepare(rank, place), limits, rows.job, row, rank, stop)
 
 
 def _together(calls: Sequence[Callable[[], Outcome]], stop: Event) -> list[Outcome]:

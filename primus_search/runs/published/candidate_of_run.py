@@ -1,6 +1,7 @@
 """The model of a published run and its configuration as a table of one candidate."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +12,7 @@ from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.megatron import candidate_words
 from primus_search.declare.megatron_yaml import setting_keys
-from primus_search.runs.published.run_table import (
-    PublishedRun,
-    Skipped,
-    arguments,
-    every,
-    first,
-    unread,
-    vocabulary,
-)
+from primus_search.runs.published.run_table import PublishedRun, Skipped, arguments, every, first, unread, vocabulary
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs.values import PARALLEL
@@ -99,7 +92,7 @@ def of_arguments(run: PublishedRun, model: Model) -> tuple[dict[str, Any], tuple
 
 def _word(run: PublishedRun, rules: str, column: str) -> str:
     """The value of a column by its rules. Raises `Skipped` for a word that none holds for."""
-    found = first(vocabulary("words")[rules], run.words)
+    found = run.told(rules)
     if found is None:
         raise Skipped(f"{column} {run.word(column)!r} is not known")
     return str(found)
@@ -114,8 +107,7 @@ def _knobs(run: PublishedRun, stack: Stack) -> dict[str, Any]:
 
 def _schedule(run: PublishedRun, pp: int, vpp: int) -> str:
     """The pipeline's order; without a pipeline the word does not matter."""
-    facts = run.words | {"chunks": "several" if vpp > 1 else "one"}
-    name = first(vocabulary("words")["schedule"], facts)
+    name = run.told("schedule", facts={"chunks": "several" if vpp > 1 else "one"})
     if name is None and pp > 1:
         raise Skipped(f"schedule {run.word('schedule')!r} is not known")
     return name or "1f1b"
@@ -130,30 +122,28 @@ def _chunks(schedule: str, vpp: int) -> int:
 def _recompute(run: PublishedRun, model: Model, stages: int, layout: Layout) -> tuple[str, int]:
     """The recompute word, and for whole layers their number in every virtual stage (0 = all)."""
     modules = [str(module) for module in every(vocabulary("words")["recompute_modules"], run.words)]
-    found = first(vocabulary("words")["recompute"], run.words, "+".join(dict.fromkeys(modules)) or "unknown")
+    found = run.told("recompute", "+".join(dict.fromkeys(modules)) or "unknown")
     if found == "unknown":
         raise Skipped(f"recompute {run.word('recompute')!r} is not known")
-    if found == "layer ids" and stages > 1:
-        layers = _of_every_stage(_layer_ids(run), model, stages, layout)
-        return ("full", layers) if layers else ("none", 0)
     if found == "layer ids":
-        found = len(_layer_ids(run))
+        ids = _layer_ids(run)
+        if stages > 1:
+            layers = _of_every_stage(ids, model, stages, layout)
+            return ("full", layers) if layers else ("none", 0)
+        found = len(ids)
     if isinstance(found, int):
         return "full", 0 if found >= model.num_layers else found
     return str(found), 0
 
 
-def _layer_ids(run: PublishedRun) -> tuple[int, ...]:
+def _layer_ids(run: PublishedRun) -> list[int]:
     """Layers, counted over the whole model from 0, that are recomputed: `partial:layer ids 0,1,4-6`."""
     found = re.search(r"layer ids (\d{1,5}(?:[,-]\d{1,5})*)", run.word("recompute").lower())
-    numbers: set[int] = set()
-    for part in found.group(1).split(",") if found else ():
-        start, _, last = part.partition("-")
-        numbers.update(range(int(start), int(last or start) + 1))
-    return tuple(sorted(numbers))
+    ends = [part.partition("-") for part in found.group(1).split(",")] if found else []
+    return sorted({number for start, _, last in ends for number in range(int(start), int(last or start) + 1)})
 
 
-def _of_every_stage(ids: tuple[int, ...], model: Model, stages: int, layout: Layout) -> int:
+def _of_every_stage(ids: Sequence[int], model: Model, stages: int, layout: Layout) -> int:
     """How many layers of every virtual stage a list of the whole model's layers names. Raises `Skipped` if they differ.
 
     Megatron-style knobs recompute as many layers of each stage. Where some stages recompute and others do not, neither
@@ -196,7 +186,7 @@ def build_model(run: PublishedRun) -> Model:
     """The transformer of a run. Gated or not, tied or not: whichever agrees with the published parameter count."""
     hidden, heads, layers = run.count("hidden"), run.count("heads"), run.count("num_layers")
     experts, dense = _experts(run), run.parts("first_dense_layers")
-    period = first(vocabulary("words")["moe_layer_freq"], run.words)
+    period = run.told("moe_layer_freq")
     family: dict[str, Any] = {}
     for fields in every(vocabulary("models")["families"], run.words):
         family |= fields
@@ -211,13 +201,13 @@ def build_model(run: PublishedRun) -> Model:
             num_heads=heads,
             num_kv_heads=run.parts("kv_heads") or heads,
             head_dim=run.parts("head_dim") or max(hidden // heads, 1),
-            vocab_size=run.parts("vocab") or first(vocabulary("models")["vocabulary"], run.words),
+            vocab_size=run.parts("vocab") or run.told("vocabulary", file="models"),
             latent=_latent(run, hidden),
             moe=experts,
             moe_layers=[experts is not None and i >= dense and (i + 1) % period == 0 for i in range(layers)],
             windows=_windows(run, layers),
             learned_positions=run.parts("seq_len") if has_positions else 0,
-            num_mtp_layers=first(vocabulary("words")["num_mtp_layers"], run.words, pipeline_layout(run).count("m")),
+            num_mtp_layers=run.told("num_mtp_layers", pipeline_layout(run).count("m")),
             source=run.word("source"),
             **family,
         )
@@ -232,13 +222,12 @@ OF_RECIPE = "recipe"
 
 def pipeline_layout(run: PublishedRun) -> str:
     """The layout string of a run's pipeline; empty where there is none, or only the word that it is the recipe's."""
-    text = str(first(vocabulary("words")["pp_layout"], run.words, ""))
-    return "" if text == OF_RECIPE else text
+    return "" if has_layout_of_recipe(run) else str(run.told("pp_layout", ""))
 
 
 def has_layout_of_recipe(run: PublishedRun) -> bool:
     """Whether a run has its recipe's own pipeline layout, which its table does not print."""
-    return bool(first(vocabulary("words")["pp_layout"], run.words, "") == OF_RECIPE)
+    return bool(run.told("pp_layout", "") == OF_RECIPE)
 
 
 def _closest(plain: Model, params_b: float | None, *, prefers_gate: bool) -> Model:
@@ -249,12 +238,9 @@ def _closest(plain: Model, params_b: float | None, *, prefers_gate: bool) -> Mod
     ]
     if not params_b or params_b < 0.0:
         return variants[0]
-    errors = []
-    for variant in variants:
-        errors.append(round(abs(variant.total_params / 1e9 / params_b - 1.0), 2))
-        if errors[-1] < AGREES:
-            break
-    return variants[errors.index(min(errors))]
+    errors = [round(abs(variant.total_params / 1e9 / params_b - 1.0), 2) for variant in variants]
+    agreeing = (i for i, error in enumerate(errors) if error < AGREES)
+    return variants[next(agreeing, errors.index(min(errors)))]
 
 
 def _experts(run: PublishedRun) -> MixtureOfExperts | None:
@@ -273,12 +259,12 @@ def _experts(run: PublishedRun) -> MixtureOfExperts | None:
 def _latent(run: PublishedRun, hidden: int) -> LatentAttention | None:
     if not run.parts("mla"):
         return None
-    sizes = dict(first(vocabulary("models")["latent"], run.words))
+    sizes = dict(run.told("latent", file="models"))
     if hidden <= sizes.pop("compressed_above_hidden"):
         sizes["q_lora_rank"] = 0
     return LatentAttention(**sizes)
 
 
 def _windows(run: PublishedRun, layers: int) -> list[int]:
-    found = first(vocabulary("models")["windows"], run.words, {"tokens": 0, "period": [0]})
+    found = run.told("windows", file="models", default={"tokens": 0, "period": [0]})
     return [found["tokens"] * found["period"][i % len(found["period"])] for i in range(layers)]

@@ -25,50 +25,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError, PrimusSearchError, Problem
+from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.base.units import to_base
 from primus_search.declare.hardware_files import load_stack, on_fewer_gpus
 from primus_search.declare.record_table import read_records
 from primus_search.declare.source import Document, read
-from primus_search.runs.published.candidate_of_run import (
-    build_candidates,
-    build_model,
-    has_layout_of_recipe,
-    of_arguments,
-)
-from primus_search.runs.published.machine_of_run import (
-    build_cluster,
-    build_hardware,
-    build_stack,
-    hardware_of,
-    routing_imbalance,
-    stack_file,
-)
-from primus_search.runs.published.run_table import (
-    PublishedRun,
-    Skipped,
-    first,
-    is_published,
-    read_rows,
-    tables,
-    vocabulary,
-)
+from primus_search.runs.published import candidate_of_run, machine_of_run
+from primus_search.runs.published.run_table import PublishedRun, Skipped, is_published, read_rows, tables
 from primus_search.runs.validate import Validation, validate_runs
 from primus_search.runs.validate.undescribed import with_undescribed
+from primus_search.values import measured_run
 from primus_search.values.candidates import DEFAULTS, Candidates, degrees
 from primus_search.values.layout import stage_layers
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.measured_run import (
-    MeasuredRun,
-    Measurement,
-    Provenance,
-    RunOverride,
-    RunTable,
-    SkippedRun,
-    on_stack,
-    overridden,
-    overrides_of,
-)
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunTable, SkippedRun
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -80,8 +50,8 @@ _KEYS = ("runs", "set", "reason", "source")
 class RowOverrides:
     """Values by key, and the reason of each."""
 
-    values: Mapping[str, Any] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def variant(self) -> str:
@@ -90,13 +60,12 @@ class RowOverrides:
 
     def on_model(self, model: Model) -> Model:
         """The model with what differs; ValueError where that is no model."""
-        return replace(model, **{k[len("model.") :]: v for k, v in self.values.items() if k.startswith("model.")})
+        return replace(model, **{k.removeprefix("model."): v for k, v in self.values.items() if k.startswith("model.")})
 
     def on_cluster(self, cluster: Cluster) -> Cluster:
         """The cluster with what differs in its stack, accelerator and network."""
-        named = {key: value for key, value in self.values.items() if key.startswith(("stack.", "hardware."))}
-        machine = {key: value for key, value in named.items() if key != VARIANT}
-        return overridden(cluster, machine)
+        machine = (key for key in self.values if key.startswith(("stack.", "hardware.")) and key != VARIANT)
+        return measured_run.overridden(cluster, {key: self.values[key] for key in machine})
 
     def on_candidates(self, candidates: Candidates) -> Candidates:
         """The candidate with the columns that differ."""
@@ -121,24 +90,18 @@ def overrides_beside(table: str) -> Mapping[str, RowOverrides]:
 
 
 def _read(document: Document) -> Mapping[str, RowOverrides]:
-    problems: list[Problem] = []
-    found: dict[str, RowOverrides] = {}
     entries = document.data if isinstance(document.data, list) else []
+    problems = [document.problem((i,), fault) for i, entry in enumerate(entries) for fault in _faults(entry)]
     if not entries:
         problems.append(document.problem((), f"expected a list of entries with {', '.join(_KEYS)}"))
-    for i, entry in enumerate(entries):
-        faults = _faults(entry)
-        if faults:
-            problems += [document.problem((i,), fault) for fault in faults]
-            continue
-        why = f"{entry['reason']} ({entry['source']})"
-        for name in entry["runs"]:
-            before = found.get(str(name), NONE)
-            found[str(name)] = RowOverrides(
-                values={**before.values, **entry["set"]}, reasons={**before.reasons, **dict.fromkeys(entry["set"], why)}
-            )
     if problems:
         raise InputError(problems)
+    found: dict[str, RowOverrides] = {}
+    for entry in entries:
+        why = dict.fromkeys(entry["set"], f"{entry['reason']} ({entry['source']})")
+        for name in map(str, entry["runs"]):
+            before = found.get(name, NONE)
+            found[name] = RowOverrides(values=before.values | entry["set"], reasons=before.reasons | why)
     return found
 
 
@@ -181,52 +144,48 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
     """
     if not row.is_complete:
         raise Skipped("marked incomplete")
-    reason = first(vocabulary("words")["incomplete"], row.words)
+    reason = row.told("incomplete")
     if reason:
         raise Skipped(reason)
-    model = special.on_model(build_model(row))
-    name = hardware_of(row)
-    hardware = build_hardware(name)
-    stack, assumed = build_stack(row, hardware, supposed, variant=special.variant)
-    plain = build_cluster(row, hardware, stack)
+    model = special.on_model(candidate_of_run.build_model(row))
+    name = machine_of_run.hardware_of(row)
+    hardware = machine_of_run.build_hardware(name)
+    stack, assumed = machine_of_run.build_stack(row, hardware, supposed, variant=special.variant)
+    plain = machine_of_run.build_cluster(row, hardware, stack)
     cluster = special.on_cluster(plain)
     workload = _workload(row, cluster)
-    candidates = special.on_candidates(build_candidates(row, model, cluster.stack))
-    if has_layout_of_recipe(row) and candidates.pp[0] > 1:
+    candidates = special.on_candidates(candidate_of_run.build_candidates(row, model, cluster.stack))
+    if candidate_of_run.has_layout_of_recipe(row) and candidates.pp[0] > 1:
         assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
     network = on_fewer_gpus(hardware.network, plain.network.gpus_per_node)
     nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
-    usual = replace(
-        plain,
-        network=replace(network, **nics),
-        stack=replace(stack_file(stack.reference), is_assumed=stack.is_assumed),
-    )
+    own_file = replace(machine_of_run.stack_file(stack.reference), is_assumed=stack.is_assumed)
+    usual = replace(plain, network=replace(network, **nics), stack=own_file)
+    overrides = (replace(one, reason=special.reason(one.key)) for one in measured_run.overrides_of(usual, cluster))
     return MeasuredRun(
         model=model,
         cluster=cluster,
         workload=workload,
         candidates=candidates,
         measured=_measured(row),
-        provenance=replace(_provenance(row), unread=of_arguments(row, model)[1]),
+        provenance=_provenance(row, model),
         hardware=name,
-        overrides=_overrides(usual, cluster, special),
+        overrides=tuple(overrides),
         assumed=assumed,
     )
 
 
 def _workload(row: PublishedRun, cluster: Cluster) -> Workload:
-    words = vocabulary("words")
-    length = 0.0
-    if first(words["is_masked"], row.words):
-        length = float(first(words["document_spread"], row.words)) * float(first(words["mean_document"], row.words))
+    is_masked = row.told("is_masked")
+    length = float(row.told("document_spread")) * float(row.told("mean_document")) if is_masked else 0.0
     return Workload(
         seq_length=row.count("seq_len"),
         global_batch_size=row.count("gbs"),
-        routing_imbalance=routing_imbalance(row, cluster.stack),
+        routing_imbalance=machine_of_run.routing_imbalance(row, cluster.stack),
         document_length=length,
-        experts_in_turn=first(words["experts_in_turn"], row.words),
-        pads_to_capacity=first(words["pads_to_capacity"], row.words),
+        experts_in_turn=row.told("experts_in_turn"),
+        pads_to_capacity=row.told("pads_to_capacity"),
     )
 
 
@@ -237,7 +196,7 @@ def _measured(row: PublishedRun) -> Measurement:
     rate, step_s, peak = (row.number(name) or 0.0 for name in ("tokens_per_s_per_gpu", "step_time_s", "peak_mem_gb"))
     if max(rate, step_s, peak) <= 0.0 and not row.ran:
         raise Skipped("no measured tokens/s/GPU, nor the time of a step")
-    kind, unit = first(vocabulary("words")["peak"], row.words)
+    kind, unit = row.told("peak")
     return Measurement(
         tokens_per_s_per_gpu=rate if rate > 0.0 else math.nan,
         step_s=step_s if step_s > 0.0 else math.nan,
@@ -247,22 +206,10 @@ def _measured(row: PublishedRun) -> Measurement:
     )
 
 
-def _provenance(row: PublishedRun) -> Provenance:
-    return Provenance(
-        id=row.id,
-        source=row.word("source"),
-        publisher=row.publisher,
-        notes=row.word("notes"),
-        table=row.table,
-        line=row.line,
-        gpu=row.word("gpu"),
-        precision=row.word("precision"),
-    )
-
-
-def _overrides(usual: Cluster, cluster: Cluster, special: RowOverrides) -> tuple[RunOverride, ...]:
-    """Numbers and habits in which the run's machine differs from its files, with the reasons that are written down."""
-    return tuple(replace(one, reason=special.reason(one.key)) for one in overrides_of(usual, cluster))
+def _provenance(row: PublishedRun, model: Model) -> Provenance:
+    words = {name: row.word(name) for name in ("source", "notes", "gpu", "precision")}
+    unread = candidate_of_run.of_arguments(row, model)[1]
+    return Provenance(id=row.id, publisher=row.publisher, table=row.table, line=row.line, unread=unread, **words)
 
 
 def _must_divide(model: Model, cluster: Cluster, candidates: Candidates, batch: int) -> None:
@@ -277,20 +224,15 @@ def _must_divide(model: Model, cluster: Cluster, candidates: Candidates, batch: 
 
 
 def measured_table(path: Path) -> RunTable:
-    """The runs of a CSV, or of every table that a list names. Raises InputError for a file that is no such table."""
-    found = [_part(one, vendor) for one, vendor in tables(path).items()]
-    return RunTable(
-        runs=tuple(run for table in found for run in table.runs),
-        skipped=tuple(one for table in found for one in table.skipped),
-    )
-
-
-def _part(path: Path, vendor: str) -> RunTable:
-    """The runs of a table; with a vendor those of its devices, and no word of what is skipped."""
-    whole = converted_rows(read_rows(path)) if is_published(path) else read_records(path)
-    if not vendor:
-        return whole
-    return RunTable(runs=tuple(run for run in whole.runs if run.cluster.accelerator.vendor == vendor), skipped=())
+    """The runs of a CSV, or of every table that a list names; with a vendor in the list those of its devices, and no
+    word of what is skipped. Raises InputError for a file that is no such table."""
+    runs: list[MeasuredRun] = []
+    skipped: list[SkippedRun] = []
+    for one, vendor in tables(path).items():
+        table = converted_rows(read_rows(one)) if is_published(one) else read_records(one)
+        runs += [run for run in table.runs if vendor in ("", run.cluster.accelerator.vendor)]
+        skipped += [] if vendor else table.skipped
+    return RunTable(runs=tuple(runs), skipped=tuple(skipped))
 
 
 def validated(path: Path, stack: str | None = None) -> Validation:
@@ -301,5 +243,5 @@ def validated(path: Path, stack: str | None = None) -> Validation:
     table = measured_table(path)
     if stack is not None:
         loaded = load_stack(stack)
-        table = replace(table, runs=tuple(on_stack(run, loaded) for run in table.runs))
+        table = replace(table, runs=tuple(measured_run.on_stack(run, loaded) for run in table.runs))
     return with_undescribed(validate_runs(table))

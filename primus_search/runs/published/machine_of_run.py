@@ -83,10 +83,10 @@ def build_cluster(run: PublishedRun, hardware: Hardware, stack: Stack) -> Cluste
 
 def _fabric(run: PublishedRun, network: Network) -> Network:
     """The network with the NICs a run says it had: `4x100Gb RoCE/node`, or a total per node."""
-    nics = first(vocabulary("devices")["nics"], run.words, [0, 0])
+    nics = run.told("nics", file="devices", default=[0, 0])
     if all(nics):
         return replace(network, nics_per_node=nics[0], nic_bytes_per_s=_bytes_per_s(nics[1]))
-    total = first(vocabulary("devices")["nic_total"], run.words, 0)
+    total = run.told("nic_total", file="devices", default=0)
     if total:
         rate = _bytes_per_s(total) / network.nics_per_node
         return replace(network, nic_bytes_per_s=rate, pod_bytes_per_s=min(rate, network.pod_bytes_per_s))
@@ -114,24 +114,21 @@ def build_stack(
     in_flags = re.search(r"\bstack=([^;]*)", run.word("flags"))
     named = run.word("stack") or (in_flags.group(1).strip() if in_flags else "")
     assumed: tuple[str, ...] = ()
-    version = f"@{variant}" if variant else ""
+    name, version = None, f"@{variant}" if variant else ""
     if named:
         try:
             return switched(stack_file(named + version), run, hardware), ()
         except InputError:
-            assumed = (f"stack {named!r} is not known",)
-    name = stack_name(run.facts | {"source": named}) if named else None
-    if name is not None:
-        assumed = (f"stack {named!r} read as {name}",)
-    else:
-        name = stack_name(run.facts)
+            name = stack_name(run.facts | {"source": named})
+            assumed = (f"stack {named!r} " + (f"read as {name}" if name else "is not known"),)
+    name = name or stack_name(run.facts)
     is_assumed = name is None
     if name is None:
         name = inferred_stack(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
     elif variant:
         name += version
-    elif first(vocabulary("stacks")["is_fork"], run.words):
+    elif run.told("is_fork", file="stacks"):
         is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
     try:
         return replace(switched(stack_file(name), run, hardware), is_assumed=is_assumed), assumed
@@ -147,7 +144,7 @@ def stack_name(words: Mapping[str, str]) -> str | None:
 
 def inferred_stack(run: PublishedRun, hardware: Hardware) -> str:
     """What a run of an unknown source was most likely made with; docs/fidelity.md has the error that this costs."""
-    sharding = first(vocabulary("words")["sharding"], run.words)
+    sharding = run.told("sharding")
     facts = _facts(run, hardware) | {
         "is_sharded": "yes" if sharding in ("fsdp2", "hsdp", "megatron_fsdp") else "no",
         "is_moe": "yes" if (run.whole("num_experts", 0) or 0) > 1 else "no",
@@ -160,7 +157,8 @@ def switched(stack: Stack, run: PublishedRun, hardware: Hardware) -> Stack:
     facts = _facts(run, hardware)
     for group in vocabulary("switches"):
         for name, value in (first(group, facts | {"stack.": stack}) or {}).items():
-            stack = _with(stack, name, value)
+            is_float = isinstance(number_of(stack, name), float)
+            stack = with_numbers(stack, {name: float(value) if is_float else value})
     return stack
 
 
@@ -174,16 +172,9 @@ def _facts(run: PublishedRun, hardware: Hardware) -> dict[str, Any]:
     }
 
 
-def _with(stack: Stack, name: str, value: Any) -> Stack:
-    """The stack with one field replaced."""
-    now = number_of(stack, name)
-    return with_numbers(stack, {name: float(value) if isinstance(now, float) else value})
-
-
 def routing_imbalance(run: PublishedRun, stack: Stack) -> float:
     """Rows of the busiest expert over its share."""
-    found = float(first(vocabulary("words")["routing_imbalance"], run.words | {"stack.": stack}))
-    return min(max(found, 1.0), MOST_CAPACITY)
+    return min(max(float(run.told("routing_imbalance", facts={"stack.": stack})), 1.0), MOST_CAPACITY)
 
 
 MOST_CAPACITY = 64.0

@@ -33,26 +33,13 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.source import read
 from primus_search.values.machine.stack import number_of
 
-# --- rules of the vocabulary files: which words of a published row mean which value -----------------------------------
-#
-#     - {flags: 'no tp/p2p/grad overlap', value: false}
-#     - {source: simumax, flags lacks: eager, set: {loss_chunks: 8}, reference: "..."}
-#
-# A rule holds where all its conditions do. A condition names a fact (a column of the row, `stack.FIELD`,
-# `device.FIELD`; several joined by +) and what is searched in its text, case ignored:
-#
-#     FACT: REGEX         found; of a list of expressions all
-#     FACT lacks: REGEX   not found
-#     FACT has: [WORDS]   one of the features is named and not switched off (`no X`, `X=false`, `X off`)
-#
-# `$1` in a value stands for a group of the first expression that has groups, `stack.FIELD` for a field of the stack.
-
 FOLDER = Path(__file__).parent / "vocabulary"
 _RESULTS = ("value", "set", "reference")
 """Keys of a rule that are no conditions: what it gives, and the reference of a number."""
 
 Rule = Mapping[str, Any]
 Facts = Mapping[str, Any]
+NO_FACTS: Facts = {}
 
 
 @lru_cache(maxsize=8)
@@ -250,6 +237,10 @@ class PublishedRun:
         source, notes = self.word("source"), self.word("notes")
         dated, preprint = _DATED.search(f"{self.words.get('date', '')} {source}"), _ARXIV.search(f"{source} {notes}")
         return self.words | {"year": dated[1] if dated else f"20{preprint[1]}" if preprint else ""}
+
+    def told(self, rules: str, default: Any = None, *, file: str = "words", facts: Facts = NO_FACTS) -> Any:
+        """The value of the first rule of a vocabulary file's list that holds for the words and some more facts."""
+        return first(vocabulary(file)[rules], {**self.words, **facts}, default)
 
     def word(self, name: str) -> str:
         """A word, empty when the cell is."""

@@ -6,17 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from primus_search.runs.learn import transcript
 from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.readers import refuse
 from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine, steady
-from primus_search.runs.learn.transcript import (
-    GIB,
-    Transcript,
-    clock_s,
-    conclude,
-    gpus_of_batch,
-    observe_progress,
-)
+from primus_search.runs.learn.transcript import Transcript
 
 _BAR = re.compile(
     r"\|\s{0,8}(\d{1,12})/(\d{1,12}) \[((?:\d{1,6}:)?\d{1,6}:\d\d)<[^,\]]{0,80}, {1,8}[\d.]{1,20}(?:s/it|it/s)\]?"
@@ -46,7 +40,7 @@ def observe(seen: Transcript, line: str) -> None:
     if "/it" in line or "it/s" in line:
         bar = _BAR.search(line)
         if bar and int(bar[2]) > 0:
-            observe_progress(seen, int(bar[1]), clock_s(bar[3]))
+            transcript.observe_progress(seen, int(bar[1]), transcript.clock_s(bar[3]))
 
 
 def _observe_record(seen: Transcript, line: str) -> None:
@@ -59,29 +53,29 @@ def _observe_record(seen: Transcript, line: str) -> None:
         return
     steps = next((record[name] for name in _STEPS if name in record), "")
     step = str(steps).split("/")[0]
-    elapsed = clock_s(str(record.get("elapsed_time", "")))
+    elapsed = transcript.clock_s(str(record.get("elapsed_time", "")))
     peak, rate = record.get("memory(GiB)"), record.get("tokens_per_gpu_per_sec")
     if isinstance(peak, int | float):
-        seen.peak(MemoryKind.RESERVED, float(peak) * GIB)
+        seen.peak(MemoryKind.RESERVED, float(peak) * transcript.GIB)
     per_gpu, overall = rate, record.get("tokens_global_per_sec")
     if isinstance(per_gpu, int | float) and isinstance(overall, int | float) and per_gpu > 0:
         seen.scratch.setdefault("gpus", []).append(overall / per_gpu)
     if step.isdigit():
-        observe_progress(seen, int(step), elapsed, float(rate) if isinstance(rate, int | float) else None)
+        transcript.observe_progress(seen, int(step), elapsed, float(rate) if isinstance(rate, int | float) else None)
 
 
 def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     """The run of a Trainer's output. Its samples have different lengths, so no rate follows from batch and length."""
     facts = table.fields(seen)
     accumulation = seen.whole("Gradient Accumulation steps", "flag:gradient_accumulation_steps")
-    gpus = gpus_of_batch(facts["global_batch_size"], facts["micro_batch_size"], accumulation)
+    gpus = transcript.gpus_of_batch(facts["global_batch_size"], facts["micro_batch_size"], accumulation)
     facts["gpus"] = gpus or _gpus_from_rates(seen) or seen.whole("world size", "env_world_size")
     facts["tokens_per_s_per_gpu"] = _steady_rate(seen)
     if "mean_step_s" in seen.scratch:
         facts["step_s"] = seen.scratch["mean_step_s"]
         seen.note(MEAN_NOTE)
     seen.note("sequences of different lengths: a step's tokens are not batch times length")
-    return conclude(seen, table.name, facts, settings=table.settings, samples_are_full=False)
+    return transcript.conclude(seen, table.name, facts, settings=table.settings, samples_are_full=False)
 
 
 def _gpus_from_rates(seen: Transcript) -> int | None:
@@ -121,7 +115,7 @@ def read(path: Path) -> LogReading:
     seen.note(MEAN_NOTE)
     micro = state.get("train_batch_size")
     facts = {"step_s": known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
-    return conclude(seen, "hf-trainer", facts, samples_are_full=False)
+    return transcript.conclude(seen, "hf-trainer", facts, samples_are_full=False)
 
 
 def _mean_step_s(record: dict[str, Any]) -> float | None:
