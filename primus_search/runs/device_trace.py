@@ -145,19 +145,13 @@ def _step(found: _Intervals, path: Path) -> TracedStep:
         raise _refuse(path, "holds no kernels and no operators; profile with CUDA or CPU activities")
     low, high = found.window or (float(found.start.min()), float(found.end.max()))
     start, end = np.clip(found.start, low, high), np.clip(found.end, low, high)
-    covered, before = [], 0.0
-    for kind in DeviceWork:
-        busy = _union_s(start[found.kind <= kind], end[found.kind <= kind])
-        covered.append((busy - before) / found.steps)
-        before = busy
+    busy = [_union_s(start[found.kind <= kind], end[found.kind <= kind]) for kind in DeviceWork]
+    covered = np.diff([0.0, *busy]) / found.steps
     exchange = found.kind == DeviceWork.EXCHANGE
     return TracedStep(
-        attention_s=covered[DeviceWork.ATTENTION],
-        gemm_s=covered[DeviceWork.GEMM],
-        other_s=covered[DeviceWork.OTHER],
-        exchange_s=covered[DeviceWork.EXCHANGE],
-        idle_s=(high - low - before) / found.steps,
-        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / found.steps - covered[DeviceWork.EXCHANGE],
+        **{f"{kind.name.lower()}_s": float(covered[kind]) for kind in DeviceWork},
+        idle_s=(high - low - busy[-1]) / found.steps,
+        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / found.steps - float(covered[DeviceWork.EXCHANGE]),
         steps=found.steps,
         ran_on=found.ran_on,
     )
@@ -250,9 +244,6 @@ def _of_rocprof(text: str, path: Path) -> _Intervals:
     name, begin, end, device = columns
     first = min((str(line.get(device) or "") for line in lines), default="")
     mine = [line for line in lines if str(line.get(device) or "") == first]
-    rows = []
-    for line in mine:
-        _, start, _ = _row(str(line[name]), line[begin], 0.0, NS_PER_S, path)
-        _, stop, _ = _row(str(line[name]), line[end], 0.0, NS_PER_S, path)
-        rows.append(_row(str(line[name]), start, stop - start, 1.0, path))
-    return _intervals(rows)
+    starts, ends = ([_row(str(line[name]), line[at], 0.0, NS_PER_S, path)[1] for line in mine] for at in (begin, end))
+    spans = zip(mine, starts, ends, strict=True)
+    return _intervals([_row(str(line[name]), start, stop - start, 1.0, path) for line, start, stop in spans])

@@ -9,9 +9,11 @@ those of points left out: whole shapes at a time, in `FOLDS` folds.
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -57,7 +59,7 @@ class KernelParameter:
         return low, high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FitStage:
     """Parameters that are fitted together, and the points they are fitted to. A stage rests on the ones before it.
 
@@ -77,54 +79,40 @@ def stages(points: Sequence[Point]) -> tuple[FitStage, ...]:
     paths = ["attention.softmax_dims", "attention.ramp_tokens"] if families else []
     for family in families:
         has_backward = any(p.family == family and p.direction is not Direction.FORWARD for p in points)
-        paths += _of_kernel(family, ["forward_efficiency", *(["backward_efficiency"] if has_backward else [])])
+        numbers = ("forward_efficiency", "backward_efficiency")[: 1 + has_backward]
+        paths += [f"attention.kernels.{family}.{number}" for number in numbers]
+    dense = (*_products("published"), _attention(paths, families))
     if not any(point.kind is KernelKind.MOE_LAYER for point in points):
-        return (*_products("published"), _attention(paths, families), *_products("published_experts"))
+        return (*dense, *_products("published_experts"))
     # Grouped kernels say their rate per precision; whole MoE layers one rate for all, and what permuting costs.
     both = KernelParameter(path="grouped_gemm.factor", also=("grouped_gemm.fp8_factor",))
-    experts = FitStage(
-        name="MoE layer",
-        parameters=(both, KernelParameter(path="memory.permute_efficiency")),
-        uses=lambda point: point.kind in EXPERTS,
-    )
-    return (*_products("published"), _attention(paths, families), experts)
+    numbers_of_layer = (both, KernelParameter(path="memory.permute_efficiency"))
+    return (*dense, FitStage("MoE layer", numbers_of_layer, lambda point: point.kind in EXPERTS))
 
 
 def own_stages(points: Sequence[Point]) -> tuple[FitStage, ...]:
     """Stages of a sweep that this package ran on one device: every kernel forward and backward, no casts in between."""
     is_latent = any(point.kind is KernelKind.ATTENTION and point.qk_dim != point.v_dim for point in points)
-    numbers = ["forward_efficiency", "backward_efficiency", *(["latent_backward_factor"] if is_latent else [])]
-    attention = _attention(["attention.ramp_tokens", *_of_kernel(OWN_FAMILY, numbers)], [OWN_FAMILY])
-    return (*_products("own_sweep"), attention, *_products("own_sweep_experts"))
-
-
-def _of_kernel(family: str, numbers: Sequence[str]) -> list[str]:
-    return [f"attention.kernels.{family}.{number}" for number in numbers]
+    numbers = ("forward_efficiency", "backward_efficiency", "latent_backward_factor")[: 2 + is_latent]
+    paths = ["attention.ramp_tokens", *(f"attention.kernels.{OWN_FAMILY}.{number}" for number in numbers)]
+    return (*_products("own_sweep"), _attention(paths, [OWN_FAMILY]), *_products("own_sweep_experts"))
 
 
 def _attention(paths: Sequence[str], families: Sequence[str]) -> FitStage:
-    return FitStage(
-        name="attention",
-        parameters=tuple(KernelParameter(path=path) for path in paths),
-        uses=lambda point: point.kind is KernelKind.ATTENTION and point.family in families,
-    )
+    parameters = tuple(KernelParameter(path=path) for path in paths)
+    return FitStage("attention", parameters, lambda p: p.kind is KernelKind.ATTENTION and p.family in families)
 
 
-def _products(table: str) -> tuple[FitStage, ...]:
+def _products(table: str) -> Iterator[FitStage]:
     """Stages of `kernels.yaml` that are fitted to products."""
+    for row in KERNELS[table]:
+        kind, codes = KernelKind[row["kind"]], {Fp8[recipe.upper()] for recipe in row["recipes"]}
+        uses = partial(_is_product, kind, codes)
+        yield FitStage(row["name"], tuple(KernelParameter(path=path) for path in row["fits"]), uses)
 
-    def uses(kind: str, recipes: Sequence[str]) -> Callable[[Point], bool]:
-        codes = [Fp8[recipe.upper()] for recipe in recipes]
-        return lambda point: point.kind is KernelKind[kind] and point.code in codes
 
-    return tuple(
-        FitStage(
-            name=row["name"],
-            parameters=tuple(KernelParameter(path=path) for path in row["fits"]),
-            uses=uses(row["kind"], row["recipes"]),
-        )
-        for row in KERNELS[table]
-    )
+def _is_product(kind: KernelKind, codes: Container[Fp8], point: Point) -> bool:
+    return point.kind is kind and point.code in codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,30 +191,21 @@ def _fit_stage(
         if worst is None:
             break
         index, reason = worst
-        refused.append(Refused(free[index].path, reason))
-        del free[index]
+        refused.append(Refused(free.pop(index).path, reason))
     left_out = _left_out_errors(acc, free, table)
-    sources = tuple(sorted({point.source.split(" ")[0] for point in points}))
-    fitted = tuple(
-        Fitted(
-            path=p.path,
-            value=float(value),
-            low=p.range[0],
-            high=p.range[1],
-            standard_error=float(error),
-            num_points=len(table),
-            sources=sources,
-            also=p.also,
-        )
-        for p, value, error in zip(free, values, errors, strict=True)
-    )
+    common: dict[str, Any] = {"num_points": len(table)}
+    common["sources"] = tuple(sorted({point.source.split(" ")[0] for point in points}))
+    pairs = zip(free, values.tolist(), errors.tolist(), strict=True)
     result = StageResult(
         name=stage.name,
         num_points=len(table),
         median_error=float(np.median(np.abs(left_out))),
         p90_error=float(np.quantile(np.abs(left_out), 0.9)),
         bias=float(np.median(left_out)),
-        fitted=fitted,
+        fitted=tuple(
+            Fitted(path=p.path, value=v, low=p.range[0], high=p.range[1], standard_error=e, also=p.also, **common)
+            for p, v, e in pairs
+        ),
         refused=tuple(refused),
     )
     return with_values(acc, free, values), result
@@ -264,9 +243,8 @@ def _least_identified(
         return None
     if num_points < MIN_POINTS_PER_PARAMETER * len(free):
         return len(free) - 1, f"{num_points} points are too few for {len(free)} parameters"
-    for i, error in enumerate(errors):
-        if not np.isfinite(error):
-            return i, "no point depends on it"
+    if not np.isfinite(errors).all():
+        return int(np.argmin(np.isfinite(errors))), "no point depends on it"
     for i, (p, value) in enumerate(zip(free, values, strict=True)):
         low, high = p.range
         if not _BOUND_MARGIN < (value - low) / (high - low) < 1.0 - _BOUND_MARGIN:
