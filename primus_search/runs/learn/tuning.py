@@ -92,13 +92,14 @@ def tune(
 
     parallel: trials that are chosen together and run at once; the choice after them knows all of their outcomes.
     """
-    command = launch_words(launch)
-    outcomes: list[Outcome] = []
+    command, outcomes = launch_words(launch), list[Outcome]()
     while True:
         advice = advised(rows, outcomes, seed, max(1, min(parallel, trials - len(outcomes))))
-        found = tuple(outcomes)
-        if len(outcomes) >= trials or not advice.picks or (_rates(outcomes) and advice.regret <= until):
-            return Tuned(outcomes=found, regret=advice.regret, best=_best(found))
+        has_rate = any(one.tokens_per_s_per_gpu for one in outcomes)
+        if len(outcomes) >= trials or not advice.picks or (has_rate and advice.regret <= until):
+            ran = [one for one in outcomes if one.verdict is TrialVerdict.RAN]
+            best = max(ran, key=lambda one: one.tokens_per_s_per_gpu or 0.0, default=None)
+            return Tuned(outcomes=tuple(outcomes), regret=advice.regret, best=best)
         stop = Event()
         calls = []
         for number, pick in enumerate(advice.picks, start=len(outcomes) + 1):
@@ -182,15 +183,6 @@ def runs_of(rows: TrialRows, outcomes: Sequence[Outcome]) -> list[MeasuredRun]:
         )
         for one in outcomes
     ]
-
-
-def _rates(outcomes: Sequence[Outcome]) -> list[float]:
-    return [one.tokens_per_s_per_gpu for one in outcomes if one.tokens_per_s_per_gpu]
-
-
-def _best(outcomes: Sequence[Outcome]) -> Outcome | None:
-    ran = [one for one in outcomes if one.verdict is TrialVerdict.RAN]
-    return max(ran, key=lambda one: one.tokens_per_s_per_gpu or 0.0, default=None)
 
 
 def _candidate(rows: TrialRows, row: Candidates) -> dict[str, Any]:
