@@ -93,11 +93,9 @@ def _product_s(acc: Accelerator, kind: KernelKind, direction: Direction, c: dict
         if kind is KernelKind.GROUPED_GEMM:
             seconds += expert_products_s(acc, m, groups, n, k, code, GroupedGemm.TURBO, gemm_pass)
         else:
-            shape = {
-                GemmPass.FORWARD: (m, n, k),
-                GemmPass.INPUT_GRAD: (m, k, n),
-                GemmPass.WEIGHT_GRAD: (k, n, m),
-            }[gemm_pass]
+            shape = {GemmPass.FORWARD: (m, n, k), GemmPass.INPUT_GRAD: (m, k, n), GemmPass.WEIGHT_GRAD: (k, n, m)}[
+                gemm_pass
+            ]
             seconds += gemm_s(acc, *shape, code, gemm_pass)
     layouts = np.where((c["casts"] > 1) & (code != Fp8.HYBRID), 2, 1)
     total: Floats = seconds + quantize_s(acc, elements, code, layouts)

@@ -18,12 +18,7 @@ from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine
 from primus_search.runs.learn.transcript import GIB, Transcript, conclude
 
 NAME = "tensorboard"
-TIME_TAGS = (
-    "iteration-time",
-    "train_step_timing in s",
-    "time_metrics/end_to_end(s)",
-    "perf/step_time_seconds",
-)
+TIME_TAGS = ("iteration-time", "train_step_timing in s", "time_metrics/end_to_end(s)", "perf/step_time_seconds")
 LOSS_TAGS = ("lm loss", "reduced_train_loss", "loss_metrics/global_avg_loss", "train/loss")
 _MEMORY_TAGS = {
     "mem-max-allocated-bytes": (MemoryKind.ALLOCATED, 1.0),
