@@ -11,8 +11,7 @@ from primus_search.runs.published import validated
 from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
 from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
-from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges
-from tools.fit.write_switches import write_switches
+from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges, write_switches
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 

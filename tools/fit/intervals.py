@@ -20,7 +20,7 @@ Source: Vovk, Gammerman, Shafer 2005, Algorithmic Learning in a Random World; Le
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import ASSUMED, UNKNOWN, UNKNOWN_MEMORY, regime
 from primus_search.runs.validate.score import duplicate_weights, quantile
-from primus_search.runs.validate.score_runs import ScoredRun, project_runs
+from primus_search.runs.validate.score_runs import project_runs
 from primus_search.values.candidates import Bools, Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.supposed_software import made_with, stack_without_source
@@ -74,13 +74,10 @@ def bands_of_others(
 ) -> list[tuple[float, float]]:
     """Per run the band of its stack and regime made without its group, which the band then has not seen."""
     sample = _Sample(cases, left_out)
-    names = list(dict.fromkeys(groups))
-    number = np.array([names.index(group) for group in groups])
-    laws = [sample.law(number != group) for group in range(len(names))]
-    return [
-        laws[group].band(case.cluster.stack.name, regime_of(case))
-        for group, case in zip(number.tolist(), cases, strict=True)
-    ]
+    numbers = {group: n for n, group in enumerate(dict.fromkeys(groups))}
+    number = np.array([numbers[group] for group in groups])
+    laws = [sample.law(number != n) for n in numbers.values()]
+    return [laws[n].band(case.cluster.stack.name, regime_of(case)) for n, case in zip(number, cases, strict=True)]
 
 
 def regime_of(case: MeasuredRun) -> str:
@@ -190,7 +187,7 @@ POOLED = 8.0
 """Runs that all runs of a family together count for beside those that a stack was assumed for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Guess:
     """One run as another stack might have made it: logs of measured over assumed rate, of needed over assumed memory.
 
@@ -210,59 +207,49 @@ def assumed_bands(
     """Bands of rates by family and of peaks for every stack, if it is assumed."""
     is_known = np.array([is_informative(case) for case in cases])
     logs = np.stack([np.asarray(left_out[split], np.float64) for split in HONEST])
-    guesses = _guesses([case for case in cases if is_informative(case)], logs[:, is_known])
-    guesses += _guessed([case for case in cases if not is_informative(case)], logs[:, ~is_known])
-    kinds = {kind: [g for g in guesses if g.kind == kind] for kind in ("dense", "moe")}
+    guesses = [
+        *_guesses([case for case in cases if is_informative(case)], logs[:, is_known]),
+        *_guessed([case for case in cases if not is_informative(case)], logs[:, ~is_known]),
+    ]
     memory = _memory_band(guesses)
     return {
-        name: {ASSUMED + kind: _band(of_kind, name) for kind, of_kind in kinds.items()} | {ASSUMED + MEMORY: memory}
+        name: {ASSUMED + kind: _band([g for g in guesses if g.kind == kind], name) for kind in ("dense", "moe")}
+        | {ASSUMED + MEMORY: memory}
         for name in stacks
     }
 
 
-def _guesses(cases: Sequence[MeasuredRun], left_out: Floats) -> list[_Guess]:
-    weights = duplicate_weights(case.duplicate_key for case in cases)
+def _guesses(cases: Sequence[MeasuredRun], left_out: Floats) -> Iterator[_Guess]:
+    """Every run as each stack at home where it is might have made it, instead of the one that would be assumed."""
+    weights = duplicate_weights(case.duplicate_key for case in cases).tolist()
     common: dict[tuple[str, bool], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for case, weight in zip(cases, weights, strict=True):
         common[_habitat(case)][case.cluster.stack.name] += weight
     assumed = [stack_without_source(case) for case in cases]
     wanted = {(i, name) for i, case in enumerate(cases) for name in {*common[_habitat(case)], assumed[i]}}
     known = _projected(cases, sorted(wanted))
-    found = []
     for i, case in enumerate(cases):
         others = {name: n for name, n in common[_habitat(case)].items() if name != assumed[i]}
         for name, count in others.items():
             if (i, name) in known and (i, assumed[i]) in known:
-                (rate, memory), (assumed_rate, assumed_memory) = known[i, name], known[i, assumed[i]]
-                found.append(
-                    _Guess(
-                        kind=case.family,
-                        assumed=assumed[i],
-                        rates=tuple((np.log(rate / assumed_rate) - left_out[:, i]).tolist()),
-                        memory=float(np.log(memory / assumed_memory)),
-                        weight=float(weights[i]) * count / sum(others.values()),
-                    )
+                rate, memory = np.log(known[i, name]) - np.log(known[i, assumed[i]])
+                yield _Guess(
+                    kind=case.family,
+                    assumed=assumed[i],
+                    rates=tuple((rate - left_out[:, i]).tolist()),
+                    memory=float(memory),
+                    weight=weights[i] * count / sum(others.values()),
                 )
-    return found
 
 
-def _guessed(cases: Sequence[MeasuredRun], left_out: Floats) -> list[_Guess]:
+def _guessed(cases: Sequence[MeasuredRun], left_out: Floats) -> Iterator[_Guess]:
     """Runs whose software nobody named, as measured."""
-    weights = duplicate_weights(case.duplicate_key for case in cases)
+    weights = duplicate_weights(case.duplicate_key for case in cases).tolist()
     peaks = {id(row.run): row.memory for row in project_runs(cases)[0]}
-    found = []
     for i, case in enumerate(cases):
-        peak = peaks.get(id(case))
-        found.append(
-            _Guess(
-                kind=case.family,
-                assumed=case.cluster.stack.name,
-                rates=tuple((-left_out[:, i]).tolist()),
-                memory=float(np.log(peak[1] / peak[0])) if peak else None,
-                weight=float(weights[i]),
-            )
-        )
-    return found
+        peak, rates = peaks.get(id(case)), tuple((-left_out[:, i]).tolist())
+        memory = float(np.log(peak[1] / peak[0])) if peak else None
+        yield _Guess(case.family, case.cluster.stack.name, rates, memory, weights[i])
 
 
 def _habitat(case: MeasuredRun) -> tuple[str, bool]:
@@ -276,14 +263,11 @@ def _projected(
     """Rate and bytes that have to fit, by number of the case and stack; without those that cannot be projected."""
     supposed = [made_with(cases[i], name) for i, name in wanted]
     keys = {id(case): key for case, key in zip(supposed, wanted, strict=True)}
-    rows, _ = project_runs(supposed)
-    return {keys[id(row.run)]: (row.predicted, _needed(row)) for row in rows}
-
-
-def _needed(row: ScoredRun) -> float:
-    """Bytes that have to fit."""
-    memory = row.projection.memory
-    return float(memory.allocated[0] + memory.context[0])
+    found = {}
+    for row in project_runs(supposed)[0]:
+        memory = row.projection.memory
+        found[keys[id(row.run)]] = row.predicted, float(memory.allocated[0] + memory.context[0])
+    return found
 
 
 def _band(guesses: Sequence[_Guess], stack: str) -> Band:
@@ -299,13 +283,13 @@ def _band(guesses: Sequence[_Guess], stack: str) -> Band:
 
 def _memory_band(guesses: Sequence[_Guess]) -> Band:
     """One band for all stacks, to which each counts alike: some are the leanest of all, so that none needs less."""
-    logs = [(g.memory, g) for g in guesses if g.memory is not None]
-    if not logs:
+    measured = [g for g in guesses if g.memory is not None]
+    if not measured:
         return UNKNOWN_MEMORY.low, UNKNOWN_MEMORY.high, 0
     totals: dict[str, float] = defaultdict(float)
-    for _, g in logs:
+    for g in measured:
         totals[g.assumed] += g.weight
-    weights = np.array([g.weight / totals[g.assumed] for _, g in logs])
+    weights = np.array([g.weight / totals[g.assumed] for g in measured])
     runs = sum(totals.values())
-    low, high = np.exp(outer(np.array([[log for log, _ in logs]]), weights, runs)).tolist()
+    low, high = np.exp(outer(np.array([[g.memory for g in measured]]), weights, runs)).tolist()
     return low, high, round(runs)

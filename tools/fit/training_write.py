@@ -5,7 +5,7 @@ identify is written with the mean of its family (or its prior) and says so.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
@@ -31,21 +31,16 @@ def identified(
     """
     by_owner: dict[Owner, list[tuple[float, str]]] = defaultdict(list)
     for p in parameters:
-        ratio = apart[p.path] / p.sigma
-        if ratio < IDENTIFIED:
-            by_owner[(p.owner, p.name)].append((ratio, p.path))
-    return {
-        path
-        for owner, found in by_owner.items()
-        for _, path in sorted(found)[: max(MAX_FITTED - taken.get(owner, 0), 0)]
-    }
+        by_owner[p.owner, p.name].append((apart[p.path] / p.sigma, p.path))
+    best = ((owner, sorted(f for f in found if f[0] < IDENTIFIED)) for owner, found in by_owner.items())
+    return {path for owner, found in best for _, path in found[: max(MAX_FITTED - taken.get(owner, 0), 0)]}
 
 
 def fitted_elsewhere(parameters: Sequence[PriorParameter]) -> dict[Owner, int]:
     """How many numbers of each stack and accelerator were fitted to something else: kernels, memory peaks."""
     keys: dict[Owner, set[str]] = defaultdict(set)
     for p in parameters:
-        keys[(p.owner, p.name)].add(yaml_key(p.field)[0])
+        keys[p.owner, p.name].add(yaml_key(p.field)[0])
     texts = {
         (owner, _word(text, "name")): text
         for owner, kind in (("stack", FileKind.STACK), ("hardware", FileKind.HARDWARE))
@@ -65,9 +60,7 @@ def write_parameters(
 ) -> None:
     """Write every parameter into `folder`: stacks/NAME.yaml in its group, training rates under accelerator."""
     files = {_word(path.read_text(), "name"): path for path in sorted(folder.glob("*.yaml"))}
-    members: dict[str, int] = defaultdict(int)
-    for p in parameters:
-        members[p.family] += 1
+    members = Counter(p.family for p in parameters)
     for p in parameters:
         runs = sum(touches(p, case) for case in cases)
         source = f"prior: {runs} training runs do not identify it"
@@ -76,11 +69,9 @@ def write_parameters(
             source = f"mean of {members[p.family]} {siblings}, {date}: {runs} training runs do not identify it"
         if p.path in known:
             source = f"fitted {date} to {runs} training runs, standard error {standard_errors[p.path]:.2g}"
-        line = _line(p.field, values[p.path], source)
-        if p.owner == "stack":
-            _put(folder / "stacks" / f"{p.name}.yaml", *line, section=GROUP_OF[p.field])
-        else:
-            _put(files[p.name], *line, section=SECTION)
+        is_stack = p.owner == "stack"
+        path = folder / "stacks" / f"{p.name}.yaml" if is_stack else files[p.name]
+        _put(path, p.field, values[p.path], source, GROUP_OF[p.field] if is_stack else SECTION)
 
 
 def write_means(
@@ -101,11 +92,11 @@ def write_means(
         family = rate_family(_word(text, "vendor"))
         if told:
             if told[2] in fitted:
-                _put(path, *_line(TRAINING_RATE.field, fitted[told[2]], told[1]), section=SECTION)
+                _put(path, TRAINING_RATE.field, fitted[told[2]], told[1], SECTION)
         elif family in means:
             count = sum(p.family == family for p in parameters)
             source = f"mean of {count} hardware files, {date}: no training run on this device"
-            _put(path, *_line(TRAINING_RATE.field, means[family], source), section=SECTION)
+            _put(path, TRAINING_RATE.field, means[family], source, SECTION)
 
 
 def write_copies(folder: Path, date: str) -> None:
@@ -118,13 +109,11 @@ def write_copies(folder: Path, date: str) -> None:
         for key, name in re.findall(r'^ *(\w+): .*"as (\w+), \d{4}-\d\d-\d\d"', text, re.M):
             found = re.search(rf"^ *{key}: *{{value: ([^,]+),", by_name.get(name, ""), re.M)
             if found:
-                text = _with_line(text, key, f'{key}: {{value: {found[1]}, source: "as {name}, {date}"}}')
+                text = _with_number(text, key, found[1], f"as {name}, {date}")
         for key in re.findall(r'^ *(\w+): .*"mean of \d+ stack files, \d{4}-\d\d-\d\d"', text, re.M):
             if key in means:
                 value, count = means[key]
-                text = _with_line(
-                    text, key, f'{key}: {{value: {value}, source: "mean of {count} stack files, {date}"}}'
-                )
+                text = _with_number(text, key, value, f"mean of {count} stack files, {date}")
         path.write_text(text)
 
 
@@ -132,14 +121,10 @@ _MEAN = re.compile(r'^ *(\w+): \{value: ([^,]+), source: "mean of (\d+) stack fi
 """A number that some stack's runs do not identify: key, value, and how many files the mean is of."""
 
 
-def _line(field: str, value: float, source: str) -> tuple[str, str]:
-    """The YAML key of a field, and its line."""
+def _put(path: Path, field: str, value: float, source: str, section: str) -> None:
+    """Write the number of a field into a file, in the units of its YAML key."""
     key, factor = yaml_key(field)
-    return key, f'{key}: {{value: {float(f"{value * factor:.4g}")}, source: "{source}"}}'
-
-
-def _put(path: Path, key: str, line: str, *, section: str) -> None:
-    path.write_text(_with_line(path.read_text(), key, line, section))
+    path.write_text(_with_number(path.read_text(), key, str(float(f"{value * factor:.4g}")), source, section))
 
 
 def _word(text: str, key: str) -> str:
@@ -147,12 +132,13 @@ def _word(text: str, key: str) -> str:
     return found.group(1).strip("\"'") if found else ""
 
 
-def _with_line(text: str, key: str, line: str, section: str = "") -> str:
+def _with_number(text: str, key: str, value: str, source: str, section: str = "") -> str:
     """The text with the line of a key of some section replaced; a new one goes to the top of `section`."""
-    present = re.compile(rf"^(  ){key}: .*$", re.M)
+    line = f'  {key}: {{value: {value}, source: "{source}"}}'
+    present = re.compile(rf"^  {key}: .*$", re.M)
     if present.search(text):
-        return present.sub(lambda found: found[1] + line, text, count=1)
+        return present.sub(lambda _: line, text, count=1)
     head = re.search(rf"^{section}:.*\n", text, re.M) if section else None
     if head is None:
-        return f"{text}{section}:\n  {line}\n"
-    return f"{text[: head.end()]}  {line}\n{text[head.end() :]}"
+        return f"{text}{section}:\n{line}\n"
+    return f"{text[: head.end()]}{line}\n{text[head.end() :]}"

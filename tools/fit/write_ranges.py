@@ -2,23 +2,38 @@
 
 Kernel points and collectives come from a measurement CSV, peaks and runs from a CSV of training runs. Only points that
 the fits use count (`points`, `collectives`), so a range says where a law was compared with something.
+
+The share of a family of switches is the slope through the origin of measured on projected log ratios, over pairs of
+runs of one sweep (source, model, device, number of devices, workload, precision and stack) that differ in switches
+alone, each projected with its source and model left out of the fit. A share above 1 is written as 1: no gain is raised.
 """
 
+import datetime
+import math
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from primus_search.base.units import GB
+from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shape_of
+from primus_search.declare.evidence_files import COLUMNS, RUNS
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind as Place
 from primus_search.declare.search_path import names
 from primus_search.runs.calibrate.points import KernelKind, Point, read_points
 from primus_search.runs.published import validated
+from primus_search.runs.validate.score_runs import ScoredRun
 from primus_search.values.candidates import Fp8
 from primus_search.values.machine.cluster import GROUPED, Range, Ranges
+from primus_search.values.measured_run import MeasuredRun
 from tools.fit import network_points
 from tools.fit.training_parameters import is_informative
+from tools.fit.training_run import left_out_rates
 
 MOST_SOURCES = 2
 FEWEST = 1.0
@@ -48,15 +63,11 @@ def stack_ranges(training: Path) -> Ranges:
     """Ranges of every stack: the training runs its numbers were fitted to."""
     sized: dict[str, dict[str, list[Sized]]] = defaultdict(lambda: defaultdict(list))
     for case in (row.run for row in validated(training).rows if is_informative(row.run)):
-        key = run_kind(case.cluster.accelerator.name, case.model.is_moe, int(case.candidates.fp8[0]))
+        precision = "bf16" if case.candidates.fp8[0] == Fp8.NONE else "low"
+        key = f"{case.cluster.accelerator.name}/{case.family}/{precision}"
         sizes = (float(case.cluster.world), float(case.workload.seq_length))
         sized[case.cluster.stack.name][key].append((sizes, case.provenance.source))
     return {name: _boxes(kinds) for name, kinds in sorted(sized.items())}
-
-
-def run_kind(device: str, is_moe: bool, fp8: int) -> str:
-    """The kind of a training run of a stack."""
-    return f"{device}/{'moe' if is_moe else 'dense'}/{'bf16' if fp8 == Fp8.NONE else 'low'}"
 
 
 def write_ranges(ranges: Ranges, path: Path, head: str) -> None:
@@ -65,25 +76,26 @@ def write_ranges(ranges: Ranges, path: Path, head: str) -> None:
     for owner, kinds in ranges.items():
         lines.append(f"{owner}:")
         for kind, box in kinds.items():
-            low, high = (", ".join(_written(size) for size in sizes) for sizes in (box.low, box.high))
+            low, high = (", ".join(map(_written, sizes)) for sizes in (box.low, box.high))
             lines.append(f'  {kind}: {{points: {box.points}, low: [{low}], high: [{high}], source: "{box.source}"}}')
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _written(size: float) -> str:
+    return f"{size:.0f}" if size == int(size) else f"{size:.4g}"
 
 
 def _kernels(points: Iterable[Point]) -> dict[str, list[Sized]]:
     sized: dict[str, list[Sized]] = defaultdict(list)
     for p in points:
         recipe = "bf16" if p.code == Fp8.NONE else p.code.name.lower()
-        if p.kind is KernelKind.GEMM:
-            sized[f"gemm/{recipe}"].append(((p.m, p.n, p.k), p.source))
-        elif p.kind is KernelKind.GROUPED_GEMM:
-            sized[f"{GROUPED}/{recipe}"].append(((p.m, p.n, p.k), p.source))
-        elif p.kind is KernelKind.MOE_LAYER:
-            rows = p.m * p.top_k / p.groups
-            sized[f"{GROUPED}/{recipe}"].append(((rows, p.n, p.k), p.source))
-        else:
+        if p.kind is KernelKind.ATTENTION:
             sized[f"attention/{p.family}"].append(((p.seq, p.qk_dim), p.source))
+        else:
+            rows = p.m * p.top_k / p.groups if p.kind is KernelKind.MOE_LAYER else p.m
+            kind = "gemm" if p.kind is KernelKind.GEMM else GROUPED
+            sized[f"{kind}/{recipe}"].append(((rows, p.n, p.k), p.source))
     return sized
 
 
@@ -129,10 +141,6 @@ def _box(points: Sequence[Sized], *, is_count: bool) -> Range:
     )
 
 
-def _written(size: float) -> str:
-    return f"{size:.0f}" if size == int(size) else f"{size:.4g}"
-
-
 def _publication(source: str) -> str:
     """The publication of a source, without page, table or file."""
     return (
@@ -142,3 +150,78 @@ def _publication(source: str) -> str:
         .replace('"', "")
         .strip()
     )
+
+
+# --- switches ----------------------------------------------------------------------------------------------------
+
+
+SPLIT = "source and model"
+
+
+def write_switches(training: Path, path: Path) -> None:
+    """Write the file from a table of training runs, or a list of tables; raises InputError for a bad one."""
+    found = validated(training)
+    rows = found.with_rates(left_out_rates([row.run for row in found.rows], SPLIT)).rows
+    pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for name, projected, measured in _pairs(rows):
+        pairs[name].append((projected, measured))
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    lines = [
+        "# Switches that measured runs had on together, and the share of projected gains of switches that measured",
+        "# pairs of runs show. Written by `python -m tools.fit ranges`; docs/cost/uncertainty.md says how it is",
+        "# used.",
+        "shares:",
+    ]
+    for name, logs in sorted(pairs.items()):
+        x, y = np.array(logs).T
+        share = min(float((x * y).sum() / (x * x).sum()), 1.0)
+        source = f"pairs of {training.name}, projected with their source and model left out, {today}"
+        lines.append(f'  {name}: {{value: {share:.2f}, pairs: {len(x)}, source: "{source}"}}')
+    lines.append("devices:")
+    runs = [row.run for row in rows]
+    names = {shape_of(run.model): run.model.name for run in runs}
+    for device, by_shape in sorted(_combinations(runs).items()):
+        lines.append(f"  {device}:")
+        for shape, counts in sorted(by_shape.items()):
+            lines.append(f"    {shape}:  # {names[shape]}")
+            lines += [f"      - {_entry(values, count)}" for values, count in counts.most_common()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+Values = tuple[tuple[str, Any], ...]
+"""Columns of a run that are not at their default, with their words."""
+
+
+def _on(run: MeasuredRun, columns: Sequence[str] = SWITCHES) -> Values:
+    defaults = type(run.candidates).table().row(0)
+    row = run.candidates.row(0)
+    return tuple((name, row[name]) for name in columns if row[name] != defaults[name])
+
+
+def _combinations(runs: Iterable[MeasuredRun]) -> Mapping[str, Mapping[str, Counter[Values]]]:
+    found: dict[str, dict[str, Counter[Values]]] = defaultdict(lambda: defaultdict(Counter))
+    for run in runs:
+        found[run.cluster.accelerator.name][shape_of(run.model)][_on(run, COLUMNS)] += 1
+    return found
+
+
+def _entry(values: Values, runs: int) -> str:
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in values}
+    parts = [f"{RUNS}: {runs}", *(f"{name}: {word}" for name, word in words.items())]
+    return f"{{{', '.join(parts)}}}"
+
+
+def _pairs(rows: Sequence[ScoredRun]) -> Iterator[tuple[str, float, float]]:
+    """Family, projected and measured log ratio of two runs of a sweep that differ in switches alone."""
+    sweeps: dict[tuple[Any, ...], list[ScoredRun]] = defaultdict(list)
+    for row in rows:
+        run = row.run
+        rest = tuple(value for name, value in run.candidates.row(0).items() if name not in SWITCHES)
+        job = (run.group, run.gpu, run.cluster.world, run.workload, run.precision, run.cluster.stack.name)
+        sweeps[job, rest].append(row)
+    for sweep in sweeps.values():
+        for a, b in combinations(sweep, 2):
+            if _on(a.run) != _on(b.run):
+                measured = a.run.tokens_per_s_per_gpu / b.run.tokens_per_s_per_gpu
+                yield family(a.run.model), math.log(a.predicted / b.predicted), math.log(measured)
