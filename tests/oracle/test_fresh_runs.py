@@ -19,14 +19,15 @@ from scipy.special import ndtri
 from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD
 from primus_search.runs.published import validated
-from primus_search.runs.validate.score import duplicate_weights, score
 from primus_search.runs.validate.score_runs import (
     ScoredRun,
     Validation,
     are_inside,
     coverage,
+    duplicate_weights,
     groups,
     memory_summary,
+    score,
     summary,
 )
 from tools.fit.training_run import left_out_rates

@@ -13,8 +13,7 @@ import pytest
 
 from primus_search.runs.published import validated
 from primus_search.runs.validate import Validation
-from primus_search.runs.validate.score import quantile
-from primus_search.runs.validate.score_runs import ScoredRun, summary
+from primus_search.runs.validate.score_runs import ScoredRun, quantile, summary
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
 UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"

@@ -24,8 +24,7 @@ from primus_search.declare.evidence_files import load_sites
 from primus_search.declare.source import read
 from primus_search.runs.learn.posterior import group_of
 from primus_search.runs.published import measured_table
-from primus_search.runs.validate.score import duplicate_weights, quantile, score
-from primus_search.runs.validate.score_runs import project_runs
+from primus_search.runs.validate.score_runs import duplicate_weights, project_runs, quantile, score
 from primus_search.runs.validate.undescribed import Undescribed, undescribed_mixtures
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import SiteErrors

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from primus_search.runs.published.convert import NONE, converted, overrides_beside
 from primus_search.runs.published.machine_of_run import build_hardware, inferred_stack, stack_file
-from primus_search.runs.published.run_table import PublishedRun, is_published, read_rows, vocabulary
+from primus_search.runs.published.run_table import PublishedRun, is_published, read_rows
+from primus_search.runs.rules import vocabulary
 from primus_search.values.measured_run import MeasuredRun
 
 WITHOUT_RUNS: tuple[str, ...] = tuple(vocabulary("stacks")["without_runs"])

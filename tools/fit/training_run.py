@@ -11,8 +11,7 @@ from primus_search.base.cores import one_blas_thread
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band
 from primus_search.runs.published import measured_table
-from primus_search.runs.validate.score import duplicate_weights, score
-from primus_search.runs.validate.score_runs import Refitted
+from primus_search.runs.validate.score_runs import Refitted, duplicate_weights, score
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit import intervals

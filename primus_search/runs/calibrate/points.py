@@ -18,7 +18,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.base.units import TB
 from primus_search.declare.source import read
-from primus_search.runs.published.run_table import first
+from primus_search.runs.rules import first
 from primus_search.values.candidates import Fp8
 
 
@@ -74,7 +74,7 @@ class Point:
 
 
 KERNELS = read(Path(__file__).with_name("kernels.yaml")).data
-"""Words of such a CSV as rules over a row's cells (`runs.published.run_table`), and what is fitted to which kernels."""
+"""Words of such a CSV as rules over a row's cells (`runs.rules`), and what is fitted to which kernels."""
 
 _CODES = {word: Fp8[name.upper()] for word, name in KERNELS["recipes"].items()}
 _HOST_BOUND_ROWS = 4096.0

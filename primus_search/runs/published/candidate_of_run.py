@@ -12,7 +12,8 @@ from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.megatron import candidate_words
 from primus_search.declare.megatron_yaml import setting_keys
-from primus_search.runs.published.run_table import PublishedRun, Skipped, arguments, every, first, unread, vocabulary
+from primus_search.runs.published.run_table import PublishedRun, Skipped, arguments, unread
+from primus_search.runs.rules import every, first, vocabulary
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs.values import PARALLEL

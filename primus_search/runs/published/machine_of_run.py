@@ -9,8 +9,8 @@ from typing import Any
 
 from primus_search.base.errors import InputError
 from primus_search.declare.hardware_files import Hardware, load_hardware, load_stack, on_fewer_gpus, site_of
-from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.published.run_table import PublishedRun, Skipped, first, vocabulary
+from primus_search.runs.published.run_table import PublishedRun, Skipped
+from primus_search.runs.rules import first, hardware_named, plain, vocabulary
 from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
 
@@ -25,26 +25,17 @@ def stack_file(name: str) -> Stack:
 
 
 def hardware_of(run: PublishedRun) -> str:
-    """The name of the hardware file of a run's GPU. Raises `Skipped` where there is none.
-
-    A name that no rule knows may be that of a hardware file (`my_gpu.yaml` for "My GPU"). Memory and card type may
-    stand in the notes instead.
-    """
+    """The name of the hardware file of a run's GPU. Raises `Skipped` where there is none."""
     gpu = run.word("gpu")
-    name = re.sub(r"\b(?:\d{1,5} ?x ?|dgx|hgx)(?=[a-z])", " ", _plain(gpu))
-    words = _plain(" | ".join(run.word(column) for column in ("source", "flags", "notes")))
+    words = plain(" | ".join(run.word(column) for column in ("source", "flags", "notes")))
     family = re.search(r"(?<![a-z])[a-z]++\d{2,3}", gpu.lower().replace(" ", ""))
     is_card = family and re.search(rf"(?<![a-z]){family.group()} (?:pcie|nvl)\b(?! ?\d| gen)", words)
     if is_card or first(vocabulary("devices")["limited_power"], {"words": words}):
         raise Skipped(f"the {gpu} is said to be another card, or to run at less power, than the module")
-    facts = {"name": name, "notes": _plain(run.word("notes")), "source": run.word("source")}
-    file = first(vocabulary("devices")["hardware"], facts)
-    slug = "_".join(name.split())
-    if file is None and slug in names(FileKind.HARDWARE):
-        return slug
-    if file in (None, "none"):
+    file = hardware_named(gpu, run.word("notes"), run.word("source"))
+    if file is None:
         raise Skipped(f"no hardware file for GPU {gpu!r}")
-    return str(file)
+    return file
 
 
 @lru_cache(maxsize=64)
@@ -54,11 +45,6 @@ def build_hardware(name: str) -> Hardware:
         return load_hardware(name)
     except InputError as error:
         raise Skipped(f"hardware {name}: {error.problems[0].what}") from None
-
-
-def _plain(text: str) -> str:
-    """Lower case, punctuation as blanks."""
-    return re.sub(r"[-_/,()]+", " ", text.lower())
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------

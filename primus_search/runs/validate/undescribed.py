@@ -15,8 +15,7 @@ from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.runs.learn.hypotheses import OTHER_KIND, Hypothesis, is_megatron_like, shipped_hypotheses
 from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, log_rates, reference_of
-from primus_search.runs.validate.score import places
-from primus_search.runs.validate.score_runs import Refitted, ScoredRun, Validation
+from primus_search.runs.validate.score_runs import Refitted, ScoredRun, Validation, places
 from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun

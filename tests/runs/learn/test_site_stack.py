@@ -11,7 +11,6 @@ from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.runs.learn.hypotheses import NUMBERS, at, coordinates, rates_and_slopes, shipped_hypotheses
-from primus_search.runs.learn.logged_run import hardware_named
 from primus_search.runs.learn.posterior import (
     MODEL_ERROR,
     RunGroup,
@@ -23,6 +22,7 @@ from primus_search.runs.learn.posterior import (
     update,
 )
 from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by
+from primus_search.runs.rules import hardware_named
 from primus_search.values.candidates import Candidates
 from primus_search.values.machine.stack import Stack, number_of, with_numbers
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
