@@ -156,17 +156,17 @@ def _rows_of(job: Job, table: Candidates, projection: Projection, run: MeasuredR
 def ranked_again(table: RankingTable, rates: Mapping[int, float]) -> RankingTable:
     """The table with the measured rates of some rows, in its new order: rows timed on a device stay first."""
     factor: Floats = np.ones(len(table))
-    evidence = list(table.time_evidence)
+    evidence = table.time_evidence.copy()
     for row, rate in rates.items():
         factor[row] = float(table.projection.tokens_per_s_per_gpu[row]) / rate
         evidence[row] = RUN
     step = table.projection.step
     scaled = {f.name: step.__getattribute__(f.name) * factor for f in fields(Step)}
-    shares = np.where([one == RUN for one in evidence], 1.0, table.expected_shares)
+    shares = np.where(evidence == RUN, 1.0, table.expected_shares)
     changed = replace(
         table,
         projection=replace(table.projection, step=Step(**scaled)),
-        time_evidence=tuple(evidence),
+        time_evidence=evidence,
         expected_shares=shares,
     )
     return changed.take(changed.order)

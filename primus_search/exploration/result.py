@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, site_ratio, ties_with_best
@@ -48,8 +49,8 @@ class RankingTable:
     indices: Ints
     candidates: Candidates
     projection: Projection
-    time_evidence: tuple[str, ...] = ()
-    memory_evidence: tuple[str, ...] = ()
+    time_evidence: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
+    memory_evidence: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
     measured_fits: Mapping[int, float] = field(default_factory=dict)
     expected_shares: Floats = field(default_factory=lambda: np.ones(0))
 
@@ -57,8 +58,8 @@ class RankingTable:
         if not len(self.expected_shares):
             object.__setattr__(self, "expected_shares", np.ones(len(self.indices)))
         for name in ("time_evidence", "memory_evidence"):
-            if not self.__getattribute__(name):
-                object.__setattr__(self, name, (PROJECTED,) * len(self.indices))
+            words = self.__getattribute__(name)
+            object.__setattr__(self, name, np.array(words) if len(words) else np.full(len(self.indices), PROJECTED))
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -112,8 +113,9 @@ class RankingTable:
     @property
     def is_lost(self) -> Bools:
         """Rows whose traced or measured memory is more than there is, unless the row was run."""
-        was_checked = np.array([one != PROJECTED for one in self.memory_evidence], dtype=np.bool_)
-        return was_checked & (self.projection.headroom_bytes < 0.0) & ~self._is_timed_by(RUN)
+        is_short: Bools = (self.projection.headroom_bytes < 0.0) & ~self._is_timed_by(RUN)
+        was_checked: Bools = self.memory_evidence != PROJECTED
+        return was_checked & is_short
 
     @property
     def is_fit(self) -> Bools:
@@ -124,13 +126,14 @@ class RankingTable:
     @property
     def is_looked_at(self) -> Bools:
         """Rows of which torch has said something: a figure is traced or measured."""
-        pairs = zip(self.time_evidence, self.memory_evidence, strict=True)
-        return np.array([pair != (PROJECTED, PROJECTED) for pair in pairs], dtype=np.bool_)
+        seen: Bools = (self.time_evidence != PROJECTED) | (self.memory_evidence != PROJECTED)
+        return seen
 
     def _is_timed_by(self, evidence: str) -> Bools:
-        return np.array([one == evidence for one in self.time_evidence], dtype=np.bool_)
+        is_it: Bools = self.time_evidence == evidence
+        return is_it
 
-    @property
+    @cached_property
     def order(self) -> Ints:
         """Places of the rows as a ranking lists them: the recommendation first.
 
@@ -161,7 +164,7 @@ class RankingTable:
         what a row reached when it ran.
         """
         rate, place = self.expected_rate[order], np.arange(len(order))
-        evidence = np.array(self.time_evidence, dtype=object)[order]
+        evidence = self.time_evidence[order]
         near = self.is_fit[order] & (rate >= rate[fastest] * (1.0 - TIE)) & (evidence == evidence[fastest])
         ran = (self.is_fit & self._is_timed_by(RUN))[order]
         near &= (place < RANKED_ROWS) & (rate >= min(rate[ran].max(initial=0.0), rate[fastest]))
@@ -193,8 +196,8 @@ class RankingTable:
             indices=self.indices[rows],
             candidates=self.candidates.take(rows),
             projection=self.projection.take(rows),
-            time_evidence=_picked(self.time_evidence, rows),
-            memory_evidence=_picked(self.memory_evidence, rows),
+            time_evidence=self.time_evidence[rows],
+            memory_evidence=self.memory_evidence[rows],
             expected_shares=self.expected_shares[rows],
             measured_fits={
                 place: self.measured_fits[row] for place, row in enumerate(chosen) if row in self.measured_fits
@@ -209,8 +212,8 @@ class RankingTable:
             indices=np.concatenate([self.indices, other.indices]),
             candidates=joined([self.candidates, other.candidates]),
             projection=self.projection.joined(other.projection),
-            time_evidence=self.time_evidence + other.time_evidence,
-            memory_evidence=self.memory_evidence + other.memory_evidence,
+            time_evidence=np.concatenate([self.time_evidence, other.time_evidence]),
+            memory_evidence=np.concatenate([self.memory_evidence, other.memory_evidence]),
             expected_shares=np.concatenate([self.expected_shares, other.expected_shares]),
             measured_fits=dict(self.measured_fits) | behind,
         )
@@ -228,7 +231,7 @@ class RankingTable:
         """The rows, or some of them, in order, as `row` returns each."""
         columns = [map(_shown, column[chosen].tolist()) for column in self.figures.values()]
         figures = (dict(zip(self.figures, row, strict=True)) for row in zip(*columns, strict=True))
-        evidence = zip(self.time_evidence[chosen], self.memory_evidence[chosen], strict=True)
+        evidence = zip(self.time_evidence[chosen].tolist(), self.memory_evidence[chosen].tolist(), strict=True)
         return [
             knobs
             | found
@@ -264,11 +267,6 @@ FIGURES: Mapping[str, Callable[[RankingTable], Ints | Floats | Bools]] = {
     "mfu": lambda table: table.projection.mfu,
 }
 """Columns of figures of every table of a run, in their order."""
-
-
-def _picked(words: tuple[str, ...], rows: Ints) -> tuple[str, ...]:
-    """The words of some rows; most tables of 100,000 hold one word."""
-    return words[:1] * len(rows) if len(set(words)) == 1 else tuple(words[row] for row in rows.tolist())
 
 
 def _shown(figure: int | float) -> int | float:

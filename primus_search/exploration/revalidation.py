@@ -150,8 +150,8 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
         candidates=table.candidates.take(order),
         projection=found.projection.joined(table.projection.take(tail)),
         expected_shares=np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order]),
-        time_evidence=found.time_evidence + rest,
-        memory_evidence=found.memory_evidence + rest,
+        time_evidence=np.array(found.time_evidence + rest),
+        memory_evidence=np.array(found.memory_evidence + rest),
         measured_fits=found.measured_fits,
     )
     places = changed.order

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.cost.memo import distinct
+from primus_search.cost.memo import distinct, in_codes
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import FIGURES
@@ -162,7 +162,8 @@ class PageRows:
                 groups = groups * len(self._coded[read][1]) + self._coded[read][0]
             found = set(reads)
             words = {}
-            for i in np.unique(groups, return_index=True)[1]:
+            example = distinct([groups])[1]
+            for i in example[np.argsort(groups[example])]:
                 row = _Watched({column: values[codes[i]] for column, (codes, values) in self._coded.items()})
                 text = KNOB[name].label_of(row)
                 found |= {read for read in row.read if len(self._coded[read][1]) > 1}
@@ -233,13 +234,13 @@ def _number(name: str, column: NDArray[np.float64]) -> tuple[dict[str, Any], byt
     most = min(len(values) // DICTIONARY_SHARE, 1 << 16)
     if len(np.unique(values[: 2 * most])) > most:  # so has the whole column, which takes longer to sort
         return {"name": name, "kind": "number", "width": 4}, _planes(values)
-    distinct, codes = np.unique(values, return_inverse=True)
-    if len(distinct) == 1:
-        return {"name": name, "kind": "same", "value": float(distinct[0])}, b""
-    if len(distinct) > most:
+    found, codes = in_codes(values)
+    if len(found) == 1:
+        return {"name": name, "kind": "same", "value": float(found[0])}, b""
+    if len(found) > most:
         return {"name": name, "kind": "number", "width": 4}, _planes(values)
-    content, width = _integers(codes.astype(np.int64), len(distinct))
-    return {"name": name, "kind": "number", "width": width, "distinct": len(distinct)}, _planes(distinct) + content
+    content, width = _integers(codes, len(found))
+    return {"name": name, "kind": "number", "width": width, "distinct": len(found)}, _planes(found) + content
 
 
 def _planes(values: NDArray[Any]) -> bytes:

@@ -4,8 +4,8 @@
     python tests/bench/processor_seconds.py open [SPACE ...]                      spaces with every knob left out
     python tests/bench/processor_seconds.py mixed                                 models with layers of several kinds
 
-`against`: both search the same candidates, without the framework, knobs and values that the other one lacks; each has
-a cache of its own, warmed by a first run, and then they take turns. Printed are the least seconds of each.
+`against`: both search the same candidates, for any framework, without the knobs and values that one of them lacks; each
+has a cache of its own, warmed by a first run, and then they take turns. Printed are the least seconds of each.
 `open`: model, hardware, nodes and workload of the shipped spaces alone, first without orders on disk, then with them;
 `mixed`: the same of hybrid and sparse models that are in no shipped space.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from identical_results import NEWER_KNOBS, ROOT
+from identical_results import NEWER, ROOT
 
 COMPARED = ("mixtral_8x22b_mi355x", "deepseek_v3_2048gpu", "gpt3_175b_4096gpu", "stress_1e9")
 JOB = ("name", "model", "hardware", "nodes", "workload")
@@ -33,8 +33,8 @@ MIXED = {
     "deepseek_v3.2_h800": ("deepseek_v3.2", "h800", 128, 4096, 4096),
 }
 """Searches of hybrid and sparse models: model, device, nodes, tokens of a sample, samples of a step."""
-OLDER_RECOMPUTE = "recompute=[none, selective, {full: auto}]"
-"""What `auto` meant in a checkout that had no sets of modules for each model."""
+OLDER_AUTO = {"recompute": "[none, selective, {full: auto}]", "sharding": "distributed_optimizer"}
+"""What `auto` meant in a checkout that had no sets of modules for each model, and no sharded experts."""
 
 
 def search(checkout: Path, caches: Path, space: Path, words: Sequence[str]) -> tuple[float, Mapping[str, Any]]:
@@ -47,19 +47,35 @@ def search(checkout: Path, caches: Path, space: Path, words: Sequence[str]) -> t
             check=True,
             capture_output=True,
             cwd=checkout,
-            env=os.environ | {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(caches)},
+            env=environment(checkout) | {"XDG_CACHE_HOME": str(caches)},
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         run = json.loads((Path(folder) / "run" / "run.json").read_text())
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, run
 
 
+def environment(checkout: Path) -> dict[str, str]:
+    """Of a checkout's process; bytecode is kept, as for a user."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | {"PYTHONPATH": str(checkout)}
+
+
+def same_space(checkout: Path, written: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options with which a checkout searches what every other one does."""
+    command = [sys.executable, "-m", "primus_search", "schema"]
+    schema = subprocess.run(command, check=True, capture_output=True, cwd=checkout, env=environment(checkout)).stdout
+    pinned = {name: value for name, value in NEWER.items() if f'"{name}"'.encode() in schema}
+    pinned |= {name: value for name, value in OLDER_AUTO.items() if name not in written.get("space", {})}
+    return ("--framework", "any", *(word for item in pinned.items() for word in ("--set", "=".join(item))))
+
+
 def against(other: Path, names: Sequence[str], turns: int, caches: Path) -> None:
     """Both checkouts in turns, their least seconds and the ratio."""
     for name in names or COMPARED:
         written = yaml.safe_load((ROOT / "spaces" / f"{name}.yaml").read_text())
-        older = () if "recompute" in written.get("space", {}) else ("--set", OLDER_RECOMPUTE)
-        sides = {"other": (other.resolve(), older), "this": (ROOT, ("--framework", "any", *NEWER_KNOBS, *older))}
+        sides = {
+            side: (checkout, same_space(checkout, written))
+            for side, checkout in (("other", other.resolve()), ("this", ROOT))
+        }
         found: dict[str, list[float]] = {side: [] for side in sides}
         runs = {}
         for _ in range(turns + 1):

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.cost.memo import in_codes
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import FIGURES, RUN, RankingTable
+from primus_search.exploration.result import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.values.candidates import COLUMN_NAMES, Bools
 from primus_search.values.knobs import WORDED
@@ -46,7 +47,7 @@ def _arrow(table: RankingTable, cluster: int) -> Any:
     for name, column in c.columns().items():
         columns[name] = _dictionary(column, name, c) if name in WORDED else column
     columns |= table.figures
-    columns |= {n: _words(table.__getattribute__(n)) for n in ("time_evidence", "memory_evidence")}
+    columns |= {n: _evidence(table.__getattribute__(n)) for n in ("time_evidence", "memory_evidence")}
     columns |= {f"step_{f.name}_s": p.step.__getattribute__(f.name) for f in fields(p.step)}
     columns |= {f"memory_{f.name}_bytes": p.memory.__getattribute__(f.name) for f in fields(p.memory)}
     arrays = [_array(column) if isinstance(column, np.ndarray) else column for column in columns.values()]
@@ -62,13 +63,13 @@ def _dictionary(column: Any, name: str, candidates: Any) -> Any:
     return pyarrow.DictionaryArray.from_arrays(_array(inverse.astype(np.int32)), _texts(words))
 
 
-def _words(words: Sequence[str]) -> Any:
-    """A column of words, one copy of each word."""
+def _evidence(words: NDArray[np.str_]) -> Any:
+    """A column of kinds of evidence, one copy of each."""
     import pyarrow
 
-    code_of = {word: code for code, word in enumerate(dict.fromkeys(words))}
-    codes = np.array([code_of[word] for word in words], dtype=np.int32)
-    return pyarrow.DictionaryArray.from_arrays(_array(codes), _texts(list(code_of)))
+    kinds = (PROJECTED, TRACED, MEASURED, RUN)
+    codes = np.select([words == kind for kind in kinds], range(len(kinds))).astype(np.int32)
+    return pyarrow.DictionaryArray.from_arrays(_array(codes), _texts(kinds))
 
 
 # Arrow arrays are made of their buffers: `pyarrow.array` loads pandas where it is installed, which takes 0.4 s, and
@@ -184,8 +185,8 @@ class Kept:
         if name in WORDED or name.endswith("_evidence"):
             encoded = column.chunk(0) if hasattr(column, "chunk") else column
             return numbers_of([encoded.indices]).astype(np.int64), encoded.dictionary.to_pylist()
-        values, codes = np.unique(self.column(name), return_inverse=True)
-        return codes.astype(np.int64), [value.item() for value in values]
+        values, codes = in_codes(self.column(name))
+        return codes, values.tolist()
 
     @cached_property
     def speed(self) -> NDArray[np.float64]:
