@@ -324,7 +324,7 @@ def _best(asked: Asked) -> Table:
     return best[1]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def order_for(order: PipelineOrder, microbatches: int) -> Table:
     """The order at unit costs, kept: a search calls for the same one again and again."""
     chosen = algorithm(order.schedule, order.launcher)

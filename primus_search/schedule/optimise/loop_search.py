@@ -21,7 +21,6 @@ import numpy as np
 from numba import njit
 
 from primus_search.schedule.optimise.fill_gaps import split_backward
-from primus_search.schedule.optimise.list_scheduling import POLICIES
 from primus_search.schedule.optimise.portfolio import CandidateOrder, Rules, dispatched, fastest, weights_placed
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
@@ -230,11 +229,10 @@ def _portfolio(patterns: Patterns, request: Request, limit: float) -> Iterator[C
         yield from _lagging(request, limit, fused)
     yield from first
     yield from _published(request, limit)
-    yield from dispatched(request, limit, POLICIES[:1])
+    yield from dispatched(request, limit)
     if not has_chunks:
         yield from _lagging(request, limit, fused)
     yield from weights_placed(request, limit, fused[1:])
-    yield from dispatched(request, limit, POLICIES[1:])
 
 
 def _lagging(request: Request, limit: float, patterns: list[Table]) -> Iterator[CandidateOrder]:

@@ -15,7 +15,7 @@ from numba import njit
 from primus_search.schedule.bounds import bound
 from primus_search.schedule.optimise.anneal import CLOSE, anneal
 from primus_search.schedule.optimise.fill_gaps import delay_limits, split_backward
-from primus_search.schedule.optimise.list_scheduling import Policy, dispatch
+from primus_search.schedule.optimise.list_scheduling import dispatch
 from primus_search.schedule.registry import TOLERANCE, Objective, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import Table
@@ -160,12 +160,11 @@ def weights_placed(request: Request, limit: float, patterns: Iterable[Table]) ->
             yield CandidateOrder(makespan=order.makespan, span=order.span, cost=1, table=order.table)
 
 
-def dispatched(request: Request, limit: float, policies: Iterable[Policy]) -> Iterator[CandidateOrder]:
-    """Orders formed in time under several policies: one of them fits wherever a micro-batch does."""
-    for policy in policies:
-        table = dispatch(request, policy, limit)
-        if table is not None:
-            yield as_run(request, table, cost=DISPATCH_WEIGHT)
+def dispatched(request: Request, limit: float) -> Iterator[CandidateOrder]:
+    """The order formed in time, which fits wherever a micro-batch does."""
+    table = dispatch(request, limit)
+    if table is not None:
+        yield as_run(request, table, cost=DISPATCH_WEIGHT)
 
 
 def as_run(request: Request, table: Table, cost: int) -> CandidateOrder:

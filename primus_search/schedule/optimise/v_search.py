@@ -17,7 +17,6 @@ from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.optimise.fill_gaps import delay_limits, gaps_filled, split_backward
 from primus_search.schedule.optimise.greedy_insertion import insert_greedily
-from primus_search.schedule.optimise.list_scheduling import POLICIES
 from primus_search.schedule.optimise.portfolio import (
     CandidateOrder,
     Rules,
@@ -86,6 +85,9 @@ POLISH_WORK = 8_000_000
 ROUNDS: tuple[Turns, ...] = ((0,), (3,), (6, 3))
 """What is tried on the best orders; W at once (6) makes room for what follows."""
 
+EVEN = (4, 1, 3)
+"""Starts that after one turn reach the bound of V-Half and V-Min where all passes are alike and hops are free."""
+
 MOST_MEMORY = 2
 """Activations beyond this many times those of 1F1B gain nothing but an order that does not repeat."""
 
@@ -107,6 +109,11 @@ def _portfolio(
 ) -> Iterator[CandidateOrder]:
     yield from weights_placed(request, limit, patterns(request))
     search = _VSearch.of(request, limit)
+    if not np.ptp(search.duration) and not request.costs.comm.any():
+        for place in EVEN:
+            for order in search.first_order(STARTS[place]):
+                yield order[0]
+                yield from (each[0] for each in search.improved(STARTS[place], order[1], ROUNDS[0]))
     for lay in laid:
         for order in search.first_order(lay):
             yield order[0]
@@ -117,7 +124,7 @@ def _portfolio(
             found.append((order[0], start, order[1]))
             yield order[0]
     if not found:
-        yield from dispatched(request, limit, POLICIES)
+        yield from dispatched(request, limit)
     ranking = by_score(request)
     distinct = {ranking(each): (start, columns) for each, start, columns in reversed(found)}
     for score in sorted(distinct)[:FURTHER]:

@@ -195,7 +195,7 @@ def run_columns(table: Table, duration: Floats, hops: Floats, *, skip_periods: b
     return makespan, span
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _laid_out(table: Table, skip_periods: bool) -> tuple[Any, ...]:
     """The order as it is walked; see `batch_kernels.lay_out`."""
     cut, links = find(table) if skip_periods else Periods.none(table), table.links
