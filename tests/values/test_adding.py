@@ -36,11 +36,10 @@ auto = ["none", "norms", "norms+heads"]
 label = "toy:{toy}"
 """
 RULE = """
-
-@_rule("toy pp", reason="a toy runs without pipeline")
-def toy_without_pipeline(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = (c.ints("toy") == 0) | (c["pp"] == 1)
-    return mask
+[[every_job]]
+name = "toy_without_pipeline"
+holds = "toy == 'none' or pp == 1"
+reason = "a toy runs without pipeline"
 """
 COLUMN = "    recompute: cached_property[Ints] = cached_property(lambda s: s._c.recompute)\n"
 FORMULA = """
@@ -68,7 +67,7 @@ KNOB = {
     "primus_search/values/knobs/values.py": (None, WORDS),
     "primus_search/values/knobs/knobs.toml": (None, ROW),
     "primus_search/values/candidates.py": ("    offload_layers: Ints\n", "    offload_layers: Ints\n    toy: Ints\n"),
-    "primus_search/space/rules.py": (None, RULE),
+    "primus_search/space/rules.toml": (None, RULE),
     "primus_search/cost/memory/share.py": (COLUMN, COLUMN + COLUMN.replace("recompute", "toy")),
     "primus_search/cost/memory/parameters.py": (None, FORMULA),
     "primus_search/declare/launch/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),

@@ -189,8 +189,8 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def fingerprint_of(folder: Path, *versions: str) -> str:
-    """16 hex digits of the Python files below a folder and of the versions they were used with."""
+    """16 hex digits of the Python files and rules below a folder and of the versions they were used with."""
     seen = sha256(" ".join(versions).encode())
-    for source in sorted(folder.rglob("*.py")):
+    for source in sorted([*folder.rglob("*.py"), *folder.rglob("*.toml")]):
         seen.update(source.read_bytes())
     return seen.hexdigest()[:16]

@@ -93,7 +93,7 @@ def _dispatch(m, rank_of, of_rank, duration, comm, weight, owed, limit, period):
     for r in range(p):
         when[r], op[r] = _pick(r, m, of_rank, comm, weight, owed, limit, period, depth, end, count, 0.0)
     for _ in range(p * rows):
-        r = when.argmin()
+        r = int(when.argmin())
         if when[r] == np.inf:
             return np.inf, kind, stage, micro
         s, k = op[r] // 3, op[r] % 3
