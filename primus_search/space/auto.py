@@ -7,7 +7,7 @@ a space file may list it, and `RELIEFS` are tried where nothing fits.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def auto_values(
     """The values of one axis for this job, in the order they are tried; of those, what the framework can express."""
     knob = KNOB[axis]
     if knob.auto is None:
-        usual = _OF_JOB[axis](model, cluster, workload)
+        usual = tuple(_OF_JOB[axis](_Job(model, cluster, workload)))
     else:
         usual = knob.auto[:1] if knob.scope == Scope.EXPERTS and not model.is_moe else knob.auto
     own = usual if framework.is_any else _of_framework(axis, usual, framework)
@@ -106,14 +106,10 @@ def word_values(
     raise ValueError(f"axis {axis} knows the words 'auto', 'divisors' and 'powers_of_two'")
 
 
-_Values = Callable[[Model, Cluster, Workload], tuple[AxisValue, ...]]
-_OF_JOB: dict[str, _Values] = {}
-
-
-def _of_job(values: _Values) -> _Values:
-    """Values of the axis that a function is named after."""
-    _OF_JOB[values.__name__.removeprefix("_")] = values
-    return values
+class _Job(NamedTuple):
+    model: Model
+    cluster: Cluster
+    workload: Workload
 
 
 def _divisors(number: int) -> list[int]:
@@ -125,75 +121,92 @@ def _powers_of_two(most: int) -> list[int]:
     return [1 << power for power in range(max(most, 1).bit_length())]
 
 
-@_of_job
-def _tp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
+def _tensor(job: _Job) -> list[int]:
     """Divisors of the heads that fit the fast domain and divide it, so that no tensor group crosses a slow link."""
-    domain = min(cluster.network.domain_size, cluster.world)
-    shared = math.gcd(model.num_heads, model.hidden)
-    return tuple(t for t in _divisors(shared) if t <= MAX_TENSOR_PARALLEL and domain % t == 0)
+    domain = min(job.cluster.network.domain_size, job.cluster.world)
+    shared = math.gcd(job.model.num_heads, job.model.hidden)
+    return [t for t in _divisors(shared) if t <= MAX_TENSOR_PARALLEL and domain % t == 0]
 
 
-@_of_job
-def _pp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    return tuple(p for p in _divisors(cluster.world) if p <= model.num_layers)
-
-
-@_of_job
-def _vpp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
+def _chunks(job: _Job) -> list[int]:
     """Small chunk counts, and larger ones that divide the layers of a stage; a chunk holds at least one layer."""
-    stages = [p for p in _divisors(cluster.world) if 1 < p <= model.num_layers]
-    most = max((model.num_layers // p for p in stages), default=1)
-    even = {v for p in stages if model.num_layers % p == 0 for v in _divisors(model.num_layers // p) if v <= MAX_VPP}
-    return tuple(sorted({1} | {v for v in range(2, MAX_SMALL_VPP + 1) if v <= most} | even))
+    layers = job.model.num_layers
+    stages = [p for p in _divisors(job.cluster.world) if 1 < p <= layers]
+    most = max((layers // p for p in stages), default=1)
+    even = {v for p in stages if layers % p == 0 for v in _divisors(layers // p) if v <= MAX_VPP}
+    return sorted({1} | {v for v in range(2, MAX_SMALL_VPP + 1) if v <= most} | even)
 
 
-@_of_job
-def _ep(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    experts = model.moe.num_experts if model.moe else 1
-    return tuple(e for e in _divisors(experts) if cluster.world % e == 0)
+def _context(job: _Job) -> list[int]:
+    length = job.workload.seq_length
+    most = min(length // MIN_TOKENS_PER_CP_RANK, job.cluster.world)
+    return [c for c in _powers_of_two(most) if c == 1 or length % (2 * c) == 0]
 
 
-@_of_job
-def _etp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """Experts whole, or split as attention can be (Megatron's default before folding)."""
-    return _tp(model, cluster, workload) if model.is_moe else (1,)
+def _micro_batches(job: _Job) -> list[int]:
+    batch = job.workload.global_batch_size
+    return [b for b in _powers_of_two(MAX_MICRO_BATCH) if batch % b == 0 and b <= batch]
 
 
-@_of_job
-def _cp(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    most = min(workload.seq_length // MIN_TOKENS_PER_CP_RANK, cluster.world)
-    return tuple(c for c in _powers_of_two(most) if c == 1 or workload.seq_length % (2 * c) == 0)
+def _recompute(job: _Job) -> list[Recompute]:
+    """What published recipes of such models recompute: cheap modules of every kind of layer, or whole layers."""
+    of_latent = [Recompute.MLA_UP_PROJ] if job.model.latent is not None else []
+    cheap = Recompute.MOE_ACTIVATION | Recompute.LAYERNORM if job.model.is_moe else Recompute.LAYERNORM
+    return [Recompute.NONE, Recompute.CORE_ATTENTION, *of_latent, cheap, Recompute.FULL]
 
 
-@_of_job
-def _cp_comm(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """As the software does, or heads for tokens, which takes more memory and mostly less time."""
-    return (CpComm.STACK,) if cluster.stack.communication.cp_comm == "a2a" else (CpComm.STACK, CpComm.A2A)
+def _dispatchers(job: _Job) -> list[DispatchBackend]:
+    """The software's own by its name, so that launch files name it; AMD's kernels are those that its switch starts.
+
+    DeepEP where the framework's release does not take HybridEP on these devices.
+    """
+    if not job.model.is_moe or not _has_cuda_graphs(job):
+        return [DispatchBackend.STACK]
+    has_hybrid = bool(job.cluster.stack.memory.group_buffer_copies)
+    return [DispatchBackend.HYBRIDEP, DispatchBackend.DEEPEP] if has_hybrid else [DispatchBackend.DEEPEP]
 
 
-@_of_job
-def _tp_overlap(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """On where there is a choice: it takes no memory that counts and no more time."""
-    return (has_cuda_graphs(cluster),)
+def _graphs(job: _Job) -> list[CudaGraph]:
+    """Each scope takes no more time than the one before, and router graphs are a part of partial ones."""
+    of_experts = [CudaGraph.PARTIAL] if job.model.is_moe else []
+    return [CudaGraph.NONE, *of_experts, CudaGraph.FULL] if _has_cuda_graphs(job) else [CudaGraph.NONE]
 
 
-@_of_job
-def _micro_batch_size(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    sizes = [b for b in _powers_of_two(MAX_MICRO_BATCH) if workload.global_batch_size % b == 0]
-    return tuple(b for b in sizes if b <= workload.global_batch_size)
+def _has_cuda_graphs(job: _Job) -> bool:
+    """Whether published training runs on such devices capture graphs and overlap expert exchange."""
+    return job.cluster.accelerator.vendor.lower() == "nvidia"
 
 
-@_of_job
-def _schedule(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    known = schedule_names()
-    return tuple(name for name in FRAMEWORK_SCHEDULES if name in known)
-
-
-@_of_job
-def _fp8(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    has_fp8 = cluster.accelerator.fp8_peak_flops_per_s > 0
-    return (Fp8.NONE, Fp8.HYBRID) if has_fp8 else (Fp8.NONE,)
-
+_OF_JOB: dict[str, Callable[[_Job], Sequence[AxisValue]]] = {
+    "tp": _tensor,
+    "pp": lambda job: [p for p in _divisors(job.cluster.world) if p <= job.model.num_layers],
+    "vpp": _chunks,
+    "ep": lambda job: [
+        e for e in _divisors(job.model.moe.num_experts if job.model.moe else 1) if job.cluster.world % e == 0
+    ],
+    # Experts whole, or split as attention can be (Megatron's default before folding).
+    "etp": lambda job: _tensor(job) if job.model.is_moe else [1],
+    "cp": _context,
+    # As the software does, or heads for tokens, which takes more memory and mostly less time.
+    "cp_comm": lambda job: [CpComm.STACK, CpComm.A2A][: 1 if job.cluster.stack.communication.cp_comm == "a2a" else 2],
+    # On where there is a choice: it takes no memory that counts and no more time.
+    "tp_overlap": lambda job: [_has_cuda_graphs(job)],
+    "micro_batch_size": _micro_batches,
+    "schedule": lambda job: [name for name in FRAMEWORK_SCHEDULES if name in schedule_names()],
+    "fp8": lambda job: [Fp8.NONE, Fp8.HYBRID] if job.cluster.accelerator.fp8_peak_flops_per_s > 0 else [Fp8.NONE],
+    # ZeRO-1, or all weights sharded: with experts by Megatron's own code, which takes expert parallelism.
+    "sharding": lambda job: [
+        Sharding.DISTRIBUTED_OPTIMIZER,
+        Sharding.MEGATRON_FSDP if job.model.is_moe else Sharding.FSDP2,
+    ],
+    "recompute": _recompute,
+    # All (0), then 1, 2, 4 ... layers of each virtual stage.
+    "recompute_num_layers": lambda job: [0, *_powers_of_two(job.model.num_layers)],
+    "dispatch_backend": _dispatchers,
+    "exchange_overlap": lambda job: [False, True] if job.model.is_moe and _has_cuda_graphs(job) else [False],
+    "cuda_graph": _graphs,
+}
+assert set(_OF_JOB) == {knob.name for knob in KNOBS if knob.auto is None}
 
 RECIPES = ("fp8", "fp8_attention")
 """Axes of the formats of products; `numerics: any` tries all their values where a space leaves them out."""
@@ -211,57 +224,3 @@ def every_value(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue,
         return framework.is_any or (spelling is not None and has_word(spelling, spelled(axis, value)))
 
     return (knob.default, *(v for v in values if v != knob.default and any(is_said(c.framework, v) for c in choices)))
-
-
-@_of_job
-def _sharding(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """ZeRO-1, or all weights sharded: with experts by Megatron's own code, which takes expert parallelism."""
-    return (Sharding.DISTRIBUTED_OPTIMIZER, Sharding.MEGATRON_FSDP if model.is_moe else Sharding.FSDP2)
-
-
-@_of_job
-def _recompute(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """What published recipes of such models recompute: cheap modules of every kind of layer, or whole layers."""
-    of_latent = (Recompute.MLA_UP_PROJ,) if model.latent is not None else ()
-    cheap = Recompute.MOE_ACTIVATION | Recompute.LAYERNORM if model.is_moe else Recompute.LAYERNORM
-    return (Recompute.NONE, Recompute.CORE_ATTENTION, *of_latent, cheap, Recompute.FULL)
-
-
-@_of_job
-def _recompute_num_layers(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """All (0), then 1, 2, 4 ... layers of each virtual stage."""
-    return (0, *_powers_of_two(model.num_layers))
-
-
-@_of_job
-def _dispatch_backend(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """The software's own by its name, so that launch files name it; AMD's kernels are those that its switch starts.
-
-    DeepEP where the framework's release does not take HybridEP on these devices.
-    """
-    if not model.is_moe or cluster.accelerator.vendor.lower() != "nvidia":
-        return (DispatchBackend.STACK,)
-    if not cluster.stack.memory.group_buffer_copies:
-        return (DispatchBackend.DEEPEP,)
-    return (DispatchBackend.HYBRIDEP, DispatchBackend.DEEPEP)
-
-
-@_of_job
-def _exchange_overlap(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    return (False, True) if model.is_moe and has_cuda_graphs(cluster) else (False,)
-
-
-@_of_job
-def _cuda_graph(model: Model, cluster: Cluster, workload: Workload) -> tuple[AxisValue, ...]:
-    """Each scope takes no more time than the one before, and router graphs are a part of partial ones."""
-    if not has_cuda_graphs(cluster):
-        return (CudaGraph.NONE,)
-    return (CudaGraph.NONE, CudaGraph.PARTIAL, CudaGraph.FULL) if model.is_moe else (CudaGraph.NONE, CudaGraph.FULL)
-
-
-def has_cuda_graphs(cluster: Cluster) -> bool:
-    """Whether published training runs on such devices capture graphs and overlap expert exchange."""
-    return cluster.accelerator.vendor.lower() == "nvidia"
-
-
-assert set(_OF_JOB) == {knob.name for knob in KNOBS if knob.auto is None}
