@@ -140,19 +140,6 @@ class Algorithm:
         return "1F1B" if self.virtual_stages == (1,) else "interleaved"
 
 
-class Traits(TypedDict, total=False):
-    """Fields of an `Algorithm` that have a default."""
-
-    launchers: tuple[str, ...]
-    virtual_stages: tuple[int, ...] | None
-    splits_weight: bool
-    cost_aware: bool
-    in_comparison: bool
-    objective: Objective
-    serves: Serves
-    needs: str
-
-
 BEST = "best"
 """Not an algorithm: whichever of them is fastest within the memory limit."""
 
@@ -177,13 +164,14 @@ ALIASES: dict[str, str] = {
 """Names of AMD Primus and what they mean here; see docs/schedules.md."""
 
 
-def register(
-    name: str, *, summary: str, placement: Placement, **traits: Unpack[Traits]
-) -> Callable[[Callable[[Request], Table]], Callable[[Request], Table]]:
-    """Make a generator known under a name, for all or for some launchers."""
+Generate = Callable[[Request], Table]
 
-    def add(generate: Callable[[Request], Table]) -> Callable[[Request], Table]:
-        added = Algorithm(name=name, summary=summary, placement=placement, generate=generate, **traits)
+
+def register(name: str, **traits: Any) -> Callable[[Generate], Generate]:
+    """Make a generator known under a name, for all or for some launchers; `traits`: other fields of `Algorithm`."""
+
+    def add(generate: Generate) -> Generate:
+        added = Algorithm(name=name, generate=generate, **traits)
         for launcher in added.launchers or (OURS,):
             if (launcher, name) in _ALGORITHMS:
                 raise ValueError(f"two algorithms are called {name!r}")

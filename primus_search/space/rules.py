@@ -8,14 +8,13 @@ tuning_agent/legality.py for recompute with split weight gradients and sync-free
 what sync-free stages 2 and 3 switch on (DeepEP and the turbo grouped GEMM); arXiv:2504.14960 for parallel folding.
 """
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from primus_search.base.guards.files import table_beside
 from primus_search.space.constraints import parse
 from primus_search.space.context import Cells, Column, GridJob
 from primus_search.values.candidates import INNER_RANKS, Bools
@@ -296,7 +295,7 @@ def split_weight_recompute(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLE = table_beside(__file__)
 
 
 def _rules(key: str) -> tuple[Rule, ...]:

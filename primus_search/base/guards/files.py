@@ -3,12 +3,13 @@
 import os
 import stat
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import check
@@ -186,6 +187,11 @@ def temporary_folder(purpose: str) -> Path:
 
 
 PACKAGE = Path(__file__).parents[2]
+
+
+def table_beside(module: str) -> dict[str, Any]:
+    """The TOML table beside a module's file."""
+    return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def fingerprint_of(folder: Path, *versions: str) -> str:

@@ -15,6 +15,7 @@ Source: Qi et al. 2024 (arXiv:2405.15362), section 4; primus/core/pipeline_paral
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numba import njit
@@ -25,37 +26,34 @@ from primus_search.schedule.registry import Request, register
 from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.table import Ints, PassKind, Placement, Table
 
+_v = partial(register, placement=Placement.V, virtual_stages=(2,))
 
-@register("zbv", summary="V placement, zero bubble, memory of 1F1B", placement=Placement.V, virtual_stages=(2,),
-          splits_weight=True, cost_aware=True)  # fmt: skip
+
+@_v("zbv", summary="V placement, zero bubble, memory of 1F1B", splits_weight=True, cost_aware=True)
 def zbv(request: Request) -> Table:
     """Span bubble 0 at F=B=W, peak p."""
     return fastest_v(request, own_limit(request, request.stages), published_zbv)
 
 
-@register("v-half", summary="V placement in about half the memory of 1F1B", placement=Placement.V,
-          virtual_stages=(2,), splits_weight=True, cost_aware=True)  # fmt: skip
+@_v("v-half", summary="V placement in about half the memory of 1F1B", splits_weight=True, cost_aware=True)
 def v_half(request: Request) -> Table:
     """Peak (p + 2) // 2."""
     return fastest_v(request, own_limit(request, (request.stages + 2) // 2))
 
 
-@register("v-min", summary="V placement in about a third of the memory of 1F1B", placement=Placement.V,
-          virtual_stages=(2,), splits_weight=True, cost_aware=True)  # fmt: skip
+@_v("v-min", summary="V placement in about a third of the memory of 1F1B", splits_weight=True, cost_aware=True)
 def v_min(request: Request) -> Table:
     """Peak (p + 4) // 3."""
     return fastest_v(request, own_limit(request, (request.stages + 4) // 3))
 
 
-@register("v-auto", summary="fastest V order within the memory limit", placement=Placement.V, virtual_stages=(2,),
-          splits_weight=True, cost_aware=True)  # fmt: skip
+@_v("v-auto", summary="fastest V order within the memory limit", splits_weight=True, cost_aware=True)
 def v_auto(request: Request) -> Table:
     """V placement, any memory limit, aware of the costs."""
     return fastest_v(request, request.memory_limit, published_zbv)
 
 
-@register("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", placement=Placement.V,
-          virtual_stages=(2,), cost_aware=True)  # fmt: skip
+@_v("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", cost_aware=True)
 def one_f_one_b_v(request: Request) -> Table:
     """Peak 2p // 3 + 1, that of the published building block; at least 2."""
     units = max(2, 2 * request.stages // 3 + 1)
@@ -85,11 +83,10 @@ def published_zbv(request: Request) -> Iterator[Table]:
         yield _of_legs(request, fused=True)
 
 
-@register("zbv", summary="ZBV as drawn in the paper, as AMD Primus runs it (zbv-formatted)", launchers=("primus",),
-          placement=Placement.V, virtual_stages=(2,), splits_weight=True, serves=lambda p, m: m >= 2 * p - 1,
-          needs="Primus runs at least 2 * stages - 1 micro-batches, however many there are")  # fmt: skip
-@register("zbv", summary="ZBV as drawn in the paper, as torch runs it", launchers=("torchtitan",),
-          placement=Placement.V, virtual_stages=(2,), splits_weight=True)  # fmt: skip
+@_v("zbv", summary="ZBV as drawn in the paper, as AMD Primus runs it (zbv-formatted)", launchers=("primus",),
+    splits_weight=True, serves=lambda p, m: m >= 2 * p - 1,
+    needs="Primus runs at least 2 * stages - 1 micro-batches, however many there are")  # fmt: skip
+@_v("zbv", summary="ZBV as drawn in the paper, as torch runs it", launchers=("torchtitan",), splits_weight=True)
 def drawn_zbv(request: Request) -> Table:
     """Every W behind its B but in the cool-down. With few micro-batches torch leaves out the passes of others.
 
@@ -130,8 +127,7 @@ PERIOD = 6
 FREE = -1
 
 
-@register("v-half", summary="V-Half for equal passes, as AMD Primus runs it", launchers=("primus",),
-          placement=Placement.V, virtual_stages=(2,), splits_weight=True)  # fmt: skip
+@_v("v-half", summary="V-Half for equal passes, as AMD Primus runs it", launchers=("primus",), splits_weight=True)
 def v_half_of_primus(request: Request) -> Table:
     """Peak (p + 2) // 2: forwards and gradients on the way down take two units a rank."""
     p, rank = request.stages, np.arange(request.stages)
@@ -139,8 +135,7 @@ def v_half_of_primus(request: Request) -> Table:
     return _squeezed(request, 2 * rank, 3 * p - 2 - rank, 3 * p - 1 + wait + 2 * rank, 6 * p - 2 + wait - rank)
 
 
-@register("v-min", summary="V-Min for equal passes, as AMD Primus runs it", launchers=("primus",),
-          placement=Placement.V, virtual_stages=(2,), splits_weight=True)  # fmt: skip
+@_v("v-min", summary="V-Min for equal passes, as AMD Primus runs it", launchers=("primus",), splits_weight=True)
 def v_min_of_primus(request: Request) -> Table:
     """Peak (p + 4) // 3: one unit a rank both ways."""
     p, rank = request.stages, np.arange(request.stages)

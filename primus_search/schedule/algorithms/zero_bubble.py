@@ -19,9 +19,10 @@ from primus_search.schedule.registry import TOLERANCE, Objective, Request, regis
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Placement, Table
 
+_zero = partial(register, placement=Placement.LOOP, splits_weight=True, cost_aware=True)
 
-@register("zb-h1", summary="1F1B with W in the gaps, memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
-          cost_aware=True)  # fmt: skip
+
+@_zero("zb-h1", summary="1F1B with W in the gaps, memory of 1F1B")
 def zb_h1(request: Request) -> Table:
     """Bubble (p-1)(F+B-W), peak p."""
     p = request.stages
@@ -38,8 +39,7 @@ def of_primus(request: Request) -> Table:
     return warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), p - 1 - ranks, ranks)
 
 
-@register("zb-h2", summary="no steady bubble, twice the memory of 1F1B", placement=Placement.LOOP, splits_weight=True,
-          cost_aware=True)  # fmt: skip
+@_zero("zb-h2", summary="no steady bubble, twice the memory of 1F1B")
 def zb_h2(request: Request) -> Table:
     """Span bubble (p-1)(F+B-2W), peak 2p - 1."""
     p = request.stages
@@ -59,8 +59,7 @@ def warm_ups(request: Request, depth: int) -> Iterator[Table]:
         yield warm_steady_cool(request, np.zeros(m, np.int64), np.arange(m), warm_up)
 
 
-@register("zb-auto", summary="fastest zero-bubble order within the memory limit", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True)  # fmt: skip
+@_zero("zb-auto", summary="fastest zero-bubble order within the memory limit")
 def zb_auto(request: Request) -> Table:
     """One stage per rank, any memory limit, aware of the costs."""
     return fastest_loop(request, request.memory_limit, _any_warm_up)
@@ -70,15 +69,13 @@ def _any_warm_up(request: Request) -> Iterator[Table]:
     return chain(warm_ups(request, 1), warm_ups(request, 2))
 
 
-@register("zb-1p", summary="the paper's search in the memory of p, half released at B", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True, objective=Objective.SPAN)  # fmt: skip
+@_zero("zb-1p", summary="the paper's search in the memory of p, half released at B", objective=Objective.SPAN)
 def zb_1p(request: Request) -> Table:
     """Within p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
     return _published(request, 1)
 
 
-@register("zb-2p", summary="the paper's search in the memory of 2p, half released at B", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True, objective=Objective.SPAN)  # fmt: skip
+@_zero("zb-2p", summary="the paper's search in the memory of 2p, half released at B", objective=Objective.SPAN)
 def zb_2p(request: Request) -> Table:
     """Within 2p micro-batches, half of each released at B; a tighter memory limit counts as released at W."""
     return _published(request, 2)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numba import njit
 
+from primus_search.base.guards.files import table_beside
 from primus_search.schedule.registry import Request
 from primus_search.schedule.simulation.pass_kernels import BW, F
 from primus_search.schedule.table import Table
@@ -40,47 +41,8 @@ class PatternStart:
     turn: int = 0
 
 
-# In the order of what they add to the ones before them, over pipelines of 4 to 16 ranks at even and uneven costs.
-STARTS: tuple[PatternStart, ...] = (
-    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=6, walks_grid=True, turn=5),
-    PatternStart(legs=(1, 0, 1, 0), grid=True, delay_limit=0, walks_grid=True),
-    PatternStart(legs=(0, 1, 0, 0), grid=True, delay_limit=0, walks_grid=True, turn=4),
-    PatternStart(legs=(0, 0, 0, 0), grid=False, delay_limit=0, turn=1),
-    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=0, walks_grid=True),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=0),
-    PatternStart(legs=(0, 3, 0, 3), grid=True, delay_limit=2),
-    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=6, turn=1),
-    PatternStart(legs=(1, 0, 0, 0), grid=True, delay_limit=0, walks_grid=True, turn=3),
-    PatternStart(legs=(1, 0, 0, 1), grid=False, delay_limit=0, turn=2, stretch=1.25),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=2, stretch=1.1),
-    PatternStart(legs=(0, 0, 0, 0), grid=True, delay_limit=6, walks_grid=True),
-    PatternStart(legs=(0, 0, 0, 1), grid=True, delay_limit=0, turn=1),
-    PatternStart(legs=(1, 0, 0, 1), grid=True, delay_limit=6, walks_grid=True, turn=5),
-    PatternStart(legs=(0, 1, 1, 0), grid=False, delay_limit=0, turn=1),
-    PatternStart(legs=(0, 1, 0, 0), grid=False, delay_limit=6, stretch=1.25),
-    PatternStart(legs=(0, 1, 0, 1), grid=False, delay_limit=2),
-    PatternStart(legs=(0, 0, 0, 0), grid=False, delay_limit=0, turn=5, stretch=1.1),
-    PatternStart(legs=(1, 1, 1, 1), grid=False, delay_limit=6, stretch=1.1),
-    PatternStart(legs=(0, 1, 0, 0), grid=False, delay_limit=0, stretch=1.25),
-    PatternStart(legs=(1, 0, 0, 0), grid=True, delay_limit=0, walks_grid=True),
-    PatternStart(legs=(1, 3, 1, 3), grid=False, delay_limit=0),
-    PatternStart(legs=(2, 2, 2, 2), grid=False, delay_limit=6, turn=1, stretch=1.25),
-    PatternStart(legs=(1, 3, 0, 3), grid=True, delay_limit=0, walks_grid=True),
-    PatternStart(legs=(0, 1, 0, 1), grid=True, delay_limit=6, walks_grid=True, turn=2),
-    PatternStart(legs=(0, 0, 1, 0), grid=True, delay_limit=0, walks_grid=True, turn=3),
-    PatternStart(legs=(0, 1, 0, 1), grid=False, delay_limit=6, turn=1, stretch=1.1),
-    PatternStart(legs=(0, 0, 0, 0), grid=False, delay_limit=2, turn=1, stretch=1.1),
-    PatternStart(legs=(0, 1, 0, 0), grid=False, delay_limit=0, stretch=1.1),
-    PatternStart(legs=(1, 1, 1, 1), grid=False, delay_limit=0, stretch=1.1),
-    PatternStart(legs=(0, 3, 0, 3), grid=True, delay_limit=0, walks_grid=True, turn=1),
-    PatternStart(legs=(0, 1, 0, 1), grid=True, delay_limit=6, walks_grid=True, turn=4),
-    PatternStart(legs=(1, 0, 0, 1), grid=True, delay_limit=0, walks_grid=True, turn=3),
-    PatternStart(legs=(1, 1, 0, 1), grid=False, delay_limit=2, stretch=1.25),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=2),
-    PatternStart(legs=(1, 0, 1, 0), grid=False, delay_limit=0, turn=2, stretch=1.1),
-    PatternStart(legs=(0, 0, 0, 1), grid=False, delay_limit=0, stretch=1.1),
-    PatternStart(legs=(0, 3, 0, 3), grid=False, delay_limit=2, turn=1, stretch=1.25),
-)
+STARTS = tuple(PatternStart(**row | {"legs": tuple(row["legs"])}) for row in table_beside(__file__)["starts"])
+"""The most useful first."""
 
 SLOTS = 6.0
 """Period of a path on the grid: F, B and W of two chunks."""
