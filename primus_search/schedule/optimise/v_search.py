@@ -85,7 +85,7 @@ POLISH_WORK = 8_000_000
 ROUNDS: tuple[Turns, ...] = ((0,), (3,), (6, 3))
 """What is tried on the best orders; W at once (6) makes room for what follows."""
 
-EVEN = (4, 1, 3)
+EVEN = (1, 3)
 """Starts that after one turn reach the bound of V-Half and V-Min where all passes are alike and hops are free."""
 
 MOST_MEMORY = 2
@@ -110,10 +110,10 @@ def _portfolio(
     yield from weights_placed(request, limit, patterns(request))
     search = _VSearch.of(request, limit)
     if not np.ptp(search.duration) and not request.costs.comm.any():
-        for place in EVEN:
-            for order in search.first_order(STARTS[place]):
-                yield order[0]
-                yield from (each[0] for each in search.improved(STARTS[place], order[1], ROUNDS[0]))
+        first = {start: order for start in STARTS[:5] for order in search.first_order(start)}
+        yield from (order[0] for order in first.values())
+        for start in (STARTS[place] for place in EVEN if STARTS[place] in first):
+            yield from (each[0] for each in search.improved(start, first[start][1], ROUNDS[0]))
     for lay in laid:
         for order in search.first_order(lay):
             yield order[0]
