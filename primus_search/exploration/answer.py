@@ -508,7 +508,6 @@ class FasterIfMemorySaved:
     rank           place in ranking.csv, from 1     gain    of the expected rate over the first row's, 0.012
     saving_bytes   less memory with which it FITS
     remedy         the fastest single change that saves so much, in words; empty where none does
-    remedy_change  of the expected rate against the first row's with it, -0.03
     """
 
     rank: int
@@ -516,7 +515,6 @@ class FasterIfMemorySaved:
     gain: float
     saving_bytes: float
     remedy: str
-    remedy_change: float
 
 
 def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterIfMemorySaved | None:
@@ -540,14 +538,11 @@ def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterI
     row, cluster = rows[place], evaluator.choice.cluster
     sure_bytes = room_to_fit_bytes(cluster.accelerator, memory_error(cluster, evaluator.space.model))
     saving = max(row["memory_bytes"] - sure_bytes, -row["headroom_bytes"])
-    own, least = (values_of(Candidates.from_words({n: one[n] for n in COLUMN_NAMES})) for one in (row, first))
-    found = cheapest_saving(evaluator, own, saving)
-    rate = evaluator.project([least])[0].expected_tokens_per_s_per_gpu
+    found = cheapest_saving(evaluator, values_of(Candidates.from_words({n: row[n] for n in COLUMN_NAMES})), saving)
     return FasterIfMemorySaved(
         rank=place + 1,
         row=row,
         gain=row[RATE] / first[RATE] - 1.0,
         saving_bytes=saving,
-        remedy="" if found is None else change_text(found[0]),
-        remedy_change=0.0 if found is None else found[1].expected_tokens_per_s_per_gpu / rate - 1.0,
+        remedy="" if found is None else change_text(found),
     )

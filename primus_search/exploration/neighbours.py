@@ -366,11 +366,11 @@ def closest_change(evaluator: Evaluator, values: Values) -> str:
     return f"{change} still misses {-most / GB:.2f} GB" if most > needed else ""
 
 
-def cheapest_saving(evaluator: Evaluator, values: Values, least_bytes: float) -> tuple[Trial, Figures] | None:
-    """The fastest legal single change that takes so many bytes less, with its figures; None where none does."""
+def cheapest_saving(evaluator: Evaluator, values: Values, least_bytes: float) -> Trial | None:
+    """The fastest legal single change that takes so many bytes less; None where none does."""
     needed = float(evaluator.projector.memory_bytes(table_of([values]))[0])  # projected, as that of the changes is
     saving = [pair for pair in _tried(evaluator, values, frozenset()) if needed - pair[1].memory_bytes >= least_bytes]
-    return min(saving, key=lambda pair: pair[1].expected_step_s, default=None)
+    return min(saving, key=lambda pair: pair[1].expected_step_s)[0] if saving else None
 
 
 def _tried(evaluator: Evaluator, values: Values, keep: frozenset[str]) -> list[tuple[Trial, Figures]]:
