@@ -1,8 +1,8 @@
 """The command line: a table of commands, each loaded when it is called, so that `--help` answers at once.
 
-A command is a function of its own name in its own file, small ones share one (`FILES`): it parses, calls one function
-of the library, prints, and returns an exit code through the type of the error it meets
-(`errors.PrimusSearchError.exit_code`).
+A command is a function of its own name: it parses, calls one function of the library, prints, and returns an exit code
+through the type of the error it meets (`errors.PrimusSearchError.exit_code`). Types and defaults of its options are
+those of the function; `commands.toml` has their texts, and the module of a command that shares one.
 """
 
 import atexit
@@ -11,10 +11,12 @@ import gc
 import os
 import platform
 import sys
+import tomllib
 import traceback
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -24,39 +26,10 @@ from primus_search.base.errors import InputError, PrimusSearchError, printable
 from primus_search.base.guards import interrupts
 from primus_search.cli.output import discard, prepare
 
-COMMANDS: dict[str, str] = {
-    "run": "Search a space: rank the configurations that fit, draw the frontier, write a run folder.",
-    "ask": "A question without a space file: a model, a machine, lengths and counts.",
-    "project": "Project one candidate: its memory tree and its step, part by part.",
-    "explain": "Why a candidate of a run is fast or slow, what each knob gives, what would help.",
-    "pareto": "The frontier of memory per GPU against tokens per second per GPU of a run.",
-    "compare": "Two runs side by side: what changed, and why.",
-    "schedules": "Every pipeline schedule side by side, with its gap to the lower bound.",
-    "bench": "Measure the top candidates of a run with real torch layers on this machine.",
-    "calibrate": "Fit the efficiencies of an accelerator from measurements, or measure this device.",
-    "learn": "Learn the stack of your own software and cluster from its training logs.",
-    "next": "Which configurations of a run to measure next, and what that is worth.",
-    "tune": "Find the best configuration by running few: choose, launch, read the log, learn.",
-    "validate": "Compare projections with measured training runs of a CSV file.",
-    "nightly": "Run a set of spaces and compare with the committed baselines.",
-    "track": "Write a run, the trials of tune or a night to MLflow.",
-    "export": "Write a candidate as launch files of Primus, Megatron, NeMo, torchtitan or Slurm.",
-    "models": "The model presets and their sizes.",
-    "hardware": "The accelerators and networks, every number with its source.",
-    "schema": "The JSON schema of a space file.",
-    "words": "What a word of the tables means: sf3, PP4x2, zero1, AT RISK.",
-    "doctor": "Versions, devices, caches and folders of this installation.",
-}
-
-FILES = {
-    **dict.fromkeys(("schema", "words", "doctor"), "reference"),
-    **dict.fromkeys(("pareto", "compare", "export", "explain", "bench", "track"), "finished_runs"),
-    "ask": "run",
-    "hardware": "models",
-    "next": "learn",
-}
-"""Commands whose file has another name."""
-
+TABLE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+"""What `--help` prints of each command and how its options are written; `shared` has the options of several."""
+SHARED = TABLE.pop("shared")
+COMMANDS: dict[str, str] = {name: rows["summary"] for name, rows in TABLE.items()}
 EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}
 """Libraries that a search can do without, and how to get them."""
 
@@ -69,6 +42,32 @@ SELDOM = 100_000
 """Objects between collections of garbage: at 700, imports alone make a first ranking 5 % longer, at 20,000 3 %."""
 
 
+def option(command: str, name: str) -> dict[str, Any]:
+    """The row of an argument or option in the table, its flags included."""
+    row: dict[str, Any] = TABLE[command].get(name) or SHARED[name]
+    return {"flags": "--" + name.replace("_", "-")} | row
+
+
+def overrides(command: str, given: Mapping[str, Any]) -> list[str]:
+    """What --set would be given for those options of a command that stand for keys of a space file."""
+    found = []
+    for name, value in given.items():
+        row = option(command, name)
+        if "keys" in row and value not in (None, "", []):
+            text = ",".join(value) if isinstance(value, list) else str(value)
+            text = row["form"].format(text) if "form" in row else f"[{text}]" if "," in text else text
+            found += [f"{row['flags']} {key}={text}" for key in row["keys"]]
+    return found
+
+
+def _typed(row: Mapping[str, Any]) -> Any:
+    """What typer takes for a row."""
+    known = {name: row[name] for name in ("help", "metavar", "min", "max") if name in row}
+    if "argument" in row:
+        return typer.Argument(**known | {"metavar": row["argument"] or None})
+    return typer.Option(*row["flags"].split(), **known)
+
+
 class _LazyGroup(TyperGroup):
     """A command group that imports a command's file only when that command is called or asked for its own help."""
 
@@ -78,7 +77,13 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        function = import_module(f"primus_search.cli.{FILES.get(cmd_name, cmd_name)}").__dict__[cmd_name]
+        module = TABLE[cmd_name].get("module", cmd_name)
+        function = import_module(f"primus_search.cli.{module}").__dict__[cmd_name]
+        function.__annotations__ = {
+            name: Annotated[hint, _typed(option(cmd_name, name))]
+            for name, hint in get_type_hints(function).items()
+            if name != "return"
+        }
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         command.command(name=cmd_name, help=function.__doc__)(function)
         return typer.main.get_command(command)

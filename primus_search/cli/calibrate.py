@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -15,30 +15,13 @@ if TYPE_CHECKING:
     from primus_search.runs.calibrate.kernel_fit import Result
 
 
-Measurements = Annotated[Path | None, typer.Option(help="CSV of measured kernels (docs/cost/gemm.md).")]
-HardwareName = Annotated[
-    str | None, typer.Option(help="Hardware file to fit; default: every one the CSV has points of.")
-]
-Gpu = Annotated[str | None, typer.Option(help="Device name in the CSV; default: the hardware file's name.")]
-Out = Annotated[Path | None, typer.Option(help="Write the hardware file with the fitted numbers here.")]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        metavar="cuda|cpu",
-        help="Measure this machine's device into --measurements first; --out then names it as the file's table. "
-        "cpu measures `hardware: host` again.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable results.")]
-
-
 def calibrate(
-    measurements: Measurements = None,
-    hardware: HardwareName = None,
-    gpu: Gpu = None,
-    out: Out = None,
-    device: Device = None,
-    as_json: AsJson = False,
+    measurements: Path | None = None,
+    hardware: str | None = None,
+    gpu: str | None = None,
+    out: Path | None = None,
+    device: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Fit the efficiencies of an accelerator from measurements.
 
@@ -49,38 +32,29 @@ def calibrate(
         from primus_search.measure.host_calibration import host_file
 
         typer.echo(f"hardware: host is measured: {host_file(again=True)}")
-    elif device is not None:
-        measured = measured_table(device, measurements, hardware, gpu)
-        _fit_kernels(measured, hardware, gpu, out, as_json, names_table=True)
-    else:
-        _fit_kernels(measurements, hardware, gpu, out, as_json, names_table=False)
-
-
-def _fit_kernels(
-    measurements: Path | None, hardware: str | None, gpu: str | None, out: Path | None, as_json: bool, names_table: bool
-) -> None:
-    """An accelerator's efficiencies from measured kernels; `names_table`: the file written names the CSV as its own."""
+        return
+    if device is not None:
+        measurements = measured_table(device, measurements, hardware, gpu)
     from primus_search.runs.calibrate.kernel_fit import calibrate_hardware, hardware_names
     from primus_search.runs.calibrate.points import read_points
 
-    if measurements is None:
-        raise InputError([Problem("--measurements", "missing; give a CSV of measured kernels")])
-    if not measurements.is_file():
-        raise InputError([Problem("--measurements", f"no such file '{measurements}'")])
+    if measurements is None or not measurements.is_file():
+        what = f"no such file '{measurements}'" if measurements else "missing; give a CSV of measured kernels"
+        raise InputError([Problem("--measurements", what)])
     points = read_points(measurements)
     names = [hardware] if hardware else hardware_names(points)
     if not names:
         raise InputError([Problem("--measurements", "no usable point of a device that has a hardware file")])
     if out is not None and len(names) != 1:
         raise InputError([Problem("--out", "needs --hardware: one file is written")])
-    results = [calibrate_hardware(name, points, gpu, is_own_sweep=names_table) for name in names]
+    results = [calibrate_hardware(name, points, gpu, is_own_sweep=device is not None) for name in names]
     if as_json:
         typer.echo(json.dumps(finite([_as_data(result) for result in results]), indent=2))
     else:
         for result in results:
             _print(result)
     if out is not None:
-        _write_hardware(results[0], out, measurements if names_table else None)
+        _write_hardware(results[0], out, measurements if device is not None else None)
 
 
 def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:

@@ -5,23 +5,19 @@ import os
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cli.output import ROWS, AsJson, Run, RunAndRows, opened, run_and_rows
+from primus_search.cli.output import ROWS, opened, run_and_rows
 
 if TYPE_CHECKING:
     from primus_search.analysis.explanation import Explained
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
 
-def pareto(
-    run: Run = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print pareto.csv as it is.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def pareto(run: Path | None = None, as_csv: bool = False, as_json: bool = False) -> None:
     """The frontier of memory per GPU against tokens per second per GPU of a run."""
     from primus_search.report.frontier_text import print_saved_frontier
 
@@ -36,13 +32,8 @@ def pareto(
 
 TWO = 2
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="RUN_A RUN_B | [RUN] A B", help="Two run folders, or two rows of one run: A, 17."),
-]
 
-
-def compare(words: Words = None, as_json: AsJson = False) -> None:
+def compare(words: list[str] | None = None, as_json: bool = False) -> None:
     """Two runs, or two rows of one run, side by side: what changed, and why."""
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
@@ -67,19 +58,11 @@ def _sides(words: "list[str]") -> "tuple[tuple[SavedRun, int], tuple[SavedRun, i
 
 
 def export(
-    words: RunAndRows = None,
-    format_name: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="primus|megatron|torchtitan|nemo|slurm", help="Whose files; slurm adds a batch file."
-        ),
-    ] = "",
-    framework: Annotated[
-        str,
-        typer.Option("--framework", metavar="NAME", help="What starts the job; default: what the run searched for."),
-    ] = "",
-    out: Annotated[Path | None, typer.Option(help="Folder for one folder a rank; default RUN/exports.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the files as JSON and write nothing.")] = False,
+    words: list[str] | None = None,
+    format_name: str = "",
+    framework: str = "",
+    out: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
     from primus_search.declare.framework_files import load_framework
@@ -103,25 +86,12 @@ def export(
 
 
 def explain(
-    words: RunAndRows = None,
-    why_not: Annotated[
-        str,
-        typer.Option(
-            "--why-not",
-            metavar="AXIS=VALUE,...|@FILE",
-            help="Ask about another configuration: tp=4,pp=2, or that of a launch file.",
-        ),
-    ] = "",
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option("--what-if", metavar="KEY=VALUE", help="Change the machine or the job; repeatable."),
-    ] = None,
-    framework: Annotated[
-        str,
-        typer.Option("--framework", metavar="NAME", help="Judge by the rules of this framework instead of the run's."),
-    ] = "",
-    top: Annotated[int, typer.Option(min=1, help="Rows listed by --what-if.")] = 8,
-    as_json: AsJson = False,
+    words: list[str] | None = None,
+    why_not: str = "",
+    what_if: list[str] | None = None,
+    framework: str = "",
+    top: int = 8,
+    as_json: bool = False,
 ) -> None:
     """Why a candidate of a run is fast or slow, what each knob gives, what would help.
 
@@ -136,45 +106,34 @@ def explain(
 
         saved = saved.under(load_framework(framework, where="--framework"))
     found = [explained(saved, rank) for rank in map(saved.rank_named, rows or ["1"])]
-    answers = []
+    answers: list[dict[str, Any]] = []
     for one in found:
-        if one is not found[0] and not as_json:
+        if answers and not as_json:
             typer.echo()
-        is_asked = bool(why_not or what_if)
-        answers.append(_asked(one, why_not, what_if, top, as_json) if is_asked else _explained(one, as_json))
+        answers.append(_answer(one, why_not, what_if, top, as_json))
     if as_json:
         typer.echo(json.dumps(answers if len(answers) > 1 else answers[0], indent=2))
 
 
-def _explained(found: "Explained", as_json: bool) -> dict[str, Any]:
-    """Everything about one candidate: printed, or as data."""
-
-    from primus_search.analysis.explanation import as_data
-    from primus_search.report.explain_text import print_explained
-
-    if as_json:
-        return as_data(found)
-    print_explained(found, sys.stdout)
-    return {}
-
-
-def _asked(found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool) -> dict[str, Any]:
-    """The answers to --why-not and --what-if about one candidate: printed, or as data."""
-
-    from primus_search.analysis.explanation import plain
-    from primus_search.analysis.why_not import parse_asked
-    from primus_search.analysis.why_not import what_if as changed
-    from primus_search.analysis.why_not import why_not as asked_about
+def _answer(found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool) -> dict[str, Any]:
+    """Everything about one candidate, or the answers to --why-not and --what-if: printed, or as data."""
+    from primus_search.analysis import why_not as questions
+    from primus_search.analysis.explanation import as_data, plain
     from primus_search.report import explain_text
 
-    answers = {}
+    if not why_not and not what_if and as_json:
+        return as_data(found)
+    if not why_not and not what_if:
+        explain_text.print_explained(found, sys.stdout)
+    answers: dict[str, Any] = {}
     if why_not:
-        reasons = asked_about(found.evaluator, found.base, parse_asked(why_not, found.base, found.evaluator))
+        asked = questions.parse_asked(why_not, found.base, found.evaluator)
+        reasons = questions.why_not(found.evaluator, found.base, asked)
         answers["why_not"] = plain(reasons)
         if not as_json:
             explain_text.print_why_not(found, reasons, sys.stdout)
     if what_if:
-        moved = changed(found.run, found.evaluator, found.base, what_if, top)
+        moved = questions.what_if(found.run, found.evaluator, found.base, what_if, top)
         answers["what_if"] = plain(moved)
         if not as_json:
             explain_text.print_what_if(found, moved, sys.stdout)
@@ -182,17 +141,13 @@ def _asked(found: "Explained", why_not: str, what_if: list[str] | None, top: int
 
 
 def bench(
-    run: Run = None,
-    device: Annotated[str, typer.Option(metavar="auto|trace|cpu|cuda", help="Where to measure.")] = "auto",
-    top: Annotated[
-        int, typer.Option(min=1, help="Candidates whose layers are measured whatever their chance to win.")
-    ] = 4,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds for measuring, all candidates together.")] = 60.0,
-    save_benchmark: Annotated[Path | None, typer.Option(help="Write the measurements used to this file.")] = None,
-    load_benchmark: Annotated[Path | None, typer.Option(help="Use the measurements of this file.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the new ranking's first rows and the notes as JSON.")
-    ] = False,
+    run: Path | None = None,
+    device: str = "auto",
+    top: int = 4,
+    seconds: float = 60.0,
+    save_benchmark: Path | None = None,
+    load_benchmark: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
     from primus_search.analysis.labels import short
@@ -227,14 +182,7 @@ def bench(
 DEFAULT_URI = "mlruns"
 
 
-def track(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of run, tune or nightly.")],
-    uri: Annotated[
-        str, typer.Option("--to", metavar="URI", help="Server, database or folder; $MLFLOW_TRACKING_URI, else mlruns.")
-    ] = "",
-    experiment: Annotated[str, typer.Option("--experiment", help="Experiment of the runs.")] = "primus-search",
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+def track(folder: Path, uri: str = "", experiment: str = "primus-search", as_json: bool = False) -> None:
     """Write a run, the trials of `tune` or a night to MLflow: numbers as metrics, words as parameters, files."""
     from primus_search.report.tracking import send
 

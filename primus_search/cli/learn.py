@@ -2,15 +2,14 @@
 
 import json
 import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cli.output import Run, opened
+from primus_search.cli.output import must_be_folder, opened, write
 
 if TYPE_CHECKING:
     from primus_search.runs.learn.logged_run import Readings
@@ -21,43 +20,27 @@ if TYPE_CHECKING:
 
 
 def learn(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Training logs, TensorBoard event files, run folders, tables; none: before the first run."),
-    ] = None,
-    name: Annotated[str, typer.Option("--as", help="Name of the site's own stack file.")] = "site",
-    into: Annotated[
-        Path | None, typer.Option("--into", help="Folder to write to; default: sites/ of your configuration folder.")
-    ] = None,
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="Read the files as this log format instead of recognising it.")
-    ] = None,
-    hardware: Annotated[
-        str | None,
-        typer.Option("--hardware", help="The GPU of the runs, by hardware file, where logs do not print it."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="The model of the runs, by preset or file, where logs do not print it."),
-    ] = None,
-    base: Annotated[
-        str | None, typer.Option("--base", help="Start from this stack file alone, not from all shipped ones.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what was read; fit and write nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+    files: list[Path] | None = None, name: str = "site", into: Path | None = None, framework: str | None = None,
+    hardware: str | None = None, model: str | None = None, base: str | None = None, dry_run: bool = False,
+    as_json: bool = False,
+) -> None:  # fmt: skip
     """Learn the stack of your own software and cluster from its training logs."""
     from primus_search.runs.learn.logged_run import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
-    from primus_search.cli.output import must_be_folder
     from primus_search.declare.search_path import sites
     from primus_search.runs.learn.logged_run import SaidBeside
     from primus_search.runs.learn.site_files import learn_from, needed
 
     said = SaidBeside(hardware=hardware, model=model)
     if dry_run:
-        _print_readings(readings, as_json, [str(problem) for problem in needed(readings, said, base)])
+        missing = [str(problem) for problem in needed(readings, said, base)]
+        if as_json:
+            typer.echo(json.dumps(_readings(readings) | {"needed": missing}, indent=2))
+        else:
+            _print_readings(readings)
+            for what in missing:
+                typer.echo(f"needed: {what}", err=True)
         return
     folder = into if into is not None else sites()
     site = learn_from(readings, name, said, base=base, folder=folder, framework=framework)
@@ -66,7 +49,7 @@ def learn(
     if as_json:
         typer.echo(json.dumps(_figures(site, readings, written), indent=2))
     else:
-        _print_readings(readings, as_json=False)
+        _print_readings(readings)
         _print_site(site, written)
 
 
@@ -77,7 +60,6 @@ def _table(path: Path) -> "RunTable":
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
-    from primus_search.cli.output import write
     from primus_search.runs.learn.site_files import runs_path, stack_path, write_runs
     from primus_search.runs.learn.site_stack import stack_yaml
 
@@ -103,16 +85,14 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
 
 
 def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
-    typer.echo(f"learned from {len(site.runs)} runs; rates of {site.chosen.name}, then corrected by these runs")
-    typer.echo("probability of each shipped stack given the runs, the first five:")
-    for hypothesis, weight in site.leading:
-        typer.echo(f"  {weight:>6.1%}  {hypothesis}")
+    lines = [f"learned from {len(site.runs)} runs; rates of {site.chosen.name}, then corrected by these runs"]
+    lines += ["probability of each shipped stack given the runs, the first five:"]
+    lines += [f"  {weight:>6.1%}  {hypothesis}" for hypothesis, weight in site.leading]
     for family, band in site.stack.errors.items():
-        typer.echo(f"  90 % of {family}: {band.low:.2f} to {band.high:.2f} of the projection")
-    if site.warning:
-        typer.echo(f"warning: {site.warning}")
-    typer.echo(f"written: {', '.join(written.values())}")
-    typer.echo(f"use it: primus-search run SPACE --stack {written['stack']}")
+        lines.append(f"  90 % of {family}: {band.low:.2f} to {band.high:.2f} of the projection")
+    lines += [f"warning: {site.warning}"] if site.warning else []
+    lines += [f"written: {', '.join(written.values())}", f"use it: primus-search run SPACE --stack {written['stack']}"]
+    typer.echo("\n".join(lines))
 
 
 def _all(readings: "Readings") -> list["LogReading"]:
@@ -127,17 +107,12 @@ def _readings(readings: "Readings") -> dict[str, object]:
     return {"runs": runs, "refused": refused}
 
 
-def _print_readings(readings: "Readings", as_json: bool, needed: Sequence[str] = ()) -> None:
-    """What was read and refused; needed: what a fit asks for beside it."""
-    if as_json:
-        typer.echo(json.dumps(_readings(readings) | {"needed": list(needed)}, indent=2))
-        return
+def _print_readings(readings: "Readings") -> None:
+    """What was read and refused."""
     for run in _all(readings):
         _print_run(run)
     for problem in readings.refused:
         typer.echo(f"refused: {problem}", err=True)
-    for what in needed:
-        typer.echo(f"needed: {what}", err=True)
 
 
 def _print_run(run: "LogReading") -> None:
@@ -145,45 +120,25 @@ def _print_run(run: "LogReading") -> None:
     from primus_search.base.errors import printable
 
     sizes = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
-    plain = run.as_json()
-    typer.echo(f"{printable(run.source)}: {run.framework}" + (f" on {run.device}" if run.device else ""))
-    typer.echo("  " + ", ".join(f"{size} {'?' if plain[size] is None else plain[size]}" for size in sizes))
+    plain, rate = run.as_json(), run.tokens_per_s_per_gpu
+    lines = [f"{printable(run.source)}: {run.framework}" + (f" on {run.device}" if run.device else "")]
+    lines += [", ".join(f"{size} {'?' if plain[size] is None else plain[size]}" for size in sizes)]
     if run.step_s is not None:
-        rate = run.tokens_per_s_per_gpu
-        typer.echo(
-            f"  step {run.step_s:.4g} s over {run.steps} log lines, spread {run.noise or 0.0:.1%}"
-            + (f"; {rate:,.0f} tokens/s/GPU" if rate else "")
-        )
+        spread = f"step {run.step_s:.4g} s over {run.steps} log lines, spread {run.noise or 0.0:.1%}"
+        lines.append(spread + (f"; {rate:,.0f} tokens/s/GPU" if rate else ""))
     if run.peak_memory_bytes is not None:
-        typer.echo(f"  peak memory {run.peak_memory_bytes / 2**30:.2f} GiB ({run.memory_kind})")
-    if run.died is not None:
-        typer.echo(f"  ended early: {run.died}")
+        lines.append(f"peak memory {run.peak_memory_bytes / 2**30:.2f} GiB ({run.memory_kind})")
+    lines += [f"ended early: {run.died}"] if run.died is not None else []
     for because in dict.fromkeys(one.because for one in run.assumed.values()):
         of = [f"{field} {one.value}" for field, one in run.assumed.items() if one.because == because]
-        typer.echo(f"  assumed: {', '.join(of)} ({because})")
-    for note in run.not_modelled:
-        typer.echo(f"  not modelled: {note}")
+        lines.append(f"assumed: {', '.join(of)} ({because})")
+    typer.echo("\n  ".join([*lines, *(f"not modelled: {note}" for note in run.not_modelled)]))
 
 
 def next(
-    run: Run = None,
-    runs: Annotated[
-        Path | None, typer.Option("--runs", help="Runs that are known: of `learn`, or a table; default: the stack's.")
-    ] = None,
-    framework: Annotated[
-        str | None, typer.Option("--framework", help="Framework of the software, as logs name it.")
-    ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="How many configurations.")] = 3,
-    budget: Annotated[
-        float, typer.Option("--budget-gpu-hours", min=0.0, help="GPU hours of all trials together; 0: no limit.")
-    ] = 0.0,
-    out: Annotated[Path | None, typer.Option("--out", help="Also write a launch file per configuration here.")] = None,
-    format_name: Annotated[
-        str, typer.Option("--format", help="Whose launch files; default: the run's framework.")
-    ] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+    run: Path | None = None, runs: Path | None = None, framework: str | None = None, count: int = 3,
+    budget: float = 0.0, out: Path | None = None, format_name: str = "", seed: int = 0, as_json: bool = False,
+) -> None:  # fmt: skip
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
     import numpy as np
 
@@ -212,26 +167,25 @@ def next(
         budget_gpu_hours=budget or math.inf,
         seed=seed,
     )
-    picks = [
-        {
-            "rank": ranks[pick.row],
-            "candidate": saved.candidate(ranks[pick.row]).row(0),
-            "gpu_hours": pick.gpu_hours,
-            "expected_regret_after": pick.regret,
-        }
-        for pick in advice.picks
-    ]
     chosen = [ranks[pick.row] for pick in advice.picks]
-    files = _launch(saved, chosen, format_name, out) if out is not None and chosen else []
+    files = []
+    if out is not None and chosen:
+        from primus_search.export.ranks import chosen_rows, files_of, write_all
+
+        launch = files_of(saved, chosen_rows(saved, ",".join(map(str, chosen)), None), format_name)
+        files = [str(path) for path in write_all(out, launch)]
     if as_json:
+        picks = [
+            {"rank": rank, "candidate": saved.candidate(rank).row(0), "gpu_hours": pick.gpu_hours,
+             "expected_regret_after": pick.regret}
+            for rank, pick in zip(chosen, advice.picks, strict=True)
+        ]  # fmt: skip
         typer.echo(json.dumps({"expected_regret": advice.regret, "picks": picks, "files": files}, indent=2))
         return
     typer.echo(f"expected regret of the choice now: {advice.regret:.1%}")
-    for pick in picks:
-        typer.echo(
-            f"run rank {pick['rank']}: {pick['gpu_hours']:.2f} GPU hours, expected regret after it "
-            f"{pick['expected_regret_after']:.1%}"
-        )
+    for rank, pick in zip(chosen, advice.picks, strict=True):
+        after = f"expected regret after it {pick.regret:.1%}"
+        typer.echo(f"run rank {rank}: {pick.gpu_hours:.2f} GPU hours, {after}")
     for file in files:
         typer.echo(f"launch file: {file}")
 
@@ -241,11 +195,3 @@ def _known(path: Path | None, stack: "Stack") -> "tuple[MeasuredRun, ...]":
     from primus_search.declare.record_table import own_runs_of
 
     return own_runs_of(stack) if path is None else _table(path).runs
-
-
-def _launch(saved: Any, ranks: list[int], format_name: str, folder: Path) -> list[str]:
-    """Launch files of the picks, written as `export` writes them."""
-    from primus_search.export.ranks import chosen_rows, files_of, write_all
-
-    files = files_of(saved, chosen_rows(saved, ",".join(map(str, ranks)), None), format_name)
-    return [str(path) for path in write_all(folder, files)]

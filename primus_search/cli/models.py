@@ -1,17 +1,19 @@
 """`primus-search models [NAME]` and `hardware [NAME]`: presets and machines, every number with its source."""
 
+import dataclasses
 import json
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from primus_search.cli.output import print_table
 
 if TYPE_CHECKING:
+    from primus_search.declare.hardware_files import Hardware
     from primus_search.declare.presets import Preset
-    from primus_search.values.model import LayerKind, Model
+    from primus_search.values.model import Model
 
 BILLION = 1e9
 LONG = 9999
@@ -21,14 +23,7 @@ REPEATED = ("layers", "heads", "kv_heads", "experts")
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="A preset, a Primus/Megatron YAML or a config.json.")] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", metavar="KEY", help="Leave out this key of the file; repeatable.")
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option(min=1, help="Rows of the embedding before padding, instead of the file's.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+    name: str | None = None, ignore: list[str] | None = None, vocab_size: int | None = None, as_json: bool = False
 ) -> None:
     """The model presets and their sizes; with a NAME, everything about one model."""
     from primus_search.declare.presets import presets
@@ -43,8 +38,11 @@ def models(
     details = _details(name, tuple(ignore or ()), vocab_size)
     if as_json:
         typer.echo(json.dumps(details, indent=2))
-    else:
-        _print_details(details)
+        return
+    lines = list(_lines(details))
+    width = max(len(key) for key, _ in lines)
+    for key, text in lines:
+        typer.echo(f"{key:<{width}}  {text}")
 
 
 def _summary(name: str, preset: "Preset") -> dict[str, Any]:
@@ -70,8 +68,6 @@ def _summary(name: str, preset: "Preset") -> dict[str, Any]:
 
 def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict[str, Any]:
     """Every field and count of one model, preset or imported."""
-    import dataclasses
-
     from primus_search.declare.model_files import load_model
     from primus_search.declare.presets import load_preset, presets
 
@@ -79,14 +75,22 @@ def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict
     head: dict[str, Any] = _summary(name, load_preset(name)) if name in known else {}
     model = _of_experiment(name) if not ignore and vocab_size is None else None
     model = model or load_model(name, ignore=ignore, vocab_size=vocab_size)
-    kinds = [_kind(model, kind) for kind in model.kinds]
-    fields = {f.name: model.__getattribute__(f.name) for f in dataclasses.fields(model)}
-    fields |= {"latent": model.latent and dataclasses.asdict(model.latent)}
-    fields |= {"moe": model.moe and dataclasses.asdict(model.moe)}
-    fields |= {"constants": dataclasses.asdict(model.constants)}
-    for listed in ("moe_layers", "windows", "mixers", "feed_forwards"):
-        del fields[listed]
+    listed = ("moe_layers", "windows", "mixers", "feed_forwards")
+    fields = {f.name: model.__getattribute__(f.name) for f in dataclasses.fields(model) if f.name not in listed}
+    for part in ("latent", "moe", "constants"):
+        fields[part] = fields[part] and dataclasses.asdict(fields[part])
     fields |= {"towers": [dataclasses.asdict(tower) for tower in model.towers], "ignored": list(model.ignored)}
+    kinds = [
+        {
+            "is_moe": kind.is_moe,
+            "window": kind.window,
+            "layers": model.layers.count(kind),
+            "mixer": model.mixer(kind).name,
+            "feed_forward": model.feed_forward_name(kind),
+            "params": model.layer_params(kind),
+        }
+        for kind in model.kinds
+    ]
     counts = {
         "total_params": model.total_params,
         "active_params": head.get("active_params", model.active_params),
@@ -116,18 +120,6 @@ def _of_experiment(name: str) -> "Model | None":
     return experiment.model
 
 
-def _kind(model: "Model", kind: "LayerKind") -> dict[str, Any]:
-    """One kind of layer: its mixer and feed-forward in words, how many there are, the parameters of one."""
-    return {
-        "is_moe": kind.is_moe,
-        "window": kind.window,
-        "layers": model.layers.count(kind),
-        "mixer": model.mixer(kind).name,
-        "feed_forward": model.feed_forward_name(kind),
-        "params": model.layer_params(kind),
-    }
-
-
 def _print_table(known: dict[str, "Preset"]) -> None:
     rows = []
     for name, preset in known.items():
@@ -139,13 +131,6 @@ def _print_table(known: dict[str, "Preset"]) -> None:
     print_table(("model", "total B", "active B", "layers", "hidden", "heads/kv", "experts"), rows, numbers=(1, 2, 3, 4))
     typer.echo("B: 10^9 parameters; active as the publisher counts them.")
     typer.echo("Every size and its source: primus-search models NAME")
-
-
-def _print_details(details: dict[str, Any]) -> None:
-    lines = list(_lines(details))
-    width = max(len(key) for key, _ in lines)
-    for key, text in lines:
-        typer.echo(f"{key:<{width}}  {text}")
 
 
 def _lines(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -167,10 +152,6 @@ def _lines(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, f"{value:,.0f}" if isinstance(value, int | float) and value > LONG else str(value)
 
 
-if TYPE_CHECKING:
-    from primus_search.declare.hardware_files import Hardware
-    from primus_search.declare.records import Sourced
-
 TERA, GIGA = 1e12, 1e9
 OF_ACCELERATOR = (
     "vendor", "bf16_peak_flops_per_s", "fp8_peak_flops_per_s", "fp4_peak_flops_per_s", "hbm_bytes", "hbm_bytes_per_s",
@@ -178,10 +159,7 @@ OF_ACCELERATOR = (
 OF_NETWORK = ("gpus_per_node", "domain_size", "topology", "link_bytes_per_s", "nics_per_node", "nic_bytes_per_s")
 
 
-def hardware(
-    name: Annotated[str | None, typer.Argument(help="A hardware file by name or path, or a software stack.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+def hardware(name: str | None = None, as_json: bool = False) -> None:
     """The accelerators and networks; with a NAME, every number of one file (or software stack) with its source.
 
     [FILE] behind a source names the file that the number is inherited from (extends:).
@@ -204,19 +182,15 @@ def hardware(
         loaded = load_hardware(name)
         sources, head = loaded.sources, _machine_summary(name, loaded) | {"notes": list(loaded.notes)}
     if as_json:
-        numbers = [
-            {"path": s.path, "value": s.value, "source": s.source, "inherited_from": s.inherited_from} for s in sources
-        ]
-        typer.echo(json.dumps(head | {"numbers": numbers}, indent=2))
+        typer.echo(json.dumps(head | {"numbers": [dataclasses.asdict(number) for number in sources]}, indent=2))
         return
     for note in head.get("notes", []):
         typer.echo(f"note: {note}")
-    print_table(("number", "value", "source"), [(s.path, str(s.value), _origin(s)) for s in sources], numbers=(1,))
-
-
-def _origin(number: "Sourced") -> str:
-    """The source of a number, and the file that gives it where the one shown inherits it."""
-    return f"{number.source} [{number.inherited_from}]".lstrip() if number.inherited_from else number.source
+    rows = [
+        (s.path, str(s.value), f"{s.source} [{s.inherited_from}]".lstrip(" ") if s.inherited_from else s.source)
+        for s in sources
+    ]
+    print_table(("number", "value", "source"), rows, numbers=(1,))
 
 
 def _machine_summary(name: str, hardware: "Hardware") -> dict[str, Any]:
@@ -236,18 +210,12 @@ def _print_machines(every: dict[str, "Hardware"], stacks: list[str]) -> None:
     for name, one in every.items():
         acc, net = one.accelerator, one.network
         fp8 = f"{acc.fp8_peak_flops_per_s / TERA:,.0f}" if acc.fp8_peak_flops_per_s else "-"
-        rows.append(
-            (
-                name,
-                f"{acc.bf16_peak_flops_per_s / TERA:,.0f}",
-                fp8,
-                f"{acc.hbm_bytes / GIGA:,.0f}",
-                f"{acc.hbm_bytes_per_s / GIGA:,.0f}",
-                f"{net.domain_size} {net.topology}",
-                f"{net.link_bytes_per_s / GIGA:,.0f}",
-                f"{net.nics_per_node}x{net.nic_bytes_per_s / GIGA:,.0f}",
-            )
+        bf16, nics = (
+            f"{acc.bf16_peak_flops_per_s / TERA:,.0f}",
+            f"{net.nics_per_node}x{net.nic_bytes_per_s / GIGA:,.0f}",
         )
+        sizes = [f"{size / GIGA:,.0f}" for size in (acc.hbm_bytes, acc.hbm_bytes_per_s, net.link_bytes_per_s)]
+        rows.append((name, bf16, fp8, *sizes[:2], f"{net.domain_size} {net.topology}", sizes[2], nics))
     header = ("hardware", "BF16 TF", "FP8 TF", "HBM GB", "GB/s", "domain", "link GB/s", "NICs GB/s")
     print_table(header, rows, numbers=(1, 2, 3, 4, 6, 7))
     typer.echo("TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.")

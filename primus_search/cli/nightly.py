@@ -2,22 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
     from primus_search.nightly import Night
 
-SweepFile = Annotated[Path, typer.Argument(metavar="SWEEP", help="A sweep file, for example sweeps/nightly.yaml.")]
-Update = Annotated[bool, typer.Option("--update-baseline", help="Accept today's figures as the new baseline.")]
-Why = Annotated[str, typer.Option("--reason", help="Why today's figures are right; kept in the baseline.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of reports and history; default results/runs/nightly/<sweep>.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print checks and causes as JSON, nothing else.")]
-
 
 def nightly(
-    sweep: SweepFile, update_baseline: Update = False, reason: Why = "", out: Out = None, json: AsJson = False
+    sweep: Path, update_baseline: bool = False, reason: str = "", out: Path | None = None, json: bool = False
 ) -> None:
     """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
     from primus_search import nightly as nights

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -74,15 +74,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
-
-Run = Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder; left out: the last run made here.")]
-RunAndRows = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[RUN] [ROWS]...", help="A run folder, by default the last run made here, and rows: A, 1, 1-120."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 
 ROWS = re.compile(r"(?:[A-Za-z]|\d+(?:-\d+)?)(?:,(?:[A-Za-z]|\d+(?:-\d+)?))*+|pareto")
 """A word that names rows of a run: letters of its choices, ranks, ranges of ranks."""

@@ -3,9 +3,9 @@
 import json
 import os
 import shlex
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,39 +21,10 @@ DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
 
 
 def project(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="An experiment: Primus YAML, Megatron script, torchtitan TOML."),
-    ] = None,
-    model: Annotated[str, typer.Option("--model", help="A preset, a Primus/Megatron YAML or a config.json.")] = "",
-    recipe: Annotated[
-        str, typer.Option("--recipe", help="A pre-training recipe of Megatron-Bridge by name, in place of a FILE.")
-    ] = "",
-    arguments: Annotated[
-        str, typer.Option("--args", help="What the FILE, a script, is started with: $1, $2 ...: --args '8B 4 2'.")
-    ] = "",
-    hardware: Annotated[str, typer.Option("--hardware", help="A hardware file by name or path.")] = "",
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes of that hardware.")] = 0,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", help="An axis or workload value: tp=8, pp=4, seq_length=8192 ...")
-    ] = None,
-    stack: Annotated[str | None, typer.Option("--stack", help="A software stack by name or path.")] = None,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option("--ignore", metavar="KEY", help="Leave out this key of the model file; repeatable."),
-    ] = None,
-    framework: Annotated[str, typer.Option("--framework", help="What starts the job; its rules bind.")] = "",
-    row: Annotated[
-        str, typer.Option("--row", metavar="RUN:RANK", help="A row of a run: out/first/ranking.csv:17.")
-    ] = "",
-    trace: Annotated[
-        Path | None, typer.Option(help="Write the step as a Chrome/Perfetto trace: .json or .json.gz.")
-    ] = None,
-    against: Annotated[
-        Path | None, typer.Option(help="A trace of one step: Kineto JSON (.gz), nsys SQLite or rocprof CSV.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+    file: Path | None = None, model: str = "", recipe: str = "", arguments: str = "", hardware: str = "",
+    nodes: int = 0, sets: list[str] | None = None, stack: str | None = None, ignore: list[str] | None = None,
+    framework: str = "", row: str = "", trace: Path | None = None, against: Path | None = None, as_json: bool = False,
+) -> None:  # fmt: skip
     """Project one candidate: its memory tree and its step, part by part.
 
     With a FILE, the candidate and the workload of a real experiment; --set changes them. With --row, a row of a run.
@@ -61,66 +32,57 @@ def project(
     if recipe:
         file = _recipe(recipe)
     os.environ.update({str(i): word for i, word in enumerate(shlex.split(arguments), start=1)})
-    found = _of_row(row) if row else _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
-    space, figures = found.space, found.figures
+    if row:
+        space, one = _of_row(row)
+        notes, not_modelled = list(space.notes), None
+    else:
+        space, one, notes, not_modelled = _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
+    from primus_search.cost.project import Projector
+
+    projection = Projector(space.job, memory_margin=space.search.memory_margin).project(one)
+    figures = _figures(space, projection, one) | {"notes": notes}
+    if not_modelled is not None:
+        figures["not_modelled"] = not_modelled
     if trace is not None:
         from primus_search.report.step_trace import trace_bytes
 
-        write(trace, trace_bytes(space.job, found.one, found.projection, packed=trace.suffix == ".gz"), "--trace")
+        write(trace, trace_bytes(space.job, one, projection, packed=trace.suffix == ".gz"), "--trace")
     if against is not None:
         from primus_search.analysis.traced_step import side_by_side
         from primus_search.runs.device_trace import read_trace
 
-        figures["trace"] = side_by_side(space.job, found.one, found.projection, read_trace(against))
+        figures["trace"] = side_by_side(space.job, one, projection, read_trace(against))
     if as_json:
         typer.echo(json.dumps(figures, indent=2))
     else:
         _print(space, figures)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Projected:
-    """One candidate on the first cluster of a space."""
-
-    space: "Space"
-    one: "Candidates"
-    projection: "Projection"
-    figures: dict[str, Any]
-
-    @classmethod
-    def of(cls, space: "Space", one: "Candidates") -> "_Projected":
-        from primus_search.cost.project import Projector
-
-        projection = Projector(space.job, memory_margin=space.search.memory_margin).project(one)
-        return cls(space=space, one=one, projection=projection, figures=_figures(space, projection, one))
-
-
 def _of_options(
     file: Path | None, model: str, hardware: str, nodes: int, sets: list[str] | None, stack: str | None,
     ignore: list[str] | None, framework: str,
-) -> _Projected:  # fmt: skip
-    """The one candidate that options or an experiment describe."""
+) -> "tuple[Space, Candidates, list[str], list[str] | None]":  # fmt: skip
+    """The one candidate that options or an experiment describe, notes on it, what of the file is not modelled."""
     from primus_search.space import Enumerator
 
-    skipped = [f"--ignore ignore=[{','.join(ignore)}]"] if ignore else []
-    given = [*(sets or []), *skipped]
-    experiment = None
+    given = [*(sets or []), *([f"--ignore ignore=[{','.join(ignore)}]"] if ignore else [])]
+    notes, not_modelled = list[str](), None
     if file is not None:
         from primus_search.export.experiment_space import space_of, start
 
         experiment = start(file, hardware, nodes, model)
         space = space_of(experiment, given, stack, framework)
+        notes, not_modelled = list(experiment.notes), list(experiment.experiment.not_modelled)
     else:
-        _must_have(model=model, hardware=hardware, nodes=nodes)
+        options = {"--model": model, "--hardware": hardware, "--nodes": nodes}
+        what = "is needed: a model, hardware and nodes, or the FILE of an experiment"
+        if missing := [Problem(name, what) for name, value in options.items() if not value]:
+            raise InputError(missing)
         space = _space(model, hardware, nodes, given, stack, framework)
     enumerator = Enumerator(space)
     chunk = enumerator.chunk(0, enumerator.size)
     _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
-    found = _Projected.of(space, chunk.candidates)
-    if experiment is not None:
-        found.figures["notes"] += experiment.notes
-        found.figures["not_modelled"] = list(experiment.experiment.not_modelled)
-    return found
+    return space, chunk.candidates, [*space.notes, *notes], not_modelled
 
 
 def _recipe(name: str) -> Path:
@@ -136,25 +98,16 @@ def _recipe(name: str) -> Path:
     return Path(name)
 
 
-def _of_row(row: str) -> _Projected:
+def _of_row(row: str) -> "tuple[Space, Candidates]":
     """A row of a run's ranking on its cluster."""
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
     place, colon, rank = row.rpartition(":")
     path = Path(place)
-    folder = path.parent if path.name == "ranking.csv" else path
     if not colon or not rank.isdecimal() or len(rank) > 9:
         raise InputError([Problem(f"--row {row}", "write RUN:RANK, for example out/first/ranking.csv:17")])
-    saved = SavedRun.open(folder)
-    return _Projected.of(saved.space.on(saved.cluster(int(rank))), saved.candidate(int(rank)))
-
-
-def _must_have(**options: str | int) -> None:
-    """Raises `InputError` that names every option that is missing."""
-    missing = [f"--{name}" for name, value in options.items() if not value]
-    if missing:
-        what = "is needed: a model, hardware and nodes, or the FILE of an experiment"
-        raise InputError([Problem(name, what) for name in missing])
+    saved = SavedRun.open(path.parent if path.name == "ranking.csv" else path)
+    return saved.space.on(saved.cluster(int(rank))), saved.candidate(int(rank))
 
 
 def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None, framework: str) -> "Space":
@@ -166,17 +119,16 @@ def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | 
         gpus = max(nodes, 1) * load_hardware(hardware).network.gpus_per_node
     except InputError:
         gpus = 1  # said below, with all else that is wrong
+    chunks = dict(text.partition("=")[::2] for text in sets).get("vpp", "1")
     data: dict[str, Any] = {
         "model": model,
         "hardware": hardware,
         "workload": {"seq_length": DEFAULT_SEQUENCE, "global_batch_size": DEFAULT_SAMPLES_PER_GPU * gpus},
-        "space": _plain() | {"schedule": "interleaved" if _is_interleaved(sets) else "1f1b"},
+        "space": _plain() | {"schedule": "1f1b" if chunks.strip() in ("1", "") else "interleaved"},
         "search": {"memory_margin": 0.0},
     }
-    if stack is not None:
-        data["stack"] = stack
-    if framework:
-        data["framework"] = framework
+    data |= {"stack": stack} if stack is not None else {}
+    data |= {"framework": framework} if framework else {}
     return make_space(data, name="project", nodes=nodes, overrides=sets)
 
 
@@ -186,11 +138,6 @@ def _plain() -> dict[str, Any]:
 
     searched = (k for k in KNOBS if not k.detail_of and (k.auto is None or len(k.auto) > 1))
     return {knob.name: knob.word(knob.default) for knob in searched}
-
-
-def _is_interleaved(sets: list[str]) -> bool:
-    given = dict(text.partition("=")[::2] for text in sets)
-    return given.get("vpp", "1").strip() not in ("1", "")
 
 
 def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int], rows: int) -> None:
@@ -209,83 +156,69 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
     from primus_search.cost.memory import fit_verdict
     from primus_search.cost.projection import Verdict
     from primus_search.declare.evidence_files import load_ranges
+    from primus_search.exploration.neighbours import figures_of
 
-    memory = {f.name + "_bytes": float(p.memory.__getattribute__(f.name)[0]) for f in fields(p.memory)}
-    step = {f.name + "_s": float(p.step.__getattribute__(f.name)[0]) for f in fields(p.step)}
-    sure = confidence(space.model, space.cluster, one.fp8, p)
-    parts = coverage(space.job, one, float(p.memory.total[0]), load_ranges())
-    feasible = bool(p.fits[0])
+    of, sure = figures_of(p, 0), confidence(space.model, space.cluster, one.fp8, p)
+    job = space.workload
+    feasible, fits = bool(p.fits[0]), float(sure.fits[0])
     return {
         "framework": space.framework.name,
-        "workload": {
-            "seq_length": space.workload.seq_length,
-            "global_batch_size": space.workload.global_batch_size,
-        },
-        "candidate": one.row(0) | {"dp": int(p.dp[0]), "microbatches": int(p.microbatches[0])},
-        "memory": memory | {"total_bytes": float(p.memory.total[0])},
-        "step": step | {"total_s": float(p.step.total[0])},
+        "workload": {"seq_length": job.seq_length, "global_batch_size": job.global_batch_size},
+        "candidate": one.row(0) | {"dp": of.dp, "microbatches": of.microbatches},
+        "memory": {f"{name}_bytes": held for name, held in of.memory.items()} | {"total_bytes": of.memory_bytes},
+        "step": {f"{name}_s": seconds for name, seconds in of.step.items()} | {"total_s": of.step_s},
         "tokens_per_s": float(p.tokens_per_s[0]),
-        "tokens_per_s_per_gpu": float(p.tokens_per_s_per_gpu[0]),
+        "tokens_per_s_per_gpu": of.tokens_per_s_per_gpu,
         "expected_tokens_per_s_per_gpu": float(sure.expected[0]),
         "knowledge": str(sure.knowledge),
         "comparison": sure.comparison,
         "tokens_per_s_per_gpu_low": float(sure.low[0]),
         "tokens_per_s_per_gpu_high": float(sure.high[0]),
         "interval_runs": int(sure.runs[0]),
-        "bubble_ratio": float(p.bubble_ratio[0]),
-        "mfu": float(p.mfu[0]),
+        "bubble_ratio": of.bubble_ratio,
+        "mfu": of.mfu,
         "feasible": feasible,
-        "headroom_bytes": float(p.headroom_bytes[0]),
-        "fit_probability": float(sure.fits[0]),
-        "memory_verdict": fit_verdict(float(sure.fits[0]), float(p.headroom_bytes[0])),
+        "headroom_bytes": of.headroom_bytes,
+        "fit_probability": fits,
+        "memory_verdict": fit_verdict(fits, of.headroom_bytes),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
-        "coverage": [asdict(part) for part in parts],
+        "coverage": [asdict(part) for part in coverage(space.job, one, of.memory_bytes, load_ranges())],
         "measured_kernels": sentence(kernel_evidence(space.job, one)),
         "time_evidence": "projected",
         "memory_evidence": "projected",
-        "notes": list(space.notes),
     }
 
 
-def _print(space: "Space", figures: dict[str, Any]) -> None:
+def _print(space: "Space", f: dict[str, Any]) -> None:
     import textwrap
 
     from primus_search.analysis.labels import chance, counted
     from primus_search.base.units import GB
 
-    cluster, left = space.cluster, figures.get("not_modelled", [])
+    cluster = space.cluster
     typer.echo(
         f"{space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
         f"{cluster.accelerator.name}, stack {cluster.stack.title}, "
         f"framework {space.framework.name},\nsequence {space.workload.seq_length}, "
-        f"global batch {space.workload.global_batch_size}"
+        f"global batch {space.workload.global_batch_size}\n"
+        f"{f['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
+        f"(expected {f['expected_tokens_per_s_per_gpu']:,.0f}, {f['knowledge']}),\n"
+        f"90 % interval {f['tokens_per_s_per_gpu_low']:,.0f} to {f['tokens_per_s_per_gpu_high']:,.0f}, "
+        f"{f['interval_runs']} left-out runs of its kind,\nMFU {f['mfu']:.1%}, bubble {f['bubble_ratio']:z.1%}\n"
+        f"memory: {f['memory_verdict']}, {f['headroom_bytes'] / GB:+.1f} GB to spare, "
+        f"runs with probability {chance(f['fit_probability'])}\n\nrests on"
     )
-    typer.echo(
-        f"{figures['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
-        f"(expected {figures['expected_tokens_per_s_per_gpu']:,.0f}, {figures['knowledge']}),\n"
-        f"90 % interval {figures['tokens_per_s_per_gpu_low']:,.0f} to {figures['tokens_per_s_per_gpu_high']:,.0f}, "
-        f"{figures['interval_runs']} left-out runs of its kind,\n"
-        f"MFU {figures['mfu']:.1%}, bubble {figures['bubble_ratio']:z.1%}"
-    )
-    room = figures["headroom_bytes"] / GB
-    typer.echo(
-        f"memory: {figures['memory_verdict']}, {room:+.1f} GB to spare, "
-        f"runs with probability {chance(figures['fit_probability'])}"
-    )
-    typer.echo("\nrests on")
-    for part in figures["coverage"]:
+    for part in f["coverage"]:
         said = f"{part['part']:<14}{'measured' if part['is_calibrated'] else 'EXTRAPOLATED':<14}{part['why']}"
         typer.echo(textwrap.fill(said, 80, initial_indent="  ", subsequent_indent=" " * 30))
-    for note in filter(None, [*figures["notes"], figures["measured_kernels"]]):
+    for note in filter(None, [*f["notes"], f["measured_kernels"]]):
         typer.echo(textwrap.fill(note, 80, initial_indent="  ", subsequent_indent="  "))
-    _tree("step", figures["step"], "total_s", 1e3, "ms")
-    if "trace" in figures:
-        _print_trace(figures["trace"])
-    _tree("memory per GPU, worst pipeline rank", figures["memory"], "total_bytes", 1.0 / GB, "GB")
-    if left:
-        typer.echo("\nset in the file and not modelled")
-    for line in left:
-        typer.echo(f"  {line}")
+    _tree("step", f["step"], "total_s", 1e3, "ms")
+    if "trace" in f:
+        _print_trace(f["trace"])
+    _tree("memory per GPU, worst pipeline rank", f["memory"], "total_bytes", 1.0 / GB, "GB")
+    if left := f.get("not_modelled"):
+        typer.echo("\n  ".join(["\nset in the file and not modelled", *left]))
 
 
 def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:

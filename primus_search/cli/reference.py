@@ -6,18 +6,14 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from primus_search.base.cores import available_cores
 from primus_search.base.units import GB
-from primus_search.cli.output import AsJson
-
-Word = Annotated[str, typer.Argument(metavar="[WORD]", help="A word as a table prints it: sf3.")]
 
 
 def schema() -> None:
@@ -31,7 +27,7 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-def words(word: Word = "") -> None:
+def words(word: str = "") -> None:
     """What a word of the tables means: sf3, PP4x2, zero1, AT RISK; without a word, all of them."""
     import textwrap
 
@@ -52,15 +48,11 @@ def words(word: Word = "") -> None:
     typer.echo("Short names of axes: " + ", ".join(nicknames()))
 
 
-def doctor(json: AsJson = False) -> None:
+def doctor(as_json: bool = False) -> None:
     """Versions, devices, caches and folders of this installation."""
-    from json import dumps
-
-    from primus_search.cli.reference import examine
-
     findings = examine()
-    if json:
-        typer.echo(dumps([{"name": f.name, "value": f.value, "is_well": f.is_well} for f in findings], indent=2))
+    if as_json:
+        typer.echo(json.dumps([asdict(found) for found in findings], indent=2))
     else:
         width = max(len(f.name) for f in findings)
         for f in findings:
@@ -97,16 +89,12 @@ def examine() -> list[Finding]:
 
 def _versions() -> Iterator[Finding]:
     yield Finding(name="python", value=platform.python_version())
-    for name in ("primus-search", *NEEDED):
+    for name in ("primus-search", *NEEDED, *EXTRAS):
         try:
             yield Finding(name=name, value=metadata.version(name))
         except metadata.PackageNotFoundError:
-            yield Finding(name=name, value="not installed", is_well=False)
-    for name, without in EXTRAS.items():
-        try:
-            yield Finding(name=name, value=metadata.version(name))
-        except metadata.PackageNotFoundError:
-            yield Finding(name=name, value=f"not installed, optional: {without}")
+            what = f", optional: {EXTRAS[name]}" if name in EXTRAS else ""
+            yield Finding(name=name, value=f"not installed{what}", is_well=name in EXTRAS)
 
 
 def _machine() -> Iterator[Finding]:

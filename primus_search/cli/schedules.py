@@ -1,17 +1,14 @@
 """`primus-search schedules`: which pipeline schedule, at which memory, for any pipeline."""
 
 import json as json_module
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table as RichTable
 
 from primus_search.base.errors import InputError, NothingFits, Problem, ScheduleError
 from primus_search.cli.output import write
-from primus_search.report.plain_tables import Plain
+from primus_search.report.plain_tables import Plain, table
 
 if TYPE_CHECKING:
     from primus_search.schedule.side_by_side import Compared
@@ -21,54 +18,35 @@ MOST_PASSES = 1 << 18
 
 
 def schedules(
-    stages: Annotated[int | None, typer.Option(help="Pipeline ranks.", min=1)] = None,
-    microbatches: Annotated[int | None, typer.Option(help="Micro-batches per step.", min=1)] = None,
-    costs: Annotated[
-        str, typer.Option(help="Forward, input-gradient and weight-gradient time of one full rank: F,B,W.")
-    ] = "1,1,1",
-    comm: Annotated[float, typer.Option(help="Time of one hop between two ranks.", min=0.0)] = 0.0,
-    vpp: Annotated[
-        int | None, typer.Option(help="Chunks per rank, for the schedules that take any number; 2.", min=1)
-    ] = None,
-    memory_limit: Annotated[
-        float | None, typer.Option(help="Activations a rank may hold, in micro-batches through one full rank.")
-    ] = None,
-    head_extra: Annotated[
-        float, typer.Option(help="What the output head adds to the last virtual stage, in full ranks.", min=0.0)
-    ] = 0.0,
-    run: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A run folder: the pipeline, costs and memory of a candidate.")
-    ] = None,
-    rank: Annotated[int, typer.Option(help="Which candidate of the run's ranking, from 1.", min=1)] = 1,
-    schedule: Annotated[str | None, typer.Option(help="The schedule to draw; the best one unless given.")] = None,
-    gantt: Annotated[Path | None, typer.Option(help="Write a Gantt chart of it as SVG.")] = None,
-    draw: Annotated[bool, typer.Option(help="Draw its Gantt chart in the terminal.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
-) -> None:
+    stages: int | None = None, microbatches: int | None = None, costs: str = "1,1,1", comm: float = 0.0,
+    vpp: int | None = None, memory_limit: float | None = None, head_extra: float = 0.0, run: Path | None = None,
+    rank: int = 1, schedule: str | None = None, gantt: Path | None = None, draw: bool = False, json: bool = False,
+) -> None:  # fmt: skip
     """Every pipeline schedule side by side, with its gap to the lower bound.
 
     Either --stages, --microbatches and --costs say what the pipeline is, or --run and --rank: a candidate of a finished
     search, with the time of each of its stages, its hops, and the memory its device has left for activations.
     """
+    from primus_search.schedule.side_by_side import best_within
+
     if run is not None:
         asked = _of_run(run, rank, vpp, memory_limit, [stages, microbatches, costs != "1,1,1", comm, head_extra])
     else:
         asked = _of_costs(stages, microbatches, vpp, memory_limit, costs, comm, head_extra)
-    rows, limit = asked.rows, asked.memory_limit
-    built = [row for row in rows if row.timeline is not None]
+    built = [row for row in asked.rows if row.timeline is not None]
     if not built:
-        raise NothingFits("no schedule fits:\n" + "\n".join(f"  {row.reason}" for row in rows))
-    best = asked.best
+        raise NothingFits("no schedule fits:\n" + "\n".join(f"  {row.reason}" for row in asked.rows))
+    best = best_within(asked.rows, asked.memory_limit)
     chosen = best if schedule is None else next((row for row in built if row.name == schedule), None)
     if chosen is None or best is None:
-        raise InputError([Problem("--schedule", _why_not(schedule, {row.name: row.reason for row in rows}))])
+        raise InputError([Problem("--schedule", _why_not(schedule, {row.name: row.reason for row in asked.rows}))])
     if gantt is not None:
         _write_svg(gantt, chosen)
     if json:
         typer.echo(json_module.dumps([_as_json(row) for row in built], indent=2))
         return
     console = Plain()
-    _print(console, asked.title, rows, best, limit, asked.own)
+    _print(console, asked, best)
     if draw:
         from primus_search.report.gantt import terminal
 
@@ -76,20 +54,13 @@ def schedules(
         console.print(terminal(chosen.timeline, max(40, console.width - 24)), soft_wrap=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(NamedTuple):
     """A comparison with its title, its memory limit, and what a run's candidate has: schedule, makespan."""
 
     title: str
     rows: "list[Compared]"
     memory_limit: float | None
     own: tuple[str, float] | None = None
-
-    @property
-    def best(self) -> "Compared | None":
-        from primus_search.schedule.side_by_side import best_within
-
-        return best_within(self.rows, self.memory_limit)
 
 
 def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, memory_limit: float | None, costs: str,
@@ -111,7 +82,7 @@ def _of_costs(stages: int | None, microbatches: int | None, vpp: int | None, mem
     rows = compare(stages=stages, microbatches=microbatches, virtual_stages=2 if vpp is None else vpp, costs=given,
                    memory_limit=memory_limit)  # fmt: skip
     title = f"{stages} ranks, {microbatches} micro-batches, F,B,W = {forward:g},{backward:g},{weight:g}, comm {comm:g}"
-    return _Asked(title=title, rows=rows, memory_limit=memory_limit)
+    return _Asked(title, rows, memory_limit)
 
 
 def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, given: list[object]) -> _Asked:
@@ -126,7 +97,7 @@ def _of_run(run: Path, rank: int, vpp: int | None, memory_limit: float | None, g
     rows = pipeline.compared(virtual_stages=chunks, memory_limit=memory_limit)
     title = f"rank {rank} of {run}: {pipeline.stages} ranks, {pipeline.microbatches} micro-batches; times in ms"
     limit = pipeline.room if memory_limit is None else memory_limit
-    return _Asked(title=title, rows=rows, memory_limit=limit, own=pipeline.own)
+    return _Asked(title, rows, limit, pipeline.own)
 
 
 def _three(costs: str) -> tuple[float, float, float]:
@@ -167,39 +138,31 @@ def _as_json(row: "Compared") -> dict[str, object]:
     }
 
 
-def _print(console: Plain, title: str, rows: "list[Compared]", best: "Compared", memory_limit: float | None,
-           own: tuple[str, float] | None) -> None:  # fmt: skip
-    table = RichTable(
-        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=0
-    )
-    for heading in ("schedule", "makespan", "span", "bubble %", "peak", "½ at B", "gap %", "ms", ""):
-        table.add_column(heading, justify="left" if heading in ("schedule", "") else "right", no_wrap=True)
-    for row in rows:
+def _print(console: Plain, asked: _Asked, best: "Compared") -> None:
+    columns = ("schedule", "makespan", "span", "bubble %", "peak", "½ at B", "gap %", "ms", "")
+    found = table(*columns, left=("schedule", ""), wrapped=())
+    found.title, found.title_justify = asked.title, "left"
+    for row in asked.rows:
         if row.timeline is None:
             continue
-        table.add_row(
-            row.name,
-            f"{row.makespan:,.6g}",
-            f"{row.timeline.span:,.6g}",
-            f"{100 * row.timeline.bubble_ratio:.2f}",
-            f"{row.peak:.4g}",
-            f"{float(row.timeline.peak_activations_half_at_b.max()):.4g}",
-            f"{round(100 * row.gap_to_bound, 2) + 0.0:.2f}",
-            f"{1e3 * row.seconds:.1f}",
+        found.add_row(
+            row.name, f"{row.makespan:,.6g}", f"{row.timeline.span:,.6g}", f"{100 * row.timeline.bubble_ratio:.2f}",
+            f"{row.peak:.4g}", f"{float(row.timeline.peak_activations_half_at_b.max()):.4g}",
+            f"{round(100 * row.gap_to_bound, 2) + 0.0:.2f}", f"{1e3 * row.seconds:.1f}",
             "best" if row is best else "frontier" if row.on_frontier else "",
             style="bold green" if row is best else None,
-        )
-    console.print(table)
-    within = "" if memory_limit is None else f" within {memory_limit:.4g} micro-batches of activations"
+        )  # fmt: skip
+    console.print(found)
+    limit = asked.memory_limit
+    within = "" if limit is None else f" within {limit:.4g} micro-batches of activations"
     console.print(f"Best{within}: {best.name}, makespan {best.makespan:g}, peak {best.peak:g}.")
-    if own is not None:
-        name, makespan = own
+    if asked.own is not None:
+        name, makespan = asked.own
         console.print(f"The run has {name}: {100 * (makespan / best.makespan - 1):.2f} % above the best.")
     console.print(
         "peak: micro-batches of activations on the fullest rank, released at W (½ at B: half of each already at B); "
-        "gap: over the lower bound of its placement and memory limit; "
-        "frontier: no faster schedule needs less."
+        "gap: over the lower bound of its placement and memory limit; frontier: no faster schedule needs less."
     )
-    for row in rows:
+    for row in asked.rows:
         if row.timeline is None:
             console.print(f"  not available: {row.reason}")

@@ -4,12 +4,14 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import Interrupted
+from primus_search.cli import overrides
+from primus_search.cli.output import must_be_folder
 
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -17,37 +19,12 @@ if TYPE_CHECKING:
 
 
 def tune(
-    space: Annotated[str, typer.Argument(metavar="SPACE", help="A space file, or the name of one that ships with it.")],
-    launch: Annotated[
-        str,
-        typer.Option("--launch", help="Starts a trial in its folder: 'bash {script}', 'sbatch --wait {script}'."),
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the loop; the same folder again goes on.")],
-    through: Annotated[
-        str,
-        typer.Option(
-            metavar="'slurm KEY=VALUE ...'", help="Submit trials with submitit: slurm nodes=4 timeout_min=30."
-        ),
-    ] = "",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Most trials in all.")] = 10,
-    until: Annotated[str, typer.Option("--until", help="End when the expected regret of the choice is below.")] = "1%",
-    parallel: Annotated[int, typer.Option("--parallel", min=1, help="Trials that run at once.")] = 1,
-    limit: Annotated[float, typer.Option("--limit", min=0.1, help="Seconds of one trial.")] = 3600.0,
-    quiet: Annotated[
-        float, typer.Option("--quiet-limit", min=0.1, help="Seconds without output after which a trial hangs.")
-    ] = 900.0,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key; repeatable.")
-    ] = None,
-    stack: Annotated[str, typer.Option("--stack", help="A software stack by name or path.")] = "",
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
-    framework: Annotated[str, typer.Option("--framework", metavar="NAME", help="What starts the job.")] = "",
-    format_name: Annotated[str, typer.Option("--format", help="slurm adds a batch file, which {script} then is.")] = "",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the samples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-) -> None:
+    space: str, launch: str, out: Path, through: str = "", trials: int = 10, until: str = "1%", parallel: int = 1,
+    limit: float = 3600.0, quiet: float = 900.0, sets: list[str] | None = None, stack: str = "",
+    nodes: int | None = None, framework: str = "", format_name: str = "", seed: int = 0, as_json: bool = False,
+) -> None:  # fmt: skip
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
-    from primus_search.cli.output import must_be_folder
+    changed = dict(locals())
     from primus_search.export.ranks import SLURM
     from primus_search.runs.learn.launched_trials import Limits
     from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
@@ -60,11 +37,7 @@ def tune(
     if format_name not in ("", SLURM):
         raise InputError([Problem(f"--format {format_name}", f"is unknown; leave it out or use {SLURM}")])
     must_be_folder(out, "--out")
-    overrides = [*(sets or [])]
-    overrides += [f'--stack stack="{stack}"'] if stack else []
-    overrides += [f"--nodes nodes={nodes}"] if nodes is not None else []
-    overrides += [f"--framework framework={framework}"] if framework else []
-    saved = _searched(space, overrides, out)
+    saved = _searched(space, [*(sets or []), *overrides("tune", changed)], out)
     rows = TrialRows.of(saved)
     found = tune(
         rows,

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,19 +16,7 @@ WORST = 10
 MOST_REASONS = 30
 
 
-def validate(
-    csv: Annotated[
-        Path,
-        typer.Argument(
-            help="Measured runs, or a .txt file that lists several tables; tests/oracle/data/README.md has the columns."
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page with all rows.")] = None,
-    stack: Annotated[
-        str | None, typer.Option("--stack", help="Project every run with this stack file, whatever its record names.")
-    ] = None,
-) -> None:
+def validate(csv: Path, as_json: bool = False, html: Path | None = None, stack: str | None = None) -> None:
     """Compare projections with measured training runs of a CSV file."""
     from primus_search.runs.published import validated
 
